@@ -56,8 +56,8 @@ func TestCanonicalObjects(t *testing.T) {
 	}
 }
 
-// FuzzCanonical checks that no respelling of the same arguments changes them,
-// and that the canonical spelling is its own.
+// FuzzCanonical: no respelling of the same arguments changes the canonical form, and the
+// canonical form is stable.
 func FuzzCanonical(f *testing.F) {
 	for _, seed := range []string{
 		``, `{}`, `{"b":[1,2.50,-3e-7,{"d":null,"c":true}],"a":{"x":"<\u00e9>"}}`, `{"n":-0.0,"m":1e400}`, `[`, `{"":{"":0}}`,
@@ -89,8 +89,8 @@ func FuzzCanonical(f *testing.F) {
 	})
 }
 
-// scramble writes v with its keys in reverse order, odd white space, escaped
-// strings and roundabout numbers.
+// scramble writes v with its keys in reverse order, extra white space, escaped strings
+// and numbers in another notation.
 func scramble(b *strings.Builder, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -134,14 +134,14 @@ func scramble(b *strings.Builder, v any) {
 	}
 }
 
-// FuzzNumber checks that a canonical number is exactly the number it was.
+// FuzzNumber: a canonical number has exactly the same value.
 func FuzzNumber(f *testing.F) {
 	for _, seed := range []string{"0", "-12.50", "1e21", "123e-9", "0.0000001", "99999999999999999999999"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if _, exp, ok := strings.Cut(strings.ToLower(s), "e"); ok && len(exp) > 3 {
-			return // big.Rat would take for ever
+			return // big.Rat would take too long
 		}
 		if !json.Valid([]byte(s)) || strings.Trim(s, "+-.0123456789eE") != "" {
 			return

@@ -71,8 +71,8 @@ func runtimeHash(t testing.TB, d nstance.Definition) confighash.Hash {
 	return h
 }
 
-// Each golden file is the very input of the hash. None may ever change: a
-// changed one replaces every machine at an upgrade.
+// Each golden file is the exact input of the hash. None may ever change: a changed one
+// replaces every machine at an upgrade.
 func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		file string
@@ -100,8 +100,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// covered says which hash each field of a definition is part of. A new field
-// must be added here on purpose.
+// covered gives the hash that each field of a definition is part of. A new field must be
+// added here on purpose.
 var covered = map[string]string{
 	"Kind": "infra", "Arch": "infra", "InstanceTypes": "infra", "SubnetPool": "infra",
 	"Args": "infra", "UserData": "infra", "Market": "infra", "Vars": "runtime",
@@ -143,14 +143,14 @@ func TestMarket(t *testing.T) {
 	t.Run("price counts", func(t *testing.T) {
 		require.NotEqual(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.MaxPrice = "0.06" })))
 	})
-	t.Run("waits and the on-demand base are no part of a machine", func(t *testing.T) {
+	t.Run("waits and the on-demand base are not hashed", func(t *testing.T) {
 		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.FallbackAfter = time.Hour })))
 		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.ReturnAfter = time.Hour })))
 		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.OnDemandBase.N = 2 })))
 	})
 }
 
-func TestWrittenDefaultsEqualAbsentOnes(t *testing.T) {
+func TestDefaultsEqualAbsentFields(t *testing.T) {
 	absent := nstance.Definition{Kind: "web", UserData: nstance.UserData{Content: "x"}}
 	written := absent
 	written.UserData = nstance.UserData{Source: "inline", Encoding: "plain", Content: "x"}

@@ -89,8 +89,8 @@ func TestChanges(t *testing.T) {
 	))
 }
 
-// TestRuntimeChangesUseConfigurationNames: a plan names fields as the
-// configuration file does.
+// TestRuntimeChangesUseConfigurationNames: a plan names fields as the configuration file
+// does.
 func TestRuntimeChangesUseConfigurationNames(t *testing.T) {
 	before := nstance.Definition{
 		Files: map[string]nstance.File{
@@ -127,8 +127,7 @@ func TestRuntimeChangesUseConfigurationNames(t *testing.T) {
 	}, confighash.RuntimeChanges(confighash.RuntimeOf(before), confighash.RuntimeOf(after)))
 }
 
-// TestEmptyIsNoRuntimeChange: a definition that was stored comes back without
-// what was empty.
+// TestEmptyIsNoRuntimeChange: a stored definition is read back without empty fields.
 func TestEmptyIsNoRuntimeChange(t *testing.T) {
 	empty := confighash.Runtime{
 		Vars: map[string]string{}, PostApply: []string{},

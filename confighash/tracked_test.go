@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tracking has everything tracked that can be.
+// tracking is a definition with everything tracked.
 func tracking() nstance.Definition {
 	d := full()
 	d.Track = []string{"vars", "image", "userdata"}

@@ -21,8 +21,8 @@ const instance nstance.InstanceID = "web06dx9xy919t3v9kzd2xdsyzb3g"
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// aDrain is a voluntary drain for an operator with five minutes to go.
-func aDrain(generation uint64) nstance.Drain {
+// operatorDrain is a voluntary drain for an operator with five minutes to go.
+func operatorDrain(generation uint64) nstance.Drain {
 	return nstance.Drain{
 		Instance:   instance,
 		Group:      nstance.GroupKey{Tenant: "default", Group: "web"},
@@ -39,8 +39,7 @@ func anAck(generation uint64) nstance.Ack {
 	return nstance.Ack{Instance: instance, Generation: generation, By: nstance.ExecutorOperator, Outcome: nstance.OutcomeDrained}
 }
 
-// started returns a Coordinator in which one drain is under way, and the number of the
-// event that says so.
+// started returns a Coordinator with one active drain, and the number of its event.
 func started(t *testing.T, d nstance.Drain) (c *drain.Coordinator, at nstance.Seq) {
 	t.Helper()
 	c = drain.New(nil)
@@ -52,7 +51,7 @@ func started(t *testing.T, d nstance.Drain) (c *drain.Coordinator, at nstance.Se
 func accepted(t *testing.T, c *drain.Coordinator, after nstance.Seq) (acks []nstance.Ack) {
 	t.Helper()
 	if n := int(now(t, c) - after); n > 0 {
-		for _, e := range told(t, c, after, n) {
+		for _, e := range nextEvents(t, c, after, n) {
 			if e.Ack != nil {
 				acks = append(acks, *e.Ack)
 			}
@@ -61,8 +60,8 @@ func accepted(t *testing.T, c *drain.Coordinator, after nstance.Seq) (acks []nst
 	return acks
 }
 
-// told returns the next n events after the given one.
-func told(t *testing.T, c *drain.Coordinator, after nstance.Seq, n int) []nstance.DrainEvent {
+// nextEvents returns the next n events after the given one.
+func nextEvents(t *testing.T, c *drain.Coordinator, after nstance.Seq, n int) []nstance.DrainEvent {
 	t.Helper()
 	var all []nstance.DrainEvent
 	for e, err := range c.Watch(t.Context(), "", after) {
@@ -90,58 +89,58 @@ func TestStart(t *testing.T) {
 	t.Run("announces the drain", func(t *testing.T) {
 		c := drain.New(nil)
 		at := now(t, c)
-		require.NoError(t, c.Start(t.Context(), aDrain(1)))
-		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainRequested, Drain: aDrain(1)}}, told(t, c, at, 1))
-		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
+		require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainRequested, Drain: operatorDrain(1)}}, nextEvents(t, c, at, 1))
+		require.Equal(t, []nstance.Drain{operatorDrain(1)}, c.Active())
 	})
 	t.Run("is idempotent within a generation", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
-		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
 		require.Equal(t, at, now(t, c))
 	})
 	t.Run("an earlier deadline tightens", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
-		sooner := aDrain(1)
+		sooner := operatorDrain(1)
 		sooner.Deadline = noon.Add(time.Minute)
 		require.NoError(t, c.Start(t.Context(), sooner))
-		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainTightened, Drain: sooner}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainTightened, Drain: sooner}}, nextEvents(t, c, at, 1))
 		require.Equal(t, []nstance.Drain{sooner}, c.Active())
 	})
 	t.Run("a later deadline is ignored", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
-		later := aDrain(1)
+		later := operatorDrain(1)
 		later.Deadline = noon.Add(time.Hour)
 		require.NoError(t, c.Start(t.Context(), later))
 		require.Equal(t, at, now(t, c))
-		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
+		require.Equal(t, []nstance.Drain{operatorDrain(1)}, c.Active())
 	})
 	t.Run("becomes involuntary, never voluntary again", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
-		doomed := aDrain(1)
+		c, _ := started(t, operatorDrain(1))
+		doomed := operatorDrain(1)
 		doomed.Voluntary = false
 		require.NoError(t, c.Start(t.Context(), doomed))
 		at := now(t, c)
-		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
 		require.Equal(t, at, now(t, c))
 		require.Equal(t, []nstance.Drain{doomed}, c.Active())
 	})
 	t.Run("takes the latest causes", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
-		other := aDrain(1)
+		c, _ := started(t, operatorDrain(1))
+		other := operatorDrain(1)
 		other.Causes = append(other.Causes, nstance.Cause{Kind: nstance.CauseNotice, EventID: "e1"})
 		require.NoError(t, c.Start(t.Context(), other))
 		require.Equal(t, other.Causes, c.Active()[0].Causes)
 	})
-	t.Run("goes to another executor, which is the only one that acknowledges from then on", func(t *testing.T) {
-		c, from := started(t, aDrain(1))
+	t.Run("moves to another executor, and only it acknowledges from then on", func(t *testing.T) {
+		c, from := started(t, operatorDrain(1))
 		at := now(t, c)
-		other := aDrain(1)
+		other := operatorDrain(1)
 		other.Executor = nstance.ExecutorAgent
 		require.NoError(t, c.Start(t.Context(), other))
-		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainReassigned, Drain: other}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainReassigned, Drain: other}}, nextEvents(t, c, at, 1))
 		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.Denied)
 		require.Empty(t, accepted(t, c, from))
 		ack := anAck(1)
@@ -149,10 +148,10 @@ func TestStart(t *testing.T) {
 		require.NoError(t, c.Acknowledge(t.Context(), ack))
 		require.Equal(t, []nstance.Ack{ack}, accepted(t, c, from))
 	})
-	t.Run("stays with the executor that has carried it out", func(t *testing.T) {
-		c, from := started(t, aDrain(1))
+	t.Run("stays with the executor that has completed it", func(t *testing.T) {
+		c, from := started(t, operatorDrain(1))
 		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
-		other := aDrain(1)
+		other := operatorDrain(1)
 		other.Executor = nstance.ExecutorAgent
 		at := now(t, c)
 		require.NoError(t, c.Start(t.Context(), other))
@@ -160,46 +159,46 @@ func TestStart(t *testing.T) {
 		require.Equal(t, []nstance.Ack{anAck(1)}, accepted(t, c, from))
 	})
 	t.Run("a newer generation replaces an older one, with its own deadline", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
-		next := aDrain(2)
+		next := operatorDrain(2)
 		next.Deadline = noon.Add(time.Hour)
 		require.NoError(t, c.Start(t.Context(), next))
-		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainRequested, Drain: next}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainRequested, Drain: next}}, nextEvents(t, c, at, 1))
 		require.Equal(t, []nstance.Drain{next}, c.Active())
 	})
 	t.Run("an older generation is a conflict", func(t *testing.T) {
-		c, _ := started(t, aDrain(3))
-		require.ErrorIs(t, c.Start(t.Context(), aDrain(2)), nstance.Conflict)
-		require.Equal(t, []nstance.Drain{aDrain(3)}, c.Active())
+		c, _ := started(t, operatorDrain(3))
+		require.ErrorIs(t, c.Start(t.Context(), operatorDrain(2)), nstance.Conflict)
+		require.Equal(t, []nstance.Drain{operatorDrain(3)}, c.Active())
 	})
 	t.Run("a generation that was cancelled or has ended is a conflict", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		require.NoError(t, c.Cancel(t.Context(), instance, 1))
-		require.ErrorIs(t, c.Start(t.Context(), aDrain(1)), nstance.Conflict)
-		require.NoError(t, c.Start(t.Context(), aDrain(3)))
+		require.ErrorIs(t, c.Start(t.Context(), operatorDrain(1)), nstance.Conflict)
+		require.NoError(t, c.Start(t.Context(), operatorDrain(3)))
 		of, ok := c.Of(instance)
 		require.True(t, ok)
-		require.Equal(t, aDrain(3), of)
+		require.Equal(t, operatorDrain(3), of)
 		require.NoError(t, c.End(t.Context(), instance))
-		require.ErrorIs(t, c.Start(t.Context(), aDrain(3)), nstance.Conflict)
+		require.ErrorIs(t, c.Start(t.Context(), operatorDrain(3)), nstance.Conflict)
 		require.Empty(t, c.Active())
 		_, ok = c.Of(instance)
 		require.False(t, ok)
 	})
 	t.Run("does not keep the caller's causes", func(t *testing.T) {
-		d := aDrain(1)
+		d := operatorDrain(1)
 		c, _ := started(t, d)
 		d.Causes[0].Kind = "scribble"
 		c.Active()[0].Causes[0].Kind = "scribble"
-		told(t, c, 0, 1)[0].Drain.Causes[0].Kind = "scribble"
+		nextEvents(t, c, 0, 1)[0].Drain.Causes[0].Kind = "scribble"
 		of, ok := c.Of(instance)
 		require.True(t, ok)
 		of.Causes[0].Kind = "scribble"
-		require.Equal(t, []nstance.Drain{aDrain(1)}, c.Active())
+		require.Equal(t, []nstance.Drain{operatorDrain(1)}, c.Active())
 	})
-	t.Run("an absent executor is none", func(t *testing.T) {
-		d := aDrain(1)
+	t.Run("a disconnected executor is none", func(t *testing.T) {
+		d := operatorDrain(1)
 		d.Executor = ""
 		c, _ := started(t, d)
 		require.Equal(t, nstance.ExecutorNone, c.Active()[0].Executor)
@@ -214,7 +213,7 @@ func TestStartRefuses(t *testing.T) {
 		"executor":    func(d *nstance.Drain) { d.Executor = "butler" },
 	} {
 		t.Run(field, func(t *testing.T) {
-			d := aDrain(1)
+			d := operatorDrain(1)
 			spoil(&d)
 			err := drain.New(nil).Start(t.Context(), d)
 			require.ErrorIs(t, err, nstance.Invalid)
@@ -225,15 +224,15 @@ func TestStartRefuses(t *testing.T) {
 
 func TestAcknowledge(t *testing.T) {
 	t.Run("is published", func(t *testing.T) {
-		c, from := started(t, aDrain(1))
+		c, from := started(t, operatorDrain(1))
 		at := now(t, c)
 		ack := anAck(1)
 		require.NoError(t, c.Acknowledge(t.Context(), ack))
-		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainAcknowledged, Drain: aDrain(1), Ack: &ack}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainAcknowledged, Drain: operatorDrain(1), Ack: &ack}}, nextEvents(t, c, at, 1))
 		require.Equal(t, []nstance.Ack{ack}, accepted(t, c, from))
 	})
-	t.Run("leaves the drain standing until it ends", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+	t.Run("keeps the drain until it ends", func(t *testing.T) {
+		c, _ := started(t, operatorDrain(1))
 		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
 		require.Len(t, c.Active(), 1)
 	})
@@ -244,27 +243,27 @@ func TestAcknowledge(t *testing.T) {
 			func(c *drain.Coordinator) error { return c.Cancel(t.Context(), instance, 1) },
 			func(c *drain.Coordinator) error { return c.End(t.Context(), instance) },
 		} {
-			c, from := started(t, aDrain(1))
+			c, from := started(t, operatorDrain(1))
 			require.NoError(t, over(c))
 			require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.NotFound)
 			require.Empty(t, accepted(t, c, from))
 		}
 	})
 	t.Run("conflict for another generation", func(t *testing.T) {
-		c, from := started(t, aDrain(2))
+		c, from := started(t, operatorDrain(2))
 		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(1)), nstance.Conflict)
 		require.ErrorIs(t, c.Acknowledge(t.Context(), anAck(3)), nstance.Conflict)
 		require.Empty(t, accepted(t, c, from))
 	})
 	t.Run("invalid for an unknown outcome", func(t *testing.T) {
-		c, from := started(t, aDrain(1))
+		c, from := started(t, operatorDrain(1))
 		ack := anAck(1)
 		ack.Outcome = "splendid"
 		require.ErrorIs(t, c.Acknowledge(t.Context(), ack), nstance.Invalid)
 		require.Empty(t, accepted(t, c, from))
 	})
 	t.Run("cuts a long message between characters", func(t *testing.T) {
-		c, from := started(t, aDrain(1))
+		c, from := started(t, operatorDrain(1))
 		ack := anAck(1)
 		ack.Message = "x" + strings.Repeat("é", 200) + "\xff"
 		require.NoError(t, c.Acknowledge(t.Context(), ack))
@@ -278,7 +277,7 @@ func TestOnlyTheExecutorAcknowledges(t *testing.T) {
 	for _, executor := range all {
 		for _, by := range all {
 			t.Run(fmt.Sprintf("%q for a drain of %q", by, executor), func(t *testing.T) {
-				d, ack := aDrain(1), anAck(1)
+				d, ack := operatorDrain(1), anAck(1)
 				d.Executor, ack.By = executor, by
 				c, from := started(t, d)
 				err := c.Acknowledge(t.Context(), ack)
@@ -309,7 +308,7 @@ func TestValidAcknowledgements(t *testing.T) {
 		"nothing counts after the executor gave up": {[]nstance.Ack{giveUp, drained, failed}, []nstance.Ack{giveUp}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			co, from := started(t, aDrain(1))
+			co, from := started(t, operatorDrain(1))
 			at := now(t, co)
 			for _, a := range c.said {
 				require.NoError(t, co.Acknowledge(t.Context(), a))
@@ -321,42 +320,42 @@ func TestValidAcknowledgements(t *testing.T) {
 }
 
 func TestSnapshotCarriesTheLastAck(t *testing.T) {
-	c, _ := started(t, aDrain(1))
-	require.Nil(t, told(t, c, 0, 1)[0].Ack)
+	c, _ := started(t, operatorDrain(1))
+	require.Nil(t, nextEvents(t, c, 0, 1)[0].Ack)
 	ack := anAck(1)
 	require.NoError(t, c.Acknowledge(t.Context(), ack))
-	require.NoError(t, c.Start(t.Context(), aDrain(1)))
-	require.Equal(t, []nstance.DrainEvent{{Type: nstance.DrainSnapshot, Drain: aDrain(1), Ack: &ack}}, told(t, c, 0, 1))
+	require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
+	require.Equal(t, []nstance.DrainEvent{{Type: nstance.DrainSnapshot, Drain: operatorDrain(1), Ack: &ack}}, nextEvents(t, c, 0, 1))
 
-	require.NoError(t, c.Start(t.Context(), aDrain(2)))
-	require.Nil(t, told(t, c, 0, 1)[0].Ack, "an acknowledgement does not outlive its generation")
+	require.NoError(t, c.Start(t.Context(), operatorDrain(2)))
+	require.Nil(t, nextEvents(t, c, 0, 1)[0].Ack, "an acknowledgement does not outlive its generation")
 }
 
 func TestCancel(t *testing.T) {
 	t.Run("leaves the next generation alone", func(t *testing.T) {
-		c, _ := started(t, aDrain(2))
+		c, _ := started(t, operatorDrain(2))
 		at := now(t, c)
 		require.NoError(t, c.Cancel(t.Context(), instance, 1))
-		require.Equal(t, []nstance.Drain{aDrain(2)}, c.Active())
+		require.Equal(t, []nstance.Drain{operatorDrain(2)}, c.Active())
 		require.Equal(t, at, now(t, c))
 	})
 	t.Run("withdraws the drain", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
 		require.NoError(t, c.Cancel(t.Context(), instance, 1))
 		require.Empty(t, c.Active())
-		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainCancelled, Drain: aDrain(1)}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainCancelled, Drain: operatorDrain(1)}}, nextEvents(t, c, at, 1))
 	})
-	t.Run("accepts the generation that the cancel itself made", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+	t.Run("accepts the generation of the cancel itself", func(t *testing.T) {
+		c, _ := started(t, operatorDrain(1))
 		require.NoError(t, c.Cancel(t.Context(), instance, 2))
 		require.Empty(t, c.Active())
-		require.NoError(t, c.Start(t.Context(), aDrain(2)))
+		require.NoError(t, c.Start(t.Context(), operatorDrain(2)))
 	})
 	t.Run("leaves a newer drain alone", func(t *testing.T) {
-		c, _ := started(t, aDrain(2))
+		c, _ := started(t, operatorDrain(2))
 		require.NoError(t, c.Cancel(t.Context(), instance, 1))
-		require.Equal(t, []nstance.Drain{aDrain(2)}, c.Active())
+		require.Equal(t, []nstance.Drain{operatorDrain(2)}, c.Active())
 	})
 	t.Run("is nil when there is none", func(t *testing.T) {
 		c := drain.New(nil)
@@ -368,11 +367,11 @@ func TestCancel(t *testing.T) {
 
 func TestEnd(t *testing.T) {
 	t.Run("ends the drain, acknowledged or not", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
 		require.NoError(t, c.End(t.Context(), instance))
 		require.Empty(t, c.Active())
-		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainEnded, Drain: aDrain(1)}}, told(t, c, at, 1))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainEnded, Drain: operatorDrain(1)}}, nextEvents(t, c, at, 1))
 	})
 	t.Run("is nil when there is none", func(t *testing.T) {
 		c := drain.New(nil)
@@ -382,16 +381,16 @@ func TestEnd(t *testing.T) {
 	})
 }
 
-func TestEndedDrainsAreForgottenEventually(t *testing.T) {
+func TestEndedDrainsAreDropped(t *testing.T) {
 	c := drain.New(&drain.Options{Backlog: 2})
 	for _, id := range []nstance.InstanceID{"a", "b", "c"} {
-		d := aDrain(1)
+		d := operatorDrain(1)
 		d.Instance = id
 		require.NoError(t, c.Start(t.Context(), d))
 		require.NoError(t, c.End(t.Context(), id))
 	}
 	for id, want := range map[nstance.InstanceID]error{"a": nil, "b": nstance.Conflict, "c": nstance.Conflict} {
-		d := aDrain(1)
+		d := operatorDrain(1)
 		d.Instance = id
 		require.ErrorIs(t, c.Start(t.Context(), d), want, "%s", id)
 	}
@@ -422,8 +421,8 @@ func TestExecutorsAreCounted(t *testing.T) {
 	require.Len(t, changes, 4)
 }
 
-func TestWatchingIsNotDraining(t *testing.T) {
-	c, _ := started(t, aDrain(1))
+func TestWatcherIsNotExecutor(t *testing.T) {
+	c, _ := started(t, operatorDrain(1))
 	for e, err := range c.Watch(t.Context(), "default", 0) {
 		require.NoError(t, err)
 		require.False(t, c.HasExecutor("default"))
@@ -436,14 +435,14 @@ func TestWatchingIsNotDraining(t *testing.T) {
 func TestLogNamesInstanceAndOutcome(t *testing.T) {
 	var out bytes.Buffer
 	c := drain.New(&drain.Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
-	require.NoError(t, c.Start(t.Context(), aDrain(1)))
+	require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
 	require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
 	require.Contains(t, out.String(), "event=acknowledged instance_id="+string(instance))
 	require.Contains(t, out.String(), "outcome=drained")
 }
 
-// TestManyAtOnce starts and acknowledges a thousand drains from as many sides
-// while an operator follows: none may be lost.
+// TestManyAtOnce starts and acknowledges a thousand drains concurrently
+// while an operator watches: none may be lost.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
@@ -452,7 +451,7 @@ func TestManyAtOnce(t *testing.T) {
 		operator.Go(func() { acknowledge(t, c, n) })
 		for i := range n {
 			starters.Go(func() {
-				d := aDrain(1)
+				d := operatorDrain(1)
 				d.Instance = nstance.InstanceID(strconv.Itoa(i))
 				if err := c.Start(t.Context(), d); err != nil {
 					t.Error(err)
@@ -462,13 +461,13 @@ func TestManyAtOnce(t *testing.T) {
 		starters.Wait()
 		operator.Wait()
 		require.Len(t, c.Active(), n)
-		for _, e := range told(t, c, 0, n) {
+		for _, e := range nextEvents(t, c, 0, n) {
 			require.NotNil(t, e.Ack, e.Drain.Instance)
 		}
 	})
 }
 
-// acknowledge plays an operator until it has emptied n machines.
+// acknowledge acts as an operator until it has drained n machines.
 func acknowledge(t *testing.T, c *drain.Coordinator, n int) {
 	done := map[nstance.InstanceID]bool{}
 	for e, err := range c.Watch(t.Context(), "default", 0) {

@@ -9,8 +9,8 @@ import (
 	"github.com/nstance-go/nstance/drain"
 )
 
-// One side starts a drain and hears of its end; the other watches, empties the
-// machine and acknowledges.
+// One side starts a drain and receives its end; the other watches, drains the machine
+// and acknowledges.
 func Example() {
 	ctx := context.Background()
 	c := drain.New(nil)

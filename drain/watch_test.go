@@ -13,7 +13,7 @@ import (
 
 // of returns a drain of another instance and tenant.
 func of(tenant nstance.TenantID, id nstance.InstanceID, deadline time.Time) nstance.Drain {
-	d := aDrain(1)
+	d := operatorDrain(1)
 	d.Instance, d.Group.Tenant, d.Deadline = id, tenant, deadline
 	return d
 }
@@ -24,14 +24,14 @@ func TestWatch(t *testing.T) {
 		late, soon := of("default", "a", noon.Add(time.Hour)), of("default", "b", noon.Add(time.Minute))
 		require.NoError(t, c.Start(t.Context(), late))
 		require.NoError(t, c.Start(t.Context(), soon))
-		events := told(t, c, 0, 3)
+		events := nextEvents(t, c, 0, 3)
 		require.Equal(t, nstance.DrainEvent{Type: nstance.DrainSnapshot, Drain: soon}, events[0])
 		require.Equal(t, nstance.DrainEvent{Type: nstance.DrainSnapshot, Drain: late}, events[1])
 		require.Equal(t, nstance.DrainSynced, events[2].Type)
 		require.NotZero(t, events[2].Seq)
 	})
-	t.Run("synced comes without any drain too", func(t *testing.T) {
-		require.Equal(t, nstance.DrainSynced, told(t, drain.New(nil), 0, 1)[0].Type)
+	t.Run("synced comes without drains too", func(t *testing.T) {
+		require.Equal(t, nstance.DrainSynced, nextEvents(t, drain.New(nil), 0, 1)[0].Type)
 	})
 	t.Run("shows one tenant its own drains only", func(t *testing.T) {
 		c := drain.New(nil)
@@ -54,39 +54,39 @@ func TestWatch(t *testing.T) {
 		require.Equal(t, []nstance.DrainEventType{nstance.DrainSnapshot, nstance.DrainSynced, nstance.DrainEnded}, seen)
 	})
 	t.Run("resumes without a snapshot", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
 		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
 		require.NoError(t, c.End(t.Context(), instance))
-		events := told(t, c, at, 2)
+		events := nextEvents(t, c, at, 2)
 		require.Equal(t, nstance.DrainAcknowledged, events[0].Type)
 		require.Equal(t, nstance.DrainEnded, events[1].Type)
 		require.Equal(t, at+2, events[1].Seq)
 	})
-	t.Run("begins again with another coordinator's number", func(t *testing.T) {
+	t.Run("starts again after another coordinator's number", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			old, _ := started(t, aDrain(1))
+			old, _ := started(t, operatorDrain(1))
 			at := now(t, old)
 			<-time.After(time.Second)
-			c, _ := started(t, aDrain(1))
-			require.Equal(t, nstance.DrainSnapshot, told(t, c, at, 1)[0].Type)
+			c, _ := started(t, operatorDrain(1))
+			require.Equal(t, nstance.DrainSnapshot, nextEvents(t, c, at, 1)[0].Type)
 		})
 	})
-	t.Run("one that does not keep up ends with unavailable and delays no other", func(t *testing.T) {
+	t.Run("a slow one ends with unavailable and delays no other", func(t *testing.T) {
 		c := drain.New(&drain.Options{Backlog: 4})
-		require.NoError(t, c.Start(t.Context(), aDrain(1)))
+		require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
 		var end error
 		for _, err := range c.Watch(t.Context(), "", 0) {
 			if end = err; err != nil {
 				break
 			}
 			for i := range uint64(6) {
-				require.NoError(t, c.Start(t.Context(), aDrain(c.Active()[0].Generation+1+i)))
+				require.NoError(t, c.Start(t.Context(), operatorDrain(c.Active()[0].Generation+1+i)))
 			}
 		}
 		require.ErrorIs(t, end, nstance.Unavailable)
 	})
-	t.Run("ends quietly with its context", func(t *testing.T) {
+	t.Run("ends without error with its context", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -97,14 +97,14 @@ func TestWatch(t *testing.T) {
 		})
 	})
 	t.Run("gives each watcher its own copies", func(t *testing.T) {
-		c, _ := started(t, aDrain(1))
+		c, _ := started(t, operatorDrain(1))
 		at := now(t, c)
 		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
-		event := told(t, c, at, 1)[0]
+		event := nextEvents(t, c, at, 1)[0]
 		event.Ack.Outcome = "scribble"
 		event.Drain.Causes[0].Kind = "scribble"
-		again := told(t, c, at, 1)[0]
+		again := nextEvents(t, c, at, 1)[0]
 		require.Equal(t, nstance.OutcomeDrained, again.Ack.Outcome)
-		require.Equal(t, aDrain(1).Causes, again.Drain.Causes)
+		require.Equal(t, operatorDrain(1).Causes, again.Drain.Causes)
 	})
 }

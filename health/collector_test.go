@@ -33,7 +33,7 @@ func (p proc) write(t testing.TB, name, content string) {
 	require.NoError(t, os.WriteFile(filepath.Join(string(p), name), []byte(content), 0o600))
 }
 
-// stat sets ticks of work and of rest since boot.
+// stat sets ticks of work and idle since boot.
 func (p proc) stat(t testing.TB, busy, idle int) {
 	p.write(t, "stat", fmt.Sprintf("cpu  %d 0 0 %d 0 0 0 0 0 0\ncpu0 1 2 3 4\nintr 5\n", busy, idle))
 }
@@ -57,19 +57,19 @@ func (p proc) start(t *testing.T, log *slog.Logger) *health.Collector {
 	return c
 }
 
-// pass lets time go by, and the collector with it.
-func pass(d time.Duration) {
+// advance advances virtual time.
+func advance(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
 func TestUsage(t *testing.T) {
-	t.Run("is zero before anything was measured", func(t *testing.T) {
+	t.Run("is zero before the first measurement", func(t *testing.T) {
 		c, err := health.NewCollector(nil)
 		require.NoError(t, err)
 		require.Zero(t, c.Usage())
 	})
-	t.Run("of the first sample has everything but the processor", func(t *testing.T) {
+	t.Run("of the first sample has everything except the processor", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			u := newProc(t).start(t, nil).Usage()
 			require.Zero(t, u.CPUPercent)
@@ -84,7 +84,7 @@ func TestUsage(t *testing.T) {
 			p := newProc(t)
 			c := p.start(t, nil)
 			p.stat(t, 1030, 9070)
-			pass(5 * time.Second)
+			advance(5 * time.Second)
 			require.Equal(t, 30.0, c.Usage().CPUPercent)
 		})
 	})
@@ -94,7 +94,7 @@ func TestUsage(t *testing.T) {
 			p.write(t, "stat", "cpu 0 0 0 1 0 0 0 0 0 0\n")
 			c := p.start(t, nil)
 			p.write(t, "stat", "cpu 10 10 10 21 20 10 10 10 99 99\n")
-			pass(5 * time.Second)
+			advance(5 * time.Second)
 			require.Equal(t, 60.0, c.Usage().CPUPercent)
 		})
 	})
@@ -105,7 +105,7 @@ func TestUsage(t *testing.T) {
 			p.memory(t, 100, 0)
 			p.write(t, "loadavg", "8 8 8 1/1 1\n")
 			c := p.start(t, nil)
-			pass(2 * time.Second)
+			advance(2 * time.Second)
 			for i := range 60 {
 				p.stat(t, 0, 200+i)
 				p.memory(t, 100, 100)
@@ -114,14 +114,14 @@ func TestUsage(t *testing.T) {
 					require.Equal(t, 25.0, c.Usage().MemoryPercent)
 					require.Equal(t, 2.0, c.Usage().Load)
 				}
-				pass(5 * time.Second)
+				advance(5 * time.Second)
 			}
 			require.Zero(t, c.Usage().MemoryPercent)
 			require.Zero(t, c.Usage().Load)
 
 			for i := range 12 {
 				p.stat(t, 6*(i+1), 259+4*(i+1))
-				pass(5 * time.Second)
+				advance(5 * time.Second)
 			}
 			require.Equal(t, 60.0, c.Usage().CPUPercent)
 		})
@@ -132,11 +132,11 @@ func TestUsage(t *testing.T) {
 			p.memory(t, 100, 0)
 			c := p.start(t, nil)
 			p.memory(t, 100, 100)
-			pass(time.Minute)
+			advance(time.Minute)
 			require.Equal(t, 100.0/13, c.Usage().MemoryPercent)
 		})
 	})
-	t.Run("of the processor comes from the samples that know it", func(t *testing.T) {
+	t.Run("of the processor comes from samples that have it", func(t *testing.T) {
 		p := newProc(t)
 		c, err := health.NewCollector(&health.CollectorOptions{Proc: string(p)})
 		require.NoError(t, err)
@@ -148,14 +148,14 @@ func TestUsage(t *testing.T) {
 		}
 		require.Equal(t, 15.0, c.Usage().CPUPercent)
 	})
-	t.Run("old samples are nothing to report", func(t *testing.T) {
+	t.Run("old samples are not reported", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newProc(t)
 			c, err := health.NewCollector(&health.CollectorOptions{Proc: string(p)})
 			require.NoError(t, err)
 			once(t, c)
 			require.NotZero(t, c.Usage())
-			pass(61 * time.Second)
+			advance(61 * time.Second)
 			require.Zero(t, c.Usage())
 		})
 	})
@@ -168,7 +168,7 @@ func once(t testing.TB, c *health.Collector) {
 	require.NoError(t, c.Run(ctx))
 }
 
-func TestClocksThatStandStillOrRunBackwards(t *testing.T) {
+func TestClocksThatStopOrRunBackwards(t *testing.T) {
 	for name, then := range map[string][2]int{
 		"no tick between two samples": {1000, 9000},
 		"no work":                     {1000, 9050},
@@ -227,16 +227,16 @@ func TestUnreadableValuesAreOmitted(t *testing.T) {
 	}
 }
 
-func TestReadErrorsAreLoggedWhenTheyBeginAndEnd(t *testing.T) {
+func TestReadErrorsAreLoggedAtStartAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		p := newProc(t)
 		p.write(t, "loadavg", "")
 		p.start(t, slog.New(slog.NewTextHandler(&log, nil)))
-		pass(21 * time.Second)
+		advance(21 * time.Second)
 		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 		p.write(t, "loadavg", "1 1 1 1/1 1\n")
-		pass(20 * time.Second)
+		advance(20 * time.Second)
 		require.Equal(t, 2, strings.Count(log.String(), "\n"), log.String())
 		require.Contains(t, log.String(), "can be read again")
 	})

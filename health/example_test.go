@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance/health"
 )
 
-// A server follows one instance whose stream breaks and which never comes back.
+// A server tracks one instance whose stream breaks and which never reports again.
 func Example() {
 	policy := health.Policy{Interval: time.Minute, Jitter: -1, Missed: 3}
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

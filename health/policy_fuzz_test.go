@@ -10,9 +10,9 @@ import (
 	"github.com/nstance-go/nstance/health"
 )
 
-// model is what may be said about a track, kept in the plainest way.
+// model is the simplest state that permits a verdict about a track.
 type model struct {
-	alive   time.Time // nothing before this is silence
+	alive   time.Time // start of a silence at the earliest
 	asked   time.Time // the last definite answer
 	status  nstance.MachineStatus
 	reports int
@@ -55,8 +55,8 @@ func (m *model) step(track *health.Track, op byte, now time.Time) {
 	}
 }
 
-// FuzzTrack plays events in any order, their instants in any order too, and
-// holds every verdict against what it needs at least.
+// FuzzTrack applies events in any order, with times in any order, and checks every
+// verdict against its minimum requirements.
 func FuzzTrack(f *testing.F) {
 	f.Add(int64(time.Minute), int64(0), 3, true, []byte{0, 0, 4, 70, 7, 120})
 	f.Add(int64(0), int64(-1), 0, false, []byte{1, 10, 3, 20, 4, 21, 5, 255, 2, 1})
@@ -68,7 +68,7 @@ func FuzzTrack(f *testing.F) {
 	})
 }
 
-// TestRandomHistories is the fuzz test's share in every run of the tests.
+// TestRandomHistories runs the fuzz test with random inputs.
 func TestRandomHistories(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	script := make([]byte, 40)
@@ -129,11 +129,11 @@ func (m *model) check(t *testing.T, p health.Policy, track health.Track, now tim
 	checkNext(t, p, track, now, v, next)
 }
 
-// checkNext holds the promise that time alone changes nothing before next.
+// checkNext checks that time alone changes nothing before next.
 func checkNext(t *testing.T, p health.Policy, track health.Track, now time.Time, v health.Verdict, next time.Time) {
 	if next.IsZero() {
 		if later, _ := p.Evaluate(track, now.AddDate(100, 0, 0)); later != v {
-			t.Fatalf("%v became %v, which was said to be impossible", v, later)
+			t.Fatalf("%v became %v before its next time", v, later)
 		}
 		return
 	}

@@ -14,7 +14,7 @@ var (
 	policy = health.Policy{Interval: time.Minute, Jitter: 6 * time.Second, Missed: 3}
 )
 
-// at returns the instant so many seconds after noon.
+// at returns the time so many seconds after noon.
 func at(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
 
 // alive returns the track of an instance that connected and reported at noon.
@@ -25,7 +25,7 @@ func alive() health.Track {
 	return t
 }
 
-// want checks a verdict and when it may change, zero meaning never.
+// want checks a verdict and its next time; zero means never.
 func want(t *testing.T, track health.Track, seconds int, verdict health.Verdict, next int) {
 	t.Helper()
 	got, when := policy.Evaluate(track, at(seconds))
@@ -58,12 +58,12 @@ func TestInTouch(t *testing.T) {
 }
 
 func TestBrokenStream(t *testing.T) {
-	t.Run("asks at once", func(t *testing.T) {
+	t.Run("reads the provider at once", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		want(t, track, 10, health.AskProvider, 66)
 	})
-	t.Run("an answer to an earlier question does not settle it", func(t *testing.T) {
+	t.Run("an answer to an earlier read does not count", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Answered(at(9), nstance.StatusRunning)
@@ -75,7 +75,7 @@ func TestBrokenStream(t *testing.T) {
 		track.Answered(at(11), nstance.StatusRunning)
 		want(t, track, 12, health.Waiting, 66)
 	})
-	t.Run("unknown is not an answer", func(t *testing.T) {
+	t.Run("unknown is no answer", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Answered(at(11), nstance.StatusUnknown)
@@ -100,7 +100,7 @@ func TestBrokenStream(t *testing.T) {
 		track.Disconnected(at(11), false)
 		want(t, track, 12, health.Healthy, 78)
 	})
-	t.Run("is not undone by what came before it", func(t *testing.T) {
+	t.Run("is not undone by earlier events", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		track.Connected(at(9))
@@ -110,7 +110,7 @@ func TestBrokenStream(t *testing.T) {
 }
 
 func TestCleanDisconnect(t *testing.T) {
-	t.Run("asks no provider at once", func(t *testing.T) {
+	t.Run("does not read the provider at once", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), true)
 		want(t, track, 10, health.Waiting, 66)
@@ -123,7 +123,7 @@ func TestCleanDisconnect(t *testing.T) {
 		want(t, track, 67, health.Silent, 126)
 		want(t, track, 186, health.Unhealthy, 0)
 	})
-	t.Run("does not cover a break that came first, or comes later", func(t *testing.T) {
+	t.Run("does not cover an earlier or later break", func(t *testing.T) {
 		for _, clean := range []bool{true, false} {
 			track := alive()
 			track.Disconnected(at(10), clean)
@@ -134,7 +134,7 @@ func TestCleanDisconnect(t *testing.T) {
 }
 
 func TestSilence(t *testing.T) {
-	t.Run("one missed report asks", func(t *testing.T) {
+	t.Run("one missed report causes a read", func(t *testing.T) {
 		want(t, alive(), 66, health.AskProvider, 126)
 	})
 	t.Run("answered: silent until the next one is missed", func(t *testing.T) {
@@ -143,13 +143,13 @@ func TestSilence(t *testing.T) {
 		want(t, track, 67, health.Silent, 126)
 		want(t, track, 126, health.AskProvider, 186)
 	})
-	t.Run("an answer from before it was noticed does not count", func(t *testing.T) {
+	t.Run("an answer from before the silence does not count", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(65), nstance.StatusRunning)
 		want(t, track, 66, health.AskProvider, 126)
 		want(t, track, 186, health.AskProvider, 246)
 	})
-	t.Run("three missed and running is unhealthy", func(t *testing.T) {
+	t.Run("three missed reports and running is unhealthy", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(70), nstance.StatusRunning)
 		want(t, track, 185, health.AskProvider, 186)
@@ -162,7 +162,7 @@ func TestSilence(t *testing.T) {
 		track.Answered(at(11), nstance.StatusRunning)
 		want(t, track, 186, health.Unhealthy, 0)
 	})
-	t.Run("without an answer there is no verdict, however long", func(t *testing.T) {
+	t.Run("without an answer there is no verdict", func(t *testing.T) {
 		track := alive()
 		track.Disconnected(at(10), false)
 		want(t, track, 186, health.AskProvider, 246)
@@ -179,7 +179,7 @@ func TestSilence(t *testing.T) {
 		track.Answered(at(180), nstance.StatusPending)
 		want(t, track, 191, health.Unhealthy, 0)
 	})
-	t.Run("coming back without a report does not end it", func(t *testing.T) {
+	t.Run("a connection without a report does not end it", func(t *testing.T) {
 		track := alive()
 		for s := 10; s < 186; s += 10 {
 			track.Connected(at(s))
@@ -197,7 +197,7 @@ func TestSilence(t *testing.T) {
 
 func TestGone(t *testing.T) {
 	dead := []nstance.MachineStatus{nstance.StatusStopping, nstance.StatusStopped, nstance.StatusDeleting, nstance.StatusFailed}
-	t.Run("as soon as the provider says so", func(t *testing.T) {
+	t.Run("at the provider's answer", func(t *testing.T) {
 		for _, status := range dead {
 			track := alive()
 			track.Answered(at(5), status)
@@ -211,7 +211,7 @@ func TestGone(t *testing.T) {
 			want(t, track, 1, health.Gone, 0)
 		}
 	})
-	t.Run("a report since is a contradiction: ask again", func(t *testing.T) {
+	t.Run("a later report is a contradiction: read again", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(5), nstance.StatusStopping)
 		track.Reported(at(6))
@@ -219,13 +219,13 @@ func TestGone(t *testing.T) {
 		track.Answered(at(7), nstance.StatusStopping)
 		want(t, track, 7, health.Gone, 0)
 	})
-	t.Run("a later answer takes it back", func(t *testing.T) {
+	t.Run("a later answer reverts it", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(5), nstance.StatusStopped)
 		track.Answered(at(6), nstance.StatusRunning)
 		want(t, track, 6, health.Healthy, 66)
 	})
-	t.Run("stands through a pause of the server", func(t *testing.T) {
+	t.Run("survives a pause of the server", func(t *testing.T) {
 		track := alive()
 		track.Answered(at(5), nstance.StatusStopped)
 		track.RestartGrace(at(6))
@@ -244,13 +244,13 @@ func TestGrace(t *testing.T) {
 		track.Connected(at(1))
 		want(t, track, 2, health.Waiting, 66)
 	})
-	t.Run("a stream that breaks meanwhile is asked about", func(t *testing.T) {
+	t.Run("a stream that breaks meanwhile is checked", func(t *testing.T) {
 		track := policy.Begin(noon, true)
 		track.Connected(at(1))
 		track.Disconnected(at(2), false)
 		want(t, track, 2, health.AskProvider, 66)
 	})
-	t.Run("an instance that never reported has a deadline like any other", func(t *testing.T) {
+	t.Run("an instance that never reported has the same deadline", func(t *testing.T) {
 		track := policy.Begin(noon, true)
 		want(t, track, 66, health.AskProvider, 126)
 		track.Answered(at(67), nstance.StatusRunning)

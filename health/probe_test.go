@@ -55,7 +55,7 @@ func TestCommandProbe(t *testing.T) {
 		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", "echo fine"}})
 		require.Equal(t, nstance.ProbeResult{Name: "it", OK: true}, r)
 	})
-	t.Run("says why it is not", func(t *testing.T) {
+	t.Run("reports the failure", func(t *testing.T) {
 		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", "echo disk is failing; exit 2"}})
 		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "exit status 2: disk is failing"}, r)
 	})
@@ -65,11 +65,11 @@ func TestCommandProbe(t *testing.T) {
 		r = probe(t.Context(), t, health.Probe{Command: []string{"echo fine && true"}})
 		require.False(t, r.OK)
 	})
-	t.Run("bounds what it says", func(t *testing.T) {
+	t.Run("bounds its output", func(t *testing.T) {
 		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", "printf '%01000d' 0; exit 1"}})
 		require.Equal(t, "exit status 1: "+strings.Repeat("0", 128), r.Message)
 	})
-	t.Run("a leftover process does not hold it up, and is killed", func(t *testing.T) {
+	t.Run("is not delayed by a leftover process, and kills it", func(t *testing.T) {
 		alive := newPipe(t)
 		begun := time.Now()
 		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "true"}, Timeout: time.Minute})
@@ -77,7 +77,7 @@ func TestCommandProbe(t *testing.T) {
 		require.Less(t, time.Since(begun), 30*time.Second)
 		alive.requireClosed(t)
 	})
-	t.Run("is killed with what it started when its time is up", func(t *testing.T) {
+	t.Run("is killed with its children at its timeout", func(t *testing.T) {
 		alive := newPipe(t)
 		r := probe(t.Context(), t, health.Probe{Command: []string{"/bin/sh", "-c", alive.hold + "wait"}, Timeout: 2 * time.Second})
 		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no answer within 2s"}, r)
@@ -85,10 +85,10 @@ func TestCommandProbe(t *testing.T) {
 	})
 }
 
-// pipe has a writing end that a process holds as long as it lives.
+// pipe has a writing end that a process holds until it ends.
 type pipe struct {
 	file *os.File
-	hold string // script that leaves such a process behind, once it has begun
+	hold string // script that leaves such a process behind
 }
 
 func newPipe(t *testing.T) pipe {
@@ -141,7 +141,7 @@ func TestHTTPProbe(t *testing.T) {
 			}
 		})
 	}
-	t.Run("does not wait for ever", func(t *testing.T) {
+	t.Run("has a timeout", func(t *testing.T) {
 		r := probe(t.Context(), t, health.Probe{HTTP: server.URL + "/hang", Timeout: 50 * time.Millisecond})
 		require.Equal(t, nstance.ProbeResult{Name: "it", Message: "no answer within 50ms"}, r)
 	})
@@ -186,7 +186,7 @@ func TestResultsComeInOrder(t *testing.T) {
 	}
 }
 
-func TestWithoutProbesThereAreNoResults(t *testing.T) {
+func TestNoProbesNoResults(t *testing.T) {
 	c, err := health.NewCollector(nil)
 	require.NoError(t, err)
 	require.Empty(t, c.Probes(t.Context()))
@@ -212,7 +212,7 @@ func TestProbesAreRepeated(t *testing.T) {
 				require.True(t, c.Probes(t.Context())[0].OK)
 			}
 			require.Equal(t, 1, begun(), "asking is not probing")
-			pass(5 * time.Minute)
+			advance(5 * time.Minute)
 			require.Equal(t, 6, begun())
 		})
 	})
@@ -235,7 +235,7 @@ func TestProbesAreRepeated(t *testing.T) {
 		require.Eventually(t, func() bool { _, err := os.Stat(begun); return err == nil }, 20*time.Second, 10*time.Millisecond)
 		require.Equal(t, well, c.Probes(now))
 	})
-	t.Run("a change is seen", func(t *testing.T) {
+	t.Run("a change is reported", func(t *testing.T) {
 		mark := filepath.Join(t.TempDir(), "well")
 		c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{
 			{Name: "it", Command: []string{"/usr/bin/test", "-e", mark}, Interval: time.Second},
@@ -248,7 +248,7 @@ func TestProbesAreRepeated(t *testing.T) {
 	})
 }
 
-func TestProbesAreChecked(t *testing.T) {
+func TestProbesAreValidated(t *testing.T) {
 	good := health.Probe{Name: "good", TCP: "localhost:80"}
 	for name, c := range map[string]struct {
 		probes []health.Probe

@@ -35,7 +35,7 @@ func TestAbilities(t *testing.T) {
 			require.Equal(t, 1, cloud.Count(simcloud.OpJoin))
 		})
 	})
-	t.Run("each call ends in time, with a code, and is observed", func(t *testing.T) {
+	t.Run("each call has a timeout, a code, and is observed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			type call struct {
 				op   string
@@ -54,13 +54,13 @@ func TestAbilities(t *testing.T) {
 			require.Equal(t, []call{{"resolve_image", nstance.Unavailable, time.Second}, {"free_addresses", nstance.Internal, 0}}, calls)
 		})
 	})
-	t.Run("an empty answer is none", func(t *testing.T) {
+	t.Run("an empty answer is an error", func(t *testing.T) {
 		_, err := client(t, blank{}, nil).Abilities().Images.ResolveImage(t.Context(), nstance.ImageQuery{})
 		require.ErrorIs(t, err, nstance.Internal)
 	})
 }
 
-// stuck does not answer, or not well.
+// stuck does not answer, or answers badly.
 type stuck struct{ scripted }
 
 func (stuck) ResolveImage(ctx context.Context, _ nstance.ImageQuery) (string, error) {

@@ -25,7 +25,7 @@ type args struct {
 }
 
 func TestDecodeArgs(t *testing.T) {
-	t.Run("absent ones leave the defaults", func(t *testing.T) {
+	t.Run("absent ones keep the defaults", func(t *testing.T) {
 		a := args{Boot: provider.Duration(time.Hour)}
 		require.NoError(t, provider.DecodeArgs(nil, &a))
 		require.EqualValues(t, time.Hour, a.Boot)

@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 )
 
-// granted takes all that the budget has at this moment.
+// granted takes all tokens of the budget.
 func granted(c *provider.Client) (n int) {
 	for {
 		if ok, _ := c.Reserve(time.Now()); !ok {
@@ -22,7 +22,7 @@ func granted(c *provider.Client) (n int) {
 	}
 }
 
-// throttle has n creates answered with Throttled.
+// throttle makes n creates be answered with Throttled.
 func throttle(t *testing.T, c *provider.Client, n int) {
 	t.Helper()
 	for range n {
@@ -50,7 +50,7 @@ func TestReserve(t *testing.T) {
 			require.Equal(t, 20, granted(c))
 		})
 	})
-	t.Run("says when to come back, and keeps its word", func(t *testing.T) {
+	t.Run("names the time of the next token", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			granted(c)
 			ok, at := c.Reserve(time.Now())
@@ -69,14 +69,14 @@ func TestReserve(t *testing.T) {
 			require.Equal(t, 4, granted(c))
 		})
 	})
-	t.Run("creates that were refused together halve it once", func(t *testing.T) {
+	t.Run("creates refused together halve it once", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			throttle(t, c, 100)
 			<-time.After(time.Second)
 			require.Equal(t, 4, granted(c))
 		})
 	})
-	t.Run("refusals that go on halve it further, down to a floor", func(t *testing.T) {
+	t.Run("further refusals halve it again, down to a floor", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			for range 20 {
 				throttle(t, c, 1)
@@ -87,7 +87,7 @@ func TestReserve(t *testing.T) {
 			require.Equal(t, 1, granted(c)) // 8 / 64 a second
 		})
 	})
-	t.Run("comes back while nothing is throttled", func(t *testing.T) {
+	t.Run("recovers while nothing is throttled", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			for range 2 {
 				throttle(t, c, 1)

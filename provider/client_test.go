@@ -21,7 +21,7 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
-// scripted is a provider made of functions. A nil one answers at once.
+// scripted is a provider made of functions. A nil one succeeds.
 type scripted struct {
 	create func(context.Context, nstance.MachineSpec) (nstance.Machine, error)
 	get    func(context.Context, nstance.InstanceID) (nstance.Machine, error)
@@ -66,8 +66,7 @@ func client(t testing.TB, p nstance.Provider, o *provider.Options) *provider.Cli
 	return c
 }
 
-// TestConformance checks that a client in front of a provider that keeps the
-// contract keeps it too.
+// TestConformance: a client in front of a conforming provider conforms.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		cloud := simcloud.New(&simcloud.Options{
@@ -84,7 +83,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	t.Run("wants a provider", func(t *testing.T) {
+	t.Run("needs a provider", func(t *testing.T) {
 		_, err := provider.New(nil, nil)
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
@@ -99,7 +98,7 @@ func TestNew(t *testing.T) {
 			require.Equal(t, name, e.Field)
 		})
 	}
-	t.Run("gives the provider behind it back", func(t *testing.T) {
+	t.Run("returns the provider behind it", func(t *testing.T) {
 		cloud := simcloud.New(nil)
 		defer cloud.Close()
 		require.Same(t, cloud, client(t, cloud, nil).Provider())
@@ -123,7 +122,7 @@ func TestCreate(t *testing.T) {
 			require.Equal(t, 1, calls)
 		}
 	})
-	t.Run("whose time runs out is ambiguous, after the timeout", func(t *testing.T) {
+	t.Run("without an answer in time is ambiguous", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			start := time.Now()
 			_, err := client(t, scripted{create: ctxErr}, &provider.Options{Timeout: 7 * time.Second}).Create(t.Context(), spec(t))
@@ -132,7 +131,7 @@ func TestCreate(t *testing.T) {
 			require.Equal(t, 7*time.Second, time.Since(start))
 		})
 	})
-	t.Run("whose caller leaves is ambiguous, whatever the provider calls that unless it is definite", func(t *testing.T) {
+	t.Run("cancelled by the caller is ambiguous, whatever the provider's code, unless that is definite", func(t *testing.T) {
 		for _, late := range []error{
 			nstance.Errorf(nstance.Unavailable, "connection closed"), nstance.Errorf(nstance.Internal, "unexpected end"),
 			nstance.Internal, errors.New("connection closed"),
@@ -146,7 +145,7 @@ func TestCreate(t *testing.T) {
 			require.Equal(t, nstance.Ambiguous, nstance.CodeOf(err), "%v", late)
 		}
 	})
-	t.Run("with a definite answer that came late stays definite", func(t *testing.T) {
+	t.Run("with a late definite answer stays definite", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Invalid, nstance.Conflict, nstance.Capacity, nstance.Quota, nstance.Throttled, nstance.Denied} {
 			ctx, cancel := context.WithCancel(t.Context())
 			c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
@@ -391,7 +390,7 @@ func TestList(t *testing.T) {
 		_, err := collect(c.List(t.Context(), owner))
 		require.ErrorIs(t, err, nstance.Internal)
 	})
-	t.Run("a not found is no proof that there is nothing", func(t *testing.T) {
+	t.Run("not found is not an empty list", func(t *testing.T) {
 		c := client(t, scripted{list: machines(0, func(yield func(nstance.Machine, error) bool) {
 			yield(nstance.Machine{}, nstance.Errorf(nstance.NotFound, "no such region"))
 		})}, nil)
@@ -404,7 +403,7 @@ func TestList(t *testing.T) {
 		_, err := collect(c.List(ctx, owner))
 		require.ErrorIs(t, err, nstance.Unavailable)
 	})
-	t.Run("a provider that hangs is cut off, a caller that dawdles is not", func(t *testing.T) {
+	t.Run("a hanging provider is cut off, a slow caller is not", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := hanging{after: 3}
 			c := client(t, &p, &provider.Options{Timeout: time.Minute, Retries: -1})
@@ -433,7 +432,7 @@ func TestList(t *testing.T) {
 		}
 		require.Equal(t, []string{"get", "get", "get", "list"}, ops)
 	})
-	t.Run("left early it gives its slot back", func(t *testing.T) {
+	t.Run("left early, it releases its slot", func(t *testing.T) {
 		c := client(t, scripted{list: machines(3, func(func(nstance.Machine, error) bool) {})}, &provider.Options{Width: 1})
 		for range c.List(t.Context(), owner) {
 			break
@@ -546,7 +545,7 @@ func Example() {
 	// delete "not_found"
 }
 
-// instant answers without doing anything.
+// instant succeeds without an effect.
 type instant struct{ nstance.Provider }
 
 func (instant) Get(_ context.Context, id nstance.InstanceID) (nstance.Machine, error) {
@@ -557,7 +556,7 @@ func (instant) Create(_ context.Context, s nstance.MachineSpec) (nstance.Machine
 	return nstance.Machine{ID: s.ID, Owner: s.Owner}, nil
 }
 
-// BenchmarkCall measures what a client costs beside the bare call.
+// BenchmarkCall measures the overhead of a client.
 func BenchmarkCall(b *testing.B) {
 	s := spec(b)
 	for name, p := range map[string]nstance.Provider{"bare": instant{}, "client": client(b, instant{}, nil)} {

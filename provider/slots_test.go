@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 )
 
-// TestSlotsOfAKind: calls that hang hold up none of another kind.
+// TestSlotsOfAKind: hanging calls of one kind do not delay other kinds.
 func TestSlotsOfAKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := func() { <-time.After(time.Minute) }

@@ -22,7 +22,7 @@ func TestTune(t *testing.T) {
 		})
 	}
 	after := func(d time.Duration) { <-time.After(d) }
-	t.Run("another rate holds from now on", func(t *testing.T) {
+	t.Run("another rate applies from now on", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			require.Equal(t, 20, granted(c))
 			after(time.Second / 2)
@@ -48,7 +48,7 @@ func TestTune(t *testing.T) {
 			require.Equal(t, 40, granted(c))
 		})
 	})
-	t.Run("a rate lowered by throttling stays lowered, and comes back to the new one", func(t *testing.T) {
+	t.Run("a rate lowered by throttling stays lowered, and recovers to the new one", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			throttle(t, c, 1) // 4 a second
 			require.NoError(t, c.Tune(provider.Tuning{Rate: 16, Burst: 20}))
@@ -81,7 +81,7 @@ func TestTune(t *testing.T) {
 			require.Equal(t, time.Second, time.Since(began))
 		})
 	})
-	t.Run("what is refused changes nothing", func(t *testing.T) {
+	t.Run("an invalid value changes nothing", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			require.ErrorIs(t, c.Tune(provider.Tuning{Rate: -1, Burst: 1}), nstance.Invalid)
 			require.Equal(t, 20, granted(c))

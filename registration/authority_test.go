@@ -36,7 +36,7 @@ func issue(t testing.TB, a *registration.Authority, tmpl registration.Template) 
 	return rec, cert
 }
 
-func TestAuthoritySurvivesItsFiles(t *testing.T) {
+func TestAuthoritySurvivesRestart(t *testing.T) {
 	for _, name := range []string{registration.Identity, registration.Workload} {
 		a := authority(t, name)
 		keyPEM, err := a.KeyPEM()
@@ -79,7 +79,7 @@ func TestIssue(t *testing.T) {
 	a := authority(t, registration.Identity)
 	rec, cert := issue(t, a, agentTemplate())
 
-	t.Run("reports exactly what the certificate says", func(t *testing.T) {
+	t.Run("reports exactly the contents of the certificate", func(t *testing.T) {
 		require.Equal(t, pki.SerialOf(cert), rec.Serial)
 		require.Equal(t, cert.NotBefore, rec.NotBefore)
 		require.Equal(t, cert.NotAfter, rec.NotAfter)
@@ -91,7 +91,7 @@ func TestIssue(t *testing.T) {
 		require.Equal(t, epoch.Add(-time.Minute), cert.NotBefore)
 		require.Equal(t, epoch.Add(24*time.Hour), cert.NotAfter)
 	})
-	t.Run("draws 128-bit serials at random", func(t *testing.T) {
+	t.Run("uses random 128-bit serials", func(t *testing.T) {
 		seen, longest := map[string]bool{}, 0
 		for range 50 {
 			rec, cert := issue(t, a, agentTemplate())
@@ -132,7 +132,7 @@ func TestIssue(t *testing.T) {
 		_, err := pki.IdentityOf(cert)
 		require.ErrorIs(t, err, nstance.Denied, "the cluster does not know it")
 	})
-	t.Run("never outlives the authority", func(t *testing.T) {
+	t.Run("never expires after the authority", func(t *testing.T) {
 		tmpl := agentTemplate()
 		tmpl.Lifetime = 20 * 365 * 24 * time.Hour
 		_, cert := issue(t, a, tmpl)

@@ -16,8 +16,8 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// A rig connects clients to a server over net.Pipe, so that only cryptography
-// and records count.
+// rig connects clients to a server over net.Pipe, so that only cryptography and records
+// count.
 type rig struct {
 	*world
 	server   *tls.Certificate
@@ -81,8 +81,8 @@ func (r *rig) mutual() func() error {
 	return func() error { return r.connect(client, server) }
 }
 
-// registration is what is measured: a handshake with the server and one
-// registration of an instance that has not been registered before.
+// registration is the measured part: a handshake with the server and one first
+// registration of an instance.
 func (r *rig) registration() func() error {
 	server := pki.RegistrationTLS(func() (*tls.Certificate, error) { return r.server, nil })
 	client := pki.ClientTLS(r.keys.Identity.Pool(), nil, shard, cluster)

@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// A vault is a Vault in memory that can die at any call.
+// vault is a Vault in memory that can fail at any call.
 type vault struct {
 	mu      sync.Mutex
 	objects map[string][]byte
@@ -22,7 +22,7 @@ type vault struct {
 	puts    int
 	calls   int
 	dieAt   int    // fail this call and all later ones; 0: never
-	land    bool   // a write that fails is stored all the same
+	land    bool   // a failing write is stored
 	failing string // reads of this object fail
 }
 
@@ -65,14 +65,14 @@ func (v *vault) PutIfAbsent(_ context.Context, name string, data []byte) error {
 	return died
 }
 
-// destroyed stands in for a key that is gone.
-const destroyed = "destroyed"
+// deletedKey is the object of a deleted key.
+const deletedKey = "destroyed"
 
 func (v *vault) Destroy(_ context.Context, name string) error {
 	died := v.begin()
 	defer v.mu.Unlock()
 	if died == nil || v.land && v.calls == v.dieAt {
-		v.objects[name] = []byte(destroyed)
+		v.objects[name] = []byte(deletedKey)
 	}
 	return died
 }
@@ -89,7 +89,7 @@ func (v *vault) Catalogue(context.Context) (registration.Catalogue, error) {
 	return v.keys, nil
 }
 
-// UpdateCatalogue is a conditional write: no other write comes between.
+// UpdateCatalogue is a conditional write: it is serialized with other writes.
 func (v *vault) UpdateCatalogue(_ context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
 	died := v.begin()
 	defer v.mu.Unlock()
@@ -104,14 +104,14 @@ func (v *vault) UpdateCatalogue(_ context.Context, fn func(*registration.Catalog
 	return next, died
 }
 
-// trust is what two servers must agree on.
+// trust is what two servers must have in common.
 func trust(t testing.TB, k *registration.Keys) []string {
 	token, err := k.Nonces.Mint("", operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch))
 	require.NoError(t, err)
 	return []string{string(k.Identity.CertPEM()), string(k.Workload.CertPEM()), token, k.Installation}
 }
 
-func TestBootstrapMakesEverythingOnce(t *testing.T) {
+func TestBootstrapCreatesEverythingOnce(t *testing.T) {
 	v := newVault()
 	first, err := registration.Bootstrap(t.Context(), v, epoch)
 	require.NoError(t, err)
@@ -131,7 +131,7 @@ func TestBootstrapMakesEverythingOnce(t *testing.T) {
 	require.NotEqual(t, first.Installation, other.Installation)
 }
 
-func TestBootstrapSurvivesACrashAtEveryCall(t *testing.T) {
+func TestBootstrapSurvivesCrashAtEveryCall(t *testing.T) {
 	for name, land := range map[string]bool{"before the write": false, "after the write": true} {
 		t.Run(name, func(t *testing.T) {
 			died := 0
@@ -159,11 +159,11 @@ func TestBootstrapSurvivesACrashAtEveryCall(t *testing.T) {
 	}
 }
 
-func TestBootstrapByEightAtOnce(t *testing.T) {
+func TestBootstrapByEightServers(t *testing.T) {
 	const servers = 8
 	v := newVault()
-	// All go on together from each of their first calls, so that every one of
-	// them finds nothing and makes its own.
+	// All continue together after each of their first calls, so that every one of them finds
+	// nothing and creates its own.
 	var arrived sync.WaitGroup
 	arrived.Add(servers)
 	var results [servers]*registration.Keys
@@ -186,8 +186,8 @@ func TestBootstrapByEightAtOnce(t *testing.T) {
 	}
 }
 
-// A racer is one server's view of a shared vault. It waits for the others
-// after it has seen that the first object is absent.
+// racer is one server's view of a shared vault. It waits for the others after it has
+// seen that the first object is absent.
 type racer struct {
 	*vault
 	first func()
@@ -238,8 +238,8 @@ func TestBootstrapRefuses(t *testing.T) {
 	}
 }
 
-// An object that cannot be read is not an absent one.
-func TestBootstrapMakesNothingAfterAReadError(t *testing.T) {
+// An unreadable object is not an absent one.
+func TestBootstrapCreatesNothingAfterReadError(t *testing.T) {
 	good := newVault()
 	_, err := registration.Bootstrap(t.Context(), good, epoch)
 	require.NoError(t, err)
@@ -248,7 +248,7 @@ func TestBootstrapMakesNothingAfterAReadError(t *testing.T) {
 			v := newVault()
 			v.objects, v.failing = maps.Clone(good.objects), name
 			if name == "identity-ca.crt" {
-				delete(v.objects, "identity-ca.key") // must not be made anew while it is unknown whether it was certified
+				delete(v.objects, "identity-ca.key") // must not be created again while its certification is unknown
 			}
 			before := maps.Clone(v.objects)
 			_, err := registration.Bootstrap(t.Context(), v, epoch)

@@ -21,7 +21,7 @@ func TestUsedNonceKeepsItsExpiry(t *testing.T) {
 	require.Equal(t, used.Current.NotAfter, used.Ends(), "its certificate is good for longer")
 }
 
-func TestOperatorsNoncesAreNotGoodForever(t *testing.T) {
+func TestOperatorNoncesExpire(t *testing.T) {
 	_, key := fixedKey(t)
 	claims := operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch)
 	claims.Expiry = claims.NotBefore.Add(registration.MaxNonceLife)

@@ -29,7 +29,7 @@ func TestExposed(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Denied)
 		require.Equal(t, []string{string(id)}, exposed)
 	})
-	t.Run("one that is newer than the record does not: storage was restored", func(t *testing.T) {
+	t.Run("a certificate newer than the record does not: storage was restored", func(t *testing.T) {
 		w := newWorld(t, watching())
 		id, first := w.agent()
 		before := w.store.truth[id]

@@ -36,7 +36,7 @@ type store struct {
 	operators map[string]registration.OperatorRegistration
 	writes    int
 	fail      map[string]error                                       // by method; afterwards it has happened if landed
-	landed    bool                                                   // a failing write is durable all the same
+	landed    bool                                                   // a failing write is durable
 	meanwhile func(map[nstance.InstanceID]registration.Registration) // once, before the next UpdateRegistration
 	revoke    bool                                                   // by another process, before the next UpdateOperator
 }
@@ -152,7 +152,7 @@ func (s *store) UpdateOperator(ctx context.Context, tenant nstance.TenantID, nam
 	return op, nil
 }
 
-// A world is one registrar with a clock that the test moves.
+// world is one registrar with a clock that the test advances.
 type world struct {
 	t      testing.TB
 	vault  *vault

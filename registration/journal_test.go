@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// TestJournal: each registration of an operator and each renewal once, however
-// often it is asked for; of an agent's renewals only what is out of the ordinary.
+// TestJournal: each registration of an operator and each renewal once, for any number of
+// requests; of an agent's renewals only exceptional ones.
 func TestJournal(t *testing.T) {
 	var got []nstance.Event
 	opts := func() *registration.Options {
@@ -22,7 +22,7 @@ func TestJournal(t *testing.T) {
 	t.Run("agents", func(t *testing.T) {
 		w := newWorld(t, opts())
 		_, first := w.agent()
-		require.Empty(t, got, "the reconciler says so")
+		require.Empty(t, got, "journalled by the reconciler")
 		w.pass(16 * time.Hour)
 		w.mustRenew(first, pki.NewKey())
 		require.Empty(t, got, "every agent does that daily")
@@ -60,7 +60,7 @@ func TestJournal(t *testing.T) {
 		require.Equal(t, nstance.EventCertificateRenewed, got[1].Type)
 		require.Empty(t, got[1].Instance)
 	})
-	t.Run("nothing that is not durable", func(t *testing.T) {
+	t.Run("not before it is durable", func(t *testing.T) {
 		w := newWorld(t, opts())
 		_, first := w.agent()
 		w.store.fail["UpdateRegistration"] = nstance.Errorf(nstance.Unavailable, "storage is away")

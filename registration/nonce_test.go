@@ -26,7 +26,7 @@ import (
 
 const fixedID = "web06bgm7733st2576nx5jht4ecjw"
 
-// fixedKey returns the nonce key that is made of the same bytes in every run.
+// fixedKey returns a nonce key with the same bytes in every run.
 func fixedKey(t testing.TB) (ed25519.PrivateKey, *registration.NonceKey) {
 	key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
 	return key, load(t, key)
@@ -127,7 +127,7 @@ func TestMintRefuses(t *testing.T) {
 	}
 }
 
-// sign makes a token of whatever claims, with whatever key and algorithm.
+// sign creates a token with any claims, key and algorithm.
 func sign(t testing.TB, alg jose.SignatureAlgorithm, key any, kid string, claims any) string {
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: jose.JSONWebKey{Key: key, KeyID: kid}}, nil)
 	require.NoError(t, err)
@@ -221,11 +221,11 @@ func TestVerifyRefusesNonces(t *testing.T) {
 			require.ErrorContains(t, err, tc.says)
 			e, ok := errors.AsType[*nstance.Error](err)
 			require.True(t, ok)
-			require.NotEmpty(t, e.Remedy, "every refusal says what to do")
+			require.NotEmpty(t, e.Remedy, "every refusal has a remedy")
 			require.Equal(t, "nonce", e.Field)
 		})
 	}
-	t.Run("but none that is good", func(t *testing.T) {
+	t.Run("but no valid one", func(t *testing.T) {
 		for _, at := range []time.Time{epoch.Add(-time.Minute), epoch, epoch.Add(time.Hour - time.Second)} {
 			_, err := key.Verify(valid, at, here)
 			require.NoError(t, err)
@@ -233,7 +233,7 @@ func TestVerifyRefusesNonces(t *testing.T) {
 	})
 }
 
-func TestNonceKeysOutliveARotation(t *testing.T) {
+func TestNonceKeysSurviveRotation(t *testing.T) {
 	old, fresh := registration.NewNonceKey(), registration.NewNonceKey()
 	before, err := registration.NewNonceKeys(old)
 	require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestNonceKeysOutliveARotation(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, token, again)
 	})
-	t.Run("the newest key mints what names none", func(t *testing.T) {
+	t.Run("the newest key mints by default", func(t *testing.T) {
 		require.Equal(t, fresh.ID(), after.KeyID())
 		next, err := after.Mint("", claims)
 		require.NoError(t, err)
@@ -260,7 +260,7 @@ func TestNonceKeysOutliveARotation(t *testing.T) {
 		_, err = before.Verify(next, epoch, here)
 		require.ErrorIs(t, err, nstance.Denied)
 	})
-	t.Run("a retired key mints nothing", func(t *testing.T) {
+	t.Run("a retired key does not mint", func(t *testing.T) {
 		_, err := before.Mint(fresh.ID(), claims)
 		require.ErrorIs(t, err, nstance.NotFound)
 	})

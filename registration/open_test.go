@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// open makes a record forget its keys, as that of an adopted machine.
+// open removes the keys of a record, as in that of an adopted machine.
 func (w *world) open(id nstance.InstanceID) {
 	w.t.Helper()
 	_, err := w.store.UpdateRegistration(w.t.Context(), id, func(reg *registration.Registration) error {
@@ -23,7 +23,7 @@ func (w *world) open(id nstance.InstanceID) {
 }
 
 func TestOpenRecord(t *testing.T) {
-	t.Run("takes the first certificate that is shown, durably", func(t *testing.T) {
+	t.Run("accepts the first certificate that is presented, durably", func(t *testing.T) {
 		w := newWorld(t, nil)
 		id, who := w.agent()
 		w.open(id)
@@ -39,7 +39,7 @@ func TestOpenRecord(t *testing.T) {
 		require.Equal(t, who.Key, reg.Current.Fingerprint)
 		require.Empty(t, w.alarms)
 	})
-	t.Run("takes no nonce: it may have been used before", func(t *testing.T) {
+	t.Run("accepts no nonce: it may have been used before", func(t *testing.T) {
 		w := newWorld(t, nil)
 		id, nonce := w.instance()
 		key := pki.NewKey()
@@ -53,7 +53,7 @@ func TestOpenRecord(t *testing.T) {
 		_, err := w.reg.Verify(t.Context(), who)
 		require.NoError(t, err, "the certificate is good")
 	})
-	t.Run("refuses every other one afterwards", func(t *testing.T) {
+	t.Run("refuses every other certificate afterwards", func(t *testing.T) {
 		w := newWorld(t, nil)
 		id, first := w.agent()
 		second := w.mustRenew(first, pki.NewKey())
@@ -64,7 +64,7 @@ func TestOpenRecord(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Denied)
 		require.Len(t, w.alarms, 1)
 	})
-	t.Run("renews what it was shown", func(t *testing.T) {
+	t.Run("renews the accepted certificate", func(t *testing.T) {
 		w := newWorld(t, nil)
 		id, who := w.agent()
 		w.open(id)
@@ -74,7 +74,7 @@ func TestOpenRecord(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, promote)
 	})
-	t.Run("belongs to its tenant still", func(t *testing.T) {
+	t.Run("stays in its tenant", func(t *testing.T) {
 		w := newWorld(t, nil)
 		id, who := w.agent()
 		w.open(id)
@@ -82,7 +82,7 @@ func TestOpenRecord(t *testing.T) {
 		_, err := w.reg.Verify(t.Context(), who)
 		require.ErrorIs(t, err, nstance.Denied)
 	})
-	t.Run("is of no use once it is to be deleted", func(t *testing.T) {
+	t.Run("is refused once it is marked deleting", func(t *testing.T) {
 		w := newWorld(t, nil)
 		id, who := w.agent()
 		w.open(id)

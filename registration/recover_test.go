@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// A sleeper is an agent that finds its certificate expired.
+// sleeper is an agent whose certificate has expired.
 type sleeper struct {
 	*world
 	id    nstance.InstanceID
@@ -37,7 +37,7 @@ func newSleeper(t *testing.T, opts *registration.Options) *sleeper {
 // connection returns a channel binding.
 func connection(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
 
-// request is a good recovery for the key next.
+// request is a valid recovery request for the key next.
 func (s *sleeper) request(next ed25519.PrivateKey) nstance.RegistrationRequest {
 	csr := csrOf(s.t, next)
 	return nstance.RegistrationRequest{
@@ -58,7 +58,7 @@ func (s *sleeper) mustRecover(next ed25519.PrivateKey) nstance.Identity {
 	return s.identity(cred)
 }
 
-// change changes the record, as another process would.
+// change changes the record behind the registrar.
 func (s *sleeper) change(fn func(*registration.Registration)) {
 	reg := s.store.truth[s.id]
 	fn(&reg)
@@ -105,7 +105,7 @@ func TestRecover(t *testing.T) {
 		require.NotEqual(t, second.Serial, third.Serial)
 		require.Equal(t, third, s.mustRecover(next))
 	})
-	t.Run("a renewal whose reply was lost before the silence is mended", func(t *testing.T) {
+	t.Run("a renewal whose reply was lost is completed", func(t *testing.T) {
 		s := newSleeper(t, nil)
 		next := pki.NewKey()
 		s.pass(-14 * time.Hour) // sixteen hours old
@@ -113,7 +113,7 @@ func TestRecover(t *testing.T) {
 		s.pass(48 * time.Hour)
 		require.True(t, s.clock().Before(s.mustRecover(next).NotAfter))
 	})
-	t.Run("the pending key recovers, too, and becomes the current one", func(t *testing.T) {
+	t.Run("the pending key recovers too, and becomes the current one", func(t *testing.T) {
 		s := newSleeper(t, nil)
 		next := pki.NewKey()
 		second := s.mustRecover(next)
@@ -129,7 +129,7 @@ func TestRecover(t *testing.T) {
 		s.pass(200 * 24 * time.Hour)
 		s.mustRecover(pki.NewKey())
 	})
-	t.Run("before it has expired: clocks differ", func(t *testing.T) {
+	t.Run("before expiry: clocks differ", func(t *testing.T) {
 		s := newSleeper(t, nil)
 		s.pass(-29 * time.Hour)
 		s.mustRecover(pki.NewKey())
@@ -140,7 +140,7 @@ func TestRecover(t *testing.T) {
 		s.mustRecover(pki.NewKey())
 		require.Empty(t, s.alarms)
 	})
-	t.Run("and when it cannot be read there is no verdict", func(t *testing.T) {
+	t.Run("a read error is no verdict", func(t *testing.T) {
 		s := newSleeper(t, nil)
 		s.store.fail["Registration"] = nstance.Errorf(nstance.Unavailable, "storage is away")
 		_, err := s.recover(pki.NewKey())
@@ -274,7 +274,7 @@ func (s *sleeper) template() registration.Template {
 	}
 }
 
-// certify returns a certificate by an authority; nil means a stranger's.
+// certify returns a certificate by an authority; nil means an unknown one.
 func certify(s *sleeper, tmpl registration.Template, by *registration.Authority) []byte {
 	if by == nil {
 		var err error

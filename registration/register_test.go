@@ -21,7 +21,7 @@ func TestRegisterAgent(t *testing.T) {
 	key := pki.NewKey()
 	who := w.mustRegister(nonce, key)
 
-	t.Run("certifies what the nonce says", func(t *testing.T) {
+	t.Run("certifies the claims of the nonce", func(t *testing.T) {
 		require.Equal(t, string(id), who.Subject)
 		require.Equal(t, nstance.RoleAgent, who.Role)
 		require.Equal(t, nstance.DefaultTenant, who.Tenant)
@@ -79,7 +79,7 @@ func TestRegisterAgain(t *testing.T) {
 		id, nonce := w.instance()
 		key := pki.NewKey()
 		renewed := w.mustRenew(w.mustRegister(nonce, key), pki.NewKey())
-		w.mustRegister(nonce, key) // pending only: both stand
+		w.mustRegister(nonce, key) // pending only: both are valid
 		reg := w.store.truth[id]
 		require.True(t, reg.Promote(renewed.Serial))
 		w.store.truth[id] = reg
@@ -93,7 +93,7 @@ func TestRegisterAgain(t *testing.T) {
 		issued := w.store.truth[id]
 		key := pki.NewKey()
 		who := w.mustRegister(nonce, key)
-		w.store.memory[id] = issued // this leader has not heard of it
+		w.store.memory[id] = issued // not in this leader's memory yet
 		require.Equal(t, who.Serial, w.mustRegister(nonce, key).Serial)
 		w.store.memory[id] = issued
 		_, err := w.register(nonce, pki.NewKey())
@@ -140,7 +140,7 @@ func TestRegisterRacingItself(t *testing.T) {
 	}
 }
 
-func TestLostReplyHealsItself(t *testing.T) {
+func TestLostReplyIsRepeated(t *testing.T) {
 	for name, landed := range map[string]bool{"the write landed": true, "the write did not land": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, nil)
@@ -208,7 +208,7 @@ func TestRegisterAgentRefuses(t *testing.T) {
 	require.Empty(t, w.alarms)
 }
 
-// A record that cannot be read is not an absent one.
+// An unreadable record is not an absent one.
 func TestReadErrorsAreNotAbsence(t *testing.T) {
 	broken := nstance.Errorf(nstance.Unavailable, "storage is away")
 	w := newWorld(t, nil)
@@ -261,7 +261,7 @@ func TestRegisterOperator(t *testing.T) {
 			require.NoError(t, err)
 			who := w.identity(first)
 
-			t.Run("certifies what the nonce says", func(t *testing.T) {
+			t.Run("certifies the claims of the nonce", func(t *testing.T) {
 				require.Equal(t, kind, who.Role)
 				require.Equal(t, nstance.TenantID("acme"), who.Tenant)
 				require.NoError(t, nstance.ValidateName("subject", who.Subject))
@@ -311,7 +311,7 @@ func TestRegisterOperatorRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "nstance-admin cluster nonce")
 		require.Zero(t, w.store.writes)
 	})
-	t.Run("a nonce that another server consumed in the same moment", func(t *testing.T) {
+	t.Run("a nonce consumed by another server at the same time", func(t *testing.T) {
 		w := newWorld(t, nil)
 		nonce, key := w.mint(operatorClaims(nstance.RoleOperator, jti, epoch)), pki.NewKey()
 		w.mustRegister(nonce, key)
@@ -322,7 +322,7 @@ func TestRegisterOperatorRefuses(t *testing.T) {
 		w.mustRegister(nonce, key)
 		require.Equal(t, 1, w.store.writes)
 	})
-	t.Run("a nonce whose record is another's", func(t *testing.T) {
+	t.Run("a nonce with another's record", func(t *testing.T) {
 		w := newWorld(t, nil)
 		nonce, key := w.mint(operatorClaims(nstance.RoleOperator, jti, epoch)), pki.NewKey()
 		who := w.mustRegister(nonce, key)
@@ -357,7 +357,7 @@ func TestLimits(t *testing.T) {
 		w.pass(time.Second)
 		require.ErrorIs(t, register(w, source), nstance.Invalid)
 	})
-	t.Run("of one source, sparing others", func(t *testing.T) {
+	t.Run("of one source, without effect on others", func(t *testing.T) {
 		w := newWorld(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 1}})
 		spared := 0
 		for i := range 100 {
@@ -368,7 +368,7 @@ func TestLimits(t *testing.T) {
 		}
 		require.Greater(t, spared, 80, "two sources share a bucket only by chance")
 	})
-	t.Run("of one IPv6 host, whatever address of its /64 it uses", func(t *testing.T) {
+	t.Run("of one IPv6 host, for all addresses of its /64", func(t *testing.T) {
 		w := newWorld(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 1}})
 		require.ErrorIs(t, register(w, netip.MustParseAddr("2001:db8::1")), nstance.Invalid)
 		require.ErrorIs(t, register(w, netip.MustParseAddr("2001:db8::2")), nstance.Throttled)
@@ -406,10 +406,10 @@ func TestLimits(t *testing.T) {
 		require.Zero(t, renewed(100))
 		require.Equal(t, writes, w.store.writes, "a refusal costs no write")
 	})
-	t.Run("of renewals, sparing every other holder", func(t *testing.T) {
+	t.Run("of renewals, without effect on other holders", func(t *testing.T) {
 		all := registration.Limit{PerSecond: 1e6, Burst: 1e6}
 		w := newWorld(t, &registration.Options{PerSource: all, Global: all, PerHolder: registration.Limit{PerSecond: 1, Burst: 1}})
-		for range 3 { // holders are forgotten meanwhile, and renew again
+		for range 3 { // holders are evicted and renew again
 			for range 1200 {
 				_, who := w.agent()
 				w.mustRenew(who, pki.NewKey())

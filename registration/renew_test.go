@@ -31,7 +31,7 @@ func TestRenew(t *testing.T) {
 		require.Equal(t, pki.KeyFingerprint(key.Public()), second.Key)
 		require.Equal(t, epoch.Add(40*time.Hour), second.NotAfter)
 	})
-	t.Run("leaves both standing until the new one has been used", func(t *testing.T) {
+	t.Run("both are valid until the new one is used", func(t *testing.T) {
 		for range 2 {
 			promote, err := w.reg.Verify(t.Context(), first)
 			require.NoError(t, err)
@@ -185,8 +185,8 @@ func TestRenewRefuses(t *testing.T) {
 	})
 }
 
-// A deposed leader's write may land on a record that its successor holds in
-// memory: a refusal needs a fresh read.
+// A former leader's write may land on a record in the next leader's memory: a refusal
+// needs a fresh read.
 func TestStorageIsReadBeforeARefusal(t *testing.T) {
 	w := newWorld(t, nil)
 	id, first := w.agent()
@@ -204,7 +204,7 @@ func TestStorageIsReadBeforeARefusal(t *testing.T) {
 		w.store.memory[id] = old
 		require.Equal(t, second.Serial, w.mustRenew(first, key).Serial)
 	})
-	t.Run("and an error in doing so is no refusal", func(t *testing.T) {
+	t.Run("a read error is no refusal", func(t *testing.T) {
 		w.store.memory[id] = old
 		w.store.fail["RefreshRegistration"] = nstance.Errorf(nstance.Unavailable, "storage is away")
 		_, err := w.reg.Verify(t.Context(), second)

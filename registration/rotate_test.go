@@ -16,11 +16,11 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// free is what finish is told when nothing depends on the retired key.
-func free(context.Context, registration.KeyEntry) error { return nil }
+// noDependents reports that nothing depends on the retired key.
+func noDependents(context.Context, registration.KeyEntry) error { return nil }
 
 func (w *world) step(set string, step registration.Step) (registration.KeySet, error) {
-	return w.ring.Rotate(w.t.Context(), registration.Rotation{Set: set, Step: step, Free: free})
+	return w.ring.Rotate(w.t.Context(), registration.Rotation{Set: set, Step: step, Free: noDependents})
 }
 
 func (w *world) mustStep(set string, step registration.Step) registration.KeySet {
@@ -39,7 +39,7 @@ func phases(s registration.KeySet) string {
 	return out
 }
 
-// other is a process of its own over the same vault.
+// other is a process of its own with the same vault.
 func (w *world) other() *registration.Keyring {
 	ring, err := registration.OpenKeyring(w.t.Context(), w.vault, w.clock)
 	require.NoError(w.t, err)
@@ -83,20 +83,20 @@ func TestRotationOfAnAuthority(t *testing.T) {
 	require.Equal(t, "2:current ", phases(w.mustStep(registration.Identity, registration.StepFinish)))
 	require.False(t, w.keys.Identity.Trusts(old))
 	require.Equal(t, next, w.keys.Identity.ServerIssuer())
-	require.Equal(t, destroyed, string(w.vault.objects["identity-ca.key"]))
-	require.NotEqual(t, destroyed, string(w.vault.objects["identity-ca.2.key"]))
+	require.Equal(t, deletedKey, string(w.vault.objects["identity-ca.key"]))
+	require.NotEqual(t, deletedKey, string(w.vault.objects["identity-ca.2.key"]))
 	require.Equal(t, [][]byte{w.keys.Identity.Certificate()}, w.keys.Identity.Certificates())
 
-	t.Run("a process that begins now trusts the new one only", func(t *testing.T) {
+	t.Run("a process that starts now trusts the new one only", func(t *testing.T) {
 		require.Equal(t, w.keys.Identity.Issuers(), w.other().Keys().Identity.Issuers())
 	})
-	t.Run("other sets are what they were", func(t *testing.T) {
+	t.Run("other sets are unchanged", func(t *testing.T) {
 		require.Equal(t, "1:current ", phases(w.ring.Set(registration.Workload)))
 		require.Equal(t, "1:current ", phases(w.ring.Set(registration.Nonces)))
 	})
 }
 
-func TestRecoveryAcrossARotation(t *testing.T) {
+func TestRecoveryAcrossRotation(t *testing.T) {
 	for _, finished := range []bool{false, true} {
 		t.Run(fmt.Sprintf("finished %v", finished), func(t *testing.T) {
 			s := newSleeper(t, nil)
@@ -145,7 +145,7 @@ func TestRotationOfNonces(t *testing.T) {
 	require.ErrorIs(t, err, nstance.NotFound)
 }
 
-func TestStepsThatAreNotNext(t *testing.T) {
+func TestStepsOutOfOrder(t *testing.T) {
 	const set = registration.Workload
 	conflict := func(t *testing.T, w *world, step registration.Step, says string) {
 		t.Helper()
@@ -165,7 +165,7 @@ func TestStepsThatAreNotNext(t *testing.T) {
 			w.pass(registration.Settle)
 		}
 	})
-	t.Run("activate waits until every server may know the key", func(t *testing.T) {
+	t.Run("activate waits until every server may have the key", func(t *testing.T) {
 		w := newWorld(t, nil)
 		conflict(t, w, registration.StepActivate, "begin a rotation first")
 		w.mustStep(set, registration.StepBegin)
@@ -186,7 +186,7 @@ func TestStepsThatAreNotNext(t *testing.T) {
 		_, err := w.ring.Rotate(t.Context(), registration.Rotation{Set: set, Step: registration.StepFinish})
 		require.NoError(t, err, "unless forced")
 	})
-	t.Run("finish waits for what depends on the key", func(t *testing.T) {
+	t.Run("finish waits for certificates of the key", func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.mustStep(set, registration.StepBegin)
 		w.pass(registration.Settle)
@@ -199,12 +199,12 @@ func TestStepsThatAreNotNext(t *testing.T) {
 		require.ErrorContains(t, err, "three machines do")
 		require.Equal(t, "1:retired 2:current ", phases(w.ring.Set(set)))
 	})
-	t.Run("a generation that was aborted never comes back", func(t *testing.T) {
+	t.Run("an aborted generation is not reused", func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.mustStep(set, registration.StepBegin)
 		require.Equal(t, "1:current ", phases(w.mustStep(set, registration.StepAbort)))
 		require.Equal(t, "1:current ", phases(w.mustStep(set, registration.StepAbort)))
-		require.Equal(t, destroyed, string(w.vault.objects["workload-ca.2.key"]))
+		require.Equal(t, deletedKey, string(w.vault.objects["workload-ca.2.key"]))
 		require.Equal(t, "1:current 3:next ", phases(w.mustStep(set, registration.StepBegin)))
 	})
 	t.Run("a dry run changes nothing", func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestStepsThatAreNotNext(t *testing.T) {
 		require.Equal(t, before, w.other().Set(set))
 		require.Equal(t, puts, w.vault.puts)
 	})
-	t.Run("of what does not exist", func(t *testing.T) {
+	t.Run("of an unknown set", func(t *testing.T) {
 		w := newWorld(t, nil)
 		_, err := w.step("encryption", registration.StepBegin)
 		require.ErrorIs(t, err, nstance.Invalid)
@@ -225,7 +225,7 @@ func TestStepsThatAreNotNext(t *testing.T) {
 	})
 }
 
-func TestNoncesOfOperatorsHoldTheirKey(t *testing.T) {
+func TestOperatorNoncesHoldTheirKey(t *testing.T) {
 	w := newWorld(t, nil)
 	until := epoch.Add(3 * time.Hour)
 	require.NoError(t, w.ring.UseUntil(t.Context(), registration.Nonces, w.keys.Nonces.KeyID(), until))
@@ -241,10 +241,9 @@ func TestNoncesOfOperatorsHoldTheirKey(t *testing.T) {
 	w.mustStep(registration.Nonces, registration.StepFinish)
 }
 
-// A server may die at any point of a step, with or without its last write having
-// landed. Repeating the step completes it, and no process ever sees a key
-// that is not whole.
-func TestRotationSurvivesACrashAtEveryCall(t *testing.T) {
+// A server may die at any point of a step, with or without its last write having landed.
+// Repeating the step completes it, and no process ever sees an incomplete key.
+func TestRotationSurvivesCrashAtEveryCall(t *testing.T) {
 	steps := []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish}
 	for _, set := range []string{registration.Identity, registration.Nonces} {
 		for _, land := range []bool{false, true} {
@@ -265,13 +264,13 @@ func TestRotationSurvivesACrashAtEveryCall(t *testing.T) {
 						}
 						died++
 						w.vault.dieAt = 0
-						next := w.other() // what every process can do at any time
-						s, err := next.Rotate(t.Context(), registration.Rotation{Set: set, Step: step, Free: free})
+						next := w.other() // possible for every process at any time
+						s, err := next.Rotate(t.Context(), registration.Rotation{Set: set, Step: step, Free: noDependents})
 						require.NoError(t, err)
 						require.Equal(t, []string{"1:current 2:next ", "1:retired 2:current ", "2:current "}[n], phases(s))
 						require.Empty(t, s.Gone)
 						if step == registration.StepFinish {
-							require.Equal(t, destroyed, string(w.vault.objects[map[string]string{registration.Nonces: "nonce.key", registration.Identity: "identity-ca.key"}[set]]))
+							require.Equal(t, deletedKey, string(w.vault.objects[map[string]string{registration.Nonces: "nonce.key", registration.Identity: "identity-ca.key"}[set]]))
 						}
 						_, err = w.ring.Refresh(t.Context())
 						require.NoError(t, err)
@@ -285,7 +284,7 @@ func TestRotationSurvivesACrashAtEveryCall(t *testing.T) {
 	}
 }
 
-func TestRotationByEightAtOnce(t *testing.T) {
+func TestRotationByEightServers(t *testing.T) {
 	w := newWorld(t, nil)
 	for _, step := range []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish} {
 		var wg sync.WaitGroup
@@ -296,7 +295,7 @@ func TestRotationByEightAtOnce(t *testing.T) {
 		}
 		for i, ring := range rings {
 			wg.Go(func() {
-				_, errs[i] = ring.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: step, Free: free})
+				_, errs[i] = ring.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: step, Free: noDependents})
 			})
 		}
 		wg.Wait()
@@ -313,7 +312,7 @@ func TestRotationByEightAtOnce(t *testing.T) {
 }
 
 func TestRefresh(t *testing.T) {
-	t.Run("sees what others did", func(t *testing.T) {
+	t.Run("sees changes of other processes", func(t *testing.T) {
 		w := newWorld(t, nil)
 		standby := w.other()
 		pool := func() *x509.CertPool { return standby.Keys().Identity.Pool() }
@@ -325,7 +324,7 @@ func TestRefresh(t *testing.T) {
 		require.Equal(t, w.keys.Identity.Issuers(), standby.Keys().Identity.Issuers())
 		require.False(t, before.Equal(pool()))
 	})
-	t.Run("costs one read where nothing has changed", func(t *testing.T) {
+	t.Run("costs one read without a change", func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.vault.calls = 0
 		w.pass(time.Minute)

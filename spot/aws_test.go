@@ -18,7 +18,7 @@ import (
 	"github.com/nstance-go/nstance/spot/spottest"
 )
 
-// A slowRefusal is a service whose first refusal is delivered late.
+// slowRefusal is a service whose first refusal is delivered late.
 type slowRefusal struct {
 	http.Handler
 	refusals  atomic.Int64
@@ -80,7 +80,7 @@ func TestAWSSession(t *testing.T) {
 			_, err := d.Interruptible(t.Context())
 			late <- err
 		}()
-		synctest.Wait() // it is refused, and does not know yet
+		synctest.Wait() // refused, answer in flight
 		_, err = d.Interruptible(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 2, s.Requests(imds.AWSToken))
@@ -139,7 +139,7 @@ func TestAWSSession(t *testing.T) {
 		require.ErrorContains(t, err, "HttpPutResponseHopLimit")
 		require.Zero(t, s.Requests(imds.AWSLifeCycle))
 	})
-	t.Run("a refused connection is an error that speaks of no hop limit", func(t *testing.T) {
+	t.Run("a refused connection is an error without the hint at the hop limit", func(t *testing.T) {
 		gone := httptest.NewServer(aws())
 		gone.Close()
 		d, err := spot.NewAWS(&spot.Options{BaseURL: gone.URL})
@@ -197,7 +197,7 @@ func TestAWSInterruptible(t *testing.T) {
 
 // The kinds of notice and their identities.
 func TestAWSNotices(t *testing.T) {
-	base := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // where a bubble's clock starts
+	base := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // start of a bubble's clock
 
 	bubble(t, "a reclaim has action, deadline and a stable identity", func(t *testing.T) {
 		s := aws()
@@ -223,7 +223,7 @@ func TestAWSNotices(t *testing.T) {
 		require.Len(t, notices, 1)
 		require.Zero(t, notices[0].Deadline)
 	})
-	bubble(t, "a deadline past when the watch begins is told once as an error", func(t *testing.T) {
+	bubble(t, "a deadline in the past at the start of the watch is yielded once as an error", func(t *testing.T) {
 		s := aws()
 		wait(t, time.Hour)
 		s.Reclaim("terminate", base.Add(time.Hour))
@@ -234,7 +234,7 @@ func TestAWSNotices(t *testing.T) {
 		require.ErrorContains(t, errs[0], "aws/spot/terminate@2000-01-01T01:00:00Z")
 		s.Withdraw()
 		notices, errs = r.after(t, time.Minute)
-		require.Empty(t, notices, "what was never told is not withdrawn")
+		require.Empty(t, notices, "no withdrawal without a notice")
 		require.Len(t, errs, 1)
 	})
 	bubble(t, "a deadline past when it appears is late, not stale", func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestAWSNotices(t *testing.T) {
 		}
 		require.Equal(t, base.Add(30*time.Minute), notices[2].Deadline)
 	})
-	bubble(t, "a deadline that recedes with every read is told once", func(t *testing.T) {
+	bubble(t, "a deadline that recedes with every read is yielded once", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
 		for range 100 {
@@ -357,7 +357,7 @@ func TestAWSNotices(t *testing.T) {
 			DetectedAt: base,
 		}}, notices)
 	})
-	bubble(t, "auto scaling tells of termination only", func(t *testing.T) {
+	bubble(t, "auto scaling announces termination only", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
 		for _, state := range []string{"InService", "Standby", "Detached", "Warmed:Stopped"} {
@@ -504,7 +504,7 @@ func TestOptions(t *testing.T) {
 		_, err = spot.NewGCP(nil)
 		require.NoError(t, err)
 	})
-	t.Run("a trailing slash is no matter", func(t *testing.T) {
+	t.Run("a trailing slash is accepted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := options(aws())
 			o.BaseURL += "/"

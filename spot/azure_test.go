@@ -25,7 +25,7 @@ func newAzure(t *testing.T, h http.Handler) *spot.Azure {
 	return d
 }
 
-// events returns a document in the words of Azure's documentation.
+// events returns a document in the format of Azure's documentation.
 func events(incarnation int, list ...string) string {
 	out := ""
 	for i, e := range list {

@@ -15,12 +15,12 @@ import (
 	"github.com/nstance-go/nstance/spot/spottest"
 )
 
-// benchInterval is a hundredth of the default, so that the benchmark ends. What
-// is measured on top of it does not depend on it.
+// benchInterval is a hundredth of the default, so that the benchmark ends. The measured
+// overhead does not depend on it.
 const benchInterval = spot.DefaultPollInterval / 100
 
-// BenchmarkNoticeAWS measures from a notice becoming visible to its being
-// yielded. The floor is the poll interval: over-ms is what comes on top of it.
+// BenchmarkNoticeAWS measures from a notice becoming visible to its being yielded. The
+// floor is the poll interval: over-ms is the overhead.
 func BenchmarkNoticeAWS(b *testing.B) {
 	s := spottest.NewServer(b, &spottest.Options{RequireToken: true, Spot: true})
 	d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: benchInterval})
@@ -28,8 +28,7 @@ func BenchmarkNoticeAWS(b *testing.B) {
 	benchmark(b, s, d, benchInterval)
 }
 
-// BenchmarkNoticeGCP has no floor but the round trip: the service is asked to
-// wait.
+// BenchmarkNoticeGCP has no floor except the round trip: it uses long polls.
 func BenchmarkNoticeGCP(b *testing.B) {
 	s := spottest.NewServer(b, &spottest.Options{Protocol: imds.GCP, Spot: true})
 	d, err := spot.NewGCP(&spot.Options{BaseURL: s.URL, PollInterval: time.Millisecond})

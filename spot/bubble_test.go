@@ -19,8 +19,8 @@ import (
 	"github.com/nstance-go/nstance/spot"
 )
 
-// inProcess calls a handler instead of opening a socket, so that a detector
-// and its cloud can share a synctest bubble.
+// inProcess calls a handler instead of opening a socket, so that a detector and its
+// cloud can share a synctest bubble.
 type inProcess struct{ http.Handler }
 
 func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -32,7 +32,7 @@ func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// hung is a service that takes requests and never answers.
+// hung is a service that accepts requests and never answers.
 func hung(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
 func options(h http.Handler) *spot.Options {
@@ -53,7 +53,7 @@ func newGCP(t *testing.T, h http.Handler) *spot.GCP {
 	return d
 }
 
-// A record is everything that a watch has yielded, with the time of each.
+// record is everything that a watch has yielded, with the time of each.
 type record struct {
 	mu      sync.Mutex
 	notices []nstance.Notice
@@ -72,7 +72,7 @@ func (r *record) take(n nstance.Notice, err error) {
 	r.at = append(r.at, time.Now())
 }
 
-// after lets the time pass and returns what has been yielded so far.
+// after advances virtual time and returns what has been yielded so far.
 func (r *record) after(t *testing.T, d time.Duration) ([]nstance.Notice, []error) {
 	t.Helper()
 	wait(t, d)
@@ -81,7 +81,7 @@ func (r *record) after(t *testing.T, d time.Duration) ([]nstance.Notice, []error
 	return r.notices, r.errs
 }
 
-// wait moves the bubble's clock.
+// wait advances virtual time.
 func wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -91,8 +91,7 @@ func wait(t *testing.T, d time.Duration) {
 	synctest.Wait()
 }
 
-// bubble runs f in a synctest bubble, which fails if a watch leaves anything
-// behind.
+// bubble runs f in a synctest bubble, which fails if a watch leaks a goroutine.
 func bubble(t *testing.T, name string, f func(*testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }
@@ -292,7 +291,7 @@ func TestErrorsAreReportedOnce(t *testing.T) {
 }
 
 func TestOversizedAnswer(t *testing.T) {
-	bubble(t, "is an error that is told once and withdraws nothing", func(t *testing.T) {
+	bubble(t, "is an error that is yielded once and withdraws nothing", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))
 		s.Reclaim("terminate", time.Now().Add(time.Hour))

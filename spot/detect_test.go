@@ -14,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance/spot"
 )
 
-// stripTags is a service in front of which something removes entity tags.
+// stripTags is a service behind a proxy that removes entity tags.
 type stripTags struct{ http.Handler }
 
 func (s stripTags) ServeHTTP(w http.ResponseWriter, r *http.Request) {

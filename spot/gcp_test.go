@@ -74,9 +74,9 @@ func TestGCPNotices(t *testing.T) {
 	bubble(t, "a change between two reads is not lost", func(t *testing.T) {
 		s := gcp()
 		r := follow(t, newGCP(t, s))
-		s.Fail(503, 1, imds.GCPPreempted) // the poll that hangs is thrown off
+		s.Fail(503, 1, imds.GCPPreempted) // ends the pending poll
 		synctest.Wait()
-		s.Reclaim("", time.Time{}) // no long poll is under way
+		s.Reclaim("", time.Time{}) // no long poll in flight
 		notices, _ := r.after(t, time.Second)
 		require.Len(t, notices, 1)
 	})

@@ -36,7 +36,7 @@ func TestNoticeDedupIsBounded(t *testing.T) {
 	require.Empty(t, l.ignored, "what is no longer announced is forgotten")
 }
 
-func TestNoticeDedupTakesTheFirstOfTwoWithOneIdentity(t *testing.T) {
+func TestNoticeDedupKeepsFirstOfSameIdentity(t *testing.T) {
 	l := newNoticeDedup()
 	twice := []nstance.Notice{{EventID: "x", Action: "a"}, {EventID: "x", Action: "b"}}
 	for range 3 {
@@ -46,7 +46,7 @@ func TestNoticeDedupTakesTheFirstOfTwoWithOneIdentity(t *testing.T) {
 	require.Empty(t, news, "two entries must not take turns")
 }
 
-// at is a moment at which both clocks are right.
+// at is a time at which both clocks are right.
 func at(t time.Time) instant { return instant{t, t} }
 
 func TestInstants(t *testing.T) {
@@ -78,8 +78,8 @@ func TestInstants(t *testing.T) {
 	}
 }
 
-// FuzzNoticeDedup plays readings against a model of a reader: what the reader holds
-// after each update is what the cloud announces, the late ones apart.
+// FuzzNoticeDedup applies readings to a model of a reader: after each update the reader
+// has what the cloud announces, except late ones.
 func FuzzNoticeDedup(f *testing.F) {
 	f.Add([]byte{0x01, 0x03, 0x82, 0x00, 0xff})
 	f.Fuzz(func(t *testing.T, steps []byte) {
@@ -115,8 +115,8 @@ func FuzzNoticeDedup(f *testing.F) {
 	})
 }
 
-// FuzzParse feeds every parser. Whatever a service prints, a notice that comes
-// of it is complete, bounded, and the same when read again.
+// FuzzParse feeds every parser. For any output of a service, a resulting notice is
+// complete, bounded, and the same when read again.
 func FuzzParse(f *testing.F) {
 	parsers := map[string]func([]byte) ([]nstance.Notice, error){
 		"aws/spot":        parseInstanceAction,

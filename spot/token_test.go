@@ -13,8 +13,8 @@ import (
 	"github.com/nstance-go/nstance/internal/imds"
 )
 
-// tokens is a metadata service whose tokens last for ten minutes, and whose
-// requests for tokens hang while it says so.
+// tokens is a metadata service whose tokens last for ten minutes, and whose token
+// requests can hang.
 type tokens struct {
 	*imds.Server
 	hang  atomic.Bool
@@ -36,7 +36,7 @@ func (s *tokens) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Server.ServeHTTP(w, r)
 }
 
-func TestTokenRequestThatHangs(t *testing.T) {
+func TestHangingTokenRequest(t *testing.T) {
 	keys := []string{imds.AWSAction, imds.AWSRebalance, imds.AWSMaintenance, imds.AWSTargetState}
 	bubble(t, "delays no read that has a good token", func(t *testing.T) {
 		s := &tokens{Server: aws()}
@@ -61,7 +61,7 @@ func TestTokenRequestThatHangs(t *testing.T) {
 		require.GreaterOrEqual(t, total, 4*15-12, "of 15 polls of each key")
 		require.LessOrEqual(t, s.asked.Load(), int64(1+6))
 	})
-	bubble(t, "is waited for by all who need one, at the same time", func(t *testing.T) {
+	bubble(t, "is shared by all concurrent callers", func(t *testing.T) {
 		s := &tokens{Server: aws()}
 		s.hang.Store(true)
 		r := follow(t, newAWS(t, s))

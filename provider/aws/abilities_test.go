@@ -17,7 +17,7 @@ import (
 	"github.com/nstance-go/nstance/internal/test/testcloud/ec2"
 )
 
-// become waits until Get says that status.
+// become waits until Get returns that status.
 func (w *world) become(m nstance.Machine, status nstance.MachineStatus) nstance.Machine {
 	w.Helper()
 	var now nstance.Machine
@@ -38,7 +38,7 @@ func TestPark(t *testing.T) {
 			s.Park, s.Args = mode, []byte(`{"volumes": [{"device": "/dev/xvda", "size_gib": 16, "encrypted": true}]}`)
 			m := w.become(w.create(s), nstance.StatusRunning)
 			created := m.CreatedAt
-			for range 2 { // parking what is parked, and waking what is awake, changes nothing
+			for range 2 { // repeated parking and waking changes nothing
 				require.NoError(t, w.Park(t.Context(), m, mode))
 			}
 			m = w.become(m, nstance.StatusStopped)
@@ -60,7 +60,7 @@ func TestParkRefusals(t *testing.T) {
 	w := newWorld(t, nil)
 	plain := w.create(w.spec())
 	w.refused(nstance.Invalid, w.Park(t.Context(), plain, "frozen"))
-	w.refused(nstance.Invalid, w.Park(t.Context(), plain, nstance.ParkHibernated)) // it was not launched for that
+	w.refused(nstance.Invalid, w.Park(t.Context(), plain, nstance.ParkHibernated)) // not launched with hibernation
 
 	s := w.spec()
 	s.Market = nstance.Spot
@@ -78,7 +78,7 @@ func TestParkRefusals(t *testing.T) {
 	require.Zero(t, w.faults.Calls()["StartInstances"])
 }
 
-// TestWakeWithoutCapacity: a stopped machine has no claim to its host.
+// TestWakeWithoutCapacity: a stopped machine does not reserve its host.
 func TestWakeWithoutCapacity(t *testing.T) {
 	capacity := &testcloud.Capacity{}
 	w := newWorld(t, &ec2.Options{Capacity: capacity})
@@ -92,7 +92,7 @@ func TestWakeWithoutCapacity(t *testing.T) {
 	require.Equal(t, 1, w.faults.Calls()["StartInstances"], "the SDK repeated it")
 }
 
-// TestConsole: types before Nitro are asked again, without Latest.
+// TestConsole: types before Nitro need a second call, without Latest.
 func TestConsole(t *testing.T) {
 	w := newWorld(t, nil)
 	for name, want := range map[string]int{"m5.large": 1, "t2.micro": 2} {
@@ -126,7 +126,7 @@ func TestImages(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	_, err := w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "136693071363", Name: "debian-1?-*"})
-	w.refused(nstance.NotFound, err) // only * stands for others
+	w.refused(nstance.NotFound, err) // only * is a wildcard
 	_, err = w.ResolveImage(t.Context(), nstance.ImageQuery{Name: "debian-12-*"})
 	w.refused(nstance.Invalid, err) // any account could publish one of that name
 	require.ErrorContains(t, err, "owner")
@@ -143,7 +143,7 @@ func TestDeregisteredImage(t *testing.T) {
 	require.Equal(t, "ami-0abcdef1234567892", got)
 }
 
-// TestManyNames checks that long lists are asked for in parts.
+// TestManyNames: long lists are split into several calls.
 func TestManyNames(t *testing.T) {
 	catalog := ec2.DefaultCatalog(region)
 	var names, subnets []string

@@ -20,7 +20,7 @@ import (
 	"github.com/nstance-go/nstance/provider/providertest"
 )
 
-// What the default catalog of the test cloud has.
+// Contents of the test cloud's default catalog.
 const (
 	region = "us-east-1"
 	image  = "ami-0abcdef1234567890"
@@ -29,7 +29,7 @@ const (
 	targetGroup = "arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/web/73e2d6bc24d8a067"
 )
 
-// A world is a test cloud on a socket, and the provider in front of it.
+// world is a test cloud on a socket, with a provider.
 type world struct {
 	*testing.T
 	*aws.Provider
@@ -58,7 +58,7 @@ func newWorld(t *testing.T, o *ec2.Options) *world {
 	return w
 }
 
-// account is what finds the test cloud's account.
+// account selects the test cloud's account.
 func account() sdk.Config {
 	k := ec2.DefaultCredential
 	return sdk.Config{Region: region, Credentials: credentials.NewStaticCredentialsProvider(k.AccessKeyID, k.SecretAccessKey, "")}
@@ -104,7 +104,7 @@ func (w *world) refused(code nstance.Code, err error) {
 	require.Equal(w, code, nstance.CodeOf(err), "%v", err)
 }
 
-// Guests remember what machines are started with.
+// Guests record the data that machines are started with.
 type guests struct {
 	mu    sync.Mutex
 	boots map[string]testcloud.Boot
@@ -178,9 +178,8 @@ func TestProvider(t *testing.T) {
 	})
 }
 
-// TestProviderOfForgetfulCloud is the suite, abilities included, against a cloud
-// that shows no tags where it need not, starts listings with an empty page, and
-// forgets what is gone at once.
+// TestProviderOfForgetfulCloud runs the suite with abilities against a cloud that omits
+// optional tags, starts listings with an empty page, and drops deleted machines at once.
 func TestProviderOfForgetfulCloud(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		w, s := subject(t, ec2.Options{NoTagsUnasked: true, EmptyFirstPage: true, PageSize: 5})
@@ -188,8 +187,8 @@ func TestProviderOfForgetfulCloud(t *testing.T) {
 	})
 }
 
-// able names what the abilities are checked with. Its machines run at once: load
-// balancers take no others.
+// able adds the inputs for the abilities. Its machines run at once: load balancers
+// accept no others.
 func (w *world) able(s providertest.Subject) providertest.Subject {
 	s.Image = nstance.ImageQuery{Owner: "136693071363", Name: "debian-12-*", Arch: nstance.AMD64}
 	s.Subnets = []string{subnet, "subnet-0123456789abcdef1"}

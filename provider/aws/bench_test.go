@@ -18,7 +18,7 @@ import (
 	"github.com/nstance-go/nstance/provider/aws"
 )
 
-// A pipe is a listener in memory, for bubbles of synctest.
+// pipe is a listener in memory, for synctest bubbles.
 type pipe struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -54,7 +54,7 @@ func (p *pipe) Close() error {
 
 func (p *pipe) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// late lets a call take d, half of it on the way there.
+// late delays a call by d, half of it before the effect.
 func late(h http.Handler, d time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		<-time.After(d / 2)
@@ -63,8 +63,8 @@ func late(h http.Handler, d time.Duration) http.Handler {
 	})
 }
 
-// newDistantWorld returns a world in the bubble: an account with the buckets that
-// AWS gives it, 200 ms away.
+// newDistantWorld returns a world in the bubble: an account with AWS's default rate
+// limits, 200 ms away.
 func newDistantWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, faults: &testcloud.Faults{}, url: "http://ec2.example"}
@@ -88,9 +88,8 @@ func newDistantWorld(t *testing.T) *world {
 	return w
 }
 
-// TestHundredMachines: machines that are asked for at once take what the account's
-// bucket of launches lets through: 5 at once, the other 95 at 2 a second, and one
-// call. None is throttled, so that none is asked for twice.
+// TestHundredMachines: simultaneous creates take as long as the account's rate limit: 5
+// at once, the other 95 at 2 a second, and one call. None is throttled or repeated.
 func TestHundredMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDistantWorld(t)
@@ -124,8 +123,8 @@ func TestHundredMachines(t *testing.T) {
 	})
 }
 
-// TestThrottledLaunch: past the bucket a launch is refused once, and the provider
-// does not repeat it.
+// TestThrottledLaunch: beyond the limit a launch is refused once, and the provider does
+// not repeat it.
 func TestThrottledLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newDistantWorld(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/nstance-go/nstance/provider/aws"
 )
 
-// recorded returns a provider in front of w's cloud, and the calls that it makes.
+// recorded returns a provider for w's cloud, and the calls that it makes.
 func (w *world) recorded() (*aws.Provider, *[]url.Values) {
 	var calls []url.Values
 	cloud := record(w.cloud)
@@ -72,7 +72,7 @@ func TestRepeatIsByteEqual(t *testing.T) {
 	require.Len(t, w.cloud.Machines(), 1)
 }
 
-// TestLaunchRequest checks what is sent for each market and way of parking.
+// TestLaunchRequest checks the request for each market and way of parking.
 func TestLaunchRequest(t *testing.T) {
 	w := newWorld(t, nil)
 	p, calls := w.recorded()
@@ -103,7 +103,7 @@ func TestLaunchRequest(t *testing.T) {
 	require.NotContains(t, parked.Encode(), "Hibernation")
 }
 
-// TestMarks checks that all that a launch makes carries every mark.
+// TestMarks: every resource of a launch has every mark.
 func TestMarks(t *testing.T) {
 	w := newWorld(t, nil)
 	p, calls := w.recorded()
@@ -122,8 +122,8 @@ func TestMarks(t *testing.T) {
 	require.Len(t, got, 4)
 }
 
-// TestOlderMachine checks what is made of a token that EC2 has seen with other
-// parameters: it may refuse it, or answer with the machine that there is.
+// TestOlderMachine checks the answers to a token that EC2 has seen with other
+// parameters: a refusal, or the existing machine.
 func TestOlderMachine(t *testing.T) {
 	for name, answers := range map[string]bool{"refused": false, "answered": true} {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestOlderMachine(t *testing.T) {
 	}
 }
 
-// TestTokenOfTerminatedMachine: it was made and is lost, whatever is repeated.
+// TestTokenOfTerminatedMachine: its machine is lost, also for a repeat.
 func TestTokenOfTerminatedMachine(t *testing.T) {
 	w := newWorld(t, &ec2.Options{Delays: testcloud.Delays{Linger: -1}})
 	s := w.spec()
@@ -163,7 +163,7 @@ func TestTokenOfTerminatedMachine(t *testing.T) {
 	require.Empty(t, w.cloud.Machines())
 }
 
-// TestLostAnswer: the machine is there, and a repeat returns it.
+// TestLostAnswer: the machine exists, and a repeat returns it.
 func TestLostAnswer(t *testing.T) {
 	w := newWorld(t, nil)
 	s := w.spec()
@@ -176,9 +176,9 @@ func TestLostAnswer(t *testing.T) {
 	require.Equal(t, 2, w.faults.Calls()["RunInstances"])
 }
 
-// TestCapacityIsAskedOnce: the SDK's own retryer would ask three times, and empty
-// the bucket of launches.
-func TestCapacityIsAskedOnce(t *testing.T) {
+// TestCapacityIsRequestedOnce: the SDK's own retryer would call three times, and use up
+// the rate limit.
+func TestCapacityIsRequestedOnce(t *testing.T) {
 	capacity := &testcloud.Capacity{}
 	capacity.Set(testcloud.Shape{Type: "m5.large", Zone: region + "a"}, 0)
 	w := newWorld(t, &ec2.Options{Capacity: capacity})

@@ -58,13 +58,13 @@ func policy(t *testing.T) []string {
 	return slices.Sorted(maps.Keys(actions))
 }
 
-// A need is what an action of the policy is needed for.
+// need is a call that needs an action of the policy.
 type need struct {
 	what string // for the document
 	try  func(w *world) error
 }
 
-// needs says for each action what fails without it.
+// needs lists for each action a call that fails without it.
 var needs = map[string]need{
 	"ec2:RunInstances": {"creating machines", func(w *world) error {
 		_, err := w.Create(w.Context(), w.spec())
@@ -151,8 +151,8 @@ func permissionTable(t *testing.T) string {
 	return table.String()
 }
 
-// TestPolicySuffices runs the suite in an account that permits what the policy
-// says, and nothing else.
+// TestPolicySuffices runs the suite in an account with the permissions of the policy
+// only.
 func TestPolicySuffices(t *testing.T) {
 	permitted := policy(t)
 	providertest.Run(t, func(t *testing.T) providertest.Subject {

@@ -24,8 +24,8 @@ func credentials(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: "AKIDEXAMPLE", SecretAccessKey: "secret"}, nil
 }
 
-// at returns a provider whose calls are answered by h. The configuration asks for
-// many attempts, which the provider must not make.
+// at returns a provider whose calls are answered by h. The configuration permits many
+// attempts, which the provider must not make.
 func at(t *testing.T, h http.HandlerFunc) *Provider {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -115,7 +115,7 @@ func TestUnknownCodes(t *testing.T) {
 	}
 }
 
-// TestNoAnswer checks what an answer that is not EC2's means.
+// TestNoAnswer checks answers that are not EC2's.
 func TestNoAnswer(t *testing.T) {
 	handlers := map[string]http.HandlerFunc{
 		"a reset connection": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
@@ -139,8 +139,8 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
-// TestTimeout checks that a launch whose answer did not come in time is
-// Ambiguous, and one that was never sent is not.
+// TestTimeout: a launch without an answer in time is Ambiguous, one that was never sent
+// is not.
 func TestTimeout(t *testing.T) {
 	arrived := make(chan struct{})
 	p := at(t, func(_ http.ResponseWriter, r *http.Request) {

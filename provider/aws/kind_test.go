@@ -61,8 +61,7 @@ func TestSettings(t *testing.T) {
 	require.ErrorContains(t, err, "options.profile: ")
 }
 
-// TestSpecs checks what is refused before anything is sent, and that a
-// configuration is checked in the same way.
+// TestSpecs checks local refusals, which apply to configurations as well.
 func TestSpecs(t *testing.T) {
 	w := newWorld(t, nil)
 	args := func(text string) func(*nstance.MachineSpec) {
@@ -139,7 +138,7 @@ func TestSpecs(t *testing.T) {
 	require.Empty(t, w.faults.Calls())
 }
 
-// TestArgumentsAreUsed checks that each argument is sent, and in EC2's form.
+// TestArgumentsAreUsed: each argument is sent, in EC2's form.
 func TestArgumentsAreUsed(t *testing.T) {
 	w := newWorld(t, nil)
 	p, calls := w.recorded()

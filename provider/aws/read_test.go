@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/internal/test/testcloud/ec2"
 )
 
-// TestLosses checks each reason that EC2 gives for a machine that it accepted and
-// that never ran, as Get tells it.
+// TestLosses checks each of EC2's reasons for an accepted machine that never ran, as Get
+// returns it.
 func TestLosses(t *testing.T) {
 	for code, want := range map[string]nstance.LossCause{
 		"Server.InsufficientInstanceCapacity": nstance.LossCapacity,
@@ -47,7 +47,7 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// TestReclaim checks that a machine tells why it ends while it is still there.
+// TestReclaim: a machine has its cause before it is gone.
 func TestReclaim(t *testing.T) {
 	w := newWorld(t, &ec2.Options{Delays: testcloud.Delays{Delete: -1}})
 	s := w.spec()
@@ -90,8 +90,8 @@ func TestListOfThousands(t *testing.T) {
 	require.Equal(t, 5, w.faults.Calls()["DescribeInstances"])
 }
 
-// TestUnknownInstance: EC2's error for an unknown ID is no proof of absence, since
-// it comes for new instances too.
+// TestUnknownInstance: EC2's error for an unknown ID is no proof of absence, since it
+// also occurs for new instances.
 func TestUnknownInstance(t *testing.T) {
 	w := newWorld(t, nil)
 	m := w.create(w.spec())
@@ -100,8 +100,8 @@ func TestUnknownInstance(t *testing.T) {
 	require.NoError(t, w.Delete(t.Context(), m))
 }
 
-// TestDeleteInWrongState: a Conflict of Delete says that the machine is another's,
-// which raises an alarm.
+// TestDeleteInWrongState: a Conflict of Delete means another owner's machine, which
+// raises an alarm.
 func TestDeleteInWrongState(t *testing.T) {
 	w := newWorld(t, nil)
 	m := w.create(w.spec())
@@ -112,7 +112,7 @@ func TestDeleteInWrongState(t *testing.T) {
 	require.NoError(t, w.Delete(t.Context(), m))
 }
 
-// TestReadErrors: nothing that fails is absence.
+// TestReadErrors: no error is absence.
 func TestReadErrors(t *testing.T) {
 	w := newWorld(t, nil)
 	m := w.create(w.spec())
@@ -132,7 +132,8 @@ func TestReadErrors(t *testing.T) {
 	require.Zero(t, w.faults.Calls()["TerminateInstances"])
 }
 
-// TestOtherRegion: EC2 knows no machine of another region, which proves nothing.
+// TestOtherRegion: EC2 does not find machines of another region, which is no proof of
+// absence.
 func TestOtherRegion(t *testing.T) {
 	w := newWorld(t, nil)
 	m := w.create(w.spec())

@@ -32,7 +32,7 @@ const (
 	leaders = vnet + "/subnets/leaders"
 )
 
-// equipped is a cloud with something for each ability.
+// equipped is a cloud with an object for each ability.
 func equipped() *armcloud.Options {
 	return &armcloud.Options{
 		PageSize: 3,
@@ -62,7 +62,7 @@ func interfaceClient(t *testing.T, server *httptest.Server) *armnetwork.Interfac
 	return c
 }
 
-// addInterface makes the interface of a server, with the SDK's poller.
+// addInterface creates the interface of a server, with the SDK's poller.
 func addInterface(t *testing.T, c *armnetwork.InterfacesClient, name string) {
 	t.Helper()
 	poller, err := c.BeginCreateOrUpdate(t.Context(), "net", name, armnetwork.Interface{
@@ -103,8 +103,8 @@ func TestAbilities(t *testing.T) {
 	})
 }
 
-// TestNewestImage: the highest version by number, of those that Azure would take
-// itself.
+// TestNewestImage: the highest version by number, of those that Azure itself would
+// select.
 func TestNewestImage(t *testing.T) {
 	_, p := open(t, equipped())
 	id, err := p.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "pictures/house", Name: "worker-x"})
@@ -117,8 +117,8 @@ func TestNewestImage(t *testing.T) {
 	code(t, nstance.Invalid, err)
 }
 
-// TestTypesAreRemembered: their list is long, and asked for once an hour.
-func TestTypesAreRemembered(t *testing.T) {
+// TestTypesAreCached: their list is long, and read once an hour.
+func TestTypesAreCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := bubble(t, equipped())
 		ask := func() map[string][]nstance.Arch {
@@ -135,7 +135,7 @@ func TestTypesAreRemembered(t *testing.T) {
 	})
 }
 
-// TestGatewaySubnet is not told of: Azure says -1.
+// TestGatewaySubnet: it is left out, since Azure reports -1.
 func TestGatewaySubnet(t *testing.T) {
 	_, p := open(t, equipped())
 	free, err := p.FreeAddresses(t.Context(), []string{vnet + "/subnets/gateway", subnetB, "x"})
@@ -143,8 +143,8 @@ func TestGatewaySubnet(t *testing.T) {
 	require.Equal(t, map[string]int{subnetB: 251}, free)
 }
 
-// TestBalancerKeepsOthers: a whole interface is written back, with what else it
-// is in; a join that loses against another operation is begun again.
+// TestBalancerKeepsOthers: a whole interface is written back, with its other pools; a
+// join that conflicts with another operation is repeated.
 func TestBalancerKeepsOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := equipped()
@@ -189,7 +189,7 @@ func mustSpec(t *testing.T, m nstance.Machine) nstance.MachineSpec {
 	return s
 }
 
-// TestAddressOfAMachine: what is a machine's own address does not move.
+// TestAddressOfAMachine: a machine's own address does not move.
 func TestAddressOfAMachine(t *testing.T) {
 	_, server := serve(t, equipped())
 	client := interfaceClient(t, server)
@@ -291,7 +291,7 @@ func TestConsole(t *testing.T) {
 	code(t, nstance.Unavailable, err)
 }
 
-// TestKind says what the provider can do, offline.
+// TestKind checks the provider's abilities, offline.
 func TestKind(t *testing.T) {
 	kind := azure.Kind()
 	can := provider.AbilitiesOf(&azure.Provider{})

@@ -32,7 +32,7 @@ const (
 	key          = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBxO6yq0 test"
 )
 
-// A token is the credential of the tests.
+// token is the credential of the tests.
 type token string
 
 func (t token) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
@@ -123,8 +123,8 @@ func subject(t *testing.T, o *arm.Options) providertest.Subject {
 	}
 }
 
-// TestConformance runs the suite against a cloud that answers at once, and against
-// one that takes its time and gives small pages.
+// TestConformance runs the suite against a fast cloud, and against a slow one with small
+// pages.
 func TestConformance(t *testing.T) {
 	t.Run("quick", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) providertest.Subject { return subject(t, nil) })
@@ -138,8 +138,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestTLS opens the provider as a configuration does: with a file of certificates
-// and a file with a token.
+// TestTLS opens the provider as a configuration does: with a file of certificates and a
+// file with a token.
 func TestTLS(t *testing.T) {
 	_, server := serve(t, nil)
 	dir := t.TempDir()

@@ -30,8 +30,8 @@ func code(t *testing.T, want nstance.Code, err error) {
 	require.Equal(t, want, nstance.CodeOf(err), "%v", err)
 }
 
-// TestLostAnswer repeats a create of which only the answer was lost: the machine
-// is found by the condition of the second PUT.
+// TestLostAnswer repeats a create after a lost answer: the condition of the second PUT
+// finds the machine.
 func TestLostAnswer(t *testing.T) {
 	cloud, p := open(t, nil)
 	s := newSpec(t)
@@ -45,7 +45,7 @@ func TestLostAnswer(t *testing.T) {
 	require.Equal(t, 1, cloud.Faults.Calls()[putNIC], "an interface that is there is left as it is")
 }
 
-// TestNoHiddenRetries: a throttled or broken call is one call, and it is told.
+// TestNoHiddenRetries: a throttled or failed call is made once, and its error returned.
 func TestNoHiddenRetries(t *testing.T) {
 	for status, want := range map[int]nstance.Code{429: nstance.Throttled, 503: nstance.Ambiguous, 408: nstance.Ambiguous} {
 		cloud, p := open(t, nil)
@@ -57,7 +57,7 @@ func TestNoHiddenRetries(t *testing.T) {
 	}
 }
 
-// TestInterfaceFails: before the machine is asked for, nothing is ambiguous.
+// TestInterfaceFails: before the machine's request, no error is ambiguous.
 func TestInterfaceFails(t *testing.T) {
 	cloud, p := open(t, nil)
 	s := newSpec(t)
@@ -74,8 +74,8 @@ func TestInterfaceFails(t *testing.T) {
 	require.Zero(t, full.Faults.Calls()[putVM])
 }
 
-// TestInterfaceTakesTime waits for an interface that Azure is still making: a
-// machine that refers to it would be refused.
+// TestInterfaceTakesTime waits for an interface that Azure is still creating: a machine
+// that refers to it would be refused.
 func TestInterfaceTakesTime(t *testing.T) {
 	_, p := open(t, &arm.Options{Network: 30 * time.Millisecond})
 	m, err := p.Create(t.Context(), newSpec(t))
@@ -83,9 +83,9 @@ func TestInterfaceTakesTime(t *testing.T) {
 	require.Len(t, m.Addresses, 1)
 }
 
-// TestNeverMadeAgain: a machine that Azure has known is not put again, even when
-// Azure has deleted it.
-func TestNeverMadeAgain(t *testing.T) {
+// TestNeverCreatedAgain: a machine that Azure has had is not put again, even after Azure
+// has deleted it.
+func TestNeverCreatedAgain(t *testing.T) {
 	cloud, p := open(t, nil)
 	s := newSpec(t)
 	s.Market, s.Args = nstance.Spot, args(t, map[string]any{"eviction_policy": "Delete"})
@@ -100,7 +100,7 @@ func TestNeverMadeAgain(t *testing.T) {
 	require.Equal(t, 1, cloud.Faults.Calls()[putVM])
 }
 
-// TestRequestBody looks at the machine through the API.
+// TestRequestBody reads the machine through the API.
 func TestRequestBody(t *testing.T) {
 	_, server := serve(t, nil)
 	p, err := azure.New(options(t, server))
@@ -195,7 +195,7 @@ func TestCheckSpec(t *testing.T) {
 	}
 }
 
-// TestCheckOptions refuses settings that could not be opened.
+// TestCheckOptions refuses settings that cannot be opened.
 func TestCheckOptions(t *testing.T) {
 	const good = `"subscription_id": "` + subscription + `", "resource_group": "machines"`
 	for options, field := range map[string]string{

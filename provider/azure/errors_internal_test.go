@@ -56,15 +56,15 @@ func testSpec(t *testing.T) nstance.MachineSpec {
 	}
 }
 
-// samples are messages that fit the rules that look at them.
+// samples are messages that match the rules with texts.
 var samples = map[string]string{
 	"(?i)exceeding.*quota":      "Operation results in exceeding approved Standard DSv5 Family Cores quota. Current Limit: 0",
 	"(?i)marked for deletion":   "The operation cannot be performed: VM x is marked for deletion",
 	"(?i)/backendAddressPools/": "Resource /subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/p referenced by resource was not found",
 }
 
-// refusals returns answers that fit a rule: each code by itself, and inside
-// another one.
+// refusals returns answers that match a rule: each code by itself, and inside another
+// one.
 func (r rule) refusals() (out []*arm.Refusal) {
 	status := r.status
 	if status == 0 {
@@ -79,7 +79,7 @@ func (r rule) refusals() (out []*arm.Refusal) {
 	}
 	for _, code := range r.codes {
 		out = append(out, &arm.Refusal{Status: status, Code: code, Message: message})
-		if r.ours != nstance.NotFound { // only the code of the answer itself says that
+		if r.ours != nstance.NotFound { // only the outer code counts for that
 			out = append(out, &arm.Refusal{Status: status, Code: "ResourceDeploymentFailure", Message: "failed", Details: []arm.Detail{{Code: code, Message: message}}})
 		}
 	}
@@ -121,12 +121,12 @@ func causeOf(r *arm.Refusal) cause {
 	return out
 }
 
-// create is what a create makes of a refusal: without an answer, or when there is
-// such a machine already, it looks.
+// create is the result of a create after a refusal: without an answer, or when the
+// machine exists, it reads.
 func (r rule) create(refusal *arm.Refusal) nstance.Code {
 	switch {
 	case refusal.Status == http.StatusPreconditionFailed || refusal.Code == "PropertyChangeNotAllowed":
-		return nstance.Ambiguous // the machine that is said to exist is not visible
+		return nstance.Ambiguous // the existing machine is not visible
 	case r.ours == nstance.Unavailable:
 		return nstance.Ambiguous
 	case r.ours == nstance.NotFound:
@@ -135,8 +135,8 @@ func (r rule) create(refusal *arm.Refusal) nstance.Code {
 	return r.ours
 }
 
-// remove is what a delete makes of it: Conflict would say that the machine is not
-// ours, and one that is gone just now is accepted.
+// remove is the result of a delete: Conflict would mean a foreign machine, and one that
+// is just gone is accepted.
 func (r rule) remove(*arm.Refusal) nstance.Code {
 	switch r.ours {
 	case nstance.Conflict:
@@ -147,7 +147,7 @@ func (r rule) remove(*arm.Refusal) nstance.Code {
 	return r.ours
 }
 
-// TestUnknownErrors: what stands in no table.
+// TestUnknownErrors: errors in no table.
 func TestUnknownErrors(t *testing.T) {
 	c, p := openTest(t)
 	odd := &arm.Refusal{Status: http.StatusTeapot, Code: "Teapot", Message: "short and stout"}
@@ -156,7 +156,7 @@ func TestUnknownErrors(t *testing.T) {
 	require.Equal(t, nstance.Internal, nstance.CodeOf(err))
 	require.ErrorContains(t, err, "short and stout")
 	lost := testcloud.Fault{Lost: testcloud.LostAnswer}
-	c.Faults.Next("VirtualMachinesClient.Get", lost, lost) // net/http repeats a read on a connection that it has kept
+	c.Faults.Next("VirtualMachinesClient.Get", lost, lost) // net/http repeats a read on a reused connection
 	_, err = p.Get(t.Context(), testSpec(t).ID)
 	require.Equal(t, nstance.Unavailable, nstance.CodeOf(err))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/provider/azure"
 )
 
-// TestPermissions makes every call with the documented role and nothing else, and
-// again without each of its actions: each is needed, and named in the document.
+// TestPermissions makes every call with the documented role only, and again without each
+// of its actions: each is needed, and documented.
 func TestPermissions(t *testing.T) {
 	actions := role(t)
 	text, err := os.ReadFile(docs + ".md")
@@ -39,8 +39,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// exercise makes every call of the provider, and returns what was refused. What a
-// call needs is prepared by a caller that may do everything.
+// exercise makes every call of the provider, and returns the refusals. The objects for a
+// call are prepared by a caller with all permissions.
 func exercise(t *testing.T, actions []string) (errs []error) {
 	t.Helper()
 	o := equipped()

@@ -25,7 +25,7 @@ func bubble(t *testing.T, o *arm.Options) (*arm.Cloud, *azure.Provider) {
 	return cloud, connect("secret", "")
 }
 
-// within returns a cloud, and what opens the provider on it with a token and the
+// within returns a cloud, and a function that opens the provider with a token and the
 // interface of a server.
 func within(t *testing.T, o *arm.Options) (_ *arm.Cloud, connect func(secret, nic string) *azure.Provider) {
 	t.Helper()
@@ -79,7 +79,7 @@ func (m *memory) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// listed returns the machine as List sees it.
+// listed returns the machine from List.
 func listed(t *testing.T, p nstance.Provider, s nstance.MachineSpec) nstance.Machine {
 	t.Helper()
 	for m, err := range p.List(t.Context(), s.Owner) {
@@ -92,9 +92,9 @@ func listed(t *testing.T, p nstance.Provider, s nstance.MachineSpec) nstance.Mac
 	return nstance.Machine{}
 }
 
-// TestLateFailure: a create that was accepted fails minutes later. What is left of
-// it is classified, and deleted: machine, interface and disk, the interface only
-// when Azure has let go of it.
+// TestLateFailure: an accepted create fails minutes later. Its remains are classified
+// and deleted: machine, interface and disk, the interface only when Azure has released
+// it.
 func TestLateFailure(t *testing.T) {
 	for failure, want := range map[string]nstance.LossCause{
 		"ZonalAllocationFailed": nstance.LossCapacity, "SkuNotAvailable": nstance.LossCapacity,
@@ -148,7 +148,7 @@ func TestDeleteOnce(t *testing.T) {
 	})
 }
 
-// TestEviction: there is no state for it. Deallocated spot capacity was reclaimed.
+// TestEviction: it has no state of its own. Deallocated spot capacity was reclaimed.
 func TestEviction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud, p := bubble(t, &arm.Options{Delays: testcloud.Delays{Stop: time.Minute}})
@@ -188,7 +188,7 @@ func TestGuestPowersOff(t *testing.T) {
 	require.Equal(t, nstance.LossGuest, m.Cause)
 }
 
-// TestOtherNotFound: only the machine's own 404 says that it is gone.
+// TestOtherNotFound: only the machine's own 404 means that it is gone.
 func TestOtherNotFound(t *testing.T) {
 	for _, c := range []string{"ResourceGroupNotFound", "SubscriptionNotFound", "ParentResourceNotFound"} {
 		cloud, p := open(t, nil)
@@ -203,8 +203,7 @@ func TestOtherNotFound(t *testing.T) {
 	}
 }
 
-// TestPowerStatesDenied: without them a status is not known, and nothing else is
-// missing.
+// TestPowerStatesDenied: without them only the status is unknown.
 func TestPowerStatesDenied(t *testing.T) {
 	cloud, p := open(t, nil)
 	s := newSpec(t)

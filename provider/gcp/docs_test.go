@@ -57,7 +57,7 @@ func role(t *testing.T) []string {
 	return out
 }
 
-// A need is what a permission is needed for, and a call that fails without it.
+// need is a call that fails without a permission.
 type need struct {
 	what string
 	try  func(t *testing.T, p *gcp.Provider) error
@@ -123,7 +123,7 @@ func balancing(id string, leave bool) func(*testing.T, *gcp.Provider) error {
 
 const instanceGroup = "zones/us-central1-a/instanceGroups/old"
 
-// needs says for each permission what fails without it.
+// needs lists for each permission a call that fails without it.
 var needs = map[string]need{
 	"compute.instances.create":            {"creating machines", creating(func(*nstance.MachineSpec) {})},
 	"compute.disks.create":                {"creating machines", creating(func(*nstance.MachineSpec) {})},
@@ -198,7 +198,7 @@ func permitted(permissions []string) *gce.Options {
 	}
 }
 
-// TestRoleSuffices runs the suite with what the role permits, and nothing else.
+// TestRoleSuffices runs the suite with the permissions of the role only.
 func TestRoleSuffices(t *testing.T) {
 	permissions := role(t)
 	conform(t, func() *gce.Options { return permitted(permissions) })

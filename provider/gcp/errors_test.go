@@ -16,8 +16,8 @@ import (
 	"github.com/nstance-go/nstance/provider/gcp"
 )
 
-// TestErrors meets every row of the error table through the real client: the
-// reasons of HTTP errors, and the codes in operations.
+// TestErrors checks every row of the error table through the real client: the reasons of
+// HTTP errors, and the codes in operations.
 func TestErrors(t *testing.T) {
 	for _, row := range gcp.Rows() {
 		t.Run(row.Seen+" "+row.Text, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestErrors(t *testing.T) {
 			}
 			want := row.Code
 			if unicode.IsLower(rune(seen[0])) {
-				if want == nstance.Unavailable { // it was a change
+				if want == nstance.Unavailable { // a mutation
 					want = nstance.Ambiguous
 				}
 				faults.Next("instances.delete", testcloud.Fault{Answer: gce.Refuse(http.StatusForbidden, seen, "Before "+row.Text+" after")})
@@ -45,7 +45,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestStatuses checks what is left when the cloud gives no reason that is known.
+// TestStatuses checks errors without a known reason.
 func TestStatuses(t *testing.T) {
 	faults := &testcloud.Faults{}
 	_, p := newCloud(t, &gce.Options{Faults: faults})
@@ -54,7 +54,7 @@ func TestStatuses(t *testing.T) {
 	for status, want := range map[int][2]nstance.Code{
 		http.StatusBadRequest:          {nstance.Invalid, nstance.Invalid},
 		http.StatusUnauthorized:        {nstance.Denied, nstance.Denied},
-		http.StatusForbidden:           {nstance.Internal, nstance.Internal}, // by its reason, or not at all
+		http.StatusForbidden:           {nstance.Internal, nstance.Internal}, // by its reason only
 		http.StatusNotFound:            {nstance.Internal, nstance.Internal},
 		http.StatusConflict:            {nstance.Conflict, nstance.Conflict},
 		http.StatusPreconditionFailed:  {nstance.Conflict, nstance.Conflict},
@@ -71,7 +71,7 @@ func TestStatuses(t *testing.T) {
 		require.Equal(t, want[1], nstance.CodeOf(p.Delete(t.Context(), m)), "delete: %d", status)
 	}
 	lost := testcloud.Fault{Lost: testcloud.LostAnswer}
-	faults.Next("instances.get", lost, lost, lost, lost) // Go repeats a GET on a connection that breaks
+	faults.Next("instances.get", lost, lost, lost, lost) // Go repeats a GET on a broken connection
 	_, err = p.Get(t.Context(), m.ID)
 	require.ErrorIs(t, err, nstance.Unavailable)
 	faults.Clear()

@@ -41,8 +41,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestStockout checks that want of capacity is told apart whenever the cloud
-// says so: at once, or in the operation after it has accepted the machine.
+// TestStockout: missing capacity is classified at the create, and in the operation after
+// the machine was accepted.
 func TestStockout(t *testing.T) {
 	none := func() *testcloud.Capacity {
 		c := &testcloud.Capacity{}
@@ -73,7 +73,7 @@ func TestStockout(t *testing.T) {
 	})
 }
 
-// TestCauses checks what the failure of an accepted machine means.
+// TestCauses checks the causes of failed accepted machines.
 func TestCauses(t *testing.T) {
 	for code, want := range map[string]nstance.LossCause{
 		"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": nstance.LossCapacity, "IP_SPACE_EXHAUSTED": nstance.LossCapacity, "QUOTA_EXCEEDED": nstance.LossQuota,
@@ -96,8 +96,8 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-// TestReclaimed checks that the loss of a spot machine is known as such, also
-// when the machine is gone, and also after we have deleted it.
+// TestReclaimed: the reclaim of a spot machine is reported as such, also when the
+// machine is gone, and also after its delete.
 func TestReclaimed(t *testing.T) {
 	for _, args := range []string{`{}`, `{"termination_action": "STOP"}`, `{"spot_model": "PREEMPTIBLE"}`} {
 		t.Run(args, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestReclaimed(t *testing.T) {
 	})
 }
 
-// TestScheduling checks how each market is asked for.
+// TestScheduling checks the request for each market.
 func TestScheduling(t *testing.T) {
 	for name, c := range map[string]struct {
 		market nstance.MarketType
@@ -170,7 +170,7 @@ func TestScheduling(t *testing.T) {
 	}
 }
 
-// TestLostAnswer checks that a create whose answer is lost makes one machine.
+// TestLostAnswer: a create with a lost answer makes one machine.
 func TestLostAnswer(t *testing.T) {
 	faults := &testcloud.Faults{}
 	cloud, p := newCloud(t, &gce.Options{Faults: faults})
@@ -188,9 +188,9 @@ func TestLostAnswer(t *testing.T) {
 	require.Len(t, cloud.Machines(), 1)
 }
 
-// TestFailedOperationIsPassedOver checks that a create repeated after a failure
-// is a new attempt: the cloud would repeat its failed operation for ever.
-func TestFailedOperationIsPassedOver(t *testing.T) {
+// TestFailedOperationIsSkipped: a create repeated after a failure is a new attempt; the
+// cloud would return its failed operation for ever.
+func TestFailedOperationIsSkipped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud, p := inBubble(t, &gce.Options{}, 0)
 		internal := gce.OperationError{Code: "INTERNAL_ERROR", Message: "Internal error."}
@@ -214,8 +214,7 @@ func TestFailedOperationIsPassedOver(t *testing.T) {
 	})
 }
 
-// TestUnseen checks that a machine which the cloud does not show yet is not
-// taken for gone.
+// TestUnseen: a machine that the cloud does not show yet is not gone.
 func TestUnseen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := inBubble(t, &gce.Options{Delays: testcloud.Delays{Visible: time.Minute, Start: time.Minute}}, 0)
@@ -233,9 +232,9 @@ func TestUnseen(t *testing.T) {
 	})
 }
 
-// TestDeletedWhileMade checks that a machine deleted while it boots is gone, not
-// for ever on its way.
-func TestDeletedWhileMade(t *testing.T) {
+// TestDeletedWhileBooting: a machine deleted while it boots is gone, not pending for
+// ever.
+func TestDeletedWhileBooting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := inBubble(t, &gce.Options{Delays: testcloud.Delays{Start: time.Minute, Delete: time.Second}}, 0)
 		m, err := p.Create(t.Context(), spec(t))
@@ -262,7 +261,7 @@ func TestForeign404(t *testing.T) {
 	}
 }
 
-// TestIncompleteList checks that a list of which something is missing is no list.
+// TestIncompleteList: an incomplete list is an error.
 func TestIncompleteList(t *testing.T) {
 	faults := &testcloud.Faults{}
 	_, p := newCloud(t, &gce.Options{Faults: faults})
@@ -278,8 +277,7 @@ func TestIncompleteList(t *testing.T) {
 	}
 }
 
-// TestListEnds checks that a list that hangs ends with its caller: the SDK's own
-// would not.
+// TestListEnds: a hanging list ends with its caller's context, unlike the SDK's own.
 func TestListEnds(t *testing.T) {
 	faults := &testcloud.Faults{}
 	_, p := newCloud(t, &gce.Options{Faults: faults})
@@ -293,8 +291,7 @@ func TestListEnds(t *testing.T) {
 	require.ErrorIs(t, err, nstance.Unavailable)
 }
 
-// TestCopies checks that a machine that carries the labels of ours under another
-// name is not taken for ours.
+// TestCopies: a machine with our labels under another name is foreign.
 func TestCopies(t *testing.T) {
 	cloud, url := serve(t, nil)
 	p := open(t, url, "")
@@ -382,8 +379,7 @@ func TestConsole(t *testing.T) {
 	require.ErrorIs(t, err, nstance.NotFound)
 }
 
-// TestCredentialsFile checks that a service account's key is used, and which
-// files are refused.
+// TestCredentialsFile: a service account's key is used, and invalid files are refused.
 func TestCredentialsFile(t *testing.T) {
 	cloud := gce.New(&gce.Options{Account: "nstance@test-project.iam.gserviceaccount.com"})
 	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
@@ -406,14 +402,14 @@ func TestCredentialsFile(t *testing.T) {
 	require.ErrorIs(t, connect([]byte(`type`)), nstance.Invalid)
 }
 
-// TestCreateAtOnce checks that 100 machines asked for at once take as long as one.
+// TestCreateAtOnce: 100 simultaneous creates take as long as one.
 func TestCreateAtOnce(t *testing.T) {
 	d := createAtOnce(t)
 	t.Logf("100 creates with calls of 200 ms: %s", d)
 	require.Less(t, d, time.Second)
 }
 
-// createAtOnce makes 100 machines at once and returns how long it took.
+// createAtOnce creates 100 machines at once and returns the duration.
 func createAtOnce(t *testing.T) (d time.Duration) {
 	var specs []nstance.MachineSpec
 	for range 100 {

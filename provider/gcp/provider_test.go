@@ -52,7 +52,7 @@ func serve(t *testing.T, o *gce.Options) (*gce.Cloud, string) {
 	return cloud, server.URL
 }
 
-// open returns a provider of a cloud, which acts for the machine self.
+// open returns a provider of a cloud, for a server on the machine self.
 func open(t *testing.T, url, self string) *gcp.Provider {
 	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
@@ -86,7 +86,7 @@ func spec(t testing.TB) nstance.MachineSpec {
 	return s
 }
 
-// server makes a machine as a server would run on, and returns its name.
+// server creates a machine for a server, and returns its name.
 func server(t *testing.T, p *gcp.Provider) string {
 	t.Helper()
 	s := spec(t)
@@ -128,7 +128,7 @@ func conform(t *testing.T, o func() *gce.Options) {
 	})
 }
 
-// userData reads what the metadata service would show to the machine.
+// userData reads the machine's user data as the metadata service would return it.
 func userData(ctx context.Context, url string, m nstance.Machine) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/compute/v1/projects/"+project+"/zones/"+zone+"/instances/"+string(m.ID), nil)
 	if err != nil {
@@ -155,15 +155,14 @@ func userData(ctx context.Context, url string, m nstance.Machine) ([]byte, error
 	return nil, nstance.Errorf(nstance.NotFound, "no user data")
 }
 
-// TestConformance runs the suite against a cloud that does everything at once.
+// TestConformance runs the suite against a fast cloud.
 func TestConformance(t *testing.T) {
 	conform(t, func() *gce.Options {
 		return &gce.Options{PageSize: 5, Groups: []gce.Group{{Name: "web", Type: "GCE_VM_IP_PORT", Port: 80}}}
 	})
 }
 
-// TestConformanceLate runs it against one that takes its time, and whose pages
-// may be empty.
+// TestConformanceLate runs it against a slow one, whose pages may be empty.
 func TestConformanceLate(t *testing.T) {
 	conform(t, func() *gce.Options {
 		return &gce.Options{

@@ -10,8 +10,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// FuzzParse looks for user data that is accepted and writes outside its folder,
-// or that fails in another way than as Invalid.
+// FuzzParse looks for accepted user data that writes outside its folder, or that fails
+// with another code than Invalid.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"env": {"A": "b"}, "files": {"identity/nonce.jwt": "x"}}`))
 	f.Add([]byte(`{"files": {"../x": "", "a/../../x": "", "a\\b": "", "\u0000": ""}}`))

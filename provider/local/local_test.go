@@ -26,7 +26,7 @@ import (
 	"github.com/nstance-go/nstance/provider/providertest"
 )
 
-// The test binary is also what its machines run, and a server to be killed.
+// The test binary is also the program of its machines, and a server that is killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "play" {
 		play(os.Args[2])
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 func play(role string) {
 	switch role {
-	case "agent": // ends when it should
+	case "agent": // ends on a signal
 		ctx, data, err := local.Boot(context.Background())
 		if err != nil {
 			fmt.Println("boot:", err)
@@ -45,7 +45,7 @@ func play(role string) {
 		fmt.Println("booted with", data.Getenv("GREETING"), data.Getenv("FROM_OPTIONS"), data.Getenv("FROM_ARGS"), data.Getenv("SECRET"))
 		<-ctx.Done()
 		fmt.Println("ends:", context.Cause(ctx))
-	case "deaf": // ends when it must
+	case "deaf": // ends only when killed
 		signal.Ignore(syscall.SIGTERM)
 		_, err := local.Tether(context.Background())
 		fmt.Println("deaf", err)
@@ -80,10 +80,10 @@ func newSpec() nstance.MachineSpec {
 // shell returns the command of a machine that runs a script.
 func shell(script string) []string { return []string{"/bin/sh", "-c", script} }
 
-// idle is a machine that does what every machine must, and nothing else.
+// idle is a machine that only implements the required calls.
 var idle = shell("env > environment; cat <&3")
 
-// tool returns the command of a machine that this test binary plays.
+// tool returns the command of a machine that runs this test binary.
 func tool(t *testing.T, role string) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -153,7 +153,7 @@ func environment(t *testing.T, dir string, id nstance.InstanceID, name string) (
 	return value
 }
 
-// output collects what machines print.
+// output collects the output of machines.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -238,7 +238,7 @@ func TestNew(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	t.Run("is what the process does", func(t *testing.T) {
+	t.Run("follows the process", func(t *testing.T) {
 		for script, want := range map[string]nstance.MachineStatus{
 			"exec cat <&3": nstance.StatusRunning,
 			"exit 0":       nstance.StatusStopped,
@@ -276,7 +276,7 @@ func TestStatus(t *testing.T) {
 		require.ErrorIs(t, c.Kill(m.ID), nstance.Conflict)
 		require.ErrorIs(t, c.Kill(newSpec().ID), nstance.NotFound)
 	})
-	t.Run("a program that has vanished is no reason to try again", func(t *testing.T) {
+	t.Run("a missing program is not retried", func(t *testing.T) {
 		program := filepath.Join(t.TempDir(), "machine")
 		require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700))
 		c := open(t, local.Options{Command: []string{program}})
@@ -288,7 +288,7 @@ func TestStatus(t *testing.T) {
 }
 
 func TestDelete(t *testing.T) {
-	t.Run("is polite first", func(t *testing.T) {
+	t.Run("is graceful first", func(t *testing.T) {
 		var out output
 		c := open(t, local.Options{
 			Command: shell(`trap "echo asked; exit 0" TERM; echo up; while :; do read line <&3 || exit; done`),
@@ -300,7 +300,7 @@ func TestDelete(t *testing.T) {
 		becomes(t, c, m.ID, "gone")
 		out.shows(t, "asked")
 	})
-	t.Run("kills what does not listen, after the grace, with all it has started", func(t *testing.T) {
+	t.Run("kills what ignores it, after the grace, with all its children", func(t *testing.T) {
 		pipe, w, err := os.Pipe()
 		require.NoError(t, err)
 		defer pipe.Close()
@@ -346,7 +346,7 @@ func TestDelete(t *testing.T) {
 	})
 }
 
-// ended requires that no process holds the writing end of the pipe any more.
+// ended requires that no process holds the writing end of the pipe.
 func ended(t *testing.T, pipe *os.File) string {
 	t.Helper()
 	require.NoError(t, pipe.SetReadDeadline(time.Now().Add(soon)))
@@ -356,7 +356,7 @@ func ended(t *testing.T, pipe *os.File) string {
 }
 
 func TestInterrupt(t *testing.T) {
-	t.Run("is announced, then takes the machine, which is seen stopped before it is gone", func(t *testing.T) {
+	t.Run("is announced, then stops the machine, which is visible before it is gone", func(t *testing.T) {
 		dir := t.TempDir()
 		c := open(t, local.Options{Command: idle, Dir: dir})
 		m := create(t, c, newSpec())
@@ -375,7 +375,7 @@ func TestInterrupt(t *testing.T) {
 		require.False(t, time.Now().Before(deadline), "never earlier than announced")
 		becomes(t, c, m.ID, "gone")
 	})
-	t.Run("on gcp it is what gcp says", func(t *testing.T) {
+	t.Run("on gcp it has gcp's notice", func(t *testing.T) {
 		dir := t.TempDir()
 		c := open(t, local.Options{Command: idle, Dir: dir, Protocol: "gcp"})
 		m := create(t, c, newSpec())
@@ -409,7 +409,7 @@ func TestInterrupt(t *testing.T) {
 	})
 }
 
-// read returns what the metadata service says at url, "" if nothing.
+// read returns the metadata service's answer at url, "" without one.
 func read(t *testing.T, url string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -452,13 +452,13 @@ func TestBoot(t *testing.T) {
 			require.Equal(t, "n", string(content))
 		}
 	})
-	t.Run("does without user data", func(t *testing.T) {
+	t.Run("works without user data", func(t *testing.T) {
 		var out output
 		c := open(t, local.Options{Command: tool(t, "agent"), Stderr: &out})
 		create(t, c, newSpec())
 		out.shows(t, "booted with")
 	})
-	t.Run("refuses user data that it does not understand, and paths that lead outside", func(t *testing.T) {
+	t.Run("refuses user data of unknown form, and paths that lead outside", func(t *testing.T) {
 		for data, says := range map[string]string{
 			"#!/bin/sh\n":                    "userdata",
 			`{"evn": {}}`:                    "evn",
@@ -486,8 +486,8 @@ func TestBoot(t *testing.T) {
 	})
 }
 
-// TestKilledParent kills a server as no server can prepare for, and looks
-// whether any of its machines outlives it.
+// TestKilledParent kills a server with SIGKILL, and checks that none of its machines
+// survives.
 func TestKilledParent(t *testing.T) {
 	pipe, w, err := os.Pipe()
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func socket(t *testing.T) string {
 	return filepath.Join(dir, "s")
 }
 
-// serve serves p and returns how to reach it, and what ends that.
+// serve serves p and returns its address and a function that stops it.
 func serve(t *testing.T, p nstance.Provider) (remote *local.Remote, stop func()) {
 	t.Helper()
 	path := socket(t)
@@ -60,7 +60,7 @@ func dial(t *testing.T, path string) *local.Remote {
 	return r
 }
 
-// TestRemoteProvider is the whole contract, through a socket.
+// TestRemoteProvider runs the whole contract through a socket.
 func TestRemoteProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		dir := t.TempDir()
@@ -78,7 +78,7 @@ func TestRemoteProvider(t *testing.T) {
 	})
 }
 
-// A script is a provider that answers as the test says.
+// script is a provider with scripted answers.
 type script struct {
 	err   error
 	block chan struct{} // closed when a call has ended with its context
@@ -121,7 +121,7 @@ func (s *script) List(ctx context.Context, _ nstance.Owner) iter.Seq2[nstance.Ma
 	}
 }
 
-// each makes every call once and returns how it ended.
+// each makes every call once and returns the results.
 func each(ctx context.Context, p nstance.Provider) map[string]error {
 	spec := newSpec()
 	_, create := p.Create(ctx, spec)
@@ -134,7 +134,7 @@ func each(ctx context.Context, p nstance.Provider) map[string]error {
 }
 
 func TestRemoteErrors(t *testing.T) {
-	t.Run("come as they are", func(t *testing.T) {
+	t.Run("are returned with code and fields", func(t *testing.T) {
 		for _, code := range []nstance.Code{
 			nstance.Invalid, nstance.NotFound, nstance.Conflict, nstance.Capacity, nstance.Quota,
 			nstance.Throttled, nstance.Denied, nstance.Ambiguous, nstance.Unavailable, nstance.Internal,
@@ -147,7 +147,7 @@ func TestRemoteErrors(t *testing.T) {
 			stop()
 		}
 	})
-	t.Run("with what was said around them", func(t *testing.T) {
+	t.Run("keep their wrapping text", func(t *testing.T) {
 		remote, _ := serve(t, &script{err: fmt.Errorf("zone a: %w", nstance.FieldError("type", "", "is unknown"))})
 		for op, err := range each(t.Context(), remote) {
 			require.Equal(t, nstance.Invalid, nstance.CodeOf(err), op)
@@ -160,7 +160,7 @@ func TestRemoteErrors(t *testing.T) {
 			require.Equal(t, nstance.Internal, nstance.CodeOf(err), op)
 		}
 	})
-	t.Run("without end are cut short", func(t *testing.T) {
+	t.Run("are truncated when too long", func(t *testing.T) {
 		remote, _ := serve(t, &script{err: nstance.Errorf(nstance.Quota, "%s", strings.Repeat("x", 1<<20))})
 		for op, err := range each(t.Context(), remote) {
 			require.Equal(t, nstance.Quota, nstance.CodeOf(err), op)
@@ -194,7 +194,7 @@ func TestRemoteSpec(t *testing.T) {
 	})
 }
 
-// peer answers every connection with what say writes, once a call has come.
+// peer answers every connection with the output of say, after a call has arrived.
 func peer(t *testing.T, say func(net.Conn)) *local.Remote {
 	t.Helper()
 	path := socket(t)
@@ -217,7 +217,7 @@ func peer(t *testing.T, say func(net.Conn)) *local.Remote {
 	return dial(t, path)
 }
 
-// lost requires every call to say that nothing is known.
+// lost requires every call to fail without a definite answer.
 func lost(t *testing.T, calls map[string]error) {
 	t.Helper()
 	for op, err := range calls {
@@ -230,7 +230,7 @@ func lost(t *testing.T, calls map[string]error) {
 }
 
 func TestRemoteWithoutAnswer(t *testing.T) {
-	t.Run("no listener: nothing was done", func(t *testing.T) {
+	t.Run("no listener: no effect", func(t *testing.T) {
 		for op, err := range each(t.Context(), dial(t, socket(t))) {
 			require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%s: %v", op, err)
 		}
@@ -264,7 +264,7 @@ func TestRemoteWithoutAnswer(t *testing.T) {
 			require.Equal(t, nstance.Internal, nstance.CodeOf(err), op)
 		}
 	})
-	t.Run("a listing that breaks off is not the whole", func(t *testing.T) {
+	t.Run("an interrupted listing is incomplete", func(t *testing.T) {
 		remote := peer(t, func(c net.Conn) {
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"+`{"machine": {"id": "x"}}`+"\n")
 		})
@@ -303,14 +303,14 @@ func TestRemoteContext(t *testing.T) {
 			select {
 			case <-s.block:
 			case <-time.After(soon):
-				require.Fail(t, "the cloud was never told")
+				require.Fail(t, "the context of the cloud did not end")
 			}
 		})
 	}
 }
 
 func TestServe(t *testing.T) {
-	t.Run("ends with its context, and cuts off what does not", func(t *testing.T) {
+	t.Run("ends with its context, and cuts off open calls", func(t *testing.T) {
 		s := &script{block: make(chan struct{}), specs: make(chan nstance.MachineSpec, 1)}
 		remote, stop := serve(t, s)
 		failed := make(chan error, 1)
@@ -325,7 +325,7 @@ func TestServe(t *testing.T) {
 		_, err := remote.Get(t.Context(), newSpec().ID)
 		require.ErrorIs(t, err, nstance.Unavailable)
 	})
-	t.Run("says why it ended by itself", func(t *testing.T) {
+	t.Run("returns the error that ended it", func(t *testing.T) {
 		l, err := local.Listen(t.Context(), socket(t))
 		require.NoError(t, err)
 		require.NoError(t, l.Close())
@@ -347,7 +347,7 @@ func TestServe(t *testing.T) {
 }
 
 func TestListen(t *testing.T) {
-	t.Run("for the owner only, and removed in the end", func(t *testing.T) {
+	t.Run("for the owner only, and removed at the end", func(t *testing.T) {
 		path := socket(t)
 		l, err := local.Listen(t.Context(), path)
 		require.NoError(t, err)
@@ -375,7 +375,7 @@ func TestListen(t *testing.T) {
 		_, err = local.Listen(t.Context(), path)
 		require.ErrorIs(t, err, nstance.Conflict)
 	})
-	t.Run("not in the place of something else", func(t *testing.T) {
+	t.Run("not in place of another file", func(t *testing.T) {
 		path := socket(t)
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
 		_, err := local.Listen(t.Context(), path)

@@ -17,8 +17,8 @@ import (
 	"github.com/nstance-go/nstance/provider/proxmox"
 )
 
-// A dying is a process that ends with its nth call: the cluster carries that one
-// out, and the answer does not arrive.
+// dying is a process that ends with its nth call: the cluster executes that one, and the
+// answer is lost.
 type dying struct {
 	b      *bench
 	p      *proxmox.Provider
@@ -46,8 +46,8 @@ func (b *bench) dying(calls int) *dying {
 	return d
 }
 
-// died reports whether the process has made its last call, once what it does is
-// over. over tells whether everything is done.
+// died reports whether the process has made its last call, once its effects are
+// complete. over reports completion.
 func (d *dying) died(over func() bool) (died bool) {
 	d.b.Helper()
 	d.b.eventually(func() bool {
@@ -62,8 +62,8 @@ func (d *dying) died(over func() bool) (died bool) {
 	return died
 }
 
-// TestCrash ends a process after each call of a create and of a delete. A fresh
-// one then makes exactly one machine, or leaves nothing behind.
+// TestCrash ends a process after each call of a create and of a delete. A new one then
+// creates exactly one machine, or leaves nothing behind.
 func TestCrash(t *testing.T) {
 	for name, o := range map[string]pve.Options{
 		"at once":      {},
@@ -111,7 +111,7 @@ func crashInCreate(b *bench, calls int, then string) bool {
 		return died
 	}
 	var m nstance.Machine
-	b.eventually(func() bool { // as a new leader does: look, and create what is not there
+	b.eventually(func() bool { // as a new leader does: read, and create if absent
 		if m, err = next.Get(b.Context(), s.ID); nstance.CodeOf(err) == nstance.NotFound {
 			m, err = next.Create(b.Context(), s)
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/nstance-go/nstance/provider/proxmox"
 )
 
-// TestErrors meets every row of the table, through the real client: as the
-// answer to a read, in the body or in the status line alone.
+// TestErrors checks every row of the table through the real client: as the answer to a
+// read, in the body or in the status line alone.
 func TestErrors(t *testing.T) {
 	b := newBench(t, nil)
 	id := b.spec().ID
@@ -32,7 +32,7 @@ func TestErrors(t *testing.T) {
 		require.ErrorContains(t, err, text)
 		if row.Status == 0 { // the exit status of a task
 			fresh := newBench(t, nil)
-			for range 8 { // a VMID that is taken is followed by the next
+			for range 8 { // a used VMID is followed by the next
 				fresh.cloud.FailTasks("qmclone", "clone failed: "+text)
 			}
 			_, err := fresh.p.Create(t.Context(), fresh.spec())

@@ -81,7 +81,7 @@ func TestSameVMIDInEveryProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, m.ProviderID, again.ProviderID)
 	require.Len(t, b.cloud.Machines(), 1)
-	moved := b.open(proxmox.Options{MinVMID: 500_000, MaxVMID: 600_000}) // another range makes no other machine
+	moved := b.open(proxmox.Options{MinVMID: 500_000, MaxVMID: 600_000}) // another range creates no other machine
 	again, err = moved.Create(t.Context(), s)
 	require.NoError(t, err)
 	require.Equal(t, m.ProviderID, again.ProviderID)
@@ -152,8 +152,8 @@ func TestReusedVMID(t *testing.T) {
 	require.Equal(t, "database", b.cloud.Config(vmidOf(t, m))["name"])
 }
 
-// TestForeignCopy: one of our machines is cloned by hand. The copy has
-// its notes and tags.
+// TestForeignCopy: one of our machines is cloned by hand. The copy has its notes and
+// tags.
 func TestForeignCopy(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.spec()
@@ -172,7 +172,7 @@ func TestForeignCopy(t *testing.T) {
 	require.Contains(t, b.cloud.Config(777)["name"], string(s.ID))
 }
 
-// TestChangedMarks: a machine that was renamed is not touched, and not gone.
+// TestChangedMarks: a renamed machine is not touched, and not gone.
 func TestChangedMarks(t *testing.T) {
 	for name, change := range map[string]map[string]string{
 		"name": {"name": "mine"}, "name and notes": {"name": "mine", "description": ""}, "name and tags": {"name": "mine", "tags": ""},
@@ -201,8 +201,7 @@ func TestMarkedTemplateIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "template 9000 carries marks")
 }
 
-// TestLostVisibility: Proxmox VE lists what the token may see, and says nothing
-// of the rest.
+// TestLostVisibility: Proxmox VE lists only the machines that the token may see.
 func TestLostVisibility(t *testing.T) {
 	acl := []pve.ACL{{Path: "/", Privileges: []string{"Sys.Audit"}}}
 	for name, more := range map[string][]pve.ACL{
@@ -270,7 +269,7 @@ func TestPlacement(t *testing.T) {
 	b.cloud.SetMaintenance("pve3", true)
 	counts := map[string]int{}
 
-	for range 6 { // a listing knows the memory of none of them yet
+	for range 6 { // no listing has their memory yet
 		s := b.spec()
 		s.Args = json.RawMessage(`{"template": 9000, "any_node": true, "memory": 2048}`)
 		m, err := b.p.Create(t.Context(), s)
@@ -295,7 +294,7 @@ func TestHighAvailabilityIsRefused(t *testing.T) {
 	b.gone(b.p, m)
 }
 
-// TestFailedClone: what a failed clone leaves is removed, and its cause is known.
+// TestFailedClone: the remains of a failed clone are deleted, and its cause is reported.
 func TestFailedClone(t *testing.T) {
 	for exit, code := range map[string]nstance.Code{
 		"clone failed: can't lock file '/run/lock/qemu-server/lock-9000.conf' - got timeout": nstance.Throttled,
@@ -310,12 +309,12 @@ func TestFailedClone(t *testing.T) {
 		require.ErrorContains(t, err, exit)
 		require.Empty(t, b.cloud.Machines())
 		require.Empty(t, b.cloud.Volumes())
-		b.create(s) // a repeat makes it
+		b.create(s) // a repeat creates it
 		b.running(b.p, s.ID)
 	}
 }
 
-func TestCloneThatFailsLate(t *testing.T) {
+func TestCloneFailsLate(t *testing.T) {
 	b := newBench(t, &pve.Options{FirstDisk: time.Second, Clone: 3500 * time.Millisecond})
 	b.cloud.FailTasks("qmclone", "clone failed: No space left on device")
 	s := b.spec()
@@ -332,8 +331,8 @@ func TestCloneThatFailsLate(t *testing.T) {
 	b.eventually(func() bool { return len(b.cloud.Volumes()) == 0 }, "image stays")
 }
 
-// TestStartThatFailsAndRuns: a start task may fail although the machine runs.
-func TestStartThatFailsAndRuns(t *testing.T) {
+// TestFailedStartOfRunningMachine: a start task may fail although the machine runs.
+func TestFailedStartOfRunningMachine(t *testing.T) {
 	b := newBench(t, nil)
 	b.cloud.FailTasks("qmstart", "start failed: got timeout", "start failed: got timeout")
 	m := b.create(b.spec())

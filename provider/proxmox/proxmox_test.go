@@ -22,7 +22,7 @@ import (
 	"github.com/nstance-go/nstance/provider/proxmox"
 )
 
-// A bench is a cluster on a real socket with a provider in front of it.
+// bench is a cluster on a real socket with a provider.
 type bench struct {
 	*testing.T
 	cloud  *pve.Cloud
@@ -85,7 +85,7 @@ func (b *bench) create(s nstance.MachineSpec) nstance.Machine {
 	return m
 }
 
-// running waits until Get says that the machine runs.
+// running waits until Get shows the machine running.
 func (b *bench) running(p *proxmox.Provider, id nstance.InstanceID) (m nstance.Machine) {
 	b.Helper()
 	b.status(p, id, nstance.StatusRunning)

@@ -15,17 +15,17 @@ import (
 	"github.com/nstance-go/nstance/provider/proxmox"
 )
 
-// TestHundredMachines: machines that are asked for at once take what the budget
-// lets through, 10 at once and the other 90 at 1 a second, and as long as one
-// alone: the list, the image, the clone, its end, and the start.
+// TestHundredMachines: simultaneous creates take as long as the budget, 10 at once and
+// the other 90 at 1 a second, plus one create: the list, the image, the clone, its end,
+// and the start.
 func TestHundredMachines(t *testing.T) {
 	alone, together := machinesTake(t, 1), machinesTake(t, 100)
 	t.Logf("1 machine took %s of virtual time, 100 machines %s", alone, together)
 	require.InDelta(t, (90*time.Second + alone).Seconds(), together.Seconds(), 2)
 }
 
-// machinesTake returns how long n machines take from the first request until all
-// of them run, with calls of 200 ms and clones of 2 s.
+// machinesTake returns the time until n machines run, with calls of 200 ms and clones of
+// 2 s.
 func machinesTake(t *testing.T, n int) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,11 +18,11 @@ import (
 	"github.com/nstance-go/nstance/provider/providertest"
 )
 
-// A role is what docs/providers/proxmox-acl.json gives at one path.
+// role is what docs/providers/proxmox-acl.json grants at one path.
 type role struct {
 	Path       string
 	Role       string
-	Privileges map[string]string // what each is for
+	Privileges map[string]string // use of each privilege
 }
 
 func roles(t *testing.T) (out []role) {
@@ -33,7 +33,7 @@ func roles(t *testing.T) (out []role) {
 	return out
 }
 
-// token has what the document gives, apart from one privilege.
+// token has the documented privileges, except one.
 func token(roles []role, without string) map[string]pve.Token {
 	var acl []pve.ACL
 	for _, r := range roles {
@@ -48,7 +48,7 @@ func token(roles []role, without string) map[string]pve.Token {
 	return map[string]pve.Token{"root@pam!test": {Secret: "secret", ACL: acl}}
 }
 
-// TestRights: what the document gives suffices, and each of it is needed.
+// TestRights: the documented privileges suffice, and each is needed.
 func TestRights(t *testing.T) {
 	all := roles(t)
 	t.Run("suffice", func(t *testing.T) {
@@ -72,8 +72,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// lifeOfMachine does with a machine what a server does, until the cluster
-// refuses something.
+// lifeOfMachine makes the calls of a machine's life, until the cluster refuses one.
 func (b *bench) lifeOfMachine() error {
 	s := b.spec()
 	s.Subnet = "vmbr0"
@@ -115,7 +114,7 @@ func (b *bench) lifeOfMachine() error {
 	return nil
 }
 
-// TestCommands: the commands in the document give exactly those rights.
+// TestCommands: the documented commands grant exactly those privileges.
 func TestCommands(t *testing.T) {
 	var s strings.Builder
 	fmt.Fprintln(&s, "```sh")

@@ -1,6 +1,6 @@
 package qemu
 
-// StartFailures are the texts by which messages of QEMU are told apart.
+// StartFailures are the texts that classify messages of QEMU.
 func StartFailures() (texts []string) {
 	for _, f := range startFailures {
 		texts = append(texts, f.text)

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// The test binary is also QEMU, as far as a provider sees it, and the relay.
+// The test binary is also QEMU, as a provider sees it, and the relay.
 func TestMain(m *testing.M) {
 	switch {
 	case slices.Contains(os.Args, "-nodefaults"):
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	case len(os.Args) == 2 && os.Args[1] == "own a machine":
 		ownMachine()
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // of the programs above: they are many
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // for the programs above: there are many
 	os.Exit(m.Run())
 }
 
@@ -40,8 +40,8 @@ func playRelay(address string) int {
 	return 0
 }
 
-// refusals are messages that QEMU ends with instead of starting a guest, by the
-// words that a guest's command line has for them.
+// refusals are messages that QEMU exits with instead of starting a guest, by words of a
+// guest's command line.
 var refusals = map[string]string{
 	"no-kernel":      "could not load kernel",
 	"no-memory":      "qemu_thread_create: Cannot allocate memory",
@@ -53,14 +53,14 @@ var refusals = map[string]string{
 	"no-access":      "Could not access KVM kernel module: Permission denied",
 }
 
-// A fakeQEMU answers its monitor as QEMU 7.2 does. The guest does what the
-// kernel's command line says.
+// fakeQEMU answers its monitor as QEMU 7.2 does. The guest follows the kernel's command
+// line.
 type fakeQEMU struct {
 	args    map[string]string
 	monitor net.Conn
 	ready   bool // capabilities are negotiated
 	status  string
-	moved   int // looks at the migration
+	moved   int // reads of the migration
 }
 
 func playQEMU(args []string) int {
@@ -111,7 +111,7 @@ func playQEMU(args []string) int {
 			}
 		}
 	}
-	select {} // QEMU does not mind that its monitor's client is gone
+	select {} // QEMU continues without a client at its monitor
 }
 
 func (q *fakeQEMU) say(format string, args ...any) { fmt.Fprintf(q.monitor, format+"\n", args...) }
@@ -205,8 +205,7 @@ func (q *fakeQEMU) printUserData() {
 	_ = cmd.Wait()
 }
 
-// ownMachine has a cloud and says which process its machine is, until it is
-// killed.
+// ownMachine runs a cloud and prints the process of its machine, until it is killed.
 func ownMachine() {
 	c, err := open(os.Getenv("TEST_DIR"))
 	if err == nil {

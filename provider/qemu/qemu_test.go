@@ -23,7 +23,7 @@ import (
 	"github.com/nstance-go/nstance/provider/qemu"
 )
 
-// soon is generous: it only bounds what must happen.
+// soon is a generous limit.
 const soon = 30 * time.Second
 
 var owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"}
@@ -72,7 +72,7 @@ func cloud(t *testing.T, change func(*qemu.Options)) *qemu.Cloud {
 	return c
 }
 
-// guest returns a spec whose guest behaves as words say.
+// guest returns a spec whose guest follows the words.
 func guest(words string) nstance.MachineSpec {
 	s := newSpec()
 	s.Args = json.RawMessage(`{"append": ` + strconv.Quote(words) + `}`)
@@ -101,8 +101,7 @@ func becomes(t *testing.T, c *qemu.Cloud, id nstance.InstanceID, want nstance.Ma
 	return m
 }
 
-// printed waits until the machine has printed text, and returns what follows it
-// in its line.
+// printed waits until the machine has printed text, and returns the rest of the line.
 func printed(ctx context.Context, c *qemu.Cloud, m nstance.Machine, text string) (string, error) {
 	for {
 		out, err := c.ConsoleOutput(ctx, m)
@@ -169,7 +168,7 @@ func TestLife(t *testing.T) {
 		_, err := c.ConsoleOutput(t.Context(), m)
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
-	t.Run("one that ignores its power button is ended after the grace", func(t *testing.T) {
+	t.Run("one that ignores its power button is killed after the grace", func(t *testing.T) {
 		c := cloud(t, func(o *qemu.Options) { o.Grace = provider.Duration(50 * time.Millisecond) })
 		m := create(t, c, guest("deaf"))
 		becomes(t, c, m.ID, nstance.StatusRunning)
@@ -218,7 +217,7 @@ func TestLife(t *testing.T) {
 		require.ErrorIs(t, c.Kill(t.Context(), m.ID), nstance.Conflict)
 		require.ErrorIs(t, c.Kill(t.Context(), newSpec().ID), nstance.NotFound)
 	})
-	t.Run("a machine ends with its owner, however that ends", func(t *testing.T) {
+	t.Run("a machine ends with its owner, in every way", func(t *testing.T) {
 		self, err := os.Executable()
 		require.NoError(t, err)
 		dir := t.TempDir()
@@ -352,7 +351,7 @@ func TestOptions(t *testing.T) {
 	} {
 		t.Run(field, func(t *testing.T) {
 			if _, err := exec.LookPath("qemu-img"); err != nil && strings.Contains(field, "images") {
-				field = "options.images" // the program is missing, which is said first
+				field = "options.images" // the missing program is reported first
 			}
 			o := options(t.TempDir())
 			change(o)
@@ -403,7 +402,7 @@ func TestKind(t *testing.T) {
 	})
 }
 
-// lines collects what machines print.
+// lines collects the output of machines.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -429,8 +428,8 @@ func TestConsole(t *testing.T) {
 	require.Equal(t, "a guest boots\n", copied.String())
 }
 
-// TestStartFailures: the messages of the test's QEMU use every row of the table,
-// each message one row, so that no row is without a test.
+// TestStartFailures: the messages of the test's QEMU cover every row of the table, one
+// row each.
 func TestStartFailures(t *testing.T) {
 	used := map[string]int{}
 	for _, message := range refusals {

@@ -30,7 +30,7 @@ func real(t *testing.T) func(*qemu.Options) {
 	return func(o *qemu.Options) {
 		o.Program, o.Relay = "", nil
 		o.Kernel, o.Initrd = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")
-		o.Grace = provider.Duration(bootLimit) // so that only a guest that powers itself off is gone in time
+		o.Grace = provider.Duration(bootLimit) // only a guest that powers itself off is gone in time
 	}
 }
 
@@ -72,7 +72,7 @@ func TestQEMUProvider(t *testing.T) {
 			Provider: cloud(t, func(o *qemu.Options) {
 				real(t)(o)
 				o.Images, o.Types = map[string]string{"disk": disk}, map[string]qemu.Type{"tiny": {Memory: 16}}
-				o.Grace = provider.Duration(50 * time.Millisecond) // nothing hears the power button
+				o.Grace = provider.Duration(50 * time.Millisecond) // no guest handles the power button
 			}),
 			Shape: func(s *nstance.MachineSpec) { s.Image, s.InstanceType = "disk", "tiny" },
 			Spot:  true, Wait: time.Minute, Types: []string{"tiny"},
@@ -137,7 +137,7 @@ echo "notice: $(cat /run/notice)"
 	}, bootLimit/2, 50*time.Millisecond, "the guest does not hear its power button")
 }
 
-// TestQEMUHibernate: a program in the guest goes on where it was, twice.
+// TestQEMUHibernate: a program in the guest continues, twice.
 func TestQEMUHibernate(t *testing.T) {
 	c := cloud(t, real(t))
 	s := newSpec()
@@ -160,7 +160,7 @@ func TestQEMUHibernate(t *testing.T) {
 	becomesWithin(t, c, m.ID, nstance.StatusRunning)
 }
 
-// TestQEMUStop: a machine that was stopped boots anew.
+// TestQEMUStop: a stopped machine boots again.
 func TestQEMUStop(t *testing.T) {
 	c := cloud(t, real(t))
 	s := newSpec()
@@ -177,8 +177,8 @@ func TestQEMUStop(t *testing.T) {
 	}, bootLimit, 50*time.Millisecond)
 }
 
-// TestQEMUAccel: whatever /dev/kvm is like here, machines run, and one that
-// powers itself off has stopped.
+// TestQEMUAccel: with or without /dev/kvm, machines run, and one that powers itself off
+// has stopped.
 func TestQEMUAccel(t *testing.T) {
 	c := cloud(t, func(o *qemu.Options) { real(t)(o); o.Accel = "" })
 	s := newSpec()
@@ -188,7 +188,7 @@ func TestQEMUAccel(t *testing.T) {
 	require.Equal(t, nstance.LossGuest, becomesWithin(t, c, m.ID, nstance.StatusStopped).Cause)
 }
 
-// becomesWithin is becomes for what a guest does.
+// becomesWithin is becomes with a limit for guests.
 func becomesWithin(t *testing.T, c *qemu.Cloud, id nstance.InstanceID, want nstance.MachineStatus) (m nstance.Machine) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -59,7 +59,7 @@ type promise struct {
 }
 
 var promises = []promise{
-	{"interruptible says what the cloud says", interruptible},
+	{"interruptible returns the cloud's answer", interruptible},
 	{"interruptible: an error is not a no", interruptibleError},
 	{"interruptible returns when the context ends", interruptibleEnds},
 	{"a notice is yielded as it appears", appears},
@@ -128,8 +128,8 @@ func stands(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.Equal(t, nstance.Reclaim, start(t, d).notice(t).Kind)
 }
 
-// once lets the detector read several times between the announcement and its
-// withdrawal: an error yielded in between proves that it did.
+// once lets the detector read several times between the announcement and its withdrawal:
+// an error yielded in between shows that it did.
 func once(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w := start(t, d)
 	deadline := soon()
@@ -194,7 +194,7 @@ func past(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.True(t, deadline.Equal(w.notice(t).Deadline))
 }
 
-// late makes sure that the watch has begun: its first notice proves it.
+// late ensures that the watch has started: by its first notice.
 func late(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w := start(t, d)
 	cloud.Reclaim("terminate", soon())
@@ -259,7 +259,7 @@ func leaves(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		for range d.Watch(t.Context()) { //nolint:errcheck // whatever comes first
+		for range d.Watch(t.Context()) { //nolint:errcheck // any first item
 			break
 		}
 	}()

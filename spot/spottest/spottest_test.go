@@ -17,7 +17,7 @@ import (
 	"github.com/nstance-go/nstance/spot/spottest"
 )
 
-// A defective detector breaks one promise.
+// defective is a detector that breaks one promise.
 type defective struct {
 	nstance.SpotDetector
 	alter func(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool
@@ -67,7 +67,7 @@ func invents(n nstance.Notice, err error, yield func(nstance.Notice, error) bool
 	return yield(n, err)
 }
 
-// An errorAsNo detector takes an error for a no.
+// errorAsNo is a detector that returns no after an error.
 type errorAsNo struct{ nstance.SpotDetector }
 
 func (s errorAsNo) Interruptible(ctx context.Context) (bool, error) {
@@ -119,7 +119,7 @@ func TestDefective(t *testing.T) {
 
 func TestServerEndsWithItsTest(t *testing.T) {
 	var url string
-	t.Run("while it lives", func(t *testing.T) {
+	t.Run("while the test runs", func(t *testing.T) {
 		url = spottest.NewServer(t, nil).URL
 		require.Equal(t, http.StatusOK, status(t, url))
 	})

@@ -13,7 +13,7 @@ import (
 
 const (
 	waitTimeout = 10 * time.Second       // generous, for a loaded machine
-	quietPeriod = 100 * time.Millisecond // in which nothing may happen
+	quietPeriod = 100 * time.Millisecond // without any notice
 )
 
 type item struct {
@@ -21,13 +21,13 @@ type item struct {
 	err    error
 }
 
-// A watcher runs one watch and keeps what it yields.
+// watcher runs one watch and keeps its items.
 type watcher struct {
 	items chan item // closed when the watch has ended
 }
 
-// start watches until the subtest ends, and fails the test if the watch goes on
-// after that.
+// start watches until the subtest ends, and fails the test if the watch continues after
+// that.
 func start(t *testing.T, d nstance.SpotDetector) *watcher {
 	t.Helper()
 	return startWith(t.Context(), t, d)
