@@ -2674,7 +2674,7 @@ type Market struct {
 	MaxPrice      string                 `protobuf:"bytes,2,opt,name=max_price,json=maxPrice,proto3" json:"max_price,omitempty"`                // of one instance, per hour, in the provider's currency; empty: the provider's default
 	Fallback      string                 `protobuf:"bytes,3,opt,name=fallback,proto3" json:"fallback,omitempty"`                                // on-demand, when spot has been sold out for fallback_after; empty: none
 	FallbackAfter *durationpb.Duration   `protobuf:"bytes,4,opt,name=fallback_after,json=fallbackAfter,proto3" json:"fallback_after,omitempty"` // absent: at once
-	ReturnAfter   *durationpb.Duration   `protobuf:"bytes,5,opt,name=return_after,json=returnAfter,proto3" json:"return_after,omitempty"`       // how long after a fallback a member goes back to spot; absent: 30 minutes
+	ReturnAfter   *durationpb.Duration   `protobuf:"bytes,5,opt,name=return_after,json=returnAfter,proto3" json:"return_after,omitempty"`       // how long after a fallback a member returns to spot; absent: 30 minutes
 	OnDemandBase  string                 `protobuf:"bytes,6,opt,name=on_demand_base,json=onDemandBase,proto3" json:"on_demand_base,omitempty"`  // members of a spot group that are on-demand in any case, a count or a percentage; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

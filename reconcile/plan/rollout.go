@@ -103,7 +103,7 @@ func (c *Census) rolloutCause(m *Member) nstance.Cause {
 		cause.Message = "the group's definition changed"
 	case c.outdated(m):
 	case m.Market == nstance.OnDemand:
-		cause.Message = "the group goes back to spot"
+		cause.Message = "the group returns to spot"
 	default:
 		cause.Message = "the group's on-demand base is incomplete"
 	}
