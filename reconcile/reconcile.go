@@ -28,6 +28,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/reconcile/wallclock"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // A Bootstrap renders what differs between the machines of one definition.
@@ -94,6 +95,10 @@ type Options struct {
 	// Dated is where the time comes from by which this process's clock is
 	// judged. Nil: the store, if it is one.
 	Dated storage.Dated
+
+	// Lease adjusts the lease of Lead; New does not look at it. Log and Marks are set
+	// where they are nil.
+	Lease *lease.Options
 
 	Log *slog.Logger // discarded
 }
