@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"time"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
 	"github.com/nstance-go/nstance/spot"
 )
@@ -35,4 +36,27 @@ func Example() {
 	// Output:
 	// reclaim terminate 2124-01-01T12:00:00Z
 	// aws/spot/terminate@2124-01-01T12:00:00Z
+}
+
+// A source that is read at intervals needs only a function that returns everything
+// that it announces now.
+func ExamplePoll() {
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	reads := 0
+	read := func(context.Context) ([]nstance.Notice, error) {
+		if reads++; reads > 2 {
+			return nil, nil // withdrawn
+		}
+		return []nstance.Notice{{Kind: nstance.Reclaim, Action: "poweroff", Source: "rack", EventID: "rack/17"}}, nil
+	}
+	for n, err := range spot.Poll(ctx, 10*time.Millisecond, read) {
+		fmt.Println(n.EventID, n.Action, "cancelled:", n.Cancelled, err)
+		if n.Cancelled {
+			return
+		}
+	}
+	// Output:
+	// rack/17 poweroff cancelled: false <nil>
+	// rack/17 poweroff cancelled: true <nil>
 }

@@ -43,7 +43,9 @@ func watch(ctx context.Context, o *Options, r *lastReads, sources ...source) ite
 		ctx, stop := context.WithCancel(ctx)
 		items := make(chan item)
 		var pollers sync.WaitGroup
-		defer o.Client.CloseIdleConnections()
+		if o.Client != nil {
+			defer o.Client.CloseIdleConnections()
+		}
 		defer pollers.Wait()
 		defer stop()
 		for _, s := range sources {

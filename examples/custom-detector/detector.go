@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/spot"
 )
 
 // A FileDetector reads what the rack controller of a data centre intends for
@@ -56,26 +57,13 @@ func (d *FileDetector) Interruptible(ctx context.Context) (bool, error) {
 
 // Watch yields the eviction as it appears, changes and goes.
 func (d *FileDetector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
-	return func(yield func(nstance.Notice, error) bool) {
-		ticks := time.NewTicker(d.Interval)
-		defer ticks.Stop()
-		var seen memory
-		for ctx.Err() == nil {
-			doc, err := d.read()
-			for _, n := range seen.update(doc, err, time.Now().UTC()) {
-				if !yield(n, nil) {
-					return
-				}
-			}
-			if seen.isNews(err) && !yield(nstance.Notice{}, err) {
-				return
-			}
-			select {
-			case <-ctx.Done():
-			case <-ticks.C:
-			}
+	return spot.Poll(ctx, d.Interval, func(context.Context) ([]nstance.Notice, error) {
+		doc, err := d.read()
+		if err != nil || doc.Eviction == nil {
+			return nil, err
 		}
-	}
+		return []nstance.Notice{notice(*doc.Eviction)}, nil
+	})
 }
 
 const maxFile = 64 << 10 // bytes
@@ -111,65 +99,6 @@ func (doc document) check() error {
 		return nstance.Errorf(nstance.Invalid, "eviction file: the eviction has no id or no action")
 	}
 	return nil
-}
-
-// A memory knows what has been told. It is apart from the loop because it is
-// the part with rules: no clock, no file.
-type memory struct {
-	standing *nstance.Notice
-	watching bool           // there has been a reading: what appears now is new
-	stale    nstance.Notice // ignored, its deadline was past when the watch began
-	trouble  string
-}
-
-// update returns what a reading adds to what has been told. A reading that
-// failed adds nothing and takes nothing back.
-func (m *memory) update(doc document, err error, now time.Time) (news []nstance.Notice) {
-	if err != nil {
-		return nil
-	}
-	var present *nstance.Notice
-	if doc.Eviction != nil {
-		present = m.believe(notice(*doc.Eviction), now)
-	}
-	old := m.standing
-	m.standing, m.watching = present, true
-	if present != nil && (old == nil || *old != *present) {
-		news = append(news, *present)
-	}
-	if old != nil && (present == nil || present.EventID != old.EventID) {
-		gone := *old
-		gone.Cancelled = true
-		news = append(news, gone)
-	}
-	return news
-}
-
-// believe returns n as it stands, or nil if it was left over when the watch began.
-func (m *memory) believe(n nstance.Notice, now time.Time) *nstance.Notice {
-	known := m.standing != nil && m.standing.EventID == n.EventID
-	switch {
-	case n == m.stale:
-		return nil
-	case known:
-		n.DetectedAt = m.standing.DetectedAt
-	case !m.watching && !n.Deadline.IsZero() && !n.Deadline.After(now):
-		m.stale = n
-		return nil
-	default:
-		n.DetectedAt = now
-	}
-	return &n
-}
-
-// isNews reports whether err differs from the trouble that lasts already.
-func (m *memory) isNews(err error) bool {
-	last := m.trouble
-	m.trouble = ""
-	if err != nil {
-		m.trouble = err.Error()
-	}
-	return m.trouble != "" && m.trouble != last
 }
 
 // notice has the controller's own ID in its identity, and nothing of when it

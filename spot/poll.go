@@ -1,0 +1,30 @@
+package spot
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Poll is the Watch of a SpotDetector whose source is read at intervals (0:
+// DefaultPollInterval). read returns everything that the source announces now, with
+// times by this machine's clock; Poll sets DetectedAt and yields what has changed: new
+// and changed notices, then withdrawn ones as Cancelled. After an error nothing is
+// withdrawn, each different error of an outage is yielded once, and the next read comes
+// within a second. A notice whose deadline was past at the first complete reading is
+// ignored, with an error that says so. Poll yields until ctx ends.
+func Poll(ctx context.Context, interval time.Duration, read func(ctx context.Context) ([]nstance.Notice, error)) iter.Seq2[nstance.Notice, error] {
+	return watch(ctx, &Options{PollInterval: cmp.Or(interval, DefaultPollInterval)}, &lastReads{}, polled(read))
+}
+
+// polled is a source that needs no clock but the machine's.
+type polled func(ctx context.Context) ([]nstance.Notice, error)
+
+func (f polled) read(ctx context.Context) (reading, error) {
+	found, err := f(ctx)
+	now := time.Now().UTC()
+	return reading{found: found, at: instant{local: now, cloud: now}}, err
+}
