@@ -2,23 +2,34 @@ package registration_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
 	"fmt"
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
 )
 
+// newRequest returns a certificate request (PKCS#10, DER) for a new key.
+func newRequest() ([]byte, error) {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, err
+	}
+	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+}
+
 func Example() {
 	ctx, now := context.Background(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	keys, err := registration.Bootstrap(ctx, newVault(), now)
+	memory := registration.NewMemory()
+	keys, err := registration.Bootstrap(ctx, memory, now)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	records := newStore()
-	registrar, err := registration.New(keys.Identity, keys.Nonces, records, &registration.Options{
+	registrar, err := registration.New(keys.Identity, keys.Nonces, memory, &registration.Options{
 		Cluster: "prod", Shard: "eu-1a", Now: func() time.Time { return now },
 		Alarm: func(e nstance.Event) { fmt.Println("alarm:", e.Reason) },
 	})
@@ -29,7 +40,7 @@ func Example() {
 
 	// The server writes an intent, and the nonce into the machine's user data.
 	const id = nstance.InstanceID("web06bgm7733st2576nx5jht4ecjw")
-	records.truth[id] = registration.Registration{ID: id, Kind: "web", Tenant: "default", Group: "web"}
+	memory.Put(registration.Registration{ID: id, Kind: "web", Tenant: "default", Group: "web"})
 	nonce, err := keys.Nonces.Mint("", registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: "prod", Shard: "eu-1a", Tenant: "default", Group: "web",
 		NotBefore: now, Expiry: now.Add(20 * time.Minute),
@@ -40,7 +51,7 @@ func Example() {
 	}
 
 	// The agent on it makes a key and registers; a repeat heals a lost reply.
-	csr, err := pki.NewCSR(pki.NewKey(), string(id))
+	csr, err := newRequest()
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -51,7 +62,7 @@ func Example() {
 	fmt.Println(err, first.Serial == again.Serial)
 
 	// Another party has seen the nonce.
-	csr, err = pki.NewCSR(pki.NewKey(), string(id))
+	csr, err = newRequest()
 	if err != nil {
 		fmt.Println(err)
 		return
