@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,41 +50,36 @@ var balancerPromises = []abilityPromise{
 	{"a context that has ended fails every call and is no answer", checkBalancerCancelled},
 }
 
-// runAbilities checks the abilities for which the subject has an input.
-func runAbilities(t *testing.T, newSubject func(t *testing.T) Subject) {
-	s := newSubject(t)
+// checkAbilities checks the abilities for which the subject has an input.
+func (r *suiteRun) checkAbilities(s Subject) {
+	can := provider.AbilitiesOf(s.Provider)
 	for _, a := range []struct {
 		name     string
-		wanted   bool
+		has      bool
+		ability  string
+		given    bool
+		input    string
 		promises []abilityPromise
 	}{
-		{"account", provider.AbilitiesOf(s.Provider).Account != nil, accountPromises},
-		{"images", s.Image != nstance.ImageQuery{}, imagePromises},
-		{"subnets", len(s.Subnets) > 0, subnetPromises},
-		{"types", len(s.Types) > 0, typePromises},
-		{"load balancers", s.Balancer.ID != "", balancerPromises},
+		{"account", can.Account != nil, "nstance.AccountNamer", can.Account != nil, "", accountPromises},
+		{"images", can.Images != nil, "nstance.ImageResolver", s.Image != nstance.ImageQuery{}, "Subject.Image", imagePromises},
+		{"subnets", can.Subnets != nil, "nstance.SubnetCounter", len(s.Subnets) > 0, "Subject.Subnets", subnetPromises},
+		{"types", can.Types != nil, "nstance.TypeLister", len(s.Types) > 0, "Subject.Types", typePromises},
+		{"load balancers", can.Balancers != nil, "nstance.Balancer", s.Balancer.ID != "", "Subject.Balancer", balancerPromises},
 	} {
-		if !a.wanted {
-			continue
-		}
-		for _, p := range a.promises {
-			t.Run(a.name+"/"+p.name, func(t *testing.T) {
-				b := newFixture(t, newSubject(t))
-				p.check(b, b.abilities(a.name))
-			})
+		switch name := "ability/" + a.name; {
+		case !a.has && !a.given:
+			r.skip(name, "the provider is no "+a.ability)
+		case !a.given:
+			r.skip(name, a.input+" is empty")
+		case !a.has:
+			r.check(name, func(b *fixture) { b.Fatalf("%s is set, but the provider is no %s", a.input, a.ability) })
+		default:
+			for _, p := range a.promises {
+				r.check(name+"/"+p.name, func(b *fixture) { p.check(b, b.can) })
+			}
 		}
 	}
-}
-
-// abilities requires the provider to have the named one.
-func (b *fixture) abilities(name string) provider.Abilities {
-	b.Helper()
-	can := provider.AbilitiesOf(b.Provider)
-	has := map[string]bool{
-		"account": can.Account != nil, "images": can.Images != nil, "subnets": can.Subnets != nil, "types": can.Types != nil, "load balancers": can.Balancers != nil,
-	}
-	require.True(b, has[name], "the subject has an input for an ability that the provider does not have")
-	return can
 }
 
 // endedContext returns a context that has ended.

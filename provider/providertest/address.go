@@ -2,7 +2,6 @@ package providertest
 
 import (
 	"context"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,17 +21,19 @@ var addressPromises = []struct {
 	{"a context that has ended fails every call and is no answer", checkAddressCancelled},
 }
 
-func runAddress(t *testing.T, newSubject func(t *testing.T) Subject) {
-	if newSubject(t).Address == "" {
-		return
-	}
-	for _, p := range addressPromises {
-		t.Run(p.name, func(t *testing.T) {
-			b := newFixture(t, newSubject(t))
-			mover, ok := b.Provider.(nstance.AddressMover)
-			require.True(t, ok, "Subject.Address is for providers that can move addresses")
-			p.check(b, mover)
-		})
+func (r *suiteRun) checkAddress(s Subject) {
+	_, isMover := s.Provider.(nstance.AddressMover)
+	switch {
+	case s.Address == "" && !isMover:
+		r.skip("address", "the provider is no nstance.AddressMover")
+	case s.Address == "":
+		r.skip("address", "Subject.Address is empty")
+	case !isMover:
+		r.check("address", func(b *fixture) { b.Fatal("Subject.Address is set, but the provider is no nstance.AddressMover") })
+	default:
+		for _, p := range addressPromises {
+			r.check("address/"+p.name, func(b *fixture) { p.check(b, b.mover) })
+		}
 	}
 }
 
@@ -56,8 +57,8 @@ func checkTakenAgain(b *fixture, mover nstance.AddressMover) {
 }
 
 func checkMoved(b *fixture, mover nstance.AddressMover) {
-	if b.Elsewhere == nil { // the test has only one machine
-		return
+	if b.Elsewhere == nil {
+		b.Skip("not checked: Subject.Elsewhere is nil")
 	}
 	for range 2 {
 		require.NoError(b, b.Elsewhere.TakeAddress(b.Context(), b.Address))
@@ -71,7 +72,7 @@ func checkMoved(b *fixture, mover nstance.AddressMover) {
 
 func checkNoAddress(b *fixture, mover nstance.AddressMover) {
 	if b.NoAddress == "" {
-		return
+		b.Skip("not checked: Subject.NoAddress is empty")
 	}
 	b.requireCode(nstance.NotFound, mover.TakeAddress(b.Context(), b.NoAddress))
 	held, err := mover.HoldsAddress(b.Context(), b.NoAddress)

@@ -7,11 +7,11 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/conformance"
 )
 
 // classified reports whether the provider gave err a code.
@@ -138,23 +138,20 @@ func checkBadID(b *fixture) {
 	require.Empty(b, b.waitListed(b.owner, 0))
 }
 
-func runMarket(t *testing.T, newSubject func(t *testing.T) Subject) {
-	if newSubject(t).Spot {
-		t.Run("spot is honoured and shown", func(t *testing.T) {
-			b := newFixture(t, newSubject(t))
+func (r *suiteRun) checkMarket(s Subject) {
+	if s.Spot {
+		r.check("market/spot is honoured and shown", func(b *fixture) {
 			b.market(nstance.Spot)
 			b.market(nstance.OnDemand)
 		})
 	} else {
-		t.Run("spot is refused, never ignored", func(t *testing.T) {
-			b := newFixture(t, newSubject(t))
+		r.skip("market/spot is honoured and shown", "Subject.Spot is false")
+		r.check("market/spot is refused, never ignored", func(b *fixture) {
 			b.market(nstance.OnDemand)
 			b.noMarket(nstance.Spot)
 		})
 	}
-	t.Run("an unknown market is refused", func(t *testing.T) {
-		newFixture(t, newSubject(t)).noMarket("lottery")
-	})
+	r.check("market/an unknown market is refused", func(b *fixture) { b.noMarket("lottery") })
 }
 
 func (b *fixture) market(want nstance.MarketType) {
@@ -182,40 +179,51 @@ func (b *fixture) requireField(name string, err error) {
 	require.Contains(b, e.Field, name, "Field of: %v", err)
 }
 
-func runArgs(t *testing.T, newSubject func(t *testing.T) Subject) {
+func (r *suiteRun) checkArgs(s Subject) {
 	bad := map[string]json.RawMessage{"no_such_argument": json.RawMessage(`{"no_such_argument": true}`)}
-	maps.Copy(bad, newSubject(t).BadArgs)
-	for name, args := range bad {
-		t.Run("an unacceptable "+name+" is refused by name", func(t *testing.T) {
-			b := newFixture(t, newSubject(t))
+	maps.Copy(bad, s.BadArgs)
+	for _, name := range slices.Sorted(maps.Keys(bad)) {
+		r.check("args/an unacceptable "+name+" is refused by name", func(b *fixture) {
 			s := b.spec()
-			s.Args = args
+			s.Args = bad[name]
 			_, err := b.Provider.Create(b.Context(), s)
 			b.requireCode(nstance.Invalid, err)
 			b.requireField(name, err)
-			require.Empty(t, b.waitListed(b.owner, 0))
+			require.Empty(b, b.waitListed(b.owner, 0))
 		})
 	}
-	t.Run("anything but one object is refused", func(t *testing.T) {
-		b := newFixture(t, newSubject(t))
+	if len(s.BadArgs) == 0 {
+		r.skip("args/of a wrong type are refused by name", "Subject.BadArgs is empty")
+	}
+	r.check("args/anything but one object is refused", func(b *fixture) {
 		for _, args := range []string{`[]`, `"x"`, `{`, `{} {}`} {
 			s := b.spec()
 			s.Args = json.RawMessage(args)
 			_, err := b.Provider.Create(b.Context(), s)
-			require.Error(t, err, "args %s", args)
+			require.Error(b, err, "args %s", args)
 			b.requireCode(nstance.Invalid, err)
 			b.requireField("args", err)
 		}
 	})
 }
 
+func (r *suiteRun) checkUserData(s Subject) {
+	const name = "user data/reaches the machine unchanged"
+	if s.UserData == nil {
+		r.skip(name, "Subject.UserData is nil")
+		return
+	}
+	r.check(name, checkUserData)
+}
+
 func checkUserData(b *fixture) {
 	s := b.spec()
 	s.UserData = []byte(`{"env": {"NSTANCE_SUITE": "ä 1"}}`)
 	m := b.create(s)
-	ctx, cancel := context.WithTimeout(b.Context(), b.Wait)
-	defer cancel()
-	got, err := b.UserData(ctx, m)
+	got, err := conformance.Call(b.Context(), b.calls, "Subject.UserData("+machineWords(m)+")", func(ctx context.Context) (string, error) {
+		data, err := b.UserData(ctx, m)
+		return string(data), err
+	})
 	require.NoError(b, err)
-	require.Equal(b, string(s.UserData), string(got))
+	require.Equal(b, string(s.UserData), got)
 }

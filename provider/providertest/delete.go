@@ -11,7 +11,7 @@ import (
 // deleteUntilNotFound deletes m until it is not found.
 func (b *fixture) deleteUntilNotFound(m nstance.Machine) {
 	b.Helper()
-	b.eventually("Delete never became NotFound", func(ctx context.Context) (bool, error) {
+	b.eventually("Delete must be repeatable until NotFound", func(ctx context.Context) (bool, error) {
 		err := b.Provider.Delete(ctx, m)
 		if nstance.CodeOf(err) == nstance.NotFound {
 			return true, nil

@@ -2,12 +2,18 @@
 // form: each promise of its comments is a named subtest. A provider's own test
 // is a few lines that call [Run] with a factory. Where the comments and this
 // suite differ, the suite is right.
+//
+// The first subtest, smoke, makes one machine, finds it, and deletes it. If it fails,
+// no other one is run. Every call has a limit of [Subject.Wait]: one that does not
+// return is a failure with its name. A run of a provider that does not answer ends
+// after little more than twice that. What is not checked is skipped, with the reason.
 package providertest
 
 import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/conformance"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/provider"
 )
 
 // A Subject is one cloud under test. The suite marks everything it makes with a
@@ -63,28 +71,50 @@ type Subject struct {
 	Balancer   nstance.LoadBalancer
 	NoBalancer string
 
-	// Wait bounds how long a cloud may take to show a new machine and to remove a
-	// deleted one. 10 seconds; use minutes for real clouds.
+	// Wait bounds each call, and how long a cloud may take to show a new machine and
+	// to remove a deleted one. 10 seconds; use minutes for real clouds.
 	Wait time.Duration
 }
+
+const defaultWait = 10 * time.Second
 
 // Run checks every promise against subjects that newSubject makes, one for each
 // subtest. Clean up with t.Cleanup.
 func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
+	s := newSubject(t)
+	require.NotNil(t, s.Provider, "Subject.Provider is nil: set it to the provider under test")
+	if s.Wait == 0 {
+		s.Wait = defaultWait
+	}
+	r := &suiteRun{T: t, Run: conformance.NewRun(s.Wait), newSubject: newSubject}
+	if !r.Smoke(t, func(t *testing.T, c *conformance.Calls) { checkSmoke(newFixture(t, c, newSubject(t))) }) {
+		return
+	}
 	for _, p := range promises {
-		t.Run(p.name, func(t *testing.T) {
-			p.check(newFixture(t, newSubject(t)))
-		})
+		r.check(p.name, p.check)
 	}
-	t.Run("market", func(t *testing.T) { runMarket(t, newSubject) })
-	t.Run("args", func(t *testing.T) { runArgs(t, newSubject) })
-	t.Run("address", func(t *testing.T) { runAddress(t, newSubject) })
-	t.Run("ability", func(t *testing.T) { runAbilities(t, newSubject) })
-	if s := newSubject(t); s.UserData != nil {
-		t.Run("user data/reaches the machine unchanged", func(t *testing.T) {
-			checkUserData(newFixture(t, newSubject(t)))
-		})
-	}
+	r.checkMarket(s)
+	r.checkArgs(s)
+	r.checkAddress(s)
+	r.checkAbilities(s)
+	r.checkUserData(s)
+}
+
+// A suiteRun is one call of Run.
+type suiteRun struct {
+	*testing.T
+	*conformance.Run
+	newSubject func(t *testing.T) Subject
+}
+
+// check runs a subtest with a subject of its own.
+func (r *suiteRun) check(name string, check func(*fixture)) {
+	r.Test(r.T, name, func(t *testing.T, c *conformance.Calls) { check(newFixture(t, c, r.newSubject(t))) })
+}
+
+// skip shows what this run does not check, and why.
+func (r *suiteRun) skip(name, reason string) {
+	r.T.Run(name, func(t *testing.T) { t.Skip("not checked: " + reason) })
 }
 
 // A promise is one sentence of the contract.
@@ -111,6 +141,7 @@ var promises = []promise{
 	{"list/filters by tenant, and without one yields every tenant", checkListTenant},
 	{"list/of nothing is empty and no error", checkListEmpty},
 	{"list/may be left early", checkListBreak},
+	{"list/its loop may call the provider", checkListCalls},
 	{"delete/repeated until not found, and the machine is gone", checkDelete},
 	{"delete/leaves other machines alone", checkDeleteOther},
 	{"delete/an unknown machine is not found", checkDeleteUnknown},
@@ -126,17 +157,24 @@ var promises = []promise{
 type fixture struct {
 	*testing.T
 	Subject
+	calls *conformance.Calls
+	can   provider.Abilities
+	mover nstance.AddressMover // nil if the provider is none
 	owner nstance.Owner
 }
 
-func newFixture(t *testing.T, s Subject) *fixture {
-	require.NotNil(t, s.Provider, "the subject needs a provider")
-	if s.Wait == 0 {
-		s.Wait = 10 * time.Second
-	}
-	b := &fixture{T: t, Subject: s, owner: nstance.Owner{
+func newFixture(t *testing.T, c *conformance.Calls, s Subject) *fixture {
+	b := &fixture{T: t, Subject: s, calls: c, owner: nstance.Owner{
 		Installation: strings.ToLower(rand.Text()), Cluster: "suite", Shard: "a", Tenant: "default",
 	}}
+	bounded := recorded{s.Provider, c}
+	b.Provider, b.can = bounded, recordAbilities(bounded)
+	if m, ok := s.Provider.(nstance.AddressMover); ok {
+		b.mover = recordedMover{bounded, m, "this machine"}
+	}
+	if s.Elsewhere != nil {
+		b.Elsewhere = recordedMover{bounded, s.Elsewhere, "the other machine"}
+	}
 	return b
 }
 
@@ -167,42 +205,44 @@ func (b *fixture) create(s nstance.MachineSpec) nstance.Machine {
 
 // remove deletes m until it is not found, whether or not the test failed.
 func (b *fixture) remove(m nstance.Machine) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), b.Wait)
-	defer cancel()
-	err := poll(ctx, func() (bool, error) {
-		err := b.Provider.Delete(ctx, m)
-		return nstance.CodeOf(err) == nstance.NotFound, nil
-	})
-	if err != nil {
-		b.Errorf("machine %s could not be deleted within %s: its Delete never became NotFound", m.ID, b.Wait)
+	if why := b.poll(context.WithoutCancel(b.Context()), func(ctx context.Context) (bool, error) {
+		return nstance.CodeOf(b.Provider.Delete(ctx, m)) == nstance.NotFound, nil
+	}); why != "" {
+		b.Errorf("machine %s could not be deleted: %s", m.ID, why)
 	}
 }
 
 // eventually waits until try is true. An error ends the test.
 func (b *fixture) eventually(what string, try func(ctx context.Context) (bool, error)) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), b.Wait)
-	defer cancel()
-	err := poll(ctx, func() (bool, error) { return try(ctx) })
-	require.NoError(b, err, what)
+	if why := b.poll(b.Context(), try); why != "" {
+		require.FailNow(b, what, "%s", why)
+	}
 }
 
-// poll calls try until it is true, fails, or ctx ends.
-func poll(ctx context.Context, try func() (bool, error)) error {
+// poll calls try until it is true, fails, or the wait is over. It returns in words why
+// it was in vain.
+func (b *fixture) poll(ctx context.Context, try func(context.Context) (bool, error)) string {
+	limit, began := b.calls.Run().Limit(), time.Now()
 	for attempt := 1; ; attempt++ {
-		if done, err := try(); done || err != nil {
-			return err
+		if done, err := try(ctx); err != nil {
+			return err.Error()
+		} else if done {
+			return ""
 		}
-		if !sleep.For(ctx, sleep.Backoff(attempt, 2*time.Millisecond, time.Second)) {
-			return ctx.Err()
+		left := limit - time.Since(began)
+		if left <= 0 {
+			b.calls.Run().Waste(limit)
+			return fmt.Sprintf("after %s: %s", limit, b.calls.Last())
 		}
+		sleep.For(ctx, min(left, sleep.Backoff(attempt, 2*time.Millisecond, time.Second)))
 	}
 }
 
 // waitKnown waits until Get finds the machine, and returns it.
 func (b *fixture) waitKnown(id nstance.InstanceID) (m nstance.Machine) {
 	b.Helper()
-	b.eventually("Get never found the machine", func(ctx context.Context) (_ bool, err error) {
+	b.eventually("Get must find the machine "+string(id), func(ctx context.Context) (_ bool, err error) {
 		m, err = b.Provider.Get(ctx, id)
 		if nstance.CodeOf(err) == nstance.NotFound {
 			return false, nil
@@ -215,7 +255,7 @@ func (b *fixture) waitKnown(id nstance.InstanceID) (m nstance.Machine) {
 // waitListed waits until List of owner yields at least n machines, and returns them.
 func (b *fixture) waitListed(owner nstance.Owner, n int) (out []nstance.Machine) {
 	b.Helper()
-	b.eventually("List never showed them all", func(ctx context.Context) (_ bool, err error) {
+	b.eventually(fmt.Sprintf("List must show %d machines", n), func(ctx context.Context) (_ bool, err error) {
 		out, err = collect(ctx, b.Provider, owner)
 		return len(out) >= n, err
 	})

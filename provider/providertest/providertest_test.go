@@ -7,6 +7,7 @@ import (
 	"iter"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -239,6 +240,21 @@ var defects = map[string]defect{
 				for m, err := range c.List(ctx, o) {
 					yield(m, err)
 				}
+			}
+		}
+	}},
+	"holds its lock while it lists": {"list/its loop may call the provider", func(p *parts, c *simcloud.Cloud) {
+		lock := make(chan struct{}, 1)
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			lock <- struct{}{}
+			defer func() { <-lock }()
+			return c.Get(ctx, id)
+		}
+		p.list = func(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
+			return func(yield func(nstance.Machine, error) bool) {
+				lock <- struct{}{}
+				defer func() { <-lock }()
+				c.List(ctx, o)(yield)
 			}
 		}
 	}},
@@ -479,7 +495,7 @@ func TestSubject(t *testing.T) {
 		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: c.TakeAddress, holds: c.HoldsAddress,
 			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c}
 		wait := time.Duration(0) // the default
-		if d, ok := defects[os.Getenv(defectVariable)]; ok {
+		if d, ok := findDefect(os.Getenv(defectVariable)); ok {
 			d.infect(p, c)
 			wait = 200 * time.Millisecond // it fails anyway: no need to wait
 		}
@@ -495,19 +511,188 @@ func TestSubject(t *testing.T) {
 	})
 }
 
-// TestDefects: a provider that breaks one promise fails the subtest of that promise.
-func TestDefects(t *testing.T) {
+func findDefect(name string) (defect, bool) {
+	if d, ok := defects[name]; ok {
+		return d, true
+	}
+	if d, ok := smokeDefects[name]; ok {
+		return d.defect, true
+	}
+	d, ok := hangs[name]
+	return d, ok
+}
+
+// runDefect runs the suite against the named defect, which must fail, and returns what
+// it prints.
+func runDefect(t *testing.T, name, subtests string) string {
+	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^TestSubject$"+subtests)
+	cmd.Env = append(os.Environ(), defectVariable+"="+name)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, ctx.Err(), "the run took too long:\n%s", out)
+	require.Error(t, err, "the suite let it pass:\n%s", out)
+	return string(out)
+}
+
+// TestDefects: a provider that breaks one promise fails the subtest of that promise.
+func TestDefects(t *testing.T) {
 	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
-			top, _, _ := strings.Cut(d.failing, "/") // create, get, list and the like: the rest need not run
-			cmd := exec.CommandContext(t.Context(), self, "-test.v", "-test.run", "^TestSubject$/^"+strings.ReplaceAll(top, " ", "_"))
-			cmd.Env = append(os.Environ(), defectVariable+"="+name)
-			out, err := cmd.CombinedOutput()
-			require.Error(t, err, "the suite let it pass:\n%s", out)
-			require.Contains(t, string(out), "--- FAIL: TestSubject/"+strings.ReplaceAll(d.failing, " ", "_")+" ")
+			subtest := strings.ReplaceAll(d.failing, " ", "_")
+			out := runDefect(t, name, "/^"+strings.ReplaceAll(regexp.QuoteMeta(subtest), "/", "$/^")+"$")
+			require.Contains(t, out, "--- FAIL: TestSubject/"+subtest+" ")
+			require.Contains(t, out, "the last calls, the failed one at the end:")
 		})
+	}
+}
+
+// A smokeDefect shows in the smoke test, with this in its message.
+type smokeDefect struct {
+	defect
+	message string
+}
+
+func smoking(message string, infect func(*parts, *simcloud.Cloud)) smokeDefect {
+	return smokeDefect{defect{"smoke", infect}, message}
+}
+
+// hang returns after its test, whatever its context says.
+func hang() { select {} }
+
+var smokeDefects = map[string]smokeDefect{
+	"creates nothing": smoking(` answered no machine: its ID must be tst`, func(p *parts, _ *simcloud.Cloud) {
+		p.create = func(context.Context, nstance.MachineSpec) (nstance.Machine, error) { return nstance.Machine{}, nil }
+	}),
+	"refuses every create": smoking(`answered internal (sorry): no error was due`, func(p *parts, _ *simcloud.Cloud) {
+		p.create = func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
+			return nstance.Machine{}, errors.New("sorry")
+		}
+	}),
+	"finds nothing": smoking(`; the machine was due`, func(p *parts, _ *simcloud.Cloud) {
+		p.get = func(_ context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			return nstance.Machine{}, nstance.Errorf(nstance.NotFound, "no machine %s", id)
+		}
+	}),
+	"lists nothing": smoking(` answered 0 entries `, func(p *parts, c *simcloud.Cloud) {
+		p.list = listing(c, func(nstance.Owner, func(nstance.Machine)) {})
+	}),
+	"accepts every delete and does nothing": smoking(` times, Get still finds it: Get(tst`, func(p *parts, _ *simcloud.Cloud) {
+		p.delete = func(context.Context, nstance.Machine) error { return nil }
+	}),
+	"takes delete for done": smoking(`, Get still finds it: Get(tst`, func(p *parts, _ *simcloud.Cloud) {
+		p.delete = func(context.Context, nstance.Machine) error { return nstance.Errorf(nstance.NotFound, "gone") }
+	}),
+	"never says not found": smoking(`; NotFound was due once the machine is gone`, func(p *parts, c *simcloud.Cloud) {
+		p.delete = func(ctx context.Context, m nstance.Machine) error { _ = c.Delete(ctx, m); return nil }
+	}),
+	"panics": smoking(`panics: out of machines`, func(p *parts, _ *simcloud.Cloud) {
+		p.create = func(context.Context, nstance.MachineSpec) (nstance.Machine, error) { panic("out of machines") }
+	}),
+	"hangs in Create": smoking(`Create(web tst`, func(p *parts, _ *simcloud.Cloud) {
+		p.create = func(context.Context, nstance.MachineSpec) (m nstance.Machine, err error) { hang(); return m, err }
+	}),
+	"hangs in Get": smoking(` hangs: it has not returned after`, func(p *parts, _ *simcloud.Cloud) {
+		p.get = func(context.Context, nstance.InstanceID) (m nstance.Machine, err error) { hang(); return m, err }
+	}),
+	"waits in Get for its context": smoking(` gave no answer within `, func(p *parts, _ *simcloud.Cloud) {
+		p.get = func(ctx context.Context, _ nstance.InstanceID) (nstance.Machine, error) {
+			<-ctx.Done()
+			return nstance.Machine{}, ctx.Err()
+		}
+	}),
+	"hangs in List": smoking(` hangs: its sequence has not ended within`, func(p *parts, _ *simcloud.Cloud) {
+		p.list = func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error] {
+			return func(func(nstance.Machine, error) bool) { hang() }
+		}
+	}),
+	"lists without end": smoking(` does not end: it has yielded 100000 entries`, func(p *parts, c *simcloud.Cloud) {
+		p.list = func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error] {
+			return func(yield func(nstance.Machine, error) bool) {
+				for yield(nstance.Machine{}, nil) { //nolint:revive // the defect
+				}
+			}
+		}
+	}),
+	"hangs in Delete": smoking(` hangs: it has not returned after`, func(p *parts, _ *simcloud.Cloud) {
+		p.delete = func(context.Context, nstance.Machine) error { hang(); return nil }
+	}),
+}
+
+// TestSmokeDefects: a provider that cannot do the least fails the smoke test, in words,
+// and no other subtest runs.
+func TestSmokeDefects(t *testing.T) {
+	for name, d := range smokeDefects {
+		t.Run(name, func(t *testing.T) {
+			out := runDefect(t, name, "")
+			require.Contains(t, out, "--- FAIL: TestSubject/smoke ")
+			require.Contains(t, out, d.message)
+			require.Contains(t, out, "no other subtest was run")
+			require.Equal(t, 1, strings.Count(out, "=== RUN   TestSubject/"), out)
+		})
+	}
+}
+
+// hangs are providers that pass the smoke test and hang later, in many subtests.
+var hangs = map[string]defect{
+	"hangs in Delete of a foreign handle": {"delete/with another ID is a conflict and touches nothing", func(p *parts, c *simcloud.Cloud) {
+		p.delete = func(ctx context.Context, m nstance.Machine) error {
+			err := c.Delete(ctx, m)
+			if errors.Is(err, nstance.Conflict) {
+				hang()
+			}
+			return err
+		}
+	}},
+	"hangs in Get of an unknown machine": {"get/an unknown machine is not found", func(p *parts, c *simcloud.Cloud) {
+		deleted := false
+		p.delete = func(ctx context.Context, m nstance.Machine) error { deleted = true; return c.Delete(ctx, m) }
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			m, err := c.Get(ctx, id)
+			if errors.Is(err, nstance.NotFound) && !deleted {
+				hang()
+			}
+			return m, err
+		}
+	}},
+}
+
+// TestHangs: the whole run ends, and says which subtests it left out.
+func TestHangs(t *testing.T) {
+	for name, d := range hangs {
+		t.Run(name, func(t *testing.T) {
+			out := runDefect(t, name, "")
+			require.Contains(t, out, "--- PASS: TestSubject/smoke ")
+			require.Contains(t, out, "--- FAIL: TestSubject/"+strings.ReplaceAll(d.failing, " ", "_")+" ")
+			require.Contains(t, out, " hangs: it has not returned after 200ms")
+			require.Contains(t, out, "in vain; repair them first")
+		})
+	}
+}
+
+// TestSkips: what is not checked is skipped with the reason.
+func TestSkips(t *testing.T) {
+	if os.Getenv(defectVariable) == "no input" {
+		providertest.Run(t, func(t *testing.T) providertest.Subject {
+			c := simcloud.New(nil)
+			t.Cleanup(c.Close)
+			return providertest.Subject{Provider: struct{ nstance.Provider }{c}, Spot: true}
+		})
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", "^TestSkips$/^(smoke|args|address|ability|user_data)$")
+	cmd.Env = append(os.Environ(), defectVariable+"=no input")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	for _, reason := range []string{
+		"Subject.BadArgs is empty", "Subject.UserData is nil", "the provider is no nstance.AddressMover", "the provider is no nstance.AccountNamer",
+		"the provider is no nstance.ImageResolver", "the provider is no nstance.SubnetCounter", "the provider is no nstance.TypeLister",
+		"the provider is no nstance.Balancer",
+	} {
+		require.Contains(t, string(out), "not checked: "+reason)
 	}
 }
 

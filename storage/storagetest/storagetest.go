@@ -1,5 +1,9 @@
 // Package storagetest checks that a storage.Store keeps its promises, one
 // subtest for each, and injects faults into stores for the tests of their users.
+//
+// The first subtest, smoke, writes one object, reads, replaces, lists and deletes it.
+// If it fails, no other one is run. A call that does not return within 10 seconds is a
+// failure with its name. After 20 seconds of such waits the rest is skipped.
 package storagetest
 
 import (
@@ -10,20 +14,30 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/conformance"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // A Factory returns a store without objects for one subtest.
 type Factory func(t *testing.T) storage.Store
 
+const callLimit = 10 * time.Second
+
 // Run checks every promise of storage.Store.
-func Run(t *testing.T, open Factory) {
-	for _, c := range checks {
-		t.Run(c.name, func(t *testing.T) { c.run(t, open(t)) })
+func Run(t *testing.T, open Factory) { runWithin(t, open, callLimit) }
+
+func runWithin(t *testing.T, open Factory, limit time.Duration) {
+	r := conformance.NewRun(limit)
+	if !r.Smoke(t, func(t *testing.T, c *conformance.Calls) { smoke(t, c, recorded{open(t), c}) }) {
+		return
+	}
+	for _, check := range checks {
+		r.Test(t, check.name, func(t *testing.T, c *conformance.Calls) { check.run(t, recorded{open(t), c}) })
 	}
 }
 
@@ -165,12 +179,16 @@ func getAgain(ctx context.Context, s storage.Store) (obj storage.Object, err err
 }
 
 func matchCounter(t *testing.T, s storage.Store) {
-	const writers, each = 8, 5
+	const writers, each, maxAttempts = 8, 5, 10_000
 	put(t, s, key, "0")
 	var wg sync.WaitGroup
 	for range writers {
 		wg.Go(func() {
-			for done := 0; done < each; {
+			for done, attempts := 0, 0; done < each; attempts++ {
+				if attempts == maxAttempts {
+					t.Errorf("PutIfMatch(%q) of one of %d writers succeeded only %d times of %d: one of them must win", key, writers, done, attempts)
+					return
+				}
 				obj, err := getAgain(t.Context(), s)
 				if err != nil {
 					t.Error(err)

@@ -6,7 +6,9 @@ import (
 	"iter"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,25 +32,138 @@ var broken = map[string]struct {
 	"shared_data":     {func() storage.Store { return &shared{Memory: storage.NewMemory()} }, "data_is_copied"},
 }
 
+// Each of these stores cannot do the least: the smoke test must fail with this message.
+var smoking = map[string]struct {
+	store   storage.Store
+	message string
+}{
+	"writes nothing":           {replaced{op: "PutIfAbsent"}, `PutIfAbsent("instance/z1/default/web/a.json", 3 bytes) answered : a version was due`},
+	"finds nothing":            {replaced{op: "Get"}, `answered no object: what was written, with its key and version`},
+	"replaces nothing":         {replaced{op: "PutIfMatch"}, ` answered : a new version was due`},
+	"lists nothing":            {replaced{op: "List"}, `List(prefix "", after "") answered 0 entries: one entry was due`},
+	"deletes nothing":          {replaced{op: "DeleteIfMatch"}, `: NotFound after the deletion was due`},
+	"hangs in put-if-absent":   {replaced{op: "PutIfAbsent", hang: true}, `PutIfAbsent("instance/z1/default/web/a.json", 3 bytes) hangs: it has not returned`},
+	"hangs in get":             {replaced{op: "Get", hang: true}, `Get("instance/z1/default/web/a.json") hangs: it has not returned`},
+	"hangs in put-if-match":    {replaced{op: "PutIfMatch", hang: true}, `) hangs: it has not returned`},
+	"hangs in list":            {replaced{op: "List", hang: true}, `List(prefix "", after "") hangs: its sequence has not ended`},
+	"hangs in delete-if-match": {replaced{op: "DeleteIfMatch", hang: true}, `) hangs: it has not returned`},
+}
+
+// replaced is a store with one call that answers nothing, or hangs.
+type replaced struct {
+	storage.Store
+	op   string
+	hang bool
+}
+
+func (s replaced) broken(op string) bool {
+	if s.op == op && s.hang {
+		select {}
+	}
+	return s.op == op
+}
+
+func (s replaced) Get(ctx context.Context, key string) (storage.Object, error) {
+	if s.broken("Get") {
+		return storage.Object{}, nil
+	}
+	return s.Store.Get(ctx, key)
+}
+
+func (s replaced) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	if s.broken("PutIfAbsent") {
+		return "", nil
+	}
+	return s.Store.PutIfAbsent(ctx, key, data)
+}
+
+func (s replaced) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	if s.broken("PutIfMatch") {
+		return "", nil
+	}
+	return s.Store.PutIfMatch(ctx, key, data, v)
+}
+
+func (s replaced) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
+	if s.broken("DeleteIfMatch") {
+		return nil
+	}
+	return s.Store.DeleteIfMatch(ctx, key, v)
+}
+
+func (s replaced) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
+	return func(yield func(storage.Entry, error) bool) {
+		if !s.broken("List") {
+			s.Store.List(ctx, prefix, after)(yield)
+		}
+	}
+}
+
+// hangsOnConflict hangs in many subtests, and not in the smoke test.
+type hangsOnConflict struct{ *storage.Memory }
+
+func (s hangsOnConflict) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	v, err := s.Memory.PutIfAbsent(ctx, key, data)
+	if err != nil {
+		select {}
+	}
+	return v, err
+}
+
 const brokenEnv = "STORAGETEST_BROKEN"
 
 // TestBrokenStore is run in child processes by TestSuiteCatches; alone it does nothing.
 func TestBrokenStore(t *testing.T) {
-	if b, ok := broken[os.Getenv(brokenEnv)]; ok {
+	name := os.Getenv(brokenEnv)
+	if b, ok := broken[name]; ok {
 		storagetest.Run(t, func(*testing.T) storage.Store { return b.store() })
 	}
+	const limit = 200 * time.Millisecond
+	if b, ok := smoking[name]; ok {
+		s := b.store.(replaced)
+		s.Store = storage.NewMemory()
+		storagetest.RunWithin(t, func(*testing.T) storage.Store { return s }, limit)
+	}
+	if name == "hangs on conflict" {
+		storagetest.RunWithin(t, func(*testing.T) storage.Store { return hangsOnConflict{storage.NewMemory()} }, limit)
+	}
+}
+
+// runBroken runs the suite against the named store, which must fail, and returns what
+// it prints.
+func runBroken(t *testing.T, name, subtests string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	child := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.run=^TestBrokenStore$"+subtests)
+	child.Env = append(os.Environ(), brokenEnv+"="+name, "GORACE=atexit_sleep_ms=0")
+	out, err := child.CombinedOutput()
+	require.NoError(t, ctx.Err(), "the run took too long: %s", out)
+	require.Error(t, err, "the suite accepts a store that %s", name)
+	return string(out)
 }
 
 func TestSuiteCatches(t *testing.T) {
 	for name, b := range broken {
 		t.Run(name, func(t *testing.T) {
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestBrokenStore$/^"+b.subtest+"$")
-			child.Env = append(os.Environ(), brokenEnv+"="+name, "GORACE=atexit_sleep_ms=0")
-			out, err := child.CombinedOutput()
-			require.Error(t, err, "the suite accepts a store that %s", name)
-			require.Contains(t, string(out), "--- FAIL: TestBrokenStore/"+b.subtest)
+			require.Contains(t, runBroken(t, name, "/^"+b.subtest+"$"), "--- FAIL: TestBrokenStore/"+b.subtest)
 		})
 	}
+	for name, b := range smoking {
+		t.Run(name, func(t *testing.T) {
+			out := runBroken(t, name, "")
+			require.Contains(t, out, "--- FAIL: TestBrokenStore/smoke ")
+			require.Contains(t, out, b.message)
+			require.Equal(t, 1, strings.Count(out, "=== RUN   TestBrokenStore/"), out)
+		})
+	}
+	t.Run("hangs on conflict", func(t *testing.T) {
+		out := runBroken(t, "hangs on conflict", "")
+		require.Contains(t, out, "--- PASS: TestBrokenStore/smoke ")
+		require.Contains(t, out, "--- FAIL: TestBrokenStore/put-if-absent_writes_once ")
+		require.Contains(t, out, ") hangs: it has not returned after 200ms")
+		require.Contains(t, out, "in vain; repair them first")
+	})
 }
 
 type overwrites struct{ *storage.Memory }
