@@ -47,6 +47,7 @@ var floors = []struct {
 	{".", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "the language is standard library only"},
 	{"./internal/clip", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/sleep", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
+	{"./internal/conformance", nil, append([]string{"google.golang.org/", "github.com/stretchr/"}, heavy...), "what suites share knows no seam"},
 	{"./internal/templates", nil, []string{"github.com/", "google.golang.org/"}, "reading templates is standard library only"},
 	{"./confighash", []string{"internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a hash depends on nothing but its input"},
 	{"./spot", nil, append([]string{"google.golang.org/"}, heavy...), "detection is plain HTTP; it links into small agents"},

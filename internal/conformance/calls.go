@@ -19,6 +19,7 @@ const (
 	maxAnswerBytes = 300
 	maxKeptCalls   = 8
 	maxYields      = 100_000
+	contextGrace   = time.Second // for a call whose context has ended
 )
 
 // None is the answer of a call that returns only an error.
@@ -99,7 +100,7 @@ func (c *Calls) logIfFailed() {
 	for _, a := range c.recent {
 		b.WriteString("\n\t" + a.String())
 	}
-	c.t.Logf("the last calls, the failed one at the end:%s", b.String())
+	c.t.Logf("the calls before the failure:%s", b.String())
 }
 
 type answer[T any] struct {
@@ -125,7 +126,7 @@ func Call[T any](ctx context.Context, c *Calls, name string, do func(context.Con
 		defer recovered(name, &a.err)
 		a.value, a.err = do(bounded)
 	}()
-	timeout := time.NewTimer(limit + limit/10)
+	timeout := time.NewTimer(limit + contextGrace)
 	defer timeout.Stop()
 	var a answer[T]
 	select {

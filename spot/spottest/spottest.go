@@ -5,6 +5,11 @@
 // Server is a Cloud that speaks the metadata protocols of aws, gcp and azure on a
 // real socket. A detector with another protocol brings a small Cloud of its own;
 // examples/custom-detector shows one.
+//
+// The first subtest, smoke, asks Interruptible and watches until one announcement
+// arrives. If it fails, no other one is run. A wait for a call or for a notice ends
+// after 10 seconds with a failure that names it. After 20 seconds of such waits the
+// rest is skipped.
 package spottest
 
 import (
@@ -15,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/conformance"
 )
 
 // A Cloud controls what a detector reads. Its methods are called by one goroutine
@@ -42,20 +48,31 @@ type Cloud interface {
 // capacity, nothing announced. The detector should poll about every 10 ms.
 type Factory func(t *testing.T) (nstance.SpotDetector, Cloud)
 
+const waitLimit = 10 * time.Second // generous, for a loaded machine
+
 // Run checks the detectors that factory makes against every promise of
 // nstance.SpotDetector.
-func Run(t *testing.T, factory Factory) {
-	for _, p := range promises {
-		t.Run(p.name, func(t *testing.T) {
+func Run(t *testing.T, factory Factory) { runWithin(t, factory, waitLimit) }
+
+func runWithin(t *testing.T, factory Factory, limit time.Duration) {
+	r := conformance.NewRun(limit)
+	with := func(check func(*testing.T, recorded, Cloud)) func(*testing.T, *conformance.Calls) {
+		return func(t *testing.T, c *conformance.Calls) {
 			d, cloud := factory(t)
-			p.check(t, d, cloud)
-		})
+			check(t, recorded{d, c}, recordedCloud{cloud, c})
+		}
+	}
+	if !r.Smoke(t, with(smoke)) {
+		return
+	}
+	for _, p := range promises {
+		r.Test(t, p.name, with(p.check))
 	}
 }
 
 type promise struct {
 	name  string
-	check func(*testing.T, nstance.SpotDetector, Cloud)
+	check func(*testing.T, recorded, Cloud)
 }
 
 var promises = []promise{
@@ -78,7 +95,19 @@ var promises = []promise{
 	{"several watches see the same", several},
 }
 
-func interruptible(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+// smoke is the least that a detector does.
+func smoke(t *testing.T, d recorded, cloud Cloud) {
+	if yes, err := d.Interruptible(t.Context()); err != nil || !yes {
+		t.Fatalf("%s: true was due", d.calls.Last())
+	}
+	w := start(t, d)
+	cloud.Reclaim("terminate", soon())
+	if n := w.notice(t); n.Kind != nstance.Reclaim || n.Cancelled {
+		t.Fatalf("%s: a notice of kind %s that is not cancelled was due", d.calls.Last(), nstance.Reclaim)
+	}
+}
+
+func interruptible(t *testing.T, d recorded, cloud Cloud) {
 	for _, want := range []bool{true, false, true} {
 		cloud.SetSpot(want)
 		got, err := d.Interruptible(t.Context())
@@ -87,7 +116,7 @@ func interruptible(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	}
 }
 
-func interruptibleError(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func interruptibleError(t *testing.T, d recorded, cloud Cloud) {
 	cloud.Break()
 	_, err := d.Interruptible(t.Context())
 	require.Error(t, err)
@@ -98,14 +127,14 @@ func interruptibleError(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.True(t, got)
 }
 
-func interruptibleEnds(t *testing.T, d nstance.SpotDetector, _ Cloud) {
+func interruptibleEnds(t *testing.T, d recorded, _ Cloud) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := d.Interruptible(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func appears(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func appears(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	before := time.Now().Add(-time.Second) // a detector may keep whole seconds
 	deadline := soon()
@@ -123,14 +152,14 @@ func appears(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	}
 }
 
-func stands(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func stands(t *testing.T, d recorded, cloud Cloud) {
 	cloud.Reclaim("terminate", soon())
 	require.Equal(t, nstance.Reclaim, start(t, d).notice(t).Kind)
 }
 
 // once lets the detector read several times between the announcement and its withdrawal:
 // an error yielded in between shows that it did.
-func once(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func once(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	deadline := soon()
 	cloud.Reclaim("terminate", deadline)
@@ -140,28 +169,27 @@ func once(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	cloud.Restore()
 	cloud.Withdraw()
 	n := w.notice(t)
-	require.True(t, n.Cancelled, "yielded again: %+v", n)
+	require.True(t, n.Cancelled, "yielded again: %s", noticeWords(n))
 	require.Equal(t, first.EventID, n.EventID)
 	cloud.Reclaim("terminate", deadline)
 	n = w.notice(t)
-	require.False(t, n.Cancelled, "withdrawn twice: %+v", n)
+	require.False(t, n.Cancelled, "withdrawn twice: %s", noticeWords(n))
 	require.Equal(t, first.EventID, n.EventID)
 }
 
-func identity(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func identity(t *testing.T, d recorded, cloud Cloud) {
 	cloud.Reclaim("terminate", soon())
 	first := start(t, d).notice(t)
 	second := start(t, d).notice(t)
 	require.Equal(t, first.EventID, second.EventID)
 }
 
-// changes returns early for a cloud that announces neither action nor time.
-func changes(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func changes(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	deadline := soon()
 	cloud.Reclaim("terminate", deadline)
 	if w.notice(t).Deadline.IsZero() {
-		return
+		t.Skip("not checked: this cloud announces no deadline that could change")
 	}
 	earlier := deadline.Add(-time.Minute)
 	cloud.Reclaim("terminate", earlier)
@@ -170,7 +198,7 @@ func changes(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.True(t, earlier.Equal(n.Deadline))
 }
 
-func withdrawn(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func withdrawn(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	cloud.Reclaim("terminate", soon())
 	standing := w.notice(t)
@@ -181,21 +209,28 @@ func withdrawn(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.Equal(t, standing.Kind, n.Kind)
 }
 
-// past accepts a notice without a deadline, of a cloud that has none.
-func past(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+// past lets the detector read the stale announcement several times: a later reading
+// must not take it for new.
+func past(t *testing.T, d recorded, cloud Cloud) {
 	cloud.Reclaim("terminate", soon().Add(-2*time.Hour))
 	w := start(t, d)
-	for n := range w.during(t, quietPeriod) {
-		require.Zero(t, n.Deadline, "a stale deadline was yielded")
-		return
+	refuse := func(n nstance.Notice) {
+		require.Zero(t, n.Deadline, "Watch yielded a notice whose deadline was past when the watch began: %s", noticeWords(n))
+		t.Skip("not checked: this cloud announces no deadline that could be stale")
+	}
+	for range 2 {
+		for n := range w.during(t, quietPeriod) {
+			refuse(n)
+		}
+		w.outage(t, cloud, refuse)
 	}
 	deadline := soon()
 	cloud.Reclaim("terminate", deadline)
-	require.True(t, deadline.Equal(w.notice(t).Deadline))
+	require.True(t, deadline.Equal(w.notice(t).Deadline), "the notice after the stale one: %s", d.calls.Last())
 }
 
 // late ensures that the watch has started: by its first notice.
-func late(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func late(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	cloud.Reclaim("terminate", soon())
 	w.notice(t)
@@ -203,9 +238,11 @@ func late(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.True(t, w.notice(t).Cancelled)
 	cloud.Reclaim("terminate", soon().Add(-2*time.Hour))
 	require.False(t, w.notice(t).Cancelled, "a notice that appears during the watch is not stale")
+	w.outage(t, cloud, func(n nstance.Notice) { require.Fail(t, "a late notice was yielded again", "%s", noticeWords(n)) })
+	w.quiet(t)
 }
 
-func errorDoesNotEnd(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func errorDoesNotEnd(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	cloud.Break()
 	require.NotEmpty(t, nstance.CodeOf(w.nextError(t)))
@@ -214,7 +251,7 @@ func errorDoesNotEnd(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.Equal(t, nstance.Reclaim, w.notice(t).Kind)
 }
 
-func errorKeeps(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func errorKeeps(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	cloud.Reclaim("terminate", soon())
 	standing := w.notice(t)
@@ -228,7 +265,7 @@ func errorKeeps(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.True(t, n.Cancelled)
 }
 
-func garbled(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func garbled(t *testing.T, d recorded, cloud Cloud) {
 	w := start(t, d)
 	cloud.Corrupt()
 	_ = w.nextError(t)
@@ -245,7 +282,7 @@ func garbled(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	require.True(t, n.Cancelled)
 }
 
-func ends(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func ends(t *testing.T, d recorded, cloud Cloud) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := startWith(ctx, t, d)
 	cloud.Reclaim("terminate", soon())
@@ -254,9 +291,9 @@ func ends(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	w.ended(t)
 }
 
-func leaves(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func leaves(t *testing.T, d recorded, cloud Cloud) {
 	cloud.Reclaim("terminate", soon())
-	left := make(chan struct{})
+	left, limit := make(chan struct{}), d.calls.Run().Limit()
 	go func() {
 		defer close(left)
 		for range d.Watch(t.Context()) { //nolint:errcheck // any first item
@@ -265,12 +302,13 @@ func leaves(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
 	}()
 	select {
 	case <-left:
-	case <-time.After(waitTimeout):
-		require.FailNow(t, "the watch goes on without its reader")
+	case <-time.After(limit):
+		d.calls.Run().Waste(limit)
+		t.Fatal("Watch does not return after its loop was left: return when yield returns false")
 	}
 }
 
-func several(t *testing.T, d nstance.SpotDetector, cloud Cloud) {
+func several(t *testing.T, d recorded, cloud Cloud) {
 	a, b := start(t, d), start(t, d)
 	cloud.Reclaim("terminate", soon())
 	require.Equal(t, a.notice(t).EventID, b.notice(t).EventID)

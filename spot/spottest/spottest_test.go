@@ -2,11 +2,13 @@ package spottest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -85,36 +87,162 @@ var defects = []struct {
 	{"an_announcement_has_one_identity_whenever_it_is_seen", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, renames} }},
 	{"a_watch_goes_on_after_an_error", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, quits} }},
 	{"an_error_never_withdraws_a_notice", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, forgets} }},
+	{"a_deadline_past_when_the_watch_begins_is_not_yielded", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, staleAtSecondPoll()} }},
+	{"a_deadline_past_when_it_appears_is_yielded", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, lateAtSecondPoll()} }},
 }
 
-// The suite must fail for a defective detector. Since that fails the
-// process too, each defective detector is checked in a process of its own: this
-// test binary again, running TestDefective.
+type alteration = func(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool
+
+// staleAtSecondPoll takes a stale notice for new when it is read again.
+func staleAtSecondPoll() alteration {
+	stale := false
+	return func(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool {
+		if stale {
+			stale = false
+			old := nstance.Notice{Kind: nstance.Reclaim, Action: "terminate", Source: "aws/spot", EventID: "old", Deadline: time.Now().Add(-time.Hour)}
+			if !yield(old, nil) {
+				return false
+			}
+		}
+		stale = err != nil && strings.Contains(err.Error(), "past when the watch began")
+		return yield(n, err)
+	}
+}
+
+// lateAtSecondPoll yields a notice that is past its deadline again when it is read again.
+func lateAtSecondPoll() alteration {
+	var late *nstance.Notice
+	return func(n nstance.Notice, err error, yield func(nstance.Notice, error) bool) bool {
+		if again := late; again != nil {
+			late = nil
+			if !yield(*again, nil) {
+				return false
+			}
+		}
+		if err == nil && !n.Cancelled && n.Deadline.Before(time.Now()) {
+			late = &n
+		}
+		return yield(n, err)
+	}
+}
+
+// replaced is a detector with other methods.
+type replaced struct {
+	nstance.SpotDetector
+	interruptible func() (bool, error)
+	watch         func(ctx context.Context, yield func(nstance.Notice, error) bool)
+}
+
+func (r replaced) Interruptible(ctx context.Context) (bool, error) {
+	if r.interruptible != nil {
+		return r.interruptible()
+	}
+	return r.SpotDetector.Interruptible(ctx)
+}
+
+func (r replaced) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+	if r.watch == nil {
+		return r.SpotDetector.Watch(ctx)
+	}
+	return func(yield func(nstance.Notice, error) bool) { r.watch(ctx, yield) }
+}
+
+// Each of these cannot do the least: the smoke test must fail with this message.
+var smoking = map[string]struct {
+	replaced
+	message string
+}{
+	"takes spot for on-demand": {replaced{interruptible: func() (bool, error) { return false, nil }}, "Interruptible() answered false: true was due"},
+	"cannot be asked":          {replaced{interruptible: func() (bool, error) { return false, errors.New("sorry") }}, "Interruptible() answered internal (sorry): true was due"},
+	"hangs in Interruptible":   {replaced{interruptible: func() (bool, error) { select {} }}, "Interruptible() hangs: it has not returned after 500ms"},
+	"sees nothing": {replaced{watch: func(ctx context.Context, _ func(nstance.Notice, error) bool) { <-ctx.Done() }},
+		`Watch has yielded no notice within 500ms; the call before: Cloud.Reclaim("terminate", `},
+	"ends at once":   {replaced{watch: func(context.Context, func(nstance.Notice, error) bool) {}}, "Watch has returned while its context lasts and a notice was due"},
+	"hangs in Watch": {replaced{watch: func(context.Context, func(nstance.Notice, error) bool) { select {} }}, "Watch hangs: it has not returned 500ms after its context ended"},
+}
+
+// hangsInOutage hangs in many subtests, and not in the smoke test.
+type hangsInOutage struct{ nstance.SpotDetector }
+
+func (h hangsInOutage) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+	return func(yield func(nstance.Notice, error) bool) {
+		for n, err := range h.SpotDetector.Watch(ctx) {
+			if err != nil {
+				select {}
+			}
+			if !yield(n, err) {
+				return
+			}
+		}
+	}
+}
+
+// runDefective runs the suite against a defective detector, which must fail, and returns
+// what it prints. Since that fails the process too, it is a process of its own: this test
+// binary again, running TestDefective.
+func runDefective(t *testing.T, name, subtests string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	child := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.run", "^TestDefective$"+subtests)
+	child.Env = append(os.Environ(), "SPOTTEST_DEFECT="+name)
+	out, err := child.CombinedOutput()
+	require.NoError(t, ctx.Err(), "the run took too long: %s", out)
+	require.Error(t, err, "the suite found no defect: %s", out)
+	return string(out)
+}
+
+// The suite must fail for a defective detector.
 func TestSuiteFindsDefects(t *testing.T) {
 	for _, d := range defects {
 		t.Run(d.promise, func(t *testing.T) {
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestDefective$/^"+d.promise+"$")
-			child.Env = append(os.Environ(), "SPOTTEST_DEFECT="+d.promise)
-			out, err := child.CombinedOutput()
-			require.Error(t, err, "the suite found no defect: %s", out)
-			require.Contains(t, string(out), "--- FAIL: TestDefective/"+d.promise)
+			t.Parallel()
+			require.Contains(t, runDefective(t, d.promise, "/^"+d.promise+"$"), "--- FAIL: TestDefective/"+d.promise)
 		})
 	}
+	for name, d := range smoking {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out := runDefective(t, name, "")
+			require.Contains(t, out, "--- FAIL: TestDefective/smoke ")
+			require.Contains(t, out, d.message)
+			require.Equal(t, 1, strings.Count(out, "=== RUN   TestDefective/"), out)
+		})
+	}
+	t.Run("hangs in an outage", func(t *testing.T) {
+		out := runDefective(t, "hangs in an outage", "")
+		require.Contains(t, out, "--- PASS: TestDefective/smoke ")
+		require.Contains(t, out, "Watch has yielded no error within 500ms; the call before: Cloud.Break() answered nil")
+		require.Contains(t, out, "in vain; repair them first")
+	})
 }
 
 func TestDefective(t *testing.T) {
-	alter := func(d nstance.SpotDetector) nstance.SpotDetector { return d }
+	alter, limit := func(d nstance.SpotDetector) nstance.SpotDetector { return d }, 10*time.Second
+	name := os.Getenv("SPOTTEST_DEFECT")
 	for _, d := range defects {
-		if d.promise == os.Getenv("SPOTTEST_DEFECT") {
+		if d.promise == name {
 			alter = d.alter
 		}
 	}
-	spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
+	if s, ok := smoking[name]; ok {
+		alter = func(d nstance.SpotDetector) nstance.SpotDetector {
+			s.SpotDetector = d
+			return s.replaced
+		}
+	}
+	if name == "hangs in an outage" {
+		alter = func(d nstance.SpotDetector) nstance.SpotDetector { return hangsInOutage{d} }
+	}
+	if name != "" { // it fails anyway: no need to wait
+		limit = 500 * time.Millisecond
+	}
+	spottest.RunWithin(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 		s := spottest.NewServer(t, &spottest.Options{Spot: true})
 		d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: 10 * time.Millisecond})
 		require.NoError(t, err)
 		return alter(d), s
-	})
+	}, limit)
 }
 
 func TestServerEndsWithItsTest(t *testing.T) {

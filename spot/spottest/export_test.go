@@ -1,0 +1,4 @@
+package spottest
+
+// RunWithin is Run with another limit of each wait.
+var RunWithin = runWithin
