@@ -117,7 +117,7 @@ func (p *pair) start(ctx context.Context, i int) error {
 	}
 	p.servers[i] = s
 	go func() { // close waits for it
-		_ = s.cmd.Wait() // it is told to end, in one way or another
+		_ = s.cmd.Wait() // the process was signalled: its status does not matter
 		close(s.ended)
 	}()
 	return wait(ctx, "a server does not start", func() bool { return s.says(ctx, "/healthz") })
@@ -157,7 +157,7 @@ func (s *server) says(ctx context.Context, path string) bool {
 
 var client = &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
 
-// wait asks again and again until done says so.
+// wait repeats done until it returns true.
 func wait(ctx context.Context, complaint string, done func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New(complaint))
 	defer cancel()

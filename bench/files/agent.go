@@ -45,7 +45,7 @@ func (a *agent) say(m *apiv1.ConnectRequest) error {
 	return a.stream.Send(m)
 }
 
-// run takes what the server says until the stream ends.
+// run handles the server's messages until the stream ends.
 func (a *agent) run() error {
 	for {
 		m, err := a.stream.Recv()
@@ -75,7 +75,7 @@ func (a *agent) take(m *apiv1.ConnectResponse) error {
 	return nil
 }
 
-// lack asks for what has changed.
+// lack requests the changed contents.
 func (a *agent) lack(begin *apiv1.FilesBegin) error {
 	a.begin, a.sums = begin, map[string]hash.Hash{}
 	had := map[string]bool{}

@@ -16,7 +16,7 @@ import (
 	"github.com/nstance-go/nstance/internal/session"
 )
 
-// A parrot says the same messages of the same size to every agent, with the same
+// A parrot sends the same messages of the same size to every agent, with the same
 // pauses for their answers, and does nothing else.
 type parrot struct {
 	apiv1.UnimplementedAgentServiceServer
@@ -46,7 +46,7 @@ func newParrot(r *rig.Rig) (p *parrot, addr string, stop func(), err error) {
 	return p, ln.Addr().String(), g.Stop, nil
 }
 
-// tell wakes all waiters.
+// tell wakes all goroutines that wait.
 func (p *parrot) tell() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

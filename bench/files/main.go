@@ -7,8 +7,7 @@
 //
 // Each round changes one file of that many bytes, alike on all machines, and one
 // small file of each machine's own; two more do not change. Measured beside it:
-// a server that has nothing to do but to say the same messages on streams of the
-// same kind.
+// a server that only sends the same messages on streams of the same kind.
 package main
 
 import (
@@ -212,7 +211,7 @@ func (f *fleet) wait(ctx context.Context) ([]time.Time, error) {
 	}
 }
 
-// measureFloor has a server without anything behind say the same.
+// measureFloor measures a server that only sends the same messages.
 func measureFloor(ctx context.Context, r *rig.Rig, certs []*tls.Certificate, rounds, size int) ([]time.Duration, error) {
 	p, addr, stop, err := newParrot(r)
 	if err != nil {

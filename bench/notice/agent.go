@@ -39,7 +39,7 @@ func newAgent(ctx context.Context, r *rig.Rig, n int, id nstance.InstanceID, cer
 	return a, a.report()
 }
 
-// report says that all is well, and returns when that is acknowledged.
+// report sends a healthy report, and returns when it is acknowledged.
 func (a *agent) report() error {
 	a.number++
 	err := a.stream.Send(&apiv1.ConnectRequest{Number: a.number, Message: &apiv1.ConnectRequest_Report{
@@ -54,7 +54,7 @@ func (a *agent) report() error {
 	return fmt.Errorf("report: %w", wire.ErrorOf(err))
 }
 
-// notice says that the machine is to be reclaimed.
+// notice reports that the machine will be reclaimed.
 func (a *agent) notice() error {
 	a.number++
 	now := time.Now().UTC()

@@ -113,7 +113,7 @@ func floors(ctx context.Context, fleet []*agent) (idle, reports []time.Duration,
 	return idle, reports, nil
 }
 
-// tell lets one agent after another bring its notice.
+// tell makes one agent after another report its notice.
 func tell(ctx context.Context, fleet []*agent, w *watcher) error {
 	for i, a := range fleet {
 		w.note(w.sent, a.id)
@@ -176,7 +176,7 @@ func (w *watcher) journal(e nstance.Event) {
 	}
 }
 
-// wait returns when done, which is called under the lock, says so.
+// wait returns when done, which is called under the lock, returns true.
 func (w *watcher) wait(ctx context.Context, done func() bool) error {
 	for {
 		w.mu.Lock()

@@ -1,4 +1,4 @@
-// Command takeover measures how long a new leader takes to know its shard: from
+// Command takeover measures how long a new leader takes to load its shard: from
 // the beginning of its term until it plans. It does so without a snapshot, with
 // one, and with one behind which part of the records have changed, over a store
 // in memory that answers as slowly as object storage.

@@ -90,7 +90,7 @@ func (b *bench) change(ctx context.Context) error {
 
 func random(n int) []byte {
 	data := make([]byte, n)
-	_, _ = rand.Read(data) // never fails, says crypto/rand
+	_, _ = rand.Read(data) // never fails, by crypto/rand's documentation
 	return data
 }
 

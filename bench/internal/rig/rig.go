@@ -48,12 +48,12 @@ const configuration = `{
 	"groups": {"default": {"web": {"template": "vm", "size": %d}}}
 }`
 
-// Options say what to run. Machines is required.
+// Options describe the shard to run. Machines is required.
 type Options struct {
 	Machines int                                     // of one group
 	Store    storage.Store                           // nil: in memory
 	Wrap     func(nstance.Provider) nstance.Provider // stands before the cloud; nil: nothing does
-	Journal  func(nstance.Event)                     // also told of every event; must not block
+	Journal  func(nstance.Event)                     // also called with every event; must not block
 	Template func() string                           // more settings of the template, each followed by a comma; nil: none
 }
 

@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// A Change says what became of a name.
+// A Change is one change of a name.
 type Change string
 
-// The changes that are told apart.
+// The kinds of changes.
 const (
 	Made    Change = "made"    // created in place
 	Removed Change = "removed" // deleted, or renamed to something else

@@ -120,7 +120,7 @@ func (p *Proxy) hit(r *http.Request) *Fault {
 	return nil
 }
 
-// An answer is what the service said.
+// An answer is the response of the service.
 type answer struct {
 	status int
 	header http.Header
@@ -218,5 +218,5 @@ func (a *answer) write(w http.ResponseWriter) {
 		w.Header().Set("Content-Length", strconv.Itoa(len(a.body)))
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a client that is gone has nothing to say
+	_, _ = w.Write(a.body) // the client may have closed the connection
 }

@@ -8,7 +8,7 @@ import (
 
 // A Wire passes TCP connections on to a service, byte by byte. Silence makes it
 // behave like a packet filter that has forgotten the connections of before: what
-// is sent on them goes nowhere, and no end of them is ever told.
+// is sent on them is lost, and neither end gets an error.
 type Wire struct {
 	listener net.Listener
 	target   string
@@ -133,6 +133,6 @@ func (f *flow) copy(to, from net.Conn) {
 }
 
 func (f *flow) close() {
-	_ = f.client.Close() // an end that is gone already has nothing to say
+	_ = f.client.Close() // already closed: nothing to do
 	_ = f.server.Close()
 }

@@ -34,7 +34,7 @@ type agent struct {
 	drained        []uint64        // generations drained; their acknowledgements are repeated
 
 	server         *reconcile.Reconciler
-	registeredWith *reconcile.Reconciler // the server that knows the agent is registered
+	registeredWith *reconcile.Reconciler // the server at which the agent is registered
 	lastReport     time.Time             // last report
 	begun          map[uint64]bool
 }

@@ -2,7 +2,7 @@
 // server that speaks one cloud's real protocol over a real socket, for the
 // tests of that cloud's provider and for single-machine mode. It keeps the
 // cloud's own rules: it refuses what the cloud refuses, in the cloud's words,
-// and knows nothing of the provider that is tested against it.
+// and is independent of the provider that is tested against it.
 //
 // Each is checked by something that others wrote from the cloud's own model;
 // docs/testing.md names it.

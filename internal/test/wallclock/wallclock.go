@@ -1,4 +1,4 @@
-// Package wallclock tells tests the time of a machine whose wall clock is wrong.
+// Package wallclock gives tests the time of a machine whose wall clock is wrong.
 package wallclock
 
 import (
@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Ahead returns what [time.Now] says if the wall clock was set
+// Ahead returns the result of [time.Now] if the wall clock was set
 // forward by so much; back if it is negative. The monotonic clock, by which the
-// time between two such times is measured, knows nothing of that. There is no
+// time between two such times is measured, is not moved. There is no
 // public way to make such a time: Add moves both clocks, and inside a
 // testing/synctest bubble time.Now has no monotonic one. For times up to 2157.
 func Ahead(by time.Duration) (t time.Time) {

@@ -58,7 +58,7 @@ func (o *operation) end(status string, cause *Detail) {
 	}
 }
 
-// nameOperation tells the client where to ask for the call's operation.
+// nameOperation sends the client the address of the call's operation.
 func (k *call) nameOperation(h http.Header) {
 	if k.op == "" {
 		return

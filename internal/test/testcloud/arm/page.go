@@ -2,7 +2,7 @@ package arm
 
 import "strconv"
 
-// cut returns the page of a list that the call's token asks for, and the link to
+// cut returns the page of a list that the call's token names, and the link to
 // the next one; nil: it was the last. The key orders the list.
 func cut[T any](k *call, list []T, key func(T) int) ([]T, *string) {
 	query := k.r.URL.Query()

@@ -111,7 +111,7 @@ func (k *call) console(_ context.Context, _, name string, _ *armcompute.VirtualM
 	return found(armcompute.VirtualMachinesClientRetrieveBootDiagnosticsDataResponse{RetrieveBootDiagnosticsDataResult: armcompute.RetrieveBootDiagnosticsDataResult{SerialConsoleLogBlobURI: &link}}, nil)
 }
 
-// serveConsole answers for the storage of consoles, which knows no token: a blob is
+// serveConsole answers for the storage of consoles, which has no tokens: a blob is
 // there once something was printed.
 func (c *Cloud) serveConsole(w http.ResponseWriter, r *http.Request) bool {
 	id, ok := strings.CutPrefix(r.URL.Path, consolePath)

@@ -152,7 +152,7 @@ func (c *Cloud) remove(v *vm) {
 	})
 }
 
-// announce has the machine's own metadata service tell of an eviction. It needs
+// announce shows an eviction in the machine's metadata service. It needs
 // the lock.
 func (c *Cloud) announce(v *vm, at time.Time) {
 	if guest := v.guest; guest != nil {

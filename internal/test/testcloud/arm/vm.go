@@ -109,7 +109,7 @@ func (c *Cloud) ordered() []*vm {
 	return out
 }
 
-// visibleVM returns the machine of a path, as far as answers know it.
+// visibleVM returns the machine of a path, if answers contain it.
 func (k *call) visibleVM(name string) (*vm, *Refusal) {
 	v := k.c.vms[strings.ToLower(name)]
 	if v == nil || time.Now().Before(v.visible) {

@@ -18,7 +18,7 @@ func (c *Cloud) getCallerIdentity(_ call, _ *callerIdentityInput) (*callerIdenti
 }
 
 // Accounts returns the API of several accounts: the credential that a call is
-// signed with says which account answers it.
+// signed with decides which account answers it.
 func Accounts(all ...*Cloud) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, _ := parseSignature(r.Header.Get("Authorization"))

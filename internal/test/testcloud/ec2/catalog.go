@@ -27,7 +27,7 @@ type listing struct {
 	least, most int // of MaxResults
 }
 
-// list picks the resources that a call asks for, one page of them.
+// list returns the resources that a call requests, one page of them.
 func (c *Cloud) list(in listInput, l listing, all []entry) (ids []string, next string, err error) {
 	if err := checkFilters(in.Filters, append(l.filters, "tag-key")); err != nil {
 		return nil, "", err

@@ -4,7 +4,7 @@
 //
 // It refuses what AWS refuses, with AWS's codes and HTTP statuses: unsigned and
 // badly signed requests, unknown actions and parameters, actions that the
-// caller's policy does not permit, values that AWS does not know. The rules
+// caller's policy does not permit, values that AWS does not have. The rules
 // come from the EC2 and ELBv2 API references and from AWS's published client
 // models; where they are silent, the comment at the rule names its source.
 package ec2

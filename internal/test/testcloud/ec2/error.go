@@ -33,7 +33,7 @@ func badCombination(format string, args ...any) error {
 }
 
 // The codes that EC2 answers with a 5xx status ("Error codes for the Amazon EC2
-// API", server error codes): 503 says that the request was not looked at.
+// API", server error codes): 503 means that the request was not processed.
 var (
 	unavailableCodes = []string{"RequestLimitExceeded", "BandwidthLimitExceeded", "ServiceUnavailable", "Unavailable"}
 	serverCodes      = []string{

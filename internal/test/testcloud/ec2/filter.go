@@ -19,8 +19,8 @@ type filterInput struct {
 	Values []string `q:"Value"`
 }
 
-// A filterable says what a resource has for each filter, and nil for a filter
-// that its kind does not know.
+// A filterable has the values of a resource by filter, and nil for a filter
+// that its kind does not have.
 type filterable map[string][]string
 
 // checkFilters refuses what EC2 refuses, before any resource is looked at.
@@ -83,7 +83,7 @@ func matches(pattern, value string) bool {
 	return ok && err == nil
 }
 
-// byTag reports whether a filter asks for a tag.
+// byTag reports whether a filter is one of tags.
 func byTag(filters []filterInput) bool {
 	return slices.ContainsFunc(filters, func(f filterInput) bool { return strings.HasPrefix(f.Name, "tag:") || f.Name == "tag-key" })
 }

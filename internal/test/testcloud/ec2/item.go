@@ -124,7 +124,7 @@ type interfaceAddress struct {
 	Primary bool   `xml:"primary"`
 }
 
-// item is what answers say of a machine. A terminated one has lost its network.
+// item is a machine in answers. A terminated one has no network.
 func (c *Cloud) item(m *machine, tags bool) machineItem {
 	in := m.launch
 	out := machineItem{

@@ -2,7 +2,7 @@ package ec2
 
 import "strings"
 
-// What DescribeInstanceTypes can be asked for (its model).
+// The parameters of DescribeInstanceTypes (its model).
 const (
 	maxTypeNames = 100
 	maxTypePage  = 100

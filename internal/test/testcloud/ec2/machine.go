@@ -34,7 +34,7 @@ func (s state) status() nstance.MachineStatus {
 	}[s]
 }
 
-// A StateReason says why a machine changed its state (type StateReason of the
+// A StateReason is why a machine changed its state (type StateReason of the
 // API reference).
 type StateReason struct {
 	Code    string `xml:"code"`
@@ -54,7 +54,7 @@ var (
 type machine struct {
 	id, reservation string
 	launchIndex     int
-	launch          *runInput // as it was asked for
+	launch          *runInput // the request
 	kind            InstanceType
 	image           Image
 	zone            string
@@ -96,7 +96,7 @@ func (m *machine) shape() testcloud.Shape {
 	return testcloud.Shape{Type: m.kind.Name, Zone: m.zone, Spot: m.spot != nil}
 }
 
-// visible reports whether answers know the machine.
+// visible reports whether answers contain the machine.
 func (c *Cloud) visible(m *machine, now time.Time) bool {
 	d := c.o.Delays.Visible
 	return d >= 0 && now.Sub(m.created) >= d

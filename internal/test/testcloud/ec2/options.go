@@ -7,7 +7,7 @@ import (
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 )
 
-// Options say what account and region the cloud is. A zero field means the
+// Options describe the account and region of the cloud. A zero field means the
 // default.
 type Options struct {
 	Region      string       // us-east-1
@@ -84,7 +84,7 @@ type Image struct {
 	Name    string
 	Arch    string // x86_64 or arm64
 	Created time.Time
-	State   string // available, unless it says otherwise
+	State   string // empty: available
 }
 
 // An InstanceType is a type of machine.

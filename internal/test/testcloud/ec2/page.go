@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// pageInput is how listings are asked for in pages.
+// pageInput has the parameters of listings in pages.
 type pageInput struct {
 	MaxResults *int
 	NextToken  string

@@ -19,7 +19,7 @@ const (
 	identity  = "sts"
 )
 
-// The API versions by which the services are told apart, and their namespaces.
+// The API versions, by which the services are distinguished, and their namespaces.
 var (
 	services   = map[string]string{"2016-11-15": compute, "2015-12-01": balancing, "2011-06-15": identity}
 	namespaces = map[string]string{

@@ -22,7 +22,7 @@ const maxClockSkew = 15 * time.Minute
 
 const signAlgorithm = "AWS4-HMAC-SHA256"
 
-// A signature is what an Authorization header of Signature Version 4 says.
+// A signature is the content of an Authorization header of Signature Version 4.
 type signature struct {
 	keyID, day, region, service string
 	headers                     []string

@@ -188,7 +188,7 @@ func (c *Cloud) describeTargetHealth(_ call, in *healthInput) (*healthOutput, er
 	return out, nil
 }
 
-// health says how a target is (type TargetHealth of the API reference).
+// health returns the health of a target (type TargetHealth of the API reference).
 func (g TargetGroup) health(r *registration) healthText {
 	switch {
 	case r == nil:

@@ -21,7 +21,7 @@ type tokenUse struct {
 	machines []*machine
 }
 
-// digest tells calls with different parameters apart.
+// digest distinguishes calls with different parameters.
 func digest(in runInput) [32]byte {
 	in.ClientToken, in.DryRun = "", false
 	text, err := json.Marshal(in)

@@ -14,7 +14,7 @@ import (
 // A MachineType is a machine type that every zone has.
 type MachineType struct {
 	Name string
-	Arch nstance.Arch // empty: the cloud does not say
+	Arch nstance.Arch // empty: not reported by the cloud
 }
 
 // An Image is a disk image.
@@ -22,7 +22,7 @@ type Image struct {
 	Project    string // test-project
 	Name       string
 	Family     string
-	Arch       nstance.Arch // empty: the cloud does not say
+	Arch       nstance.Arch // empty: not reported by the cloud
 	Created    time.Time
 	Deprecated string // DEPRECATED, OBSOLETE or DELETED
 }

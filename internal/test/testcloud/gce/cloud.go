@@ -3,7 +3,7 @@
 // tokens. Its tests compare every request and answer with Google's discovery
 // document and drive it with Google's own clients.
 //
-// It knows the part of the API that a fleet of machines needs. Everything else
+// It has the part of the API that a fleet of machines needs. Everything else
 // it refuses: an unknown path, parameter or field is an error, as it is on the
 // cloud, where a misspelt field is refused too.
 package gce

@@ -43,7 +43,7 @@ func (c *Cloud) listOperations(q *call) (any, *apiError) {
 	return c.list(q, "compute#operationList", all)
 }
 
-// list answers with the page that the call asks for.
+// list answers with the requested page.
 func (c *Cloud) list(q *call, kind string, all []resource) (any, *apiError) {
 	size, matches, refused := c.listing(q)
 	if refused != nil {
@@ -78,7 +78,7 @@ func (c *Cloud) list(q *call, kind string, all []resource) (any, *apiError) {
 	return out, nil
 }
 
-// listing reads what a call says of a list.
+// listing reads the parameters of a list.
 func (c *Cloud) listing(q *call) (int, func(resource) (bool, *apiError), *apiError) {
 	size := maxPage
 	if s := q.query.Get("maxResults"); s != "" {

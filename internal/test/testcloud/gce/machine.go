@@ -20,7 +20,7 @@ type machine struct {
 	placed  bool // it takes capacity of its shape
 	leaving bool // a delete is under way
 	guest   testcloud.Guest
-	boots   int // to tell a guest of an earlier start
+	boots   int // distinguishes guests of earlier starts
 	subnet  *subnet
 	address netip.Addr
 	serial  []byte // the last of what it printed
@@ -157,7 +157,7 @@ func (m *machine) userData() []byte {
 	return nil
 }
 
-// exited is told that a machine powered itself off.
+// exited records that a machine powered itself off.
 func (c *Cloud) exited(m *machine, boots int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

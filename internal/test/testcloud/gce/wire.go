@@ -3,7 +3,7 @@ package gce
 import "time"
 
 // The resources as the API writes them. Fields that the cloud has and this one
-// does not know are refused, so a caller never believes in them.
+// does not know are refused, so a caller cannot rely on them.
 
 type instance struct {
 	Kind                    string            `json:"kind,omitempty"`

@@ -11,7 +11,7 @@ import (
 const configParams = "name tags description cores sockets cpu memory balloon onboot agent boot ciuser cipassword sshkeys ipconfig* net* ide* sata* scsi* virtio* " +
 	"delete digest background_delay skiplock force revert"
 
-// configRights says which privilege an option needs (qemu-server, API2/Qemu.pm).
+// configRights has the privilege that an option needs (qemu-server, API2/Qemu.pm).
 var configRights = map[string]string{
 	"name": "VM.Config.Options", "tags": "VM.Config.Options", "description": "VM.Config.Options", "onboot": "VM.Config.Options", "agent": "VM.Config.Options",
 	"boot": "VM.Config.Options", "cores": "VM.Config.CPU", "sockets": "VM.Config.CPU", "cpu": "VM.Config.CPU", "memory": "VM.Config.Memory",

@@ -1,7 +1,7 @@
 // Package pve is a cluster of Proxmox VE for tests and for single-machine mode:
 // a server of the REST API below /api2/json with several nodes, templates,
 // storage, tasks, API tokens, tickets and permissions by path. It refuses what
-// Proxmox VE refuses, in its words, and knows nothing of the provider that is
+// Proxmox VE refuses, in its words, and is independent of the provider that is
 // tested against it.
 //
 // Its rules are those of qemu-server 9.2.6, pve-manager, pve-storage 9.1.7 and
@@ -39,7 +39,7 @@ type Options struct {
 	// secret "secret" that may do everything.
 	Tokens map[string]Token
 
-	// Passwords of users that may ask for tickets, by user such as root@pam.
+	// Passwords of users that may request tickets, by user such as root@pam.
 	// Their rights are those of a Token with the same name.
 	Passwords map[string]string
 
@@ -214,7 +214,7 @@ func (c *Cloud) SetMemory(name string, bytes uint64) {
 	c.nodes[name].Memory = bytes
 }
 
-// SetQuorum says whether the cluster has a quorum.
+// SetQuorum sets whether the cluster has a quorum.
 func (c *Cloud) SetQuorum(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
