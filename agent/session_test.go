@@ -328,7 +328,7 @@ func TestDrainCommands(t *testing.T) {
 				_, stop := m.start()
 				defer stop()
 				s.next().send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
-					Generation: 2, Deadline: timestamppb.New(time.Now().Add(-17 * time.Hour)), TimeLeft: durationpb.New(left), Reason: "notice",
+					Generation: 2, Deadline: timestamppb.New(time.Now().Add(-17 * time.Hour)), TimeLeft: durationpb.New(left), Causes: []*apiv1.Cause{{Kind: "notice", EventId: "event-1"}},
 				}}})
 				synctest.Wait()
 				runs, _, _ := h.log()

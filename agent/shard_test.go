@@ -243,7 +243,7 @@ func (v *visit) send(m *apiv1.ConnectResponse) {
 }
 
 func (v *visit) drain(generation uint64, deadline time.Time) {
-	c := &apiv1.DrainCommand{Generation: generation, Deadline: timestamppb.New(deadline), Reason: "notice"}
+	c := &apiv1.DrainCommand{Generation: generation, Deadline: timestamppb.New(deadline), Causes: []*apiv1.Cause{{Kind: "notice", EventId: "event-1"}}}
 	wire.DrainLeft(c, time.Now())
 	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: c}})
 }

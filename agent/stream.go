@@ -275,7 +275,7 @@ func (s *stream) drain(c *apiv1.DrainCommand) nstance.Drain {
 	return nstance.Drain{
 		Instance: s.instance, Generation: c.GetGeneration(), StartedAt: now,
 		Deadline: wire.DrainDeadline(c, now), Executor: nstance.ExecutorAgent,
-		Causes: []nstance.Cause{{Kind: nstance.CauseKind(wire.Text(c.GetReason()))}},
+		Causes: wire.CausesOf(c.GetCauses()),
 	}
 }
 

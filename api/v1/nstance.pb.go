@@ -1770,7 +1770,7 @@ type DrainCommand struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
 	Deadline      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=deadline,proto3" json:"deadline,omitempty"` // by the server's clock, for display; time_left decides
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Causes        []*Cause               `protobuf:"bytes,3,rep,name=causes,proto3" json:"causes,omitempty"`
 	TimeLeft      *durationpb.Duration   `protobuf:"bytes,4,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"` // when it was sent; absent: no deadline
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1820,11 +1820,11 @@ func (x *DrainCommand) GetDeadline() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *DrainCommand) GetReason() string {
+func (x *DrainCommand) GetCauses() []*Cause {
 	if x != nil {
-		return x.Reason
+		return x.Causes
 	}
-	return ""
+	return nil
 }
 
 func (x *DrainCommand) GetTimeLeft() *durationpb.Duration {
@@ -9201,13 +9201,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06GoAway\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\"!\n" +
 	"\aGoodbye\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xb6\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\xc9\x01\n" +
 	"\fDrainCommand\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
 	"generation\x126\n" +
-	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\x126\n" +
+	"\bdeadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12)\n" +
+	"\x06causes\x18\x03 \x03(\v2\x11.nstance.v1.CauseR\x06causes\x126\n" +
 	"\ttime_left\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"-\n" +
 	"\vDrainCancel\x12\x1e\n" +
 	"\n" +
@@ -10049,214 +10049,215 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
 	134, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
 	133, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	134, // 28: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	133, // 29: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	134, // 30: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
-	31,  // 31: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
-	30,  // 32: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
-	18,  // 33: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	32,  // 34: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	133, // 35: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	133, // 36: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	133, // 37: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	134, // 38: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	134, // 39: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	129, // 40: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	36,  // 41: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	134, // 42: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	35,  // 43: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	133, // 44: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	34,  // 45: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	133, // 46: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
-	134, // 47: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	134, // 48: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	134, // 49: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	133, // 50: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	133, // 51: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	33,  // 52: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	60,  // 53: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	40,  // 54: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	40,  // 55: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	134, // 56: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	35,  // 57: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	34,  // 58: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	33,  // 59: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	86,  // 60: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	43,  // 61: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	44,  // 62: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 63: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	33,  // 64: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	130, // 65: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	134, // 66: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	35,  // 67: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	34,  // 68: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	33,  // 69: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 70: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 71: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 72: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 73: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	39,  // 74: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	57,  // 75: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	58,  // 76: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	59,  // 77: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	134, // 78: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	36,  // 79: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	131, // 80: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	33,  // 81: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	133, // 82: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	133, // 83: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	133, // 84: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	63,  // 85: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 86: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	133, // 87: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	58,  // 88: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	133, // 89: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	133, // 90: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	64,  // 91: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	62,  // 92: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	62,  // 93: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	87,  // 94: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	132, // 95: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	62,  // 96: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	134, // 97: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	62,  // 98: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	133, // 99: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	133, // 100: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	87,  // 101: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	79,  // 102: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	32,  // 103: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	133, // 104: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	133, // 105: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	133, // 106: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	133, // 107: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	133, // 108: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	133, // 109: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	133, // 110: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	63,  // 111: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	62,  // 112: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	86,  // 113: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	87,  // 114: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 115: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	133, // 116: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	63,  // 117: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 118: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	134, // 119: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	133, // 120: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	133, // 121: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	133, // 122: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	108, // 123: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	133, // 124: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	133, // 125: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	133, // 126: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	133, // 127: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	133, // 128: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	108, // 129: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	113, // 130: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	133, // 131: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	133, // 132: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	133, // 133: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	133, // 134: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	133, // 135: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	36,  // 136: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	121, // 137: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	120, // 138: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	133, // 139: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	133, // 140: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	133, // 141: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	133, // 142: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	133, // 143: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	122, // 144: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	122, // 145: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	122, // 146: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 147: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 148: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 149: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 150: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	37,  // 151: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	41,  // 152: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	45,  // 153: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	39,  // 154: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	47,  // 155: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	49,  // 156: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	51,  // 157: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	53,  // 158: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	55,  // 159: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	65,  // 160: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	67,  // 161: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	69,  // 162: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	71,  // 163: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	80,  // 164: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	82,  // 165: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	73,  // 166: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	75,  // 167: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	77,  // 168: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	84,  // 169: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	88,  // 170: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	90,  // 171: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	92,  // 172: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	94,  // 173: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	116, // 174: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	96,  // 175: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	118, // 176: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	98,  // 177: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	100, // 178: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	102, // 179: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	104, // 180: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	106, // 181: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	109, // 182: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	111, // 183: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	114, // 184: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	123, // 185: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	125, // 186: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	127, // 187: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 188: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 189: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 190: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 191: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 192: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	38,  // 193: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	42,  // 194: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	46,  // 195: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	61,  // 196: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	48,  // 197: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	50,  // 198: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	52,  // 199: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	54,  // 200: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	56,  // 201: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	66,  // 202: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	68,  // 203: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	70,  // 204: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	72,  // 205: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	81,  // 206: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	83,  // 207: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	74,  // 208: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	76,  // 209: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	78,  // 210: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	85,  // 211: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	89,  // 212: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	91,  // 213: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	93,  // 214: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	95,  // 215: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	117, // 216: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	97,  // 217: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	119, // 218: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	99,  // 219: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	101, // 220: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	103, // 221: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	105, // 222: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	107, // 223: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	110, // 224: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	112, // 225: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	115, // 226: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	124, // 227: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	126, // 228: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	128, // 229: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 230: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	189, // [189:231] is the sub-list for method output_type
-	147, // [147:189] is the sub-list for method input_type
-	147, // [147:147] is the sub-list for extension type_name
-	147, // [147:147] is the sub-list for extension extendee
-	0,   // [0:147] is the sub-list for field type_name
+	64,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
+	134, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	133, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	134, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
+	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
+	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
+	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
+	133, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	133, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	133, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	134, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	134, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	129, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	36,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	134, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	35,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	133, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	34,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
+	133, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	134, // 48: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	134, // 49: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	134, // 50: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	133, // 51: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	133, // 52: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	33,  // 53: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	60,  // 54: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	40,  // 55: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	40,  // 56: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	134, // 57: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	35,  // 58: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	34,  // 59: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	33,  // 60: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	86,  // 61: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	43,  // 62: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	44,  // 63: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 64: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	33,  // 65: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	130, // 66: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	134, // 67: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	35,  // 68: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	34,  // 69: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	33,  // 70: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 71: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 72: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 73: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 74: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	39,  // 75: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	57,  // 76: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	58,  // 77: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	59,  // 78: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	134, // 79: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	36,  // 80: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	131, // 81: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	33,  // 82: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	133, // 83: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	133, // 84: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	133, // 85: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	63,  // 86: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 87: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	133, // 88: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	58,  // 89: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	133, // 90: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	133, // 91: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	64,  // 92: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	62,  // 93: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	62,  // 94: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	87,  // 95: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	132, // 96: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	62,  // 97: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	134, // 98: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	62,  // 99: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	133, // 100: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	133, // 101: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	87,  // 102: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	79,  // 103: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	32,  // 104: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	133, // 105: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	133, // 106: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	133, // 107: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	133, // 108: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	133, // 109: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	133, // 110: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	133, // 111: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	63,  // 112: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	62,  // 113: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	86,  // 114: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	87,  // 115: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 116: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	133, // 117: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	63,  // 118: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 119: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	134, // 120: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	133, // 121: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	133, // 122: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	133, // 123: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	108, // 124: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	133, // 125: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	133, // 126: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	133, // 127: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	133, // 128: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	133, // 129: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	108, // 130: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	113, // 131: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	133, // 132: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	133, // 133: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	133, // 134: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	133, // 135: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	133, // 136: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	36,  // 137: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	121, // 138: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	120, // 139: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	133, // 140: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	133, // 141: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	133, // 142: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	133, // 143: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	133, // 144: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	122, // 145: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	122, // 146: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	122, // 147: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 148: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 149: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 150: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 151: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	37,  // 152: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	41,  // 153: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	45,  // 154: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	39,  // 155: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	47,  // 156: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	49,  // 157: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	51,  // 158: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	53,  // 159: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	55,  // 160: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	65,  // 161: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	67,  // 162: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	69,  // 163: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	71,  // 164: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	80,  // 165: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	82,  // 166: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	73,  // 167: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	75,  // 168: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	77,  // 169: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	84,  // 170: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	88,  // 171: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	90,  // 172: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	92,  // 173: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	94,  // 174: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	116, // 175: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	96,  // 176: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	118, // 177: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	98,  // 178: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	100, // 179: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	102, // 180: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	104, // 181: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	106, // 182: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	109, // 183: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	111, // 184: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	114, // 185: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	123, // 186: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	125, // 187: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	127, // 188: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 189: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 190: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 191: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 192: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 193: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	38,  // 194: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	42,  // 195: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	46,  // 196: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	61,  // 197: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	48,  // 198: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	50,  // 199: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	52,  // 200: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	54,  // 201: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	56,  // 202: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	66,  // 203: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	68,  // 204: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	70,  // 205: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	72,  // 206: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	81,  // 207: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	83,  // 208: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	74,  // 209: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	76,  // 210: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	78,  // 211: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	85,  // 212: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	89,  // 213: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	91,  // 214: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	93,  // 215: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	95,  // 216: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	117, // 217: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	97,  // 218: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	119, // 219: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	99,  // 220: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	101, // 221: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	103, // 222: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	105, // 223: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	107, // 224: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	110, // 225: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	112, // 226: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	115, // 227: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	124, // 228: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	126, // 229: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	128, // 230: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 231: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	190, // [190:232] is the sub-list for method output_type
+	148, // [148:190] is the sub-list for method input_type
+	148, // [148:148] is the sub-list for extension type_name
+	148, // [148:148] is the sub-list for extension extendee
+	0,   // [0:148] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }

@@ -80,7 +80,8 @@ Every flag stands for an environment variable and overrides it:
 
 The identity directory must hold nonce.jwt and ca.crt from the machine's user
 data. The drain hook is run without a shell, with NSTANCE_DRAIN_DEADLINE,
-NSTANCE_DRAIN_SECONDS and NSTANCE_DRAIN_REASON in its environment.
+NSTANCE_DRAIN_SECONDS, NSTANCE_DRAIN_REASON and NSTANCE_DRAIN_EVENT in its
+environment.
 
 It ends with 0 when told to stop, 1 when it cannot go on, 2 when flags or
 environment are wrong. Servers that are away, or refuse, never end it: see

@@ -7,6 +7,7 @@
 //	NSTANCE_DRAIN_DEADLINE  when it is killed and the machine deleted, RFC 3339 in UTC
 //	NSTANCE_DRAIN_SECONDS   whole seconds from its start until then
 //	NSTANCE_DRAIN_REASON    why: kinds of cause such as notice, comma-separated
+//	NSTANCE_DRAIN_EVENT     event IDs of the notices among them, comma-separated
 //
 // Exit status zero means that the machine is empty and may be deleted now.
 package hook
@@ -117,18 +118,20 @@ func environ(d nstance.Drain, deadline time.Time) []string {
 		"NSTANCE_INSTANCE_ID=" + string(d.Instance),
 		"NSTANCE_DRAIN_DEADLINE=" + deadline.UTC().Format(time.RFC3339),
 		"NSTANCE_DRAIN_SECONDS=" + strconv.Itoa(int(left/time.Second)),
-		"NSTANCE_DRAIN_REASON=" + reason(d.Causes),
+		"NSTANCE_DRAIN_REASON=" + list(d.Causes, func(c nstance.Cause) string { return string(c.Kind) }),
+		"NSTANCE_DRAIN_EVENT=" + list(d.Causes, func(c nstance.Cause) string { return c.EventID }),
 	}
 }
 
-func reason(causes []nstance.Cause) string {
-	var kinds []string
+// list returns one text of each cause, comma-separated, each once.
+func list(causes []nstance.Cause, text func(nstance.Cause) string) string {
+	var texts []string
 	for _, c := range causes {
-		if kind := string(c.Kind); !slices.Contains(kinds, kind) {
-			kinds = append(kinds, kind)
+		if t := text(c); t != "" && !slices.Contains(texts, t) {
+			texts = append(texts, t)
 		}
 	}
-	return strings.Join(kinds, ",")
+	return strings.Join(texts, ",")
 }
 
 // endReason says why the context ended.

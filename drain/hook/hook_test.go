@@ -84,7 +84,7 @@ func TestOutcome(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	script := `echo "$NSTANCE_INSTANCE_ID|$NSTANCE_DRAIN_DEADLINE|$NSTANCE_DRAIN_SECONDS|$NSTANCE_DRAIN_REASON|$EXTRA"`
+	script := `echo "$NSTANCE_INSTANCE_ID|$NSTANCE_DRAIN_DEADLINE|$NSTANCE_DRAIN_SECONDS|$NSTANCE_DRAIN_REASON|$NSTANCE_DRAIN_EVENT|$EXTRA"`
 	t.Run("describes the drain", func(t *testing.T) {
 		d := in(90 * time.Second)
 		_, message := shell(t, script, nil).Run(t.Context(), d)
@@ -96,13 +96,14 @@ func TestEnvironment(t *testing.T) {
 		require.LessOrEqual(t, seconds, 90)
 		require.Greater(t, seconds, 60)
 		require.Equal(t, "notice,expired", got[3])
+		require.Equal(t, "one,two", got[4])
 	})
 	t.Run("is added to the one given", func(t *testing.T) {
 		h := shell(t, script, &hook.Options{Env: []string{"EXTRA=yes", "NSTANCE_INSTANCE_ID=other"}})
 		_, message := h.Run(t.Context(), in(time.Minute))
 		got := strings.Split(message, "|")
 		require.Equal(t, string(instance), got[0], "the drain's own value wins")
-		require.Equal(t, "yes", got[4])
+		require.Equal(t, "yes", got[5])
 	})
 	t.Run("is the agent's own by default", func(t *testing.T) {
 		t.Setenv("EXTRA", "inherited")

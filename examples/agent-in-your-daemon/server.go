@@ -155,7 +155,7 @@ func (s *server) tell(stream apiv1.AgentService_ConnectServer, m *apiv1.ConnectR
 		n := m.Notices.GetNotices()[0]
 		s.story.say("notice: %s by %s, please drain", n.GetKind(), n.GetSource())
 		return stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
-			Generation: 1, TimeLeft: durationpb.New(time.Minute), Reason: string(nstance.CauseNotice),
+			Generation: 1, TimeLeft: durationpb.New(time.Minute), Causes: []*apiv1.Cause{{Kind: string(nstance.CauseNotice), EventId: n.GetEventId()}},
 		}}})
 	case *apiv1.ConnectRequest_DrainResult:
 		s.story.say("drain 1 ended: %s, %s", m.DrainResult.GetOutcome(), m.DrainResult.GetMessage())

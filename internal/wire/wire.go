@@ -177,10 +177,24 @@ func Drain(d *nstance.Drain) *apiv1.Drain {
 		Voluntary: d.Voluntary, Executor: string(d.Executor), Instance: string(d.Instance),
 		Tenant: string(d.Group.Tenant), Group: string(d.Group.Group), ProviderId: d.ProviderID,
 	}
-	for _, c := range d.Causes {
-		w.Causes = append(w.Causes, &apiv1.Cause{Kind: string(c.Kind), EventId: valid(c.EventID), Message: valid(c.Message)})
-	}
+	w.Causes = Causes(d.Causes)
 	return w
+}
+
+// Causes returns the wire form of causes.
+func Causes(causes []nstance.Cause) (out []*apiv1.Cause) {
+	for _, c := range causes {
+		out = append(out, &apiv1.Cause{Kind: string(c.Kind), EventId: valid(c.EventID), Message: valid(c.Message)})
+	}
+	return out
+}
+
+// CausesOf is the inverse of Causes, with each text bounded.
+func CausesOf(causes []*apiv1.Cause) (out []nstance.Cause) {
+	for _, c := range causes {
+		out = append(out, nstance.Cause{Kind: nstance.CauseKind(Text(c.GetKind())), EventID: Text(c.GetEventId()), Message: Text(c.GetMessage())})
+	}
+	return out
 }
 
 // DrainOf returns the domain form of w, nil for nil.
@@ -194,9 +208,7 @@ func DrainOf(w *apiv1.Drain) *nstance.Drain {
 		Generation: w.GetGeneration(), StartedAt: TimeOf(w.GetStartedAt()), Deadline: TimeOf(w.GetDeadline()),
 		Voluntary: w.GetVoluntary(), Executor: nstance.Executor(w.GetExecutor()),
 	}
-	for _, c := range w.GetCauses() {
-		d.Causes = append(d.Causes, nstance.Cause{Kind: nstance.CauseKind(c.GetKind()), EventID: c.GetEventId(), Message: c.GetMessage()})
-	}
+	d.Causes = CausesOf(w.GetCauses())
 	return d
 }
 

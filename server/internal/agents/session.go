@@ -189,12 +189,8 @@ func acknowledgement(a *apiv1.Acknowledgement) *apiv1.ConnectResponse {
 }
 
 func (s *session) sendDrain(d nstance.Drain) {
-	reason := ""
-	if len(d.Causes) > 0 {
-		reason = string(d.Causes[0].Kind)
-	}
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
-		Generation: d.Generation, Deadline: wire.Time(d.Deadline), Reason: reason,
+		Generation: d.Generation, Deadline: wire.Time(d.Deadline), Causes: wire.Causes(d.Causes),
 	}}})
 }
 
