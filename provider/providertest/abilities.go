@@ -80,6 +80,12 @@ func (r *suiteRun) checkAbilities(s Subject) {
 			}
 		}
 	}
+	if can.Console != nil {
+		r.skip("ability/console", "this suite has no subtest for nstance.ConsoleReader")
+	}
+	if can.Notices != nil {
+		r.skip("ability/notices", "this suite has no subtest for nstance.NoticeWatcher")
+	}
 }
 
 // endedContext returns a context that has ended.
