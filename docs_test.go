@@ -201,3 +201,20 @@ func read(t *testing.T, path string) string {
 	require.NoError(t, err)
 	return string(data)
 }
+
+// TestPlantedBugs: docs/testing.md lists each planted bug with the first line of its
+// patch.
+func TestPlantedBugs(t *testing.T) {
+	table, err := os.ReadFile("docs/testing.md")
+	require.NoError(t, err)
+	patches, err := filepath.Glob("internal/test/sim/planted/bugs/*.patch")
+	require.NoError(t, err)
+	require.NotEmpty(t, patches)
+	for _, path := range patches {
+		patch, err := os.ReadFile(path)
+		require.NoError(t, err)
+		what, _, _ := strings.Cut(string(patch), "\n")
+		row := "| `" + strings.TrimSuffix(filepath.Base(path), ".patch") + "`: " + what + " |"
+		require.Contains(t, string(table), row)
+	}
+}

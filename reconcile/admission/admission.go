@@ -380,5 +380,5 @@ func (q *Queue) eachSubnet(shape Shape, subnets []string, do func(Shape)) {
 // Reclaimed records that the cloud takes a machine of a shape back: there may be
 // more, but others are asked for first.
 func (q *Queue) Reclaimed(shape Shape, now time.Time) {
-	q.capacity.of(shape, now).reclaimedUntil = now.Add(memory)
+	q.capacity.of(shape, now).reclaimedUntil = now.Add(answerTTL)
 }

@@ -12,16 +12,16 @@ const (
 	firstRetry   = 30 * time.Second
 	longestRetry = 4 * time.Minute
 
-	// memory is how long an answer says something about a shape.
-	memory = 3 * time.Minute
+	// answerTTL is how long an answer says something about a shape.
+	answerTTL = 3 * time.Minute
 
 	// refusalMemory is how long a shape counts as sold out after a refusal: until
 	// the next attempt, if there is a request for it.
 	refusalMemory = longestRetry + firstRetry
 
-	// patience is how long creates wait for the answer to earlier ones. Each time
+	// answerTimeout is how long creates wait for the answer to earlier ones. Each time
 	// it passes without one, twice as many may be in flight.
-	patience = 2 * time.Second
+	answerTimeout = 2 * time.Second
 
 	// maxInFlight is where the doubling ends.
 	maxInFlight = 1 << 20
@@ -70,7 +70,7 @@ func (c capacityCache) of(shape Shape, now time.Time) *shapeState {
 
 // stale reports whether nothing that is known of a shape matters any more.
 func (s *shapeState) stale(now time.Time) bool {
-	return s.inFlight == 0 && now.Sub(s.answeredAt) > memory && now.After(s.reclaimedUntil) &&
+	return s.inFlight == 0 && now.Sub(s.answeredAt) > answerTTL && now.After(s.reclaimedUntil) &&
 		(s.refusedAt.IsZero() || now.Sub(s.refusedAt) > refusalMemory)
 }
 
@@ -82,24 +82,24 @@ func (s *shapeState) soldOut(now time.Time) bool {
 // recovering reports whether a shape was sold out a moment ago: what comes back
 // may be a little.
 func (s *shapeState) recovering(now time.Time) bool {
-	return s.soldOut(now) || now.Sub(s.shortAt) < memory
+	return s.soldOut(now) || now.Sub(s.shortAt) < answerTTL
 }
 
 // allowed is how many creates may be in flight.
 func (s *shapeState) allowed(now time.Time) int {
 	limit := s.maxInFlight
-	if s.soldOut(now) || s.inFlight == 0 && now.Sub(s.answeredAt) > memory {
+	if s.soldOut(now) || s.inFlight == 0 && now.Sub(s.answeredAt) > answerTTL {
 		limit = 1
 	}
 	return min(limit<<min(s.waited(now), 20), maxInFlight)
 }
 
-// waited is how often patience has passed without an answer.
+// waited is how often answerTimeout has passed without an answer.
 func (s *shapeState) waited(now time.Time) int {
 	if s.inFlight == 0 {
 		return 0
 	}
-	return int(max(0, now.Sub(s.answeredAt)) / patience)
+	return int(max(0, now.Sub(s.answeredAt)) / answerTimeout)
 }
 
 // busy reports whether another create has to wait for an answer, and until when
@@ -108,11 +108,11 @@ func (s *shapeState) busy(class Class, now time.Time) (bool, time.Time) {
 	if class == Loss && !s.recovering(now) || s.inFlight < s.allowed(now) {
 		return false, time.Time{}
 	}
-	return true, s.answeredAt.Add(time.Duration(s.waited(now)+1) * patience)
+	return true, s.answeredAt.Add(time.Duration(s.waited(now)+1) * answerTimeout)
 }
 
 func (s *shapeState) send(now time.Time) {
-	if now.Sub(s.answeredAt) > memory && s.inFlight == 0 {
+	if now.Sub(s.answeredAt) > answerTTL && s.inFlight == 0 {
 		s.maxInFlight = 1
 	}
 	if s.inFlight == 0 {
