@@ -26,6 +26,7 @@ type Provider interface {
 
 	// List yields every machine that falls under owner, filtered by the
 	// cloud, page by page. An error ends the sequence: the list is incomplete.
+	// The loop may call the provider: no lock is held while it yields.
 	List(ctx context.Context, owner Owner) iter.Seq2[Machine, error]
 
 	// Delete requests termination of m; nil means only that it was accepted.
