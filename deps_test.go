@@ -1,7 +1,10 @@
 package nstance_test
 
 import (
+	"go/parser"
+	"go/token"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -162,4 +165,19 @@ func deps(t *testing.T, pkg string) []string {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", pkg).Output()
 	require.NoError(t, err)
 	return strings.Fields(string(out))
+}
+
+// TestExamplesAreOutsiders: programs under examples import nothing that a program of
+// another module could not.
+func TestExamplesAreOutsiders(t *testing.T) {
+	files, err := filepath.Glob("examples/*/*.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, path := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, i := range f.Imports {
+			require.NotContains(t, i.Path.Value, "/internal/", path)
+		}
+	}
 }

@@ -10,14 +10,15 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/internal/session"
-	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 )
 
@@ -60,7 +61,8 @@ func newServer(id nstance.InstanceID, told story) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	one := &record{is: registration.Registration{ID: id, Kind: id.Kind(), Tenant: nstance.DefaultTenant, Group: "demo"}}
+	one := registration.NewMemory()
+	one.Put(registration.Registration{ID: id, Kind: id.Kind(), Tenant: nstance.DefaultTenant, Group: "demo"})
 	registrar, err := registration.New(authority, keys, one, &registration.Options{Cluster: cluster, Shard: shard})
 	if err != nil {
 		return nil, err
@@ -80,14 +82,26 @@ func (s *server) listen() (err error) {
 	if s.sessions, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return errors.Join(err, s.registration.Close())
 	}
-	show := func() (*tls.Certificate, error) { return cert, nil }
-	s.serve(s.registration, pki.RegistrationTLS(show), func(g *grpc.Server) { apiv1.RegisterRegistrationServiceServer(g, s) })
-	s.serve(s.sessions, pki.ServerTLS(show, s.authority.Pool(), nstance.RoleAgent), func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, s) })
+	open := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert}}
+	agents := open.Clone()
+	agents.ClientAuth, agents.ClientCAs, agents.VerifyConnection = tls.RequireAndVerifyClientCert, s.authority.Pool(), agentsOnly
+	s.serve(s.registration, open, func(g *grpc.Server) { apiv1.RegisterRegistrationServiceServer(g, s) })
+	s.serve(s.sessions, agents, func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, s) })
 	return nil
 }
 
+// agentsOnly refuses a verified certificate of another role.
+func agentsOnly(state tls.ConnectionState) error {
+	id, err := registration.IdentityOf(state.PeerCertificates[0])
+	if err == nil && id.Role != nstance.RoleAgent {
+		err = nstance.Errorf(nstance.Denied, "%s is no agent", id.Subject)
+	}
+	return err
+}
+
 func (s *server) serve(ln net.Listener, cfg *tls.Config, register func(*grpc.Server)) {
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)), grpc.KeepaliveEnforcementPolicy(session.Enforcement()))
+	pings := keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true} // as often as agents send them
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)), grpc.KeepaliveEnforcementPolicy(pings))
 	register(g)
 	s.grpc = append(s.grpc, g)
 	s.serving.Go(func() { _ = g.Serve(ln) }) // ends with Stop
@@ -104,10 +118,12 @@ func (s *server) stop() {
 func (s *server) RegisterAgent(ctx context.Context, r *apiv1.RegisterAgentRequest) (*apiv1.RegisterAgentResponse, error) {
 	c, err := s.registrar.Register(ctx, nstance.RegistrationRequest{Nonce: r.GetNonce(), CSR: r.GetCsr(), Hostname: r.GetHostname()})
 	if err != nil {
-		return nil, wire.Status(err)
+		return nil, status.Error(codes.PermissionDenied, err.Error())
 	}
 	s.story.say("the machine is registered")
-	return &apiv1.RegisterAgentResponse{Credential: wire.Credential(c)}, nil
+	return &apiv1.RegisterAgentResponse{Credential: &apiv1.Credential{
+		Chain: c.Chain, Roots: c.Roots, Serial: c.Serial, NotAfter: timestamppb.New(c.NotAfter),
+	}}, nil
 }
 
 // Connect welcomes the agent and acknowledges what it says.
@@ -164,34 +180,4 @@ func (s *server) tell(stream apiv1.AgentService_ConnectServer, m *apiv1.ConnectR
 		s.story.say("goodbye: %s", m.Goodbye.GetReason())
 	}
 	return nil
-}
-
-// A record is the memory of one machine, behind the registrar.
-type record struct {
-	registration.Records // of operators there are none
-	mu                   sync.Mutex
-	is                   registration.Registration
-}
-
-func (r *record) Registration(_ context.Context, id nstance.InstanceID) (registration.Registration, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if id != r.is.ID {
-		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no machine %s", id)
-	}
-	return r.is, nil
-}
-
-func (r *record) UpdateRegistration(_ context.Context, id nstance.InstanceID, fn func(*registration.Registration) error) (registration.Registration, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if id != r.is.ID {
-		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no machine %s", id)
-	}
-	next := r.is
-	if err := fn(&next); err != nil {
-		return registration.Registration{}, err
-	}
-	r.is = next
-	return next, nil
 }
