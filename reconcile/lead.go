@@ -45,15 +45,12 @@ func Lead(ctx context.Context, p nstance.Provider, store storage.Store, opts *Op
 	if _, err := lease.Prepare(ctx, store, opts.Owner.Shard); err != nil { // then a first leader waits for a minute
 		first.log.Warn("lease of a new shard not prepared", "code", nstance.CodeOf(err), "err", err)
 	}
-	for {
+	for ctx.Err() == nil {
 		granted, err := elector.Campaign(ctx)
-		if ctx.Err() != nil {
-			resign(ctx, elector)
-			return nil
-		}
 		if err != nil {
-			first.log.Warn("campaign failed, will be repeated", "code", nstance.CodeOf(err), "err", err)
-			sleep.For(ctx, campaignRetry)
+			if sleep.For(ctx, campaignRetry) {
+				first.log.Warn("campaign failed, is repeated", "code", nstance.CodeOf(err), "err", err)
+			}
 			continue
 		}
 		err = leadTerm(ctx, p, store, *opts, granted, term)
@@ -62,6 +59,7 @@ func Lead(ctx context.Context, p nstance.Provider, store storage.Store, opts *Op
 			return err
 		}
 	}
+	return nil
 }
 
 // leadTerm works until the term or ctx ends.
