@@ -1,10 +1,12 @@
 package providertest_test
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -85,12 +87,12 @@ func (s *shelf) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance
 }
 
 func (s *shelf) Delete(ctx context.Context, m nstance.Machine) error {
-	known, err := s.Get(ctx, m.ID)
+	known, err := s.Get(ctx, cmp.Or(nstance.InstanceID(strings.TrimPrefix(m.ProviderID, "shelf/")), m.ID))
 	if err != nil {
 		return err
 	}
-	if known.Owner != m.Owner {
-		return nstance.Errorf(nstance.Conflict, "machine %s is another owner's", m.ID)
+	if known.Owner != m.Owner || known.ID != m.ID {
+		return nstance.Errorf(nstance.Conflict, "%s is not machine %s of this owner", m.ProviderID, m.ID)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
