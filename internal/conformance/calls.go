@@ -18,7 +18,7 @@ import (
 const (
 	maxAnswerBytes = 300
 	maxKeptCalls   = 8
-	maxYields      = 100_000
+	maxYields      = 20_000
 	contextGrace   = time.Second // for a call whose context has ended
 )
 

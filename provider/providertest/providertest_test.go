@@ -497,7 +497,7 @@ func TestSubject(t *testing.T) {
 		wait := time.Duration(0) // the default
 		if d, ok := findDefect(os.Getenv(defectVariable)); ok {
 			d.infect(p, c)
-			wait = 500 * time.Millisecond // it fails anyway: no need to wait
+			wait = time.Second // it fails anyway: no need to wait
 		}
 		return providertest.Subject{
 			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
@@ -610,7 +610,7 @@ var smokeDefects = map[string]smokeDefect{
 			return func(func(nstance.Machine, error) bool) { hang() }
 		}
 	}),
-	"lists without end": smoking(` does not end: it has yielded 100000 entries`, func(p *parts, c *simcloud.Cloud) {
+	"lists without end": smoking(` does not end: it has yielded 20000 entries`, func(p *parts, c *simcloud.Cloud) {
 		p.list = func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error] {
 			return func(yield func(nstance.Machine, error) bool) {
 				for yield(nstance.Machine{}, nil) {
@@ -670,7 +670,7 @@ func TestHangs(t *testing.T) {
 			out := runDefect(t, name, "")
 			require.Contains(t, out, "--- PASS: TestSubject/smoke ")
 			require.Contains(t, out, "--- FAIL: TestSubject/"+strings.ReplaceAll(d.failing, " ", "_")+" ")
-			require.Contains(t, out, " hangs: it has not returned after 500ms")
+			require.Contains(t, out, " hangs: it has not returned after 1s")
 			require.Contains(t, out, "in vain; repair them first")
 		})
 	}

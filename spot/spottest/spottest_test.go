@@ -154,11 +154,11 @@ var smoking = map[string]struct {
 }{
 	"takes spot for on-demand": {replaced{interruptible: func() (bool, error) { return false, nil }}, "Interruptible() answered false: true was due"},
 	"cannot be asked":          {replaced{interruptible: func() (bool, error) { return false, errors.New("sorry") }}, "Interruptible() answered internal (sorry): true was due"},
-	"hangs in Interruptible":   {replaced{interruptible: func() (bool, error) { select {} }}, "Interruptible() hangs: it has not returned after 500ms"},
+	"hangs in Interruptible":   {replaced{interruptible: func() (bool, error) { select {} }}, "Interruptible() hangs: it has not returned after 1s"},
 	"sees nothing": {replaced{watch: func(ctx context.Context, _ func(nstance.Notice, error) bool) { <-ctx.Done() }},
-		`Watch has yielded no notice within 500ms; the call before: Cloud.Reclaim("terminate", `},
+		`Watch has yielded no notice within 1s; the call before: Cloud.Reclaim("terminate", `},
 	"ends at once":   {replaced{watch: func(context.Context, func(nstance.Notice, error) bool) {}}, "Watch has returned while its context lasts and a notice was due"},
-	"hangs in Watch": {replaced{watch: func(context.Context, func(nstance.Notice, error) bool) { select {} }}, "Watch hangs: it has not returned 500ms after its context ended"},
+	"hangs in Watch": {replaced{watch: func(context.Context, func(nstance.Notice, error) bool) { select {} }}, "Watch hangs: it has not returned 1s after its context ended"},
 }
 
 // hangsInOutage hangs in many subtests, and not in the smoke test.
@@ -212,7 +212,7 @@ func TestSuiteFindsDefects(t *testing.T) {
 	t.Run("hangs in an outage", func(t *testing.T) {
 		out := runDefective(t, "hangs in an outage", "")
 		require.Contains(t, out, "--- PASS: TestDefective/smoke ")
-		require.Contains(t, out, "Watch has yielded no error within 500ms; the call before: Cloud.Break() answered nil")
+		require.Contains(t, out, "Watch has yielded no error within 1s; the call before: Cloud.Break() answered nil")
 		require.Contains(t, out, "in vain; repair them first")
 	})
 }
@@ -235,7 +235,7 @@ func TestDefective(t *testing.T) {
 		alter = func(d nstance.SpotDetector) nstance.SpotDetector { return hangsInOutage{d} }
 	}
 	if name != "" { // it fails anyway: no need to wait
-		limit = 500 * time.Millisecond
+		limit = time.Second
 	}
 	spottest.RunWithin(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 		s := spottest.NewServer(t, &spottest.Options{Spot: true})
