@@ -89,7 +89,7 @@ type Options struct {
 
 	// Elapsed is the time since some fixed instant. It never goes back, and
 	// goes on while the machine sleeps, as lease.Elapsed does. Nil: it is not
-	// noticed when somebody sets the clock, unless Dated says so.
+	// noticed when the clock is set, unless Dated says so.
 	Elapsed func() time.Duration
 
 	// Dated is where the time comes from by which this process's clock is

@@ -348,7 +348,7 @@ func TestReleasedAtARefresh(t *testing.T) {
 }
 
 // TestReleasedGroupIsProtected: taking a group out of the configuration lifts no
-// protection, whoever leads.
+// protection, under the next leader too.
 func TestReleasedGroupIsProtected(t *testing.T) {
 	protected := func(text string) string {
 		return strings.Replace(text, `"db": {"template": "vm"`, `"db": {"protect": true, "template": "vm"`, 1)

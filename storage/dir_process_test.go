@@ -148,7 +148,7 @@ func TestDirCrash(t *testing.T) {
 	}
 }
 
-// root may read everything, so the child runs as user nobody.
+// root may read everything, so the child runs as an unprivileged user.
 func TestReadOnlyDir(t *testing.T) {
 	base := openToAll(t)
 	bin := filepath.Join(base, "child")
