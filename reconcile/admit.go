@@ -88,7 +88,7 @@ func (r *Reconciler) createDefinition(g *group, a plan.Action) (nstance.Definiti
 	def := g.spec.Definition
 	if a.LastGood {
 		var why string
-		if def, why = r.definitions.get(g.key, g.history.LastGood, r.records); why != "" {
+		if def, why = r.definitions.get(g.key, g.history.LastGood); why != "" {
 			return def, "the last good definition " + why
 		}
 	}
@@ -128,7 +128,7 @@ func (m *member) request() admission.Request {
 // itself called when there may be more. Groups with new members are planned again,
 // but for the one that is being planned. It needs the lock.
 func (r *Reconciler) admitCreates(now time.Time, planned *group) {
-	budget := func() (bool, time.Time) { return r.provider.Reserve(now) }
+	budget := func() (bool, time.Time) { return r.reserve(now) }
 	r.nextGrants = r.admission.Pass(now, maxGrants, len(r.unplanned) > 0, budget, func(a admission.Grant) {
 		r.beginCreate(a, now)
 		if planned == nil || a.Group != planned.key {
@@ -136,7 +136,7 @@ func (r *Reconciler) admitCreates(now time.Time, planned *group) {
 		}
 	})
 	if r.admission.AddressesOld() {
-		r.askAddresses()
+		r.addresses.ask()
 	}
 	select {
 	case r.admitWake <- struct{}{}:

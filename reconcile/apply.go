@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"time"
 
@@ -208,7 +207,7 @@ func (r *Reconciler) submit(m *member) {
 	case voluntary(m):
 		to = r.ordinary
 	}
-	to.submit(func(ctx context.Context) { r.perform(ctx, m) })
+	to.submit(m)
 }
 
 // voluntary reports whether the next step of m can wait for others.

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +22,9 @@ const (
 // whatever a mass disconnect wants to know is one list every two seconds. It
 // holds each instance at most once as waiting and once as asked.
 type asker struct {
-	r       *Reconciler
+	list    func(context.Context) error                     // asks for all machines
+	get     func(context.Context, nstance.InstanceID) error // asks for one
+	failed  func([]nstance.InstanceID)                      // is told which were not answered
 	mu      sync.Mutex
 	waiting map[nstance.InstanceID]bool
 	asked   map[nstance.InstanceID]bool // without an answer yet
@@ -31,8 +32,11 @@ type asker struct {
 	wake    chan struct{}
 }
 
-func newAsker(r *Reconciler) *asker {
-	return &asker{r: r, waiting: map[nstance.InstanceID]bool{}, asked: map[nstance.InstanceID]bool{}, wake: make(chan struct{}, 1)}
+func newAsker(list func(context.Context) error, get func(context.Context, nstance.InstanceID) error, failed func([]nstance.InstanceID)) *asker {
+	return &asker{
+		list: list, get: get, failed: failed,
+		waiting: map[nstance.InstanceID]bool{}, asked: map[nstance.InstanceID]bool{}, wake: make(chan struct{}, 1),
+	}
 }
 
 func (a *asker) add(id nstance.InstanceID) {
@@ -85,7 +89,7 @@ func (a *asker) ask(ctx context.Context, questions *sync.WaitGroup) {
 		a.listing = true
 		clear(a.waiting)
 		questions.Go(func() {
-			err := a.r.listMachines(ctx)
+			err := a.list(ctx)
 			a.answered(func() { a.listing = false }, err, ids...)
 		})
 		return
@@ -94,7 +98,7 @@ func (a *asker) ask(ctx context.Context, questions *sync.WaitGroup) {
 		a.asked[id] = true
 		delete(a.waiting, id)
 		questions.Go(func() {
-			err := a.one(ctx, id)
+			err := a.get(ctx, id)
 			a.answered(func() { delete(a.asked, id) }, err, id)
 		})
 	}
@@ -108,36 +112,9 @@ func (a *asker) answered(end func(), err error, ids ...nstance.InstanceID) {
 	again := len(a.waiting) > 0
 	a.mu.Unlock()
 	if err != nil {
-		a.r.planMembers(ids)
+		a.failed(ids)
 	}
 	if again {
 		a.signal()
-	}
-}
-
-// one asks for one machine.
-func (a *asker) one(ctx context.Context, id nstance.InstanceID) error {
-	asked := a.r.opts.Now()
-	mach, err := a.r.provider.Get(ctx, id)
-	a.r.mu.Lock()
-	defer a.r.mu.Unlock()
-	switch {
-	case err == nil:
-		a.r.handleMachine(mach, asked)
-	case errors.Is(err, nstance.NotFound):
-		a.r.withMember(id, func(m *member) { a.r.handleMissing(m, nstance.LossCauseOf(err), asked) })
-	case ctx.Err() == nil:
-		a.r.log.Warn("provider did not say how a machine is", "instance_id", id, "code", nstance.CodeOf(err), "err", err)
-		return err
-	}
-	return nil
-}
-
-// planMembers plans the groups of the given members.
-func (r *Reconciler) planMembers(ids []nstance.InstanceID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, id := range ids {
-		r.withMember(id, func(m *member) { r.queue.add(m.group.key, true) })
 	}
 }

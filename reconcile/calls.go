@@ -42,7 +42,7 @@ func (r *Reconciler) absentFrom(m *member) time.Time {
 	}
 	end := m.foundAt
 	if !end.IsZero() && !m.registered() {
-		end = end.Add(r.provider.CallTimeout())
+		end = end.Add(r.callTimeout())
 	}
 	return latest(m.createEnd, end).Add(r.opts.ConsistencyWindow)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +17,8 @@ import (
 // A definitionReader reads recorded definitions that plans need, outside of the
 // lock.
 type definitionReader struct {
-	wake chan struct{} // has room for one
+	records *storage.Records
+	wake    chan struct{} // has room for one
 
 	mu     sync.Mutex
 	wanted map[string]*wantedDefinition // by digest
@@ -27,14 +29,14 @@ type wantedDefinition struct {
 	err    error // of the last attempt
 }
 
-func newDefinitionReader() *definitionReader {
-	return &definitionReader{wake: make(chan struct{}, 1), wanted: map[string]*wantedDefinition{}}
+func newDefinitionReader(records *storage.Records) *definitionReader {
+	return &definitionReader{records: records, wake: make(chan struct{}, 1), wanted: map[string]*wantedDefinition{}}
 }
 
 // get returns a definition that is in memory, or says why it is not yet. Then the
 // group is planned again once it has been read.
-func (d *definitionReader) get(key nstance.GroupKey, digest string, records *storage.Records) (nstance.Definition, string) {
-	if def, ok := records.CachedDefinition(digest); ok {
+func (d *definitionReader) get(key nstance.GroupKey, digest string) (nstance.Definition, string) {
+	if def, ok := d.records.CachedDefinition(digest); ok {
 		return def, ""
 	}
 	d.mu.Lock()
@@ -61,15 +63,16 @@ func (d *definitionReader) signal() {
 	}
 }
 
-// run reads until ctx ends.
-func (d *definitionReader) run(ctx context.Context, r *Reconciler) {
+// run reads until ctx ends, and has the groups planned again that wait for what was
+// read.
+func (d *definitionReader) run(ctx context.Context, planAgain func(nstance.GroupKey), log *slog.Logger) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.wake:
 		}
-		if err := d.readAll(ctx, r); err == nil || ctx.Err() != nil {
+		if err := d.readAll(ctx, planAgain, log); err == nil || ctx.Err() != nil {
 			continue
 		}
 		d.signal()
@@ -79,14 +82,14 @@ func (d *definitionReader) run(ctx context.Context, r *Reconciler) {
 	}
 }
 
-func (d *definitionReader) readAll(ctx context.Context, r *Reconciler) (failed error) {
+func (d *definitionReader) readAll(ctx context.Context, planAgain func(nstance.GroupKey), log *slog.Logger) (failed error) {
 	for _, digest := range d.digests() {
-		_, err := r.records.Definition(ctx, digest)
+		_, err := d.records.Definition(ctx, digest)
 		if err != nil {
-			r.log.Warn("definition not read", "digest", digest, "code", nstance.CodeOf(err), "err", err)
+			log.Warn("definition not read", "digest", digest, "code", nstance.CodeOf(err), "err", err)
 		}
 		for _, key := range d.done(digest, err) {
-			r.queue.add(key, true)
+			planAgain(key)
 		}
 		failed = errors.Join(failed, err)
 	}

@@ -49,7 +49,7 @@ var errAgain = errors.New("not finished yet")
 // outcome records how a step ended. A failed one is repeated with backoff; a step
 // that a newer plan has replaced leaves the newer one in place.
 func (r *Reconciler) outcome(m *member, step stepKind, planned int, err error) {
-	if rec, ok := r.records.Get(m.id); ok {
+	if rec, ok := r.storedRecord(m.id); ok {
 		m.rec, m.durable = rec, true
 	}
 	r.sendSettledAcks(m)
@@ -329,7 +329,7 @@ func (r *Reconciler) beginCall(m *member, rec storage.Instance) (repeated bool, 
 	repeated = m.mayHaveMachine()
 	now := r.opts.Now()
 	first := m.createSent.IsZero() && m.foundAt.IsZero()
-	m.createSent, m.createEnd, m.rec = now, now.Add(r.provider.CallTimeout()), rec
+	m.createSent, m.createEnd, m.rec = now, now.Add(r.callTimeout()), rec
 	if rec.OnDemand {
 		r.wakeWaiters() // its intent is durable
 	}

@@ -80,7 +80,7 @@ func (r *Reconciler) withMember(id nstance.InstanceID, do func(*member)) {
 }
 
 func (r *Reconciler) handleRegistered(m *member, now time.Time) {
-	rec, ok := r.records.Get(m.id)
+	rec, ok := r.storedRecord(m.id)
 	if !ok || rec.RegisteredAt.IsZero() {
 		m.unrecordedRegistration = true
 		r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: "it has registered, and its record does not say so: RegisteredAt must be durable first"})

@@ -5,52 +5,53 @@ import (
 	"sync"
 )
 
-// A lane runs steps in order of arrival, a fixed number at a time. Involuntary
-// and voluntary steps have a lane each, so that a scale-up of thousands never
-// stands before one replacement. Each member has at most one step in a lane,
+// A lane runs the steps of members in order of arrival, a fixed number at a time.
+// Involuntary and voluntary steps have a lane each, so that a scale-up of thousands
+// never stands before one replacement. Each member has at most one step in a lane,
 // which bounds it.
 type lane struct {
-	mu    sync.Mutex
-	steps []func(context.Context)
-	wake  chan struct{}
-	width int
+	mu      sync.Mutex
+	members []*member
+	wake    chan struct{}
+	width   int
 }
 
 func newLane(width int) *lane { return &lane{wake: make(chan struct{}, 1), width: width} }
 
-func (l *lane) submit(step func(context.Context)) {
+func (l *lane) submit(m *member) {
 	l.mu.Lock()
-	l.steps = append(l.steps, step)
+	l.members = append(l.members, m)
 	l.mu.Unlock()
 	l.signal()
 }
 
-// run works until ctx ends, then drops what has not begun and waits for the rest.
-func (l *lane) run(ctx context.Context) {
+// run performs steps until ctx ends, then drops what has not begun and waits for the
+// rest.
+func (l *lane) run(ctx context.Context, perform func(context.Context, *member)) {
 	var wg sync.WaitGroup
 	for range l.width {
 		wg.Go(func() {
 			for {
-				step, ok := l.take(ctx)
+				m, ok := l.take(ctx)
 				if !ok {
 					return
 				}
-				step(ctx)
+				perform(ctx, m)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-func (l *lane) take(ctx context.Context) (func(context.Context), bool) {
+func (l *lane) take(ctx context.Context) (*member, bool) {
 	for ctx.Err() == nil {
 		l.mu.Lock()
-		if len(l.steps) > 0 {
-			step := l.steps[0]
-			l.steps = l.steps[1:]
+		if len(l.members) > 0 {
+			m := l.members[0]
+			l.members = l.members[1:]
 			l.mu.Unlock()
 			l.signal()
-			return step, true
+			return m, true
 		}
 		l.mu.Unlock()
 		select {

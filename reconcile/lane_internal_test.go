@@ -12,14 +12,19 @@ func TestLaneOrder(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	l := newLane(1)
-	var done []int
-	for i := range 5 {
-		l.submit(func(context.Context) {
-			if done = append(done, i); len(done) == 5 {
-				stop()
-			}
-		})
+	var submitted, performed []*member
+	for range 5 {
+		m := &member{}
+		submitted = append(submitted, m)
+		l.submit(m)
 	}
-	l.run(ctx)
-	require.Equal(t, []int{0, 1, 2, 3, 4}, done)
+	l.run(ctx, func(_ context.Context, m *member) {
+		if performed = append(performed, m); len(performed) == len(submitted) {
+			stop()
+		}
+	})
+	require.Len(t, performed, len(submitted))
+	for i, m := range submitted {
+		require.Same(t, m, performed[i])
+	}
 }

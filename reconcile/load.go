@@ -53,7 +53,7 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 	wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, firstCount)
 		defer cancel()
-		r.countAddresses(ctx, r.usedSubnets(r.opts.Subnets))
+		r.addresses.count(ctx, r.subnetsInUse(r.opts.Subnets))
 	})
 	r.reconcileMachines(ctx)
 }
@@ -185,4 +185,31 @@ func (r *Reconciler) handleListed(mach nstance.Machine, asked time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.handleMachine(mach, asked)
+}
+
+// askMachine asks the provider for one machine, and handles the answer as a fact.
+func (r *Reconciler) askMachine(ctx context.Context, id nstance.InstanceID) error {
+	asked := r.opts.Now()
+	mach, err := r.provider.Get(ctx, id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.handleMachine(mach, asked)
+	case errors.Is(err, nstance.NotFound):
+		r.withMember(id, func(m *member) { r.handleMissing(m, nstance.LossCauseOf(err), asked) })
+	case ctx.Err() == nil:
+		r.log.Warn("provider did not say how a machine is", "instance_id", id, "code", nstance.CodeOf(err), "err", err)
+		return err
+	}
+	return nil
+}
+
+// planMembers plans the groups of the given members.
+func (r *Reconciler) planMembers(ids []nstance.InstanceID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		r.withMember(id, func(m *member) { r.queue.add(m.group.key, true) })
+	}
 }

@@ -118,10 +118,14 @@ type Reconciler struct {
 	deletions   *lane
 	definitions *definitionReader
 	admitWake   chan struct{} // has room for one: nextGrants has changed
-	addressWake chan struct{} // has room for one: the count of addresses is old
+	addresses   *addressCounter
 	questions   *asker
-	orphanLock  chan struct{} // has room for one: whose turn it is to deal with orphans
-	known       chan struct{} // closed once members are known
+
+	reserve      func(now time.Time) (ok bool, retryAt time.Time) // takes one create from the budget
+	callTimeout  func() time.Duration                             // of calls to the provider
+	storedRecord func(nstance.InstanceID) (storage.Instance, bool)
+	orphanLock   chan struct{} // has room for one: whose turn it is to deal with orphans
+	known        chan struct{} // closed once members are known
 
 	balance *balance.Keeper
 	events  *feed.Feed[nstance.Event]
@@ -166,24 +170,26 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	if err != nil {
 		return nil, err
 	}
+	records := storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed})
 	r := &Reconciler{
-		opts: o, provider: client, log: o.Log,
-		records: storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed}),
-		states:  storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
-		health:  policyFor(o.HealthInterval),
-		queue:   newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
-		definitions: newDefinitionReader(), admitWake: make(chan struct{}, 1), admission: admission.New(), unplanned: map[nstance.GroupKey]bool{},
+		opts: o, provider: client, log: o.Log, records: records,
+		states: storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
+		health: policyFor(o.HealthInterval),
+		queue:  newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
+		definitions: newDefinitionReader(records), admitWake: make(chan struct{}, 1), admission: admission.New(), unplanned: map[nstance.GroupKey]bool{},
+		reserve: client.Reserve, callTimeout: client.CallTimeout, storedRecord: records.Get,
 		ledger: newLedger(), absentGroups: map[string]groupState{}, usedIDs: map[nstance.InstanceID]time.Time{},
-		addressWake: make(chan struct{}, 1), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
+		orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{},
 		events: feed.New[nstance.Event](eventBacklog), changed: make(chan struct{}), tuned: make(chan struct{}), clock: newClock(&o, store),
 	}
+	r.addresses = newAddressCounter(client.Abilities().Subnets, r.recordAddresses, &o)
+	r.questions = newAsker(r.listMachines, r.askMachine, r.planMembers)
 	r.opts.Journal = func(e nstance.Event) {
 		e.Seq = r.events.Publish(e)
 		o.Journal(e)
 	}
 	r.orphans = orphans.New(r.orphanRule())
-	r.questions = newAsker(r)
 	r.balance = balance.New(balancedMembers{r}, balance.Options{Check: o.Check, Now: o.Now, Log: o.Log})
 	r.balance.Configure(o.Balancers)
 	return r, r.Desire(o.Groups)
@@ -283,18 +289,18 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.planGroups(ctx) })
-	wg.Go(func() { r.urgent.run(provider.Urgent(ctx)) })
-	wg.Go(func() { r.ordinary.run(ctx) })
-	wg.Go(func() { r.deletions.run(ctx) })
+	wg.Go(func() { r.urgent.run(provider.Urgent(ctx), r.perform) })
+	wg.Go(func() { r.ordinary.run(ctx, r.perform) })
+	wg.Go(func() { r.deletions.run(ctx, r.perform) })
 	wg.Go(func() { r.admit(ctx) })
-	wg.Go(func() { r.definitions.run(ctx, r) })
+	wg.Go(func() { r.definitions.run(ctx, func(key nstance.GroupKey) { r.queue.add(key, true) }, r.log) })
 	wg.Go(func() { r.questions.run(ctx) })
 	wg.Go(func() { r.followDrains(ctx) })
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
-	wg.Go(func() { r.countWhenOld(ctx) })
+	wg.Go(func() { r.addresses.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })
 	}
@@ -353,7 +359,7 @@ func (r *Reconciler) runFullPasses(ctx context.Context) {
 			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
 		}
 		r.reconcileMachines(ctx)
-		r.askAddresses()
+		r.addresses.ask()
 		r.mu.Lock()
 		r.balance.CompareAll(true)
 		for key := range r.groups {

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -19,24 +20,38 @@ const (
 	firstCount = 2 * time.Second
 )
 
-// askAddresses has the free addresses counted again.
-func (r *Reconciler) askAddresses() {
+// An addressCounter asks the provider for the free addresses of subnets.
+type addressCounter struct {
+	subnets nstance.SubnetCounter // nil: the provider cannot tell
+	counted func(free map[string]int, asked time.Time)
+	now     func() time.Time
+	log     *slog.Logger
+	wake    chan struct{} // has room for one: the last count is old
+}
+
+func newAddressCounter(subnets nstance.SubnetCounter, counted func(free map[string]int, asked time.Time), o *Options) *addressCounter {
+	return &addressCounter{subnets: subnets, counted: counted, now: o.Now, log: o.Log, wake: make(chan struct{}, 1)}
+}
+
+// ask has the free addresses counted again.
+func (c *addressCounter) ask() {
 	select {
-	case r.addressWake <- struct{}{}:
+	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// countWhenOld counts free addresses again whenever the last count is old.
-func (r *Reconciler) countWhenOld(ctx context.Context) {
+// run counts the free addresses of the subnets in use whenever the last count is old,
+// until ctx ends.
+func (c *addressCounter) run(ctx context.Context, inUse func() []string) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.addressWake:
+		case <-c.wake:
 		}
-		if subnets := r.usedSubnets(nil); len(subnets) > 0 {
-			r.countAddresses(ctx, subnets)
+		if subnets := inUse(); len(subnets) > 0 {
+			c.count(ctx, subnets)
 			if !sleep.For(ctx, countPause) {
 				return
 			}
@@ -44,32 +59,37 @@ func (r *Reconciler) countWhenOld(ctx context.Context) {
 	}
 }
 
-// countAddresses asks for the free addresses of subnets. What is not answered leaves the
-// old count.
-func (r *Reconciler) countAddresses(ctx context.Context, subnets []string) {
-	can := r.provider.Abilities().Subnets
-	if can == nil || len(subnets) == 0 {
+// count asks for the free addresses of subnets. What is not answered leaves the old
+// count.
+func (c *addressCounter) count(ctx context.Context, subnets []string) {
+	if c.subnets == nil || len(subnets) == 0 {
 		return
 	}
-	began := r.opts.Now()
-	free, err := can.FreeAddresses(ctx, subnets)
+	asked := c.now()
+	free, err := c.subnets.FreeAddresses(ctx, subnets)
 	if err != nil {
-		r.log.Warn("free addresses not counted", "code", nstance.CodeOf(err), "err", err)
+		c.log.Warn("free addresses not counted", "code", nstance.CodeOf(err), "err", err)
 		return
 	}
+	c.counted(free, asked)
+}
+
+// recordAddresses records free addresses as they were counted by a question that was
+// asked then. What creates have taken since may not be in the count.
+func (r *Reconciler) recordAddresses(free map[string]int, asked time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.admission.SetAddresses(free, began)
-	for _, m := range r.members { // those that the provider may not have counted
-		if m.subnet != "" && (!m.machineKnown() || !m.machineSince.Before(began)) {
+	r.admission.SetAddresses(free, asked)
+	for _, m := range r.members {
+		if m.subnet != "" && (!m.machineKnown() || !m.machineSince.Before(asked)) {
 			r.admission.TakeAddress(m.subnet)
 		}
 	}
 }
 
-// usedSubnets returns the subnets among which some group can choose, and others,
+// subnetsInUse returns the subnets among which some group can choose, and others,
 // sorted.
-func (r *Reconciler) usedSubnets(others []string) []string {
+func (r *Reconciler) subnetsInUse(others []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	used := map[string]bool{}
