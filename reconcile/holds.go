@@ -104,7 +104,7 @@ func recordedAt(at, otherwise time.Time) time.Time {
 // A publishedHold is a hold of a group whose beginning was published.
 type publishedHold struct {
 	kind  string
-	at    time.Time // when its beginning was said
+	at    time.Time // when its beginning was published
 	since time.Time
 	over  bool // and its end
 }
@@ -118,15 +118,15 @@ func (r *Reconciler) publishHolds(g *group, holds []HoldView, now time.Time) {
 		return
 	}
 	for i := range g.published.holds {
-		s := &g.published.holds[i]
-		if !s.over && !slices.ContainsFunc(holds, func(h HoldView) bool { return h.Kind == s.kind }) {
-			s.over = true
-			r.publishGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: s.kind + ", after " + now.Sub(s.since).Round(time.Second).String()})
+		known := &g.published.holds[i]
+		if !known.over && !slices.ContainsFunc(holds, func(h HoldView) bool { return h.Kind == known.kind }) {
+			known.over = true
+			r.publishGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: known.kind + ", after " + now.Sub(known.since).Round(time.Second).String()})
 		}
 	}
-	g.published.holds = slices.DeleteFunc(g.published.holds, func(s publishedHold) bool { return s.over && !s.recent(now) })
+	g.published.holds = slices.DeleteFunc(g.published.holds, func(known publishedHold) bool { return known.over && !known.recent(now) })
 	for _, h := range holds {
-		if !slices.ContainsFunc(g.published.holds, func(s publishedHold) bool { return s.kind == h.Kind }) {
+		if !slices.ContainsFunc(g.published.holds, func(known publishedHold) bool { return known.kind == h.Kind }) {
 			g.published.holds = append(g.published.holds, publishedHold{kind: h.Kind, at: now, since: h.Since})
 			r.publishGroup(g, nstance.Event{Type: nstance.EventHoldStarted, Reason: h.text()})
 		}

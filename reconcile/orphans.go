@@ -67,18 +67,18 @@ func latest(a, b time.Time) time.Time {
 // orphanShard returns what the rule needs to know of the shard. It needs the lock.
 func (r *Reconciler) orphanShard() orphans.Shard {
 	r.updateClock()
-	s := orphans.Shard{Now: r.opts.Now(), TermBegan: r.began, FoundNoRecord: r.foundNoRecord, ClockWrong: r.clock.Distrust(), Frozen: r.thawed}
+	view := orphans.Shard{Now: r.opts.Now(), TermBegan: r.began, FoundNoRecord: r.foundNoRecord, ClockWrong: r.clock.Distrust(), Frozen: r.thawed}
 	for _, m := range r.members {
 		switch {
 		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == ReasonOrphan:
-			s.Deleting++
+			view.Deleting++
 			continue
 		case m.durable && m.rec.Deleting == nil:
-			s.Live++
+			view.Live++
 		}
-		s.Members++
+		view.Members++
 	}
-	return s
+	return view
 }
 
 // collectOrphans looks for machines without a record and collects those that
