@@ -1,8 +1,8 @@
 package reconcile
 
 import (
-	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -13,25 +13,6 @@ import (
 
 // maxGrants is how many creates one pass begins before it gives the lock back.
 const maxGrants = 64
-
-// A grantState says whether the create of a member may be sent.
-type grantState int
-
-const (
-	grantNotNeeded grantState = iota // nothing is to be sent yet, or an earlier leader had the grant
-	grantWanted                      // the create waits for one
-	granted
-)
-
-// A createGrant is what a member may do with its create. It needs the lock.
-type createGrant struct {
-	grant     grantState
-	grantedAt time.Time
-	shape     storage.Shape // granted, or to be repeated; the zero shape: none yet
-	inFlight  bool          // the admission queue counts it
-	throttled bool          // the last create was refused for its rate alone: it is repeated as it was
-	subnet    string        // in which an address is counted for it
-}
 
 func capacityShape(s storage.Shape) admission.Shape {
 	return admission.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
@@ -51,12 +32,12 @@ func requestFor(def nstance.Definition) admission.Request {
 }
 
 // demand states what a group wants created, in place of what it wanted before, and
-// returns why some of it cannot be stated. It needs the lock.
-func (r *Reconciler) demand(g *group, actions []plan.Action) *plan.Hold {
+// returns why some of it cannot be stated.
+func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 	var requests []admission.Request
 	var hold *plan.Hold
 	for _, m := range g.members {
-		if r.wantsGrant(m) {
+		if s.wantsGrant(m) {
 			requests = append(requests, m.request())
 		}
 	}
@@ -65,7 +46,7 @@ func (r *Reconciler) demand(g *group, actions []plan.Action) *plan.Hold {
 		if a.Kind != plan.Create {
 			continue
 		}
-		def, why := r.createDefinition(g, a)
+		def, why := s.createDefinition(g, a)
 		if why != "" {
 			hold = &plan.Hold{Kind: plan.HoldDefinition, Reason: why}
 			continue
@@ -78,17 +59,17 @@ func (r *Reconciler) demand(g *group, actions []plan.Action) *plan.Hold {
 		requests = append(requests, request)
 		g.creates = append(g.creates, a)
 	}
-	r.admission.Demand(g.key, requests...)
+	s.admission.Demand(g.key, requests...)
 	return hold
 }
 
 // createDefinition returns what the members that an action creates are made from,
 // or why it is not known.
-func (r *Reconciler) createDefinition(g *group, a plan.Action) (nstance.Definition, string) {
+func (s *shard) createDefinition(g *group, a plan.Action) (nstance.Definition, string) {
 	def := g.spec.Definition
 	if a.LastGood {
 		var why string
-		if def, why = r.definitions.get(g.key, g.history.LastGood); why != "" {
+		if def, why = s.definitions.get(g.key, g.history.LastGood); why != "" {
 			return def, "the last good definition " + why
 		}
 	}
@@ -97,9 +78,9 @@ func (r *Reconciler) createDefinition(g *group, a plan.Action) (nstance.Definiti
 
 // wantsGrant reports whether the create of m waits for a grant. What is created by
 // request may have one before its intent is durable.
-func (r *Reconciler) wantsGrant(m *member) bool {
+func (s *shard) wantsGrant(m *member) bool {
 	switch {
-	case m.step != stepCreate || r.freezeOf(m.group) != nil:
+	case m.step != stepCreate || s.freezeOf(m.group) != nil:
 		return false
 	case m.grant == grantWanted:
 		return true
@@ -126,101 +107,72 @@ func (m *member) request() admission.Request {
 
 // admitCreates begins the creates that are permitted, of all groups, and has
 // itself called when there may be more. Groups with new members are planned again,
-// but for the one that is being planned. It needs the lock.
-func (r *Reconciler) admitCreates(now time.Time, planned *group) {
-	budget := func() (bool, time.Time) { return r.reserve(now) }
-	r.nextGrants = r.admission.Pass(now, maxGrants, len(r.unplanned) > 0, budget, func(a admission.Grant) {
-		r.beginCreate(a, now)
+// but for the one that is being planned.
+func (s *shard) admitCreates(now time.Time, planned *group) {
+	budget := func() (bool, time.Time) { return s.reserve(now) }
+	s.nextGrants = s.admission.Pass(now, maxGrants, len(s.unplanned) > 0, budget, func(a admission.Grant) {
+		s.beginCreate(a, now)
 		if planned == nil || a.Group != planned.key {
-			r.queue.add(a.Group, false)
+			s.queue.add(a.Group, false)
 		}
 	})
-	if r.admission.AddressesOld() {
-		r.addresses.ask()
+	if s.admission.AddressesOld() {
+		s.addresses.ask()
 	}
 	select {
-	case r.admitWake <- struct{}{}:
+	case s.admitWake <- struct{}{}:
 	default:
 	}
 }
 
-// admit calls admitCreates when time permits more.
-func (r *Reconciler) admit(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		timer.Reset(r.admitDue())
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.admitWake:
-		case <-timer.C:
-		}
-	}
-}
-
-// admitDue calls admitCreates if that is due, and returns how long to wait.
-func (r *Reconciler) admitDue() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.opts.Now()
-	if !r.nextGrants.IsZero() && !r.nextGrants.After(now) {
-		r.admitCreates(now, nil)
-	}
-	if r.nextGrants.IsZero() {
-		return time.Hour
-	}
-	return max(0, r.nextGrants.Sub(now))
-}
-
 // beginCreate has the create of a member begin: of one that waits, or of a new
-// one, which counts from now on. It needs the lock.
-func (r *Reconciler) beginCreate(a admission.Grant, now time.Time) {
-	m, err := r.grantedMember(a, now)
+// one, which counts from now on.
+func (s *shard) beginCreate(a admission.Grant, now time.Time) {
+	m, err := s.grantedMember(a, now)
 	if m == nil {
-		r.admission.Ended(a.Shape, now)
-		r.admission.ReturnAddress(a.Shape.Subnet)
+		s.admission.Ended(a.Shape, now)
+		s.admission.ReturnAddress(a.Shape.Subnet)
 		if err != nil {
-			r.log.Error("no instance ID", "group", a.Group.String(), "err", err)
+			s.log.Error("no instance ID", "group", a.Group.String(), "err", err)
 		}
 		return
 	}
 	def := m.definition()
-	r.admission.ReturnAddress(m.subnet) // of an earlier grant
+	s.admission.ReturnAddress(m.subnet) // of an earlier grant
 	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), inFlight: true, subnet: a.Shape.Subnet}
 	if !m.durable {
 		m.rec.Shape = m.shape
 	}
 	if m.requiredMarket == "" && def.Market.Type == nstance.Spot && a.Shape.Market == nstance.OnDemand {
-		r.recordFallback(m, now)
+		s.recordFallback(m, now)
 	}
 	m.retryDue, m.attempts = time.Time{}, 0
 	if !m.running {
-		r.submit(m)
+		s.submit(m)
 	}
 }
 
 // grantedMember returns the member that a grant is for; nil: it is not wanted any
 // more.
-func (r *Reconciler) grantedMember(a admission.Grant, now time.Time) (*member, error) {
+func (s *shard) grantedMember(a admission.Grant, now time.Time) (*member, error) {
 	if id := a.Request.Instance; id != "" {
-		m := r.members[id]
-		if m == nil || !r.wantsGrant(m) {
+		m := s.members[id]
+		if m == nil || !s.wantsGrant(m) {
 			return nil, nil
 		}
 		return m, nil
 	}
-	g := r.groups[a.Group]
-	if g == nil || r.freezeOf(g) != nil || g.spec.Removing || g.createsHash != g.hash || a.Request.Index >= len(g.creates) {
+	g := s.groups[a.Group]
+	if g == nil || s.freezeOf(g) != nil || g.spec.Removing || g.createsHash != g.hash || a.Request.Index >= len(g.creates) {
 		return nil, nil // it is planned again
 	}
-	return r.addPending(g, g.creates[a.Request.Index], now)
+	return s.addPending(g, g.creates[a.Request.Index], now)
 }
 
 // createWaits returns the holds for what a group waits to be granted. That a first
 // create is in flight is none: it ends within moments.
-func (r *Reconciler) createWaits(g *group, now time.Time) (holds []plan.Hold) {
-	for _, w := range r.admission.Waits(g.key, now) {
+func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold) {
+	for _, w := range s.admission.Waits(g.key, now) {
 		switch w.Kind {
 		case admission.WaitCapacity:
 			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out", Until: w.Until})
@@ -249,47 +201,120 @@ func budgetReason(first admission.Precedent) string {
 // sold out. Nothing of it is durable.
 var errSoldOut error = &nstance.Error{Code: nstance.Capacity, Msg: "the granted shape has sold out meanwhile"}
 
-// checkGrant fails with errSoldOut when a create that has just been granted is not
-// worth sending.
-func (r *Reconciler) checkGrant(m *member) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !m.durable && m.grant == granted && r.admission.SoldOut(capacityShape(m.shape), m.grantedAt, r.opts.Now()) {
-		return errSoldOut
-	}
-	return nil
-}
-
 // createEndedWith tells the admission queue how an attempt at the create of m
-// ended. It needs the lock.
-func (r *Reconciler) createEndedWith(m *member, err error) {
-	now := r.opts.Now()
+// ended.
+func (s *shard) createEndedWith(m *member, err error) {
+	now := s.opts.Now()
 	if m.inFlight {
 		m.inFlight = false
-		r.admission.Ended(capacityShape(m.shape), now)
+		s.admission.Ended(capacityShape(m.shape), now)
 	}
 	shape := capacityShape(m.rec.Shape)
 	switch {
 	case m.createSent.IsZero() || errors.Is(err, errSoldOut):
 	case err == nil:
-		r.admission.Accepted(shape, m.createSent, now)
+		s.admission.Accepted(shape, m.createSent, now)
 	case errors.Is(err, nstance.Capacity):
-		r.admission.Refused(shape, m.createSent, now)
+		s.admission.Refused(shape, m.createSent, now)
 	case errors.Is(err, nstance.Quota):
-		r.admission.RefusedQuota(shape, m.definition().Subnets, m.createSent, now)
+		s.admission.RefusedQuota(shape, m.definition().Subnets, m.createSent, now)
 	}
 }
 
-// wantGrant has the create of m wait for another grant. It needs the lock.
-func (r *Reconciler) wantGrant(m *member) {
-	r.admission.ReturnAddress(m.subnet)
+// wantGrant has the create of m wait for another grant.
+func (s *shard) wantGrant(m *member) {
+	s.admission.ReturnAddress(m.subnet)
 	m.createGrant = createGrant{grant: grantWanted, inFlight: m.inFlight, shape: m.shape, throttled: m.throttled}
 }
 
 // reopenLoss has the loss that m was to replace replaced by another one, unless m
-// failed for what it was made from. It needs the lock.
-func (r *Reconciler) reopenLoss(m *member) {
-	if lost := r.members[m.replaces]; lost != nil && !m.creationFailed {
+// failed for what it was made from.
+func (s *shard) reopenLoss(m *member) {
+	if lost := s.members[m.replaces]; lost != nil && !m.creationFailed {
 		lost.answered = false
+	}
+}
+
+// addPending makes a pending member, which counts from now on.
+func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, error) {
+	def, why := s.createDefinition(g, a)
+	if why != "" {
+		return nil, nstance.Errorf(nstance.Unavailable, "%s", why)
+	}
+	rec := storage.Instance{
+		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), CreatedAt: now.UTC().Truncate(time.Millisecond),
+		CreatedEpoch: s.opts.Epoch, InfraHash: g.hash, RuntimeHash: g.runtime,
+		LaunchTimeout: def.LaunchTimeout, RegistrationTimeout: def.RegistrationTimeout,
+	}
+	kind := def.Kind
+	if a.LastGood {
+		h := &g.history
+		rec.InfraHash, rec.Definition, kind = h.LastGoodHash, h.LastGood, h.LastGoodKind
+		if h.LastGoodLaunch > 0 || h.LastGoodRegistration > 0 {
+			rec.LaunchTimeout, rec.RegistrationTimeout = h.LastGoodLaunch, h.LastGoodRegistration
+		}
+	}
+	id, err := nstance.NewInstanceID(kind, rec.CreatedAt)
+	if err != nil {
+		return nil, err
+	}
+	rec.ID = id
+	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, requiredMarket: a.Market}
+	if a.LastGood {
+		m.requestedDefinition = &def
+	}
+	if lost := s.members[a.Replaces]; lost != nil {
+		lost.answered = true
+	}
+	s.addMember(g, m)
+	return m, nil
+}
+
+func (s *shard) submit(m *member) {
+	m.running = true
+	to := s.urgent
+	switch {
+	case m.step == stepDelete:
+		to = s.deletions
+	case voluntary(m):
+		to = s.ordinary
+	}
+	to.submit(m)
+}
+
+// voluntary reports whether the next step of m can wait for others.
+func voluntary(m *member) bool {
+	switch m.step {
+	case stepCreate:
+		return m.rec.Reason != string(plan.ReasonReplace)
+	case stepDrain:
+		return m.drain.Voluntary
+	}
+	return false
+}
+
+// launchRetryable reports whether the loss of the machine of m, an instance on
+// demand, is a late refusal of its create: the provider had accepted it, and had
+// no capacity or quota to start it.
+func (s *shard) launchRetryable(m *member, cause nstance.LossCause, now time.Time) bool {
+	refusedLate := cause == nstance.LossCapacity || cause == nstance.LossQuota
+	leaving := m.rec.Deleting != nil || m.drain != nil || m.removalCause != nil
+	return m.rec.OnDemand && refusedLate && !leaving && !m.registered() && m.state == nstance.Booting && !m.launchOver(now)
+}
+
+// discardPendingCreates discards pending members when a freeze begins or ends: those
+// that are not durable are forgotten, and intents without a machine are removed after
+// the freeze. Their nonces may have expired meanwhile, which is no failure of their
+// definition. Creates in flight are left alone.
+func (s *shard) discardPendingCreates(g *group) {
+	for _, m := range slices.Clone(g.members) {
+		switch {
+		case m.step != stepCreate || m.machineKnown() || m.registered() || m.running:
+		case !m.durable:
+			s.forget(m)
+		case m.rec.OnDemand: // its launch timeout ends it, if that was too long
+		case s.freezeOf(g) == nil && m.removalCause == nil:
+			m.removalCause = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"} // as far as is known
+		}
 	}
 }

@@ -89,9 +89,8 @@ func compareAttention(a, b Attention) int {
 	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Subject, b.Subject), strings.Compare(a.Why, b.Why))
 }
 
-// groupAttention needs the lock.
-func (r *Reconciler) groupAttention(g *group) (out []Attention) {
-	v := r.groupView(g)
+func (s *shard) groupAttention(g *group) (out []Attention) {
+	v := s.groupView(g)
 	entry := func(kind, why, remedy string, since, until time.Time) Attention {
 		return Attention{
 			Kind: kind, Subject: "group " + g.key.String(), Tenant: g.key.Tenant, Group: g.key.Group,
@@ -106,7 +105,7 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
 			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))
 	}
-	if n := r.stuck(g); n > 0 {
+	if n := s.stuck(g); n > 0 {
 		out = append(out, entry(AttentionStuck, fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", n, stuckAfter),
 			"set launch_timeout or registration_timeout in the definition", time.Time{}, time.Time{}))
 	}
@@ -122,7 +121,7 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 			"nstance-admin instance list --group "+string(g.key.Group), time.Time{}, time.Time{}))
 	}
 	for _, h := range v.Holds {
-		everywhere := h.Kind == plan.HoldFrozen && r.frozen != nil || h.Kind == plan.HoldClock
+		everywhere := h.Kind == plan.HoldFrozen && s.frozen != nil || h.Kind == plan.HoldClock
 		if !everywhere && !slices.Contains(passingHolds, h.Kind) {
 			out = append(out, entry(h.Kind, h.Reason, holdRemedy(h.Kind, g.key.Group), h.Since, h.Until))
 		}
@@ -134,10 +133,10 @@ func (r *Reconciler) groupAttention(g *group) (out []Attention) {
 const stuckAfter = 15 * time.Minute
 
 // stuck counts the members that have been booting for long without a timeout.
-func (r *Reconciler) stuck(g *group) (n int) {
+func (s *shard) stuck(g *group) (n int) {
 	for _, m := range g.members {
 		unbounded := m.rec.LaunchTimeout <= 0 && (m.rec.RegistrationTimeout <= 0 || m.registered())
-		if unbounded && !m.wasReady && !m.state.Leaving() && m.graceUntil.IsZero() && r.opts.Now().Sub(m.rec.CreatedAt) > stuckAfter {
+		if unbounded && !m.wasReady && !m.state.Leaving() && m.graceUntil.IsZero() && s.opts.Now().Sub(m.rec.CreatedAt) > stuckAfter {
 			n++
 		}
 	}
@@ -219,18 +218,34 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 	return append(append(out, r.orphanAttention()...), r.balancerAttention()...)
 }
 
-// orphanAttention needs the lock.
-func (r *Reconciler) orphanAttention() (out []Attention) {
-	shard := r.orphanShard()
-	for _, o := range r.orphans.All() {
+func (s *shard) orphanAttention() (out []Attention) {
+	shard := s.orphanShard()
+	for _, o := range s.orphans.All() {
 		id := o.Machine.ID
-		why, spared := r.orphans.Spared(o, shard), "nstance-admin orphan adopt "+string(id)+", or nstance-admin orphan delete "+string(id)
+		why, spared := s.orphans.Spared(o, shard), "nstance-admin orphan adopt "+string(id)+", or nstance-admin orphan delete "+string(id)
 		if why == "" {
 			why, spared = "it will be deleted", ""
 		}
 		out = append(out, Attention{
 			Kind: AttentionOrphan, Subject: "machine " + o.Machine.ProviderID, ID: id, Since: o.FirstListed, Remedy: spared,
 			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.Machine.ProviderID, id, why),
+		})
+	}
+	return out
+}
+
+// balancerAttention lists the load balancers that are not up to date.
+func (r *Reconciler) balancerAttention() (out []Attention) {
+	for _, f := range r.balance.Failures() {
+		out = append(out, Attention{
+			Kind: AttentionBalancer, Subject: "load balancer " + f.Name, Since: f.Since,
+			Why: fmt.Sprintf("load balancer %s is not up to date since %s: %v", f.Name, f.Since.UTC().Format(time.RFC3339), f.Err),
+		})
+	}
+	if names := r.balance.Names(); len(names) > 0 && r.provider.Abilities().Balancers == nil {
+		out = append(out, Attention{
+			Kind: AttentionBalancer, Subject: "shard", Remedy: "remove them from the configuration",
+			Why: "the provider cannot change load balancers: no machine joins " + strings.Join(names, ", "),
 		})
 	}
 	return out

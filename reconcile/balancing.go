@@ -1,18 +1,12 @@
 package reconcile
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/balance"
 )
-
-// withdrawTimeout is how long a deletion waits for load balancers to withdraw the
-// machine, once nothing else delays it.
-const withdrawTimeout = 30 * time.Second
 
 // balancedMembers is what load balancers are compared with: the members of the
 // shard.
@@ -55,11 +49,11 @@ func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.questions.add(id) 
 // report changes nothing, for load balancers have health checks of their own. A
 // member that has not reported yet stays as it is, and a freeze adds no member and
 // withdraws only those that leave.
-func (r *Reconciler) membership(m *member, t balance.Target) balance.Membership {
+func (s *shard) membership(m *member, t balance.Target) balance.Membership {
 	switch {
 	case m.state.Leaving(), m.gone, m.preserve != nil:
 		return balance.Out
-	case r.freezeOf(m.group) != nil:
+	case s.freezeOf(m.group) != nil:
 		return balance.Unchanged
 	case m.knowsBalancers() && !m.names(t), t.Removed:
 		return balance.Out
@@ -71,13 +65,13 @@ func (r *Reconciler) membership(m *member, t balance.Target) balance.Membership 
 
 // rebalance has the load balancers compared that g names: one of its members may
 // have to join or leave.
-func (r *Reconciler) rebalance(g *group) { r.balance.Mark(g.concerns) }
+func (s *shard) rebalance(g *group) { s.balance.Mark(g.concerns) }
 
 // changeBalancers has those load balancers compared that g joins or leaves when it names
-// these ones. It is called before it does, and needs the lock.
-func (r *Reconciler) changeBalancers(g *group, names []string) {
+// these ones. It is called before it does.
+func (s *shard) changeBalancers(g *group, names []string) {
 	undecided := !g.defined() && len(g.members) > 0 // its members stayed as they were so far
-	r.balance.MarkAll(func(t balance.Target) bool {
+	s.balance.MarkAll(func(t balance.Target) bool {
 		return undecided || slices.Contains(g.configured.spec.Definition.LoadBalancers, t.Name) != slices.Contains(names, t.Name)
 	})
 }
@@ -116,47 +110,3 @@ func (m *member) names(t balance.Target) bool {
 
 // knowsBalancers reports whether it is known which load balancers m names.
 func (m *member) knowsBalancers() bool { return m.group.defined() || len(m.rec.LoadBalancers) > 0 }
-
-// balancersLeft reports whether m may be deleted as far as load balancers go: none
-// sends traffic to it any more, or withdrawTimeout has passed.
-func (r *Reconciler) balancersLeft(m *member) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var names []string
-	if id := m.machine.ProviderID; id != "" && !m.gone && r.provider.Abilities().Balancers != nil {
-		names = r.balance.Attached(id, m.registered())
-	}
-	now := r.opts.Now()
-	switch {
-	case m.withdrawalOver || len(names) == 0:
-		m.withdrawalOver = true
-		return true
-	case m.withdrawBy.IsZero():
-		m.withdrawBy = now.Add(withdrawTimeout)
-		r.rebalance(m.group)
-		return false
-	case now.Before(m.withdrawBy):
-		return false
-	}
-	m.withdrawalOver = true
-	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
-	r.balance.WithdrawDeleted(m.machine, names)
-	return true
-}
-
-// balancerAttention lists the load balancers that are not up to date.
-func (r *Reconciler) balancerAttention() (out []Attention) {
-	for _, f := range r.balance.Failures() {
-		out = append(out, Attention{
-			Kind: AttentionBalancer, Subject: "load balancer " + f.Name, Since: f.Since,
-			Why: fmt.Sprintf("load balancer %s is not up to date since %s: %v", f.Name, f.Since.UTC().Format(time.RFC3339), f.Err),
-		})
-	}
-	if names := r.balance.Names(); len(names) > 0 && r.provider.Abilities().Balancers == nil {
-		out = append(out, Attention{
-			Kind: AttentionBalancer, Subject: "shard", Remedy: "remove them from the configuration",
-			Why: "the provider cannot change load balancers: no machine joins " + strings.Join(names, ", "),
-		})
-	}
-	return out
-}

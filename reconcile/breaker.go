@@ -16,9 +16,9 @@ const minBreaker = 2
 // breaker says why silent members are not replaced at present: so many fell
 // silent together, or did until now, while the provider says that they run, that
 // the cause is more likely between them and this server than in each of them.
-// Empty: they are. It needs the lock.
-func (r *Reconciler) breaker(g *group, now time.Time) string {
-	switch why := r.massSilence(g, now); {
+// Empty: they are.
+func (s *shard) breaker(g *group, now time.Time) string {
+	switch why := s.massSilence(g, now); {
 	case why != "":
 		return why
 	case g.breakerTripped && (g.breakerHoldUntil.IsZero() || now.Before(g.breakerHoldUntil)):
@@ -28,12 +28,12 @@ func (r *Reconciler) breaker(g *group, now time.Time) string {
 }
 
 // massSilence says how many fell silent together, if they are many.
-func (r *Reconciler) massSilence(g *group, now time.Time) string {
-	if mine, all := r.countSilent(slices.Values(g.members), now); all >= 3 && mine*2 > all {
+func (s *shard) massSilence(g *group, now time.Time) string {
+	if mine, all := s.countSilent(slices.Values(g.members), now); all >= 3 && mine*2 > all {
 		return fmt.Sprintf("%d of the group's %d members fell silent within one interval", mine, all)
 	}
-	silent, all := r.shardSilence(now)
-	if silent > max(minBreaker, r.opts.MaxUnhealthy.Of(all)) {
+	silent, all := s.shardSilence(now)
+	if silent > max(minBreaker, s.opts.MaxUnhealthy.Of(all)) {
 		return fmt.Sprintf("%d of the shard's %d members fell silent within one interval", silent, all)
 	}
 	return ""
@@ -41,12 +41,12 @@ func (r *Reconciler) massSilence(g *group, now time.Time) string {
 
 // shardSilence is silence of all members. Groups that are looked at together
 // share one count.
-func (r *Reconciler) shardSilence(now time.Time) (silent, all int) {
-	if c := &r.silenceCache; now.Sub(c.at) >= time.Second || now.Before(c.at) {
+func (s *shard) shardSilence(now time.Time) (silent, all int) {
+	if c := &s.silenceCache; now.Sub(c.at) >= time.Second || now.Before(c.at) {
 		c.at = now
-		c.silent, c.all = r.countSilent(maps.Values(r.members), now)
+		c.silent, c.all = s.countSilent(maps.Values(s.members), now)
 	}
-	return r.silenceCache.silent, r.silenceCache.all
+	return s.silenceCache.silent, s.silenceCache.all
 }
 
 // A silenceCount is how much of a shard was silent at a time.
@@ -57,19 +57,19 @@ type silenceCount struct {
 
 // countSilent counts the members that report, or should, and of them the most that
 // fell silent within one report interval.
-func (r *Reconciler) countSilent(members iter.Seq[*member], now time.Time) (silent, all int) {
+func (s *shard) countSilent(members iter.Seq[*member], now time.Time) (silent, all int) {
 	var last []time.Time
 	for m := range members {
 		if m.rec.OnDemand || !m.registered() || m.gone || m.state != nstance.Booting {
 			continue
 		}
 		all++
-		if r.health.Misses(m.healthTrack, now) > 0 {
-			last = append(last, m.heardOf(r.began))
+		if s.health.Misses(m.healthTrack, now) > 0 {
+			last = append(last, m.heardOf(s.began))
 		}
 	}
 	slices.SortFunc(last, time.Time.Compare)
-	window, from := r.health.Interval+r.health.Jitter, 0
+	window, from := s.health.Interval+s.health.Jitter, 0
 	for i, t := range last {
 		for t.Sub(last[from]) > window {
 			from++
@@ -79,26 +79,18 @@ func (r *Reconciler) countSilent(members iter.Seq[*member], now time.Time) (sile
 	return silent, all
 }
 
-// heardOf returns when m last reported in this term, which began at began.
-func (m *member) heardOf(began time.Time) time.Time {
-	if m.reportAt.IsZero() {
-		return latest(began, m.rec.RegisteredAt)
-	}
-	return m.reportAt
-}
-
 // recordBreaker raises an alarm when the breaker begins to hold a group. When what
 // tripped it is over, it holds for another interval: the members report again one
 // after another.
-func (r *Reconciler) recordBreaker(g *group, why string, now time.Time) {
+func (s *shard) recordBreaker(g *group, why string, now time.Time) {
 	if why != "" && !g.breakerTripped {
-		r.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: "silent members are not replaced: " + why})
+		s.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: "silent members are not replaced: " + why})
 	}
 	g.breakerTripped = why != ""
 	switch {
-	case why == "" || r.massSilence(g, now) != "":
+	case why == "" || s.massSilence(g, now) != "":
 		g.breakerHoldUntil = time.Time{}
 	case g.breakerHoldUntil.IsZero():
-		g.breakerHoldUntil = now.Add(r.health.Interval + r.health.Jitter)
+		g.breakerHoldUntil = now.Add(s.health.Interval + s.health.Jitter)
 	}
 }

@@ -1,59 +1,73 @@
 package reconcile
 
 import (
-	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/reconcile/wallclock"
-	"github.com/nstance-go/nstance/storage"
-)
+	"context"
+	"time"
 
-func newClock(o *Options, store storage.Store) *wallclock.Clock {
-	dated := o.Dated
-	if dated == nil {
-		dated, _ = store.(storage.Dated)
-	}
-	return wallclock.New(wallclock.Options{Wall: o.Now, Elapsed: o.Elapsed, Dated: dated})
-}
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
+)
 
 // updateClock finds out whether the wall clock can be trusted. While it cannot,
 // nothing goes because of the time in a record: it is asked before any member is
-// judged, and needs the lock.
-func (r *Reconciler) updateClock() {
-	if !r.clock.Look() {
+// judged.
+func (s *shard) updateClock() {
+	if !s.clock.Look() {
 		return
 	}
-	e := nstance.Event{Type: nstance.EventClockRight, Time: r.opts.Now().UTC(), Reason: "deletes by deadline and for age go on"}
-	if why := r.clock.Distrust(); why != "" {
+	e := nstance.Event{Type: nstance.EventClockRight, Time: s.opts.Now().UTC(), Reason: "deletes by deadline and for age go on"}
+	if why := s.clock.Distrust(); why != "" {
 		e.Type, e.Reason = nstance.EventClockWrong, why+"; deletes by deadline and for age wait"
-		r.log.Warn("this server's clock cannot be trusted, deletes by deadline and for age wait", "reason", why)
+		s.log.Warn("this server's clock cannot be trusted, deletes by deadline and for age wait", "reason", why)
 	} else {
-		r.log.Info("this server's clock can be trusted again, deletes by deadline and for age go on")
+		s.log.Info("this server's clock can be trusted again, deletes by deadline and for age go on")
 	}
-	r.opts.Journal(e)
-	for key := range r.groups {
-		r.queue.add(key, false)
+	s.opts.Journal(e)
+	for key := range s.groups {
+		s.queue.add(key, false)
 	}
 }
 
 // clockRight looks at the clock, and reports whether the time in a record may
-// decide something. Whatever now it is about was read before. It needs the lock.
-func (r *Reconciler) clockRight() bool {
-	r.updateClock()
-	return r.clock.Distrust() == ""
+// decide something. Whatever now it is about was read before.
+func (s *shard) clockRight() bool {
+	s.updateClock()
+	return s.clock.Distrust() == ""
 }
 
-// ClockRight looks at the clock, and reports whether the time in what is stored
-// may decide something. Whatever now that is about is to be read before.
-func (r *Reconciler) ClockRight() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.clockRight()
+const (
+	heartbeat = 5 * time.Second
+	// longPause is the longest gap between two heartbeats that a loaded machine
+	// explains.
+	longPause = 3 * heartbeat
+)
+
+// heartbeat records regularly that this process runs, and checks the clock.
+func (r *Reconciler) heartbeat(ctx context.Context) {
+	for sleep.For(ctx, heartbeat) {
+		r.mu.Lock()
+		r.detectPause(r.opts.Now())
+		r.updateClock()
+		r.mu.Unlock()
+	}
 }
 
-// ClockHold returns the hold of everything that the time in a record decides,
-// and whether there is one: while this server's clock cannot be trusted.
-func (r *Reconciler) ClockHold() (HoldView, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: r.clock.Distrust()}, Since: r.clock.Since()}, r.clock.Distrust() != ""
+// detectPause detects that this process did not run for a while. What agents sent
+// meanwhile is still in its buffers, so no member is silent for that time: each has a
+// whole interval again. A pause in which the lease was lost needs no such care: the
+// next term begins anew. It runs before health is evaluated.
+func (s *shard) detectPause(now time.Time) {
+	gap := now.Sub(s.heartbeatAt)
+	began := s.heartbeatAt.IsZero()
+	s.heartbeatAt = now
+	if began || gap <= longPause {
+		return
+	}
+	s.log.Warn("this process did not run for a while, agents get new grace", "gap", gap)
+	for _, m := range s.members {
+		m.healthTrack.RestartGrace(now)
+	}
+	for key := range s.groups {
+		s.queue.add(key, false)
+	}
 }

@@ -2,8 +2,11 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // Pause stops the rollout of a group: stale members stay, and losses are
@@ -40,15 +43,12 @@ func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason st
 	})
 }
 
-// halted reports whether the rollout to what the group should be is halted.
-func (g *group) halted() bool { return g.history.HaltedHash != "" && g.history.HaltedHash == g.hash }
-
-// changeableGroup returns a group that requests may change. It needs the lock.
-func (r *Reconciler) changeableGroup(key nstance.GroupKey) (*group, error) {
-	if !r.loaded {
+// changeableGroup returns a group that requests may change.
+func (s *shard) changeableGroup(key nstance.GroupKey) (*group, error) {
+	if !s.loaded {
 		return nil, nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
 	}
-	if g := r.groups[key]; g != nil {
+	if g := s.groups[key]; g != nil {
 		return g, nil
 	}
 	return nil, nstance.Errorf(nstance.NotFound, "no group %s", key)
@@ -74,4 +74,231 @@ func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, chan
 		return err
 	}
 	return r.durable(ctx, edit)
+}
+
+// Freeze forbids every change of a group's machines, except that leaving ones go on
+// leaving. Notices are recorded, and acted on after the thaw; agents
+// register and report as ever. It returns once that is durable; a repeat changes
+// nothing, not even the reason. Fails as Pause does.
+func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason string) error {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Frozen != nil {
+			return nstance.Event{}, nil
+		}
+		g.history.Frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
+		r.discardPendingCreates(g)
+		return nstance.Event{Type: nstance.EventFrozen, Reason: reason}, nil
+	})
+}
+
+// Thaw ends the freeze of a group; that of the shard stays. It returns once that
+// is durable; nil if the group was not frozen. The reason is for the journal.
+// Fails as Pause does.
+func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason string) error {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Frozen == nil {
+			return nstance.Event{}, nil
+		}
+		g.history.Frozen = nil
+		r.discardPendingCreates(g)
+		r.balance.Thaw()
+		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, nil
+	})
+}
+
+// FreezeShard freezes every group, and spares machines without a record. Fails with Unavailable as Pause does.
+func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
+	return r.changeShard(ctx, func() (nstance.Event, bool) {
+		if r.frozen != nil {
+			return nstance.Event{}, false
+		}
+		r.frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
+		return nstance.Event{Type: nstance.EventFrozen, Reason: reason}, true
+	})
+}
+
+// ThawShard ends the freeze of the shard; groups that are frozen by themselves
+// stay so. It returns once that is durable; nil if the shard was not frozen.
+// The reason is for the journal. Fails with Unavailable as Pause does.
+func (r *Reconciler) ThawShard(ctx context.Context, reason string) error {
+	return r.changeShard(ctx, func() (nstance.Event, bool) {
+		if r.frozen == nil {
+			return nstance.Event{}, false
+		}
+		r.frozen = nil
+		r.balance.Thaw()
+		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, true
+	})
+}
+
+// changeShard is changeGroup for what concerns every group.
+func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Event, bool)) error {
+	r.mu.Lock()
+	if !r.loaded {
+		r.mu.Unlock()
+		return nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+	}
+	if e, changed := change(); changed {
+		e.Time = r.opts.Now().UTC()
+		r.opts.Journal(e)
+		r.saveSoon()
+		for key, g := range r.groups {
+			r.discardPendingCreates(g)
+			r.queue.add(key, true)
+		}
+	}
+	edit := r.ledger.edits
+	r.mu.Unlock()
+	return r.durable(ctx, edit)
+}
+
+// Rollback makes the definition with which every member was last ready the
+// desired one, until another one is configured or UndoRollback. Members of the
+// configured definition are then replaced like any others that are stale. It
+// returns once that is durable; repeating it changes nothing. Fails with
+// NotFound, with Conflict when there is no other definition to go back to, and
+// with Unavailable as Pause does. The reason is for the journal. A dry run only
+// checks.
+func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, reason string, dryRun bool) error {
+	digest, err := r.rollbackTarget(key)
+	if err != nil {
+		return err
+	}
+	back, err := r.readDesiredSpec(ctx, digest)
+	if err != nil || dryRun {
+		return err
+	}
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Rollback != nil && g.rollbackSpec != nil {
+			return nstance.Event{}, nil
+		}
+		if g.history.LastGood != digest {
+			return nstance.Event{}, nstance.Errorf(nstance.Conflict, "the last good definition of group %s has changed meanwhile", key)
+		}
+		g.history.Rollback = &rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
+		g.rollbackSpec = &back
+		r.resolveDesired(g)
+		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one" + withMessage(reason)}, nil
+	})
+}
+
+// rollbackTarget returns the digest of the definition to go back to.
+func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g, err := r.changeableGroup(key)
+	switch {
+	case err != nil:
+		return "", err
+	case g.history.Rollback != nil && g.rollbackSpec != nil:
+		return g.history.Rollback.Definition, nil
+	case !g.defined():
+		return "", nstance.Errorf(nstance.Unavailable, "it is not known yet what group %s should be", key)
+	case g.history.LastGood == "":
+		return "", noTarget("no definition of group %s has ever had all members ready", key)
+	case g.history.LastGoodHash == g.configured.hash:
+		return "", noTarget("all members of group %s were ready with the configured definition: it is the last good one", key)
+	}
+	return g.history.LastGood, nil
+}
+
+func noTarget(format string, key nstance.GroupKey) error {
+	e := nstance.Errorf(nstance.Conflict, format, key)
+	return &nstance.Error{Code: nstance.Conflict, Msg: e.Error(), Remedy: "configure the definition that you want"}
+}
+
+// UndoRollback makes the configured definition the desired one again, and
+// returns once that is durable. Nil if the group is not rolled back. The reason
+// is for the journal. Fails with NotFound, and Unavailable as Pause does.
+func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey, reason string) error {
+	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		if g.history.Rollback == nil {
+			return nstance.Event{}, nil
+		}
+		g.history.Rollback, g.rollbackSpec = nil, nil
+		r.resolveDesired(g)
+		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "the configured definition is the desired one" + withMessage(reason)}, nil
+	})
+}
+
+// Preserve keeps a machine for inspection until the given time: it is not counted, so
+// the group replaces it, it leaves its load balancers, and it is neither drained nor
+// deleted. Afterwards it is drained and deleted; at once if that time has passed. The
+// cloud may still take it. It returns once that is durable. The reason is for the
+// journal. Fails with NotFound, with Conflict when its deletion has begun, and with the
+// errors of storage: then nothing has changed, unless the error is Ambiguous.
+func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time, reason string) error {
+	r.mu.Lock()
+	m := r.members[id]
+	if m == nil {
+		r.mu.Unlock()
+		return nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	}
+	if m.state == nstance.Deleting || m.state == nstance.Failed {
+		r.mu.Unlock()
+		return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
+	}
+	was, lapsed := m.preserve, m.preserveExpired
+	m.preserve = &storage.Preserve{Until: until.UTC()} // from now on nothing begins that would end it
+	m.preserveExpired = !r.opts.Now().Before(until)
+	r.mu.Unlock()
+	rec, err := r.records.Update(ctx, id, func(rec *storage.Instance) error {
+		if rec.Deleting != nil {
+			return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
+		}
+		rec.Preserve = &storage.Preserve{Until: until.UTC()}
+		return nil
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.queue.add(m.group.key, true)
+	r.rebalance(m.group)
+	if err != nil {
+		if m.preserve, m.preserveExpired = was, lapsed; nstance.CodeOf(err) == nstance.Ambiguous {
+			m.preserve, m.preserveExpired = &storage.Preserve{Until: until.UTC()}, !r.opts.Now().Before(until)
+		}
+		return err
+	}
+	m.rec = rec
+	r.wakeWaiters()
+	r.publish(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339) + withMessage(reason)})
+	return nil
+}
+
+// durable blocks until a change is saved. It fails with Unavailable when an
+// attempt to save it failed, or ctx ended first: it is in force all the same,
+// and is saved later unless this leader falls before.
+func (r *Reconciler) durable(ctx context.Context, edit uint64) error {
+	var failed error
+	err := r.await(ctx, func() bool {
+		failed = nil
+		if r.ledger.tried >= edit {
+			failed = r.ledger.err
+		}
+		return failed != nil || r.ledger.saved >= edit
+	})
+	if err == nil && failed != nil {
+		err = &nstance.Error{
+			Code: nstance.Unavailable, Err: failed, Remedy: "look whether it holds, and ask again",
+			Msg: fmt.Sprintf("not durable yet, it may still become so: %v", failed),
+		}
+	}
+	return err
+}
+
+// await blocks until done, which is called under the lock, or ctx ends.
+func (r *Reconciler) await(ctx context.Context, done func() bool) error {
+	for {
+		r.mu.Lock()
+		ok, changed := done(), r.changed
+		r.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nstance.Errorf(nstance.Unavailable, "not durable yet: %w", ctx.Err())
+		case <-changed:
+		}
+	}
 }

@@ -15,22 +15,6 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 )
 
-// A FieldChange is one field in which two definitions differ.
-type FieldChange struct {
-	confighash.Change
-	Effect Effect
-}
-
-// An Effect is what a changed field does to the machines that there are.
-type Effect string
-
-// The effects.
-const (
-	EffectReplace Effect = "replace" // only a new machine has it
-	EffectPush    Effect = "push"    // it is pushed to the machines that run
-	EffectNone    Effect = "none"    // it concerns later machines, or none at all
-)
-
 // differences lists the fields in which two groups differ, those first that
 // cost the most.
 func differences(before, after nstance.Group) []FieldChange {

@@ -8,9 +8,6 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 )
 
-// eventBacklog is how many events a consumer of Events may be behind.
-const eventBacklog = 1024
-
 // Events yields the events that happen after this call, in order, until ctx ends. The
 // loop may take its time and call anything; several loops may run at once. One that
 // falls more than 1,024 events behind misses some: Event.Seq, which otherwise grows by

@@ -48,20 +48,16 @@ func (r *Reconciler) followDrains(ctx context.Context) {
 }
 
 // operatorDrains reports whether an operator would carry out m's drain.
-func (r *Reconciler) operatorDrains(m *member) bool {
-	executors, ok := r.opts.Drains.(executorRegistry)
+func (s *shard) operatorDrains(m *member) bool {
+	executors, ok := s.opts.Drains.(executorRegistry)
 	return ok && executors.HasExecutor(m.rec.Tenant)
 }
 
-// agentDrains reports whether m's agent has a hook. An agent that has not
-// reported yet may have one.
-func (m *member) agentDrains() bool { return m.report.CanDrain || m.reportAt.IsZero() }
-
 // executor returns what drains m: an operator that has declared that it drains, else
 // the agent's hook, else nothing: then only the deadline ends the drain.
-func (r *Reconciler) executor(m *member) nstance.Executor {
+func (s *shard) executor(m *member) nstance.Executor {
 	switch {
-	case r.operatorDrains(m):
+	case s.operatorDrains(m):
 		return nstance.ExecutorOperator
 	case m.agentDrains():
 		return nstance.ExecutorAgent
@@ -70,29 +66,29 @@ func (r *Reconciler) executor(m *member) nstance.Executor {
 }
 
 // executorsChanged plans the groups whose drains another executor may take over.
-func (r *Reconciler) executorsChanged(tenant nstance.TenantID) {
-	for key := range r.groups {
+func (s *shard) executorsChanged(tenant nstance.TenantID) {
+	for key := range s.groups {
 		if tenant == "" || key.Tenant == tenant {
-			r.queue.add(key, false)
+			s.queue.add(key, false)
 		}
 	}
 }
 
 // reassignDrains gives each drain whose executor has gone to another one, and returns
-// when to look again. It needs the lock.
-func (r *Reconciler) reassignDrains(g *group, now time.Time) (next time.Time) {
+// when to look again.
+func (s *shard) reassignDrains(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
 		if m.state != nstance.Draining || m.drain == nil || m.drainEnded {
 			continue
 		}
-		next = earliest(next, r.reassignDrain(m, now))
+		next = earliest(next, s.reassignDrain(m, now))
 	}
 	return next
 }
 
 // reassignDrain does so for one member.
-func (r *Reconciler) reassignDrain(m *member, now time.Time) (next time.Time) {
-	if m.drain.Executor == nstance.ExecutorOperator && r.operatorDrains(m) {
+func (s *shard) reassignDrain(m *member, now time.Time) (next time.Time) {
+	if m.drain.Executor == nstance.ExecutorOperator && s.operatorDrains(m) {
 		m.operatorGoneAt = time.Time{}
 		return time.Time{}
 	}
@@ -107,7 +103,7 @@ func (r *Reconciler) reassignDrain(m *member, now time.Time) (next time.Time) {
 			return giveUp
 		}
 	}
-	to := r.executor(m)
+	to := s.executor(m)
 	if to == m.drain.Executor {
 		return time.Time{}
 	}

@@ -2,19 +2,10 @@ package reconcile
 
 import (
 	"context"
-	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile/orphans"
 	"github.com/nstance-go/nstance/storage"
 )
-
-// An OrphanView is a machine with our marks and without a record.
-type OrphanView struct {
-	Machine nstance.Machine // as last listed
-	Since   time.Time       // when it was first listed in this term
-	Spared  string          // why it is not collected; empty: it will be at the next look
-}
 
 // Orphans returns the machines with our marks that have no record, sorted by ID.
 func (r *Reconciler) Orphans() []OrphanView {
@@ -26,10 +17,6 @@ func (r *Reconciler) Orphans() []OrphanView {
 		out = append(out, r.orphanView(o, shard))
 	}
 	return out
-}
-
-func (r *Reconciler) orphanView(o orphans.Orphan, shard orphans.Shard) OrphanView {
-	return OrphanView{Machine: o.Machine, Since: o.FirstListed, Spared: r.orphans.Spared(o, shard)}
 }
 
 // Orphan returns one of them, or NotFound.

@@ -1,9 +1,6 @@
 package reconcile
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,62 +10,43 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// GC says when a machine that carries our marks and has no record, an orphan,
-// is deleted. See package orphans.
-type GC struct {
-	Interval            time.Duration // between two listings that must both show it; 2 min
-	RegistrationTimeout time.Duration // how old it must be; 5 min
-}
-
 // ReasonOrphan is why the record of an orphan exists: to make its deletion
 // durable before it begins.
 const ReasonOrphan plan.Reason = "orphan"
-
-// ReasonAdopted is why a record exists that was made for an orphan.
-const ReasonAdopted plan.Reason = "adopted"
 
 // orphanGroup takes the orphans whose mark names no group, which is for display
 // only.
 const orphanGroup nstance.GroupID = "orphaned"
 
 // orphanRule is the rule by the present settings.
-func (r *Reconciler) orphanRule() orphans.Rule {
-	return orphans.Rule{Interval: r.opts.GC.Interval, MinAge: r.opts.GC.RegistrationTimeout, MinTerm: r.opts.FullPass}
+func (s *shard) orphanRule() orphans.Rule {
+	return orphans.Rule{Interval: s.opts.GC.Interval, MinAge: s.opts.GC.RegistrationTimeout, MinTerm: s.opts.FullPass}
 }
 
-// recordOrphans records the machines of one whole listing that are not members. It
-// needs the lock.
-func (r *Reconciler) recordOrphans(unknown []nstance.Machine, listedAt time.Time) {
+// recordOrphans records the machines of one whole listing that are not members.
+func (s *shard) recordOrphans(unknown []nstance.Machine, listedAt time.Time) {
 	unknown = slices.DeleteFunc(unknown, func(mach nstance.Machine) bool {
-		return r.hasRecord(mach.ID) || !r.opts.Owner.Owns(mach.Owner) || mach.Status == nstance.StatusDeleting
+		return s.hasRecord(mach.ID) || !s.opts.Owner.Owns(mach.Owner) || mach.Status == nstance.StatusDeleting
 	})
-	for _, mach := range r.orphans.List(unknown, listedAt) {
-		r.opts.Journal(nstance.Event{
-			Time: r.opts.Now().UTC(), Type: nstance.EventOrphanSeen, Instance: mach.ID, Tenant: mach.Owner.Tenant, Group: mach.Group,
+	for _, mach := range s.orphans.List(unknown, listedAt) {
+		s.opts.Journal(nstance.Event{
+			Time: s.opts.Now().UTC(), Type: nstance.EventOrphanSeen, Instance: mach.ID, Tenant: mach.Owner.Tenant, Group: mach.Group,
 			Reason: "a machine with our marks has no record",
 		})
 	}
 }
 
 // hasRecord reports whether an instance is a member, or has a record that cannot be
-// read. It needs the lock.
-func (r *Reconciler) hasRecord(id nstance.InstanceID) bool {
-	return r.members[id] != nil || slices.ContainsFunc(r.unreadableRecords, func(p storage.Problem) bool { return p.ID == id })
+// read.
+func (s *shard) hasRecord(id nstance.InstanceID) bool {
+	return s.members[id] != nil || slices.ContainsFunc(s.unreadableRecords, func(p storage.Problem) bool { return p.ID == id })
 }
 
-// latest returns the later of two times.
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-// orphanShard returns what the rule needs to know of the shard. It needs the lock.
-func (r *Reconciler) orphanShard() orphans.Shard {
-	r.updateClock()
-	view := orphans.Shard{Now: r.opts.Now(), TermBegan: r.began, FoundNoRecord: r.foundNoRecord, ClockWrong: r.clock.Distrust(), Frozen: r.thawed}
-	for _, m := range r.members {
+// orphanShard returns what the rule needs to know of the shard.
+func (s *shard) orphanShard() orphans.Shard {
+	s.updateClock()
+	view := orphans.Shard{Now: s.opts.Now(), TermBegan: s.began, FoundNoRecord: s.foundNoRecord, ClockWrong: s.clock.Distrust(), Frozen: s.thawed}
+	for _, m := range s.members {
 		switch {
 		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == ReasonOrphan:
 			view.Deleting++
@@ -81,182 +59,10 @@ func (r *Reconciler) orphanShard() orphans.Shard {
 	return view
 }
 
-// collectOrphans looks for machines without a record and collects those that
-// the rule does not spare.
-func (r *Reconciler) collectOrphans(ctx context.Context) {
-	for r.restUntilCollection(ctx) {
-		r.reconcileMachines(ctx)
-		if err := r.collect(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("orphans not collected, tried again later", "code", nstance.CodeOf(err), "err", err)
-		}
-	}
+func (s *shard) orphanView(o orphans.Orphan, shard orphans.Shard) OrphanView {
+	return OrphanView{Machine: o.Machine, Since: o.FirstListed, Spared: s.orphans.Spared(o, shard)}
 }
 
-// collect collects what is due. All records are read first: what has one after
-// all is a member.
-func (r *Reconciler) collect(ctx context.Context) error {
-	if len(r.dueOrphans()) == 0 {
-		return nil
-	}
-	if err := r.acquireOrphans(ctx); err != nil {
-		return err
-	}
-	defer r.releaseOrphans()
-	if err := r.readRecordsAgain(ctx); err != nil {
-		return err
-	}
-	var failed error
-	for _, mach := range r.dueOrphans() {
-		why := nstance.Cause{Kind: nstance.CauseOrphan, Message: "a machine with our marks and without a record"}
-		if err := r.deleteOrphan(ctx, mach, why); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("machine %s (%s): %w", mach.ProviderID, mach.ID, err))
-		}
-	}
-	return failed
-}
-
-// acquireOrphans waits until no other call changes orphans; releaseOrphans lets the
-// next one.
-func (r *Reconciler) acquireOrphans(ctx context.Context) error {
-	select {
-	case r.orphanLock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return nstance.Errorf(nstance.Unavailable, "other orphans are being adopted or deleted: %w", ctx.Err())
-	}
-}
-
-func (r *Reconciler) releaseOrphans() { <-r.orphanLock }
-
-// dueOrphans returns what the rule does not spare, and publishes when it begins to
-// spare machines until an operator decides, and when it ends.
-func (r *Reconciler) dueOrphans() []nstance.Machine {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	due, doubt := r.orphans.Due(r.orphanShard())
-	publish := func(typ nstance.EventType, reason string) {
-		r.opts.Journal(nstance.Event{Time: r.opts.Now().UTC(), Type: typ, Reason: reason})
-	}
-	switch doubted := doubt != ""; {
-	case doubted && !r.doubtPublished:
-		publish(nstance.EventAlarm, "machines without a record are kept until they are adopted or deleted on request: "+doubt)
-		publish(nstance.EventHoldStarted, holdOrphans+": "+doubt)
-	case !doubted && r.doubtPublished:
-		publish(nstance.EventHoldEnded, holdOrphans)
-	}
-	r.doubtPublished = doubt != ""
-	return due
-}
-
-// readRecordsAgain reads what storage has and memory has not. A former leader's late
-// write may have made a record after this term had read them all. An error
-// means that nothing was learned.
-func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
-	_, problems, err := r.records.Load(ctx)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.recordProblems(problems)
-	for _, rec := range r.records.All() {
-		r.addLateRecord(rec)
-	}
-	for _, o := range r.orphans.All() {
-		if r.hasRecord(o.Machine.ID) {
-			r.orphans.Forget(o.Machine.ID)
-		}
-	}
-	return nil
-}
-
-// addLateRecord makes a member of a record that has none. It needs the lock.
-func (r *Reconciler) addLateRecord(rec storage.Instance) {
-	if _, standing := r.records.Get(rec.ID); !standing || r.members[rec.ID] != nil {
-		return
-	}
-	g := r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group})
-	r.addRecovered(g, rec, r.opts.Now())
-	if o, ok := r.orphans.Get(rec.ID); ok {
-		r.orphans.Forget(rec.ID)
-		r.handleMachine(o.Machine, r.opts.Now())
-	}
-	r.queue.add(g.key, true)
-}
-
-// deleteOrphan takes a machine on its way out: once more it is looked at, then a record
-// makes its deletion durable, and from there on it goes like any other. If a
-// record stands there by now, the machine is a member.
-func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, why nstance.Cause) error {
-	mach, err := r.lookAtOrphan(ctx, listed)
-	if err == nil {
-		err = r.Thawed(nstance.GroupKey{Tenant: mach.Owner.Tenant, Group: mach.Group})
-	}
-	if err != nil {
-		return err
-	}
-	rec := r.recordOf(mach, ReasonOrphan)
-	rec.Deleting = &storage.Deletion{At: r.opts.Now().UTC(), Why: why}
-	m, err := r.writeOrphanRecord(ctx, mach, rec)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.publish(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
-	return nil
-}
-
-// lookAtOrphan asks for the machine again, which must be the one that was
-// listed, mark by mark.
-func (r *Reconciler) lookAtOrphan(ctx context.Context, listed nstance.Machine) (nstance.Machine, error) {
-	mach, err := r.provider.Get(ctx, listed.ID)
-	if errors.Is(err, nstance.NotFound) {
-		r.mu.Lock()
-		r.orphans.Forget(listed.ID)
-		r.mu.Unlock()
-	}
-	if err != nil {
-		return mach, err
-	}
-	if !orphans.SameMachine(mach, listed) || !r.opts.Owner.Owns(mach.Owner) {
-		return mach, nstance.Errorf(nstance.Conflict, "machine %s is not the one that was listed: it was left alone", mach.ProviderID)
-	}
-	return mach, nil
-}
-
-// recordOf returns what a machine's marks say about it.
-func (r *Reconciler) recordOf(mach nstance.Machine, why plan.Reason) storage.Instance {
-	rec := storage.Instance{
-		ID: mach.ID, Tenant: mach.Owner.Tenant, Group: mach.Group, Reason: string(why), CreatedEpoch: mach.Epoch,
-		CreatedAt: mach.ID.Time().UTC(), ProviderID: mach.ProviderID, Addresses: mach.Addresses,
-		Shape: storage.Shape{InstanceType: mach.InstanceType, Market: mach.Market},
-	}
-	if rec.Group.Validate("group") != nil {
-		rec.Group = orphanGroup
-	}
-	return rec
-}
-
-// writeOrphanRecord writes the record, which must be new, and makes the machine its member.
-func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine, rec storage.Instance) (*member, error) {
-	written, err := r.records.Create(ctx, rec)
-	if errors.Is(err, nstance.Conflict) {
-		if rerr := r.readRecordsAgain(ctx); rerr != nil {
-			return nil, rerr
-		}
-		return nil, nstance.Errorf(nstance.Conflict, "instance %s has a record by now: it is a member", rec.ID)
-	}
-	if err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.orphans.Forget(mach.ID)
-	now := r.opts.Now()
-	g := r.groupOf(nstance.GroupKey{Tenant: written.Tenant, Group: written.Group})
-	m := r.addRecovered(g, written, now)
-	m.machine, m.machineSince = mach, now
-	r.queue.add(g.key, true)
-	return m, nil
-}
+// holdOrphans is the hold, in the journal, while machines without a record are
+// spared until an operator decides. It concerns the shard and no group.
+const holdOrphans = "orphans"

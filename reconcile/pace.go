@@ -22,16 +22,16 @@ func sampled(all []time.Duration, d time.Duration) []time.Duration {
 }
 
 // timeLaunch notes that m, made in this term, has become ready.
-func (r *Reconciler) timeLaunch(m *member) {
-	if m.rec.CreatedEpoch == r.opts.Epoch && !m.healthySince.IsZero() {
+func (s *shard) timeLaunch(m *member) {
+	if m.rec.CreatedEpoch == s.opts.Epoch && !m.healthySince.IsZero() {
 		m.group.pace.launches = sampled(m.group.pace.launches, max(0, m.healthySince.Sub(m.rec.CreatedAt)))
 	}
 }
 
 // timeDrain notes that m is gone.
-func (r *Reconciler) timeDrain(m *member) {
+func (s *shard) timeDrain(m *member) {
 	if m.drain != nil && !m.drain.StartedAt.IsZero() {
-		m.group.pace.drains = sampled(m.group.pace.drains, max(0, r.opts.Now().Sub(m.drain.StartedAt)))
+		m.group.pace.drains = sampled(m.group.pace.drains, max(0, s.opts.Now().Sub(m.drain.StartedAt)))
 	}
 }
 

@@ -3,6 +3,9 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage"
@@ -169,3 +172,34 @@ func (r *Reconciler) deleteRecord(ctx context.Context, m *member) error {
 	}
 	return err
 }
+
+// balancersLeft reports whether m may be deleted as far as load balancers go: none
+// sends traffic to it any more, or withdrawTimeout has passed.
+func (r *Reconciler) balancersLeft(m *member) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	if id := m.machine.ProviderID; id != "" && !m.gone && r.provider.Abilities().Balancers != nil {
+		names = r.balance.Attached(id, m.registered())
+	}
+	now := r.opts.Now()
+	switch {
+	case m.withdrawalOver || len(names) == 0:
+		m.withdrawalOver = true
+		return true
+	case m.withdrawBy.IsZero():
+		m.withdrawBy = now.Add(withdrawTimeout)
+		r.rebalance(m.group)
+		return false
+	case now.Before(m.withdrawBy):
+		return false
+	}
+	m.withdrawalOver = true
+	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
+	r.balance.WithdrawDeleted(m.machine, names)
+	return true
+}
+
+// withdrawTimeout is how long a deletion waits for load balancers to withdraw the
+// machine, once nothing else delays it.
+const withdrawTimeout = 30 * time.Second

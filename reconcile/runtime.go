@@ -2,18 +2,7 @@ package reconcile
 
 import (
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
 )
-
-// A RuntimeView is what an instance should have that can be changed while it runs.
-type RuntimeView struct {
-	Record     storage.Instance
-	Machine    nstance.Machine // as last seen
-	Seen       bool            // this term has seen the machine
-	Definition nstance.Definition
-	Hash       string // runtime hash of Definition
-	Frozen     bool   // a freeze forbids to change the machine
-}
 
 // Runtime returns what an instance should have now, by its group. It fails with
 // NotFound when there is no such instance, or its group has no

@@ -3,8 +3,6 @@ package reconcile
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -72,36 +70,4 @@ func (c *addressCounter) count(ctx context.Context, subnets []string) {
 		return
 	}
 	c.counted(free, asked)
-}
-
-// recordAddresses records free addresses as they were counted by a question that was
-// asked then. What creates have taken since may not be in the count.
-func (r *Reconciler) recordAddresses(free map[string]int, asked time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.admission.SetAddresses(free, asked)
-	for _, m := range r.members {
-		if m.subnet != "" && (!m.machineKnown() || !m.machineSince.Before(asked)) {
-			r.admission.TakeAddress(m.subnet)
-		}
-	}
-}
-
-// subnetsInUse returns the subnets among which some group can choose, and others,
-// sorted.
-func (r *Reconciler) subnetsInUse(others []string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	used := map[string]bool{}
-	for _, name := range others {
-		used[name] = true
-	}
-	for _, g := range r.groups {
-		if s := g.spec.Definition.Subnets; len(s) > 1 {
-			for _, name := range s {
-				used[name] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(used))
 }

@@ -12,43 +12,36 @@ import (
 )
 
 // view returns Plan's input as of now. It changes nothing and makes no calls, so
-// displays and rehearsals use it too. It appends to members. It needs the lock.
-func (r *Reconciler) view(g *group, now time.Time, members []plan.Member) plan.View {
+// displays and rehearsals use it too. It appends to members.
+func (s *shard) view(g *group, now time.Time, members []plan.Member) plan.View {
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
-		SpotFree: r.spotFree(g, now), Unreadable: g.unreadable, Removing: g.spec.Removing,
-		Frozen: r.freezeOf(g) != nil, Clock: r.clock.Distrust(),
+		SpotFree: s.spotFree(g, now), Unreadable: g.unreadable, Removing: g.spec.Removing,
+		Frozen: s.freezeOf(g) != nil, Clock: s.clock.Distrust(),
 	}
 	if g.spec.Key == (nstance.GroupKey{}) { // it was never configured in this term
-		v.Removing, v.Group.DrainTimeout = false, r.opts.DrainTimeout
+		v.Removing, v.Group.DrainTimeout = false, s.opts.DrainTimeout
 	}
 	unhealthy := false
 	for _, m := range g.members {
-		v.Members = append(v.Members, r.memberView(g, m, now))
+		v.Members = append(v.Members, s.memberView(g, m, now))
 		unhealthy = unhealthy || v.Members[len(v.Members)-1].Unhealthy
 	}
 	if unhealthy {
-		v.Breaker = r.breaker(g, now)
+		v.Breaker = s.breaker(g, now)
 	}
 	return v
 }
 
-func (g *group) hashOrUnknown() string {
-	if !g.defined() {
-		return plan.UnknownHash
-	}
-	return g.hash
-}
-
 // memberView returns what Plan needs to know of m as a member of g, which may be
 // another configuration of m's group.
-func (r *Reconciler) memberView(g *group, m *member, now time.Time) plan.Member {
+func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	v := plan.Member{
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown(), RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
-		GraceUntil: m.graceUntil, Notices: m.notices, Silent: r.health.Misses(m.healthTrack, now) > 0,
-		Unhealthy: r.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
-		Preserved: r.preserved(m, now), Requested: r.removalRequest(m, now), NoDrain: m.skipDrain, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
+		GraceUntil: m.graceUntil, Notices: m.notices, Silent: s.health.Misses(m.healthTrack, now) > 0,
+		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
+		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
 	}
 	v.Answered = m.answered
 	if v.Inherited = m.leftBefore; !m.state.Leaving() {
@@ -58,9 +51,9 @@ func (r *Reconciler) memberView(g *group, m *member, now time.Time) plan.Member 
 		v.DeletedFor = m.deleteCauses[0].Kind
 	}
 	if !m.registered() {
-		v.RegisterBy = r.registerBy(m)
+		v.RegisterBy = s.registerBy(m)
 	}
-	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.wasReady && (launchBy.After(r.began) || !m.registered()) {
+	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.wasReady && (launchBy.After(s.began) || !m.registered()) {
 		v.LaunchBy = launchBy
 	}
 	if m.rec.OnDemand {
@@ -81,22 +74,22 @@ func comparableHash(have, want string) string {
 }
 
 // verdict evaluates the health of m.
-func (r *Reconciler) verdict(m *member, now time.Time) health.Verdict {
-	verdict, _ := r.evaluateHealth(m, now)
+func (s *shard) verdict(m *member, now time.Time) health.Verdict {
+	verdict, _ := s.evaluateHealth(m, now)
 	return verdict
 }
 
 // evaluateHealth is verdict, and returns when time alone may change it.
-func (r *Reconciler) evaluateHealth(m *member, now time.Time) (health.Verdict, time.Time) {
+func (s *shard) evaluateHealth(m *member, now time.Time) (health.Verdict, time.Time) {
 	if !m.registered() || m.gone || m.state != nstance.Booting {
 		return health.Healthy, time.Time{}
 	}
-	return r.health.Evaluate(m.healthTrack, now)
+	return s.health.Evaluate(m.healthTrack, now)
 }
 
 // registerBy is when a machine must have registered: a timeout after this term first
 // knew of it, but never after its nonce has expired.
-func (r *Reconciler) registerBy(m *member) time.Time {
+func (s *shard) registerBy(m *member) time.Time {
 	if m.rec.RegistrationTimeout <= 0 {
 		return time.Time{}
 	}
@@ -107,56 +100,37 @@ func (r *Reconciler) registerBy(m *member) time.Time {
 	return earliest(last, m.machineSince.Add(m.rec.RegistrationTimeout))
 }
 
-// after returns when limit has passed since t; zero without a limit.
-func after(t time.Time, limit time.Duration) time.Time {
-	if limit <= 0 {
-		return time.Time{}
-	}
-	return t.Add(limit)
-}
-
-// age returns when a member reaches limit. Up to a tenth is taken off, by its
-// own ID, so that machines created together do not expire together.
-func age(m *member, limit time.Duration) time.Time {
-	if limit <= 0 {
-		return time.Time{}
-	}
-	u := m.id.UUID()
-	jitter := limit / 10 * time.Duration(u[15]) / 256
-	return m.rec.CreatedAt.Add(limit - jitter)
-}
-
 // recordCensus records what a census shows for the first time: members that have
-// become ready, a group that is whole, short, or under notice. It needs the lock.
-func (r *Reconciler) recordCensus(g *group, c *plan.Census, now time.Time) {
+// become ready, a group that is whole, short, or under notice.
+func (s *shard) recordCensus(g *group, c *plan.Census, now time.Time) {
 	for i, m := range g.members {
 		if c.Serves(&c.Members[i]) {
-			r.becameReady(m)
+			s.becameReady(m)
 		}
 	}
 	ready := c.Counts().Ready
-	r.recordReadiness(g, c, ready)
+	s.recordReadiness(g, c, ready)
 	if ready >= g.spec.Size {
 		g.belowSizeSince = time.Time{}
 	} else if g.belowSizeSince.IsZero() {
 		g.belowSizeSince = now.UTC()
 	}
-	r.checkMassNotice(g)
-	r.recordMarkets(g, now)
-	r.recordBreaker(g, c.Breaker, now)
+	s.checkMassNotice(g)
+	s.recordMarkets(g, now)
+	s.recordBreaker(g, c.Breaker, now)
 }
 
-func (r *Reconciler) becameReady(m *member) {
+func (s *shard) becameReady(m *member) {
 	if m.wasReady {
 		return
 	}
 	m.wasReady = true
-	r.timeLaunch(m)
-	r.recordReturn(m, m.market() == nstance.Spot)
-	r.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
-	if h := &m.group.history; r.provesDefinition(m) && (h.Failures > 0 || h.Refusals > 0) {
+	s.timeLaunch(m)
+	s.recordReturn(m, m.market() == nstance.Spot)
+	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
+	if h := &m.group.history; s.provesDefinition(m) && (h.Failures > 0 || h.Refusals > 0) {
 		h.clearFailures()
-		r.saveSoon()
+		s.saveSoon()
 	}
 }
 
@@ -164,11 +138,11 @@ func (r *Reconciler) becameReady(m *member) {
 // definition can become ready. A member that a former leader created and
 // registered may have been ready for long: this leader only learns of it again.
 // While creates fail, another definition proves nothing.
-func (r *Reconciler) provesDefinition(m *member) bool {
+func (s *shard) provesDefinition(m *member) bool {
 	switch {
 	case m.rec.OnDemand, m.lastGood:
 		return false
-	case m.rec.CreatedEpoch < r.opts.Epoch && m.rec.RegisteredAt.Before(r.began):
+	case m.rec.CreatedEpoch < s.opts.Epoch && m.rec.RegisteredAt.Before(s.began):
 		return false
 	}
 	return m.rec.InfraHash == m.group.hash || m.group.history.Failures == 0
@@ -176,7 +150,7 @@ func (r *Reconciler) provesDefinition(m *member) bool {
 
 // checkMassNotice raises an alarm when most of a group of three or more is under notice
 // at once, and asks the provider about each. It delays nothing.
-func (r *Reconciler) checkMassNotice(g *group) {
+func (s *shard) checkMassNotice(g *group) {
 	noticed := 0
 	for _, m := range g.members {
 		if len(m.notices) > 0 && !m.rec.OnDemand {
@@ -191,10 +165,10 @@ func (r *Reconciler) checkMassNotice(g *group) {
 		return
 	}
 	g.published.massNotice = true
-	r.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
+	s.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
 	for _, m := range g.members {
 		if len(m.notices) > 0 {
-			r.questions.add(m.id)
+			s.questions.add(m.id)
 		}
 	}
 }
@@ -202,7 +176,7 @@ func (r *Reconciler) checkMassNotice(g *group) {
 // recordReadiness announces a group that has as many ready members as its size,
 // and remembers that size, and the definition with which all of them are ready and
 // fresh.
-func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
+func (s *shard) recordReadiness(g *group, c *plan.Census, ready int) {
 	if !g.defined() || g.spec.Removing {
 		g.published.ready = false
 		return
@@ -214,10 +188,10 @@ func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
 	}
 	if fullAt != g.history.FullAt {
 		g.history.FullAt = fullAt
-		r.saveSoon()
+		s.saveSoon()
 	}
 	if full && !g.published.ready {
-		r.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
+		s.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
 	}
 	g.published.ready = full
 	if !full || ready == 0 || g.history.LastGoodHash == g.hash || !c.Fresh() {
@@ -226,8 +200,19 @@ func (r *Reconciler) recordReadiness(g *group, c *plan.Census, ready int) {
 	for _, m := range g.members {
 		if !m.rec.OnDemand && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
 			g.history.recordLastGood(m)
-			r.saveSoon()
+			s.saveSoon()
 			return
 		}
 	}
+}
+
+// age returns when a member reaches limit. Up to a tenth is taken off, by its
+// own ID, so that machines created together do not expire together.
+func age(m *member, limit time.Duration) time.Time {
+	if limit <= 0 {
+		return time.Time{}
+	}
+	u := m.id.UUID()
+	jitter := limit / 10 * time.Duration(u[15]) / 256
+	return m.rec.CreatedAt.Add(limit - jitter)
 }

@@ -8,16 +8,16 @@ import (
 )
 
 // askProvider has the provider asked about the members of g whose state only it
-// knows, and returns when that may next be due. It needs the lock.
-func (r *Reconciler) askProvider(g *group, now time.Time) (next time.Time) {
+// knows, and returns when that may next be due.
+func (s *shard) askProvider(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
-		verdict, at := r.evaluateHealth(m, now)
+		verdict, at := s.evaluateHealth(m, now)
 		if verdict == health.AskProvider || !m.missingSince.IsZero() && !m.gone {
-			r.questions.add(m.id)
+			s.questions.add(m.id)
 		}
-		next = earliest(next, at, r.askAfterBreak(m, now), r.askWhileBooting(m, now))
+		next = earliest(next, at, s.askAfterBreak(m, now), s.askWhileBooting(m, now))
 		if verdict == health.Unhealthy {
-			next = earliest(next, now.Add(r.health.Interval/4)) // others may report meanwhile
+			next = earliest(next, now.Add(s.health.Interval/4)) // others may report meanwhile
 		}
 	}
 	return next
@@ -30,14 +30,14 @@ var afterBreak = [...]time.Duration{time.Second, 3 * time.Second, 10 * time.Seco
 
 // askAfterBreak asks about a machine whose stream broke when that is due, until
 // it is answered, and returns when it is due next.
-func (r *Reconciler) askAfterBreak(m *member, now time.Time) time.Time {
+func (s *shard) askAfterBreak(m *member, now time.Time) time.Time {
 	if m.streamBrokenAt.IsZero() || m.gone || m.state != nstance.Booting || m.queriesAfterBreak >= len(afterBreak) {
 		return time.Time{}
 	}
 	if due := m.streamBrokenAt.Add(afterBreak[m.queriesAfterBreak]); now.Before(due) {
 		return due
 	}
-	r.questions.add(m.id) // until there is an answer, which is followed by a plan
+	s.questions.add(m.id) // until there is an answer, which is followed by a plan
 	return time.Time{}
 }
 
@@ -55,13 +55,13 @@ const whileBooting = 30 * time.Second
 
 // askWhileBooting asks about a machine that boots when that is due, and returns
 // when it is due next.
-func (r *Reconciler) askWhileBooting(m *member, now time.Time) time.Time {
+func (s *shard) askWhileBooting(m *member, now time.Time) time.Time {
 	if m.registered() || !m.machineKnown() || m.gone || m.state != nstance.Booting {
 		return time.Time{}
 	}
 	if due := latest(m.machineSince, m.answeredAt).Add(whileBooting); now.Before(due) {
 		return due
 	}
-	r.questions.add(m.id)
+	s.questions.add(m.id)
 	return time.Time{}
 }

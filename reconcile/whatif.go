@@ -85,22 +85,22 @@ func (p *GroupPlan) hasEffect() bool {
 	return p.Change != ChangeChanged || len(p.Fields) > 0 || len(p.Instances) > 0 || p.Creates > 0
 }
 
-// groupFor returns a group, or a new one that is not kept. It needs the lock.
-func (r *Reconciler) groupFor(key nstance.GroupKey) *group {
-	if g := r.groups[key]; g != nil {
+// groupFor returns a group, or a new one that is not kept.
+func (s *shard) groupFor(key nstance.GroupKey) *group {
+	if g := s.groups[key]; g != nil {
 		return g
 	}
-	return &group{key: key, history: r.absentGroups[key.String()]}
+	return &group{key: key, history: s.absentGroups[key.String()]}
 }
 
 // compareGroup compares a group as it is with the same group under another
-// configuration. It needs the lock.
-func (r *Reconciler) compareGroup(g, next *group, now time.Time) GroupPlan {
-	after := plan.NewCensus(r.view(next, now, nil), now)
-	c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), after)
+// configuration.
+func (s *shard) compareGroup(g, next *group, now time.Time) GroupPlan {
+	after := plan.NewCensus(s.view(next, now, nil), now)
+	c := plan.Compare(plan.NewCensus(s.view(g, now, nil), now), after)
 	p := GroupPlan{
 		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size, Creates: c.Creates,
-		Holds: r.withPending(next, r.holdViews(next, after.Plan().Holds, now)),
+		Holds: s.withPending(next, s.holdViews(next, after.Plan().Holds, now)),
 	}
 	if g.defined() {
 		p.Fields = differences(g.spec, next.spec)
@@ -108,7 +108,7 @@ func (r *Reconciler) compareGroup(g, next *group, now time.Time) GroupPlan {
 		p.Change = ChangeAdded
 	}
 	p.Instances = instancePlans(c.Changes, p.Fields)
-	r.estimate(&p, next)
+	s.estimate(&p, next)
 	return p
 }
 
@@ -153,7 +153,7 @@ func (g *group) previewDesired() {
 // estimate says how long it would take at most: creates that nothing waits for
 // are made together, replacements max_surge at a time, each with a launch,
 // min_ready and a drain.
-func (r *Reconciler) estimate(p *GroupPlan, next *group) {
+func (s *shard) estimate(p *GroupPlan, next *group) {
 	var replaced, leaving int
 	for _, ip := range p.Instances {
 		switch ip.Action {

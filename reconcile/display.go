@@ -1,0 +1,95 @@
+package reconcile
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
+)
+
+func (s *shard) groupView(g *group) GroupView {
+	v := GroupView{
+		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime,
+		Paused: g.history.Paused, Frozen: s.freezeOf(g) != nil, FrozenAlone: g.history.Frozen != nil, RolledBack: g.history.Rollback != nil,
+		LastGoodHash: g.history.LastGoodHash, Failures: g.history.Failures, BackoffUntil: g.history.BackoffUntil,
+		Holds: s.withPending(g, g.holds),
+	}
+	v.Key = g.key
+	g.setMarkets(&v)
+	if g.halted() {
+		v.Halted = g.history.HaltReason
+	}
+	now := s.opts.Now()
+	view := s.view(g, now, g.buffer[:0])
+	g.buffer = view.Members
+	n := plan.NewCensus(view, now).Counts()
+	v.Ready, v.Booting, v.Leaving, v.Gone, v.Stale, v.OnDemand, v.Preserved = n.Ready, n.Booting, n.Leaving, n.Gone, n.Stale, n.OnDemand, n.Preserved
+	return v
+}
+
+func (s *shard) instanceView(m *member) InstanceView {
+	v := InstanceView{
+		Record: m.rec, State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
+		Notices: slices.Clone(m.notices), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(),
+	}
+	now := s.opts.Now()
+	mv := s.memberView(m.group, m, now)
+	c := plan.NewCensus(plan.View{Group: m.group.spec, Hash: m.group.hashOrUnknown(), Members: []plan.Member{mv}, Clock: s.clock.Distrust()}, now)
+	v.State, v.Drifted, v.Expired, v.Preserved = c.Status(&mv), c.Drifted(&mv), c.Expired(&mv), mv.Preserved
+	v.Silent = mv.Silent && m.state == nstance.Booting && !m.gone
+	v.Unhealthy = mv.Unhealthy || m.drain != nil && plan.IncludesCause(m.drain.Causes, nstance.CauseUnhealthy)
+	return v
+}
+
+// publishView ends the removal of a group without members, and notifies watchers of
+// groups of what has changed.
+func (s *shard) publishView(g *group) {
+	if g.isGone() && !g.published.removal {
+		g.published.removal = true
+		if g.hadMembers {
+			s.publishGroup(g, nstance.Event{Type: nstance.EventGroupRemoved})
+		}
+	}
+	if g.isGone() && len(g.members) == 0 {
+		s.drop(g)
+		return
+	}
+	s.notifyChanged(g)
+}
+
+// notifyChanged notifies watchers of groups if this one has changed. It costs as much
+// as planning the group.
+func (s *shard) notifyChanged(g *group) {
+	if s.opts.Changed == nil {
+		return
+	}
+	v := s.groupView(g)
+	if g.published.view == nil || !reflect.DeepEqual(*g.published.view, v) {
+		g.published.view = &v
+		s.opts.Changed(v, g.isGone())
+	}
+}
+
+// notifyGone notifies watchers of groups that this one is gone.
+func (s *shard) notifyGone(g *group) {
+	if s.opts.Changed != nil {
+		s.opts.Changed(GroupView{Group: nstance.Group{Key: g.key, Removing: g.spec.Removing}}, true)
+	}
+}
+
+// setMarkets counts the members of g by market in a view, and adds when one may go
+// back to spot.
+func (g *group) setMarkets(v *GroupView) {
+	for _, m := range g.members {
+		if m.rec.OnDemand || m.state.Leaving() || m.gone {
+			continue
+		}
+		if m.market() == nstance.OnDemand {
+			v.OnDemandMarket++
+		} else {
+			v.SpotMarket++
+		}
+	}
+	v.ReturnAt, v.FailedReturns = g.returnAt(), g.history.Returns
+}

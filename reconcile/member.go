@@ -1,0 +1,211 @@
+package reconcile
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// A member is one instance's state in memory.
+type member struct {
+	id             nstance.InstanceID
+	rec            storage.Instance // as last known to be durable
+	durable        bool             // rec exists in storage, or may
+	group          *group
+	state          nstance.State      // pending, provisioning, booting, draining, deleting, failed
+	lastGood       bool               // made from the last good definition
+	requiredMarket nstance.MarketType // that it must be made in; empty: as its definition says. Spot: it returns from on-demand, until it is ready
+	replaces       nstance.InstanceID
+
+	machine      nstance.Machine
+	machineSince time.Time // when this term first knew of the machine; zero: it knows of none
+	missingSince time.Time // first NotFound of a registered machine
+	published    memberPublications
+	loss
+	answeredAt time.Time // when the latest question was asked that the provider has answered
+
+	machineCalls
+	createGrant
+
+	unrecordedRegistration bool // it was said to have registered, and its record does not say so
+
+	healthTrack       health.Track
+	report            nstance.Report
+	reportAt          time.Time
+	connected         bool
+	streamBrokenAt    time.Time // when its stream broke without goodbye; zero while it is up
+	queriesAfterBreak int       // how often the provider was asked again since then, and answered
+	healthySince      time.Time
+	wasReady          bool // in this term
+	graceUntil        time.Time
+
+	notices         []nstance.Notice
+	noticeEnds      map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
+	droppedNotices  []string                 // event IDs of notices that the cloud did not follow up
+	pendingAcks     map[string][]func()      // by event ID: owed once the consequence is durable
+	removalCause    *nstance.Cause
+	preserve        *storage.Preserve // as asked for; durable unless that is under way
+	preserveExpired bool              // it was preserved for as long as was asked for
+	skipDrain       bool
+	drain           *nstance.Drain // as planned; durable once step is done
+	drainDeadline   time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
+	drainEnded      bool
+	formerExecutor  nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
+	operatorGoneAt  time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
+	deleteCauses    []nstance.Cause  // of the delete
+
+	requestState // of what was made by request
+
+	step         stepKind // what the executor owes this member
+	planRevision int      // grows with every action, so that a step that ends late does not undo a newer one
+	running      bool     // a lane has it
+	retryDue     time.Time
+	attempts     int
+
+	definitionErr  error // why the definition on record was not read when it was to be created
+	answered       bool  // a replacement has been created for it, or it is a failed creation
+	creationFailed bool  // for what it was made from
+	leftBefore     bool  // it was already leaving when this term found it
+
+	withdrawBy     time.Time // its deletion waits for load balancers until then
+	withdrawalOver bool
+}
+
+// memberPublications is what the journal was told of a member.
+type memberPublications struct {
+	market    bool // that its market is another than was asked for
+	contested bool // that its machine carries other marks
+}
+
+// A stepKind is what the executor does next for a member.
+type stepKind int
+
+const (
+	stepNone stepKind = iota
+	stepCreate
+	stepDrain  // make the drain in memory durable, then announce it
+	stepCancel // make the end of the drain durable, then announce it
+	stepDelete
+	stepWriteNotices // make standing notices durable that nothing else follows from
+)
+
+// String returns the step's name in logs.
+func (s stepKind) String() string {
+	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "note"}[s]
+}
+
+// due is when the next step of m is due; zero while it runs.
+func (m *member) due() time.Time {
+	if m.running || m.step == stepNone {
+		return time.Time{}
+	}
+	return m.retryDue
+}
+
+// machineKnown reports whether this term knows the machine of m.
+func (m *member) machineKnown() bool { return !m.machineSince.IsZero() }
+
+func (m *member) registered() bool { return !m.rec.RegisteredAt.IsZero() }
+
+// subnetWithoutMachine returns the subnet in which an address is counted for m that
+// no machine has taken; empty: none.
+func (m *member) subnetWithoutMachine() string {
+	if m.machineKnown() {
+		return ""
+	}
+	return m.subnet
+}
+
+// definition returns what decides the shape of m: its own definition, or until that
+// has been read its group's.
+func (m *member) definition() nstance.Definition {
+	if m.requestedDefinition != nil {
+		return *m.requestedDefinition
+	}
+	return m.group.spec.Definition
+}
+
+// machineCalls is what is known of the provider's answers about one member:
+// whether a create may have made its machine, and from when on the provider
+// would know. All of it is guarded by the reconciler's lock.
+type machineCalls struct {
+	createSent time.Time // when this term last asked for the machine; zero: not yet
+	createEnd  time.Time // when the last call of this term that may have made it ended; while that lasts, when it ends at the latest; zero: none may have
+	foundAt    time.Time // when this term found the intent of a former leader, whose call may still be under way; zero: the intent is this term's
+
+	deleteAccepted bool // the provider has found the machine and ends it
+	removed        bool // the provider has nothing left of the machine, which leaves the record
+}
+
+// mayHaveMachine reports whether a call may have made the machine.
+func (c *machineCalls) mayHaveMachine() bool { return !c.createEnd.IsZero() || !c.foundAt.IsZero() }
+
+// A createGrant is what a member may do with its create. It needs the lock.
+type createGrant struct {
+	grant     grantState
+	grantedAt time.Time
+	shape     storage.Shape // granted, or to be repeated; the zero shape: none yet
+	inFlight  bool          // the admission queue counts it
+	throttled bool          // the last create was refused for its rate alone: it is repeated as it was
+	subnet    string        // in which an address is counted for it
+}
+
+// A grantState says whether the create of a member may be sent.
+type grantState int
+
+const (
+	grantNotNeeded grantState = iota // nothing is to be sent yet, or an earlier leader had the grant
+	grantWanted                      // the create waits for one
+	granted
+)
+
+// A requestState is what is known of an instance on demand until it has a machine.
+type requestState struct {
+	requestedDefinition *nstance.Definition // what it is made from
+	requestReason       string              // of the request
+	needsNewToken       bool                // its token made a machine that is gone: the next create needs another one
+	refusedWith         error               // why its create was definitely refused; also of others
+}
+
+// A loss is what is known about the end of a member's machine. The zero loss is
+// a machine that is not gone.
+type loss struct {
+	gone  bool
+	cause nstance.LossCause // as far as the provider says
+	taken bool              // nothing that the machine was made from is to blame
+}
+
+// launchOver reports whether the launch timeout of m has passed.
+func (m *member) launchOver(now time.Time) bool {
+	by := after(m.rec.CreatedAt, m.rec.LaunchTimeout)
+	return !by.IsZero() && !now.Before(by)
+}
+
+// market returns the market that m is in: the one that the provider says, else
+// the one that it is asked for.
+func (m *member) market() nstance.MarketType {
+	return cmp.Or(m.machine.Market, m.rec.Shape.Market, m.requiredMarket, m.definition().Market.Type, nstance.OnDemand)
+}
+
+func (m *member) marketDiffers() bool {
+	return m.machine.Market != "" && m.rec.Shape.Market != "" && m.machine.Market != m.rec.Shape.Market
+}
+
+// returnsToSpot reports whether m is made on spot in place of an on-demand member, and
+// has not become ready yet.
+func (m *member) returnsToSpot() bool { return m.requiredMarket == nstance.Spot }
+
+// agentDrains reports whether m's agent has a hook. An agent that has not
+// reported yet may have one.
+func (m *member) agentDrains() bool { return m.report.CanDrain || m.reportAt.IsZero() }
+
+// heardOf returns when m last reported in this term, which began at began.
+func (m *member) heardOf(began time.Time) time.Time {
+	if m.reportAt.IsZero() {
+		return latest(began, m.rec.RegisteredAt)
+	}
+	return m.reportAt
+}

@@ -1,0 +1,50 @@
+package reconcile
+
+import (
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/reconcile/balance"
+	"github.com/nstance-go/nstance/reconcile/orphans"
+	"github.com/nstance-go/nstance/reconcile/wallclock"
+	"github.com/nstance-go/nstance/storage"
+)
+
+func newClock(o *Options, store storage.Store) *wallclock.Clock {
+	dated := o.Dated
+	if dated == nil {
+		dated, _ = store.(storage.Dated)
+	}
+	return wallclock.New(wallclock.Options{Wall: o.Now, Elapsed: o.Elapsed, Dated: dated})
+}
+
+// New returns a Reconciler for the shard named in opts.Owner, which keeps its
+// truth in store and its machines at p. It fails with Invalid, naming the field, when
+// p or store is nil, or when opts lack an owner or hold what makes no sense.
+func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, error) {
+	if err := checkOptions(store, opts); err != nil {
+		return nil, err
+	}
+	o := withDefaults(opts)
+	client, err := provider.New(p, o.Provider)
+	if err != nil {
+		return nil, err
+	}
+	records := storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed})
+	r := &Reconciler{
+		provider: client, records: records,
+		states: storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
+		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
+		shard: newShard(o, client, records, newClock(&o, store)),
+	}
+	r.addresses = newAddressCounter(client.Abilities().Subnets, r.recordAddresses, &o)
+	r.questions = newAsker(r.listMachines, r.askMachine, r.planMembers)
+	r.opts.Journal = func(e nstance.Event) {
+		e.Seq = r.events.Publish(e)
+		o.Journal(e)
+	}
+	r.orphans = orphans.New(r.orphanRule())
+	r.balance = balance.New(balancedMembers{r}, balance.Options{Check: o.Check, Now: o.Now, Log: o.Log})
+	r.balance.Configure(o.Balancers)
+	return r, r.Desire(o.Groups)
+}

@@ -1,0 +1,209 @@
+package reconcile
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// forgetNoticeAfter is how long after its deadline a notice is kept for a machine
+// that runs, as the provider says.
+const forgetNoticeAfter = 10 * time.Minute
+
+// maxNotices is how many notices one instance may have at once: a stolen identity
+// can have its own instance replaced, but not fill the memory.
+const maxNotices = 16
+
+// handleNotice records a standing or withdrawn notice. It is acknowledged once its
+// consequence is durable.
+func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
+	known := findNotice(m.notices, n.EventID)
+	switch {
+	case n.Cancelled:
+		s.withdrawNotice(m, known)
+		if m.withdrawalIgnored() || !s.consequenceDurable(m, n.EventID) {
+			call(ack)
+		} else {
+			m.addPendingAck(withdrawal+n.EventID, ack)
+		}
+		return
+	case !n.Kind.Dooms():
+		if ack != nil { // those in reports are repeats
+			s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
+		}
+		call(ack)
+		return
+	case slices.Contains(m.droppedNotices, n.EventID):
+		call(ack)
+		return
+	case known < 0 && len(m.notices) >= maxNotices:
+		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
+		call(ack)
+		return
+	case known < 0:
+		if n.Kind == nstance.Reclaim {
+			s.admission.Reclaimed(capacityShape(m.rec.Shape), s.opts.Now())
+		}
+		s.receiveNotice(m, &n)
+		m.notices = append(m.notices, n)
+		e := nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n}
+		switch {
+		case s.freezeOf(m.group) != nil:
+			e.Reason = "frozen: it is recorded, and acted on after the thaw"
+		case s.preserved(m, s.opts.Now()):
+			e.Reason = "preserved: it is recorded, and acted on when that ends"
+		}
+		s.publish(m, e)
+	case n.Tightens(m.notices[known]):
+		m.notices[known].Deadline = n.Deadline
+		s.receiveNotice(m, &m.notices[known])
+	case s.consequenceDurable(m, n.EventID):
+		call(ack)
+		return
+	}
+	m.addPendingAck(n.EventID, ack)
+	s.queue.add(m.group.key, true)
+}
+
+// receiveNotice sets when a notice was received and when it ends. The provider is
+// asked at once about a machine whose deadline has passed: it may be gone.
+func (s *shard) receiveNotice(m *member, n *nstance.Notice) {
+	n.ReceivedAt = s.opts.Now().UTC().Round(0)
+	if !n.Deadline.IsZero() {
+		m.endNotice(n.EventID, n.Deadline.Sub(n.ReceivedAt), s.clock.Elapsed())
+	}
+	if !n.Deadline.IsZero() && !n.Deadline.After(n.ReceivedAt) {
+		s.questions.add(m.id)
+	}
+}
+
+// withdrawal is the prefix of pending acknowledgements for the end of a notice.
+const withdrawal = "withdrawn "
+
+// addPendingAck keeps an acknowledgement until what it confirms is durable.
+func (m *member) addPendingAck(what string, ack func()) {
+	if ack == nil {
+		return
+	}
+	if m.pendingAcks == nil {
+		m.pendingAcks = map[string][]func(){}
+	}
+	owed := m.pendingAcks[what]
+	m.pendingAcks[what] = append(owed[max(0, len(owed)-maxNotices+1):], ack)
+}
+
+// withdrawalIgnored reports whether a withdrawal comes too late: the deletion is
+// durable, or a notice for the instance was already withdrawn once.
+func (m *member) withdrawalIgnored() bool { return m.rec.Deleting != nil || m.rec.Reclaims > 1 }
+
+// withdrawNotice drops a notice, unless one was withdrawn for the instance before: its
+// second reclaim is final.
+func (s *shard) withdrawNotice(m *member, known int) {
+	if known < 0 || m.withdrawalIgnored() {
+		return
+	}
+	for _, ack := range m.pendingAcks[m.notices[known].EventID] {
+		call(ack) // nothing is owed for it any more
+	}
+	delete(m.pendingAcks, m.notices[known].EventID)
+	delete(m.noticeEnds, m.notices[known].EventID)
+	m.notices = append(m.notices[:known:known], m.notices[known+1:]...)
+	s.queue.add(m.group.key, true)
+}
+
+// consequenceDurable reports whether the notice's consequence is durable.
+func (s *shard) consequenceDurable(m *member, eventID string) bool {
+	if m.rec.Deleting != nil {
+		return true
+	}
+	recorded := findNotice(m.rec.Notices, eventID) >= 0
+	if m.rec.Drain == nil || recorded && m.preserve != nil { // where nothing follows yet it is enough that the next leader will know
+		return recorded
+	}
+	for _, c := range m.rec.Drain.Causes {
+		if c.EventID == eventID {
+			return true
+		}
+	}
+	return false
+}
+
+// sendSettledAcks acknowledges each notice whose consequence is durable, and each
+// withdrawal after which none is, or that is ignored.
+func (s *shard) sendSettledAcks(m *member) {
+	for what, acks := range m.pendingAcks {
+		id, ends := strings.CutPrefix(what, withdrawal)
+		if s.consequenceDurable(m, id) != ends || ends && m.withdrawalIgnored() {
+			delete(m.pendingAcks, what)
+			for _, ack := range acks {
+				call(ack)
+			}
+		}
+	}
+}
+
+func findNotice(notices []nstance.Notice, eventID string) int {
+	for i, n := range notices {
+		if n.EventID == eventID {
+			return i
+		}
+	}
+	return -1
+}
+
+// dropExpiredNotices drops the notices that the cloud did not act on. The agent may
+// go on reporting them: they stay dropped. Elapsed time decides: a recorded deadline
+// may be by the wrong clock of a former leader, so it counts as not earlier than the
+// moment when this term first reads it.
+func (m *member) dropExpiredNotices(now time.Time, elapsed time.Duration) {
+	var kept []nstance.Notice
+	for _, n := range m.notices {
+		if _, known := m.noticeEnds[n.EventID]; !known && !n.Deadline.IsZero() {
+			m.endNotice(n.EventID, latest(n.Deadline, now).Sub(now), elapsed)
+		}
+		if n.Deadline.IsZero() || elapsed < m.noticeEnds[n.EventID] {
+			kept = append(kept, n)
+			continue
+		}
+		m.droppedNotices = append(m.droppedNotices[max(0, len(m.droppedNotices)-maxNotices+1):], n.EventID)
+		delete(m.noticeEnds, n.EventID)
+	}
+	m.notices = kept
+}
+
+// endNotice records when, in elapsed time, a notice with so much time left is
+// dropped if the machine still runs.
+func (m *member) endNotice(eventID string, left, elapsed time.Duration) {
+	if m.noticeEnds == nil {
+		m.noticeEnds = map[string]time.Duration{}
+	}
+	m.noticeEnds[eventID] = elapsed + left + forgetNoticeAfter
+}
+
+func call(f func()) {
+	if f != nil {
+		f()
+	}
+}
+
+// recordStandingNotices makes notices durable that the plan does not act on: during a
+// freeze, for preserved members, and those that were withdrawn after it.
+func (s *shard) recordStandingNotices(g *group, now time.Time) {
+	held := s.freezeOf(g) != nil || !g.defined()
+	for _, m := range g.members {
+		kept := m.state != nstance.Deleting && s.preserved(m, now)
+		if m.step != stepNone || !m.durable || m.state.Leaving() && !kept || sameNotices(m.rec.Notices, m.notices) {
+			continue
+		}
+		if held || kept || len(m.rec.Notices) > 0 {
+			m.step, m.retryDue, m.attempts = stepWriteNotices, time.Time{}, 0
+			m.planRevision++
+		}
+	}
+}
+
+func sameNotices(a, b []nstance.Notice) bool {
+	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return x.Repeats(y) && y.Repeats(x) })
+}

@@ -1,0 +1,166 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// CreateInstance creates one instance on demand, and returns once its intent is
+// durable: from then on it is created, or fails with an event. It is never counted in
+// its group's size, nor replaced, nor removed for being silent. It is removed when it is
+// reclaimed, gone, old enough (Expiry.OnDemandAge), or on request.
+//
+// The same request again returns the same instance, in whatever state it is by
+// then. Fails with Conflict when any instance of the shard has the ID for
+// another request, or had it a moment ago, when a record that cannot be read
+// has it, and when the group is frozen or being removed; with NotFound when
+// there is no such group, Invalid for an ID or a definition that does not fit,
+// and Unavailable when ctx ends first: then it may still happen, and the same
+// request finds out.
+//
+// A create that the provider refuses fails the instance, with a create_failed event,
+// and then it is removed. So does a change of leader before there is a machine, if the
+// new leader renders other bytes. A create without capacity is repeated, with other
+// shapes, until the definition's launch timeout.
+func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (InstanceView, error) {
+	m, err := r.acceptRequest(req)
+	if err != nil || m == nil {
+		return InstanceView{}, err
+	}
+	err = r.await(ctx, func() bool {
+		_, durable := r.records.Get(m.id)
+		return durable || m.refusedWith != nil || r.members[m.id] != m
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, durable := r.records.Get(m.id)
+	switch {
+	case err != nil:
+	case durable:
+		err = m.sameAs(req) // a former leader may have written another one's
+	case m.refusedWith != nil:
+		err = m.refusedWith
+	case r.members[m.id] != m && r.usedIDs[m.id].IsZero():
+		err = nstance.Errorf(nstance.Conflict, "instance %s was given up before it was made, for a freeze", m.id)
+	}
+	return r.instanceView(m), err
+}
+
+// acceptRequest returns the member that a request is for: a new one, or the one that an
+// earlier call has made; nil for a dry run of a new one.
+func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
+	if _, err := nstance.ParseInstanceID(string(req.ID)); err != nil {
+		return nil, err
+	}
+	w, err := desiredSpecFor(nstance.Group{Definition: req.Definition})
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.loaded {
+		return nil, nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+	}
+	if m := r.members[req.ID]; m != nil {
+		return m, m.sameAs(req)
+	}
+	now := r.opts.Now()
+	g, err := r.checkRequest(req, now)
+	if err != nil || req.DryRun {
+		return nil, err
+	}
+	m := &member{id: req.ID, state: nstance.Pending, step: stepCreate, requestState: requestState{requestedDefinition: &req.Definition, requestReason: req.Reason}, rec: storage.Instance{
+		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
+		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
+		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
+	}}
+	r.addMember(g, m)
+	r.queue.add(g.key, false)
+	return m, nil
+}
+
+// Drain requests that an instance is drained and then deleted, and returns once that
+// cause of the drain is durable, or the deletion where there is nothing to drain. It
+// may be draining already. A managed instance is replaced, unless its group has no
+// definition. Fails as Removable does, and with Unavailable when ctx ends first: then
+// it may still happen.
+func (r *Reconciler) Drain(ctx context.Context, id nstance.InstanceID, reason string) (nstance.Drain, error) {
+	err := r.request(ctx, id, reason, false)
+	if err != nil {
+		return nstance.Drain{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[id]; m != nil && m.rec.Drain != nil {
+		return *m.rec.Drain, nil
+	}
+	return nstance.Drain{Instance: id}, nil // nothing to drain: it is being deleted
+}
+
+// Delete requests that an instance is deleted, after a drain unless noDrain. It
+// returns once that is durable. A managed instance is replaced. Fails as Drain
+// does.
+func (r *Reconciler) Delete(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
+	return r.request(ctx, id, reason, noDrain)
+}
+
+func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason string, noDrain bool) error {
+	r.mu.Lock()
+	m, err := r.removable(id)
+	if err != nil {
+		r.mu.Unlock()
+		return err
+	}
+	fresh := m.removalCause == nil
+	if fresh {
+		m.removalCause = &nstance.Cause{Kind: nstance.CauseRequest, Message: reason}
+	}
+	if fresh || noDrain && !m.skipDrain {
+		r.publish(m, nstance.Event{Type: nstance.EventRemovalRequested, Reason: removalReason(reason, noDrain)})
+	}
+	m.skipDrain = m.skipDrain || noDrain
+	m.drainEnded = m.drainEnded || noDrain && m.state == nstance.Draining
+	r.queue.add(m.group.key, true)
+	r.mu.Unlock()
+	var kept error // it may be preserved before it begins to go
+	if err := r.await(ctx, func() bool {
+		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain && plan.IncludesCause(m.rec.Drain.Causes, nstance.CauseRequest) {
+			kept = nil
+			return true
+		}
+		kept = r.unpreserved(m)
+		return kept != nil
+	}); err != nil {
+		return err
+	}
+	return kept
+}
+
+func removalReason(reason string, noDrain bool) string {
+	if noDrain {
+		return "without a drain" + withMessage(reason)
+	}
+	return reason
+}
+
+// Joined makes durable that an instance has registered, and has it counted. It is for
+// programs without a Registrar, which does the same. Repeating it changes nothing.
+// Fails with NotFound, and with Unavailable or Ambiguous when it may be repeated.
+func (r *Reconciler) Joined(ctx context.Context, id nstance.InstanceID) error {
+	_, err := r.records.Update(ctx, id, func(rec *storage.Instance) error {
+		if rec.RegisteredAt.IsZero() {
+			rec.RegisteredAt = r.opts.Now().UTC()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.Observe(nstance.Registered{ID: id})
+	return nil
+}

@@ -1,0 +1,216 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/reconcile/plan"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// Run loads the shard and keeps its groups at their size until ctx, which is
+// one leadership term, ends. Then it returns nil, after every step under way
+// has stopped. Whatever fails is tried again. Run returns early only when the
+// provider uses another account than the shard's machines are in: with Invalid,
+// before anything was done.
+func (r *Reconciler) Run(ctx context.Context) error {
+	if err := r.load(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { r.planGroups(ctx) })
+	wg.Go(func() { r.urgent.run(provider.Urgent(ctx), r.perform) })
+	wg.Go(func() { r.ordinary.run(ctx, r.perform) })
+	wg.Go(func() { r.deletions.run(ctx, r.perform) })
+	wg.Go(func() { r.admit(ctx) })
+	wg.Go(func() { r.definitions.run(ctx, func(key nstance.GroupKey) { r.queue.add(key, true) }, r.log) })
+	wg.Go(func() { r.questions.run(ctx) })
+	wg.Go(func() { r.followDrains(ctx) })
+	wg.Go(func() { r.saveStates(ctx) })
+	wg.Go(func() { r.saveSnapshots(ctx) })
+	wg.Go(func() { r.collectOrphans(ctx) })
+	wg.Go(func() { r.heartbeat(ctx) })
+	wg.Go(func() { r.addresses.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
+	if can := r.provider.Abilities().Balancers; can != nil {
+		wg.Go(func() { r.balance.Run(ctx, can) })
+	}
+	r.runFullPasses(ctx)
+	return nil
+}
+
+// planGroups plans groups as they come due.
+func (r *Reconciler) planGroups(ctx context.Context) {
+	for {
+		key, ok := r.queue.take(ctx)
+		if !ok {
+			return
+		}
+		r.process(key)
+	}
+}
+
+// process plans one group and hands the actions to the lanes.
+func (r *Reconciler) process(key nstance.GroupKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.groups[key]
+	if g == nil || !r.loaded {
+		return
+	}
+	now := r.opts.Now()
+	r.detectPause(now)
+	r.updateClock()
+	next := earliest(r.askProvider(g, now), r.endPreserves(g, now))
+	v := r.view(g, now, g.buffer[:0])
+	g.buffer = v.Members
+	census := plan.NewCensus(v, now)
+	r.recordCensus(g, census, now)
+	d := census.Plan()
+	next = earliest(next, d.Next, r.apply(g, census, d, now), g.nextStep())
+	if !next.IsZero() && !next.After(now) {
+		next = now.Add(time.Second) // skip deadlines in the past: never spin on them
+	}
+	r.queue.addAt(key, next)
+	r.publishView(g)
+}
+
+// runFullPasses looks at everything now and then, whatever happened or did not: at the
+// records too, since the intent of a former leader, sent before its term was
+// over, may have landed after this one had read them all.
+func (r *Reconciler) runFullPasses(ctx context.Context) {
+	for {
+		jittered := r.opts.FullPass*9/10 + rand.N(r.opts.FullPass/5+1)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(jittered):
+		}
+		if err := r.readRecordsAgain(ctx); err != nil && ctx.Err() == nil {
+			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
+		}
+		r.reconcileMachines(ctx)
+		r.addresses.ask()
+		r.mu.Lock()
+		r.balance.CompareAll(true)
+		for key := range r.groups {
+			r.queue.add(key, false)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// admit calls admitCreates when time permits more.
+func (r *Reconciler) admit(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		timer.Reset(r.admitDue())
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.admitWake:
+		case <-timer.C:
+		}
+	}
+}
+
+// admitDue calls admitCreates if that is due, and returns how long to wait.
+func (r *Reconciler) admitDue() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.opts.Now()
+	if !r.nextGrants.IsZero() && !r.nextGrants.After(now) {
+		r.admitCreates(now, nil)
+	}
+	if r.nextGrants.IsZero() {
+		return time.Hour
+	}
+	return max(0, r.nextGrants.Sub(now))
+}
+
+// queryProvider asks the provider for machines and free addresses, which the first
+// plans use.
+func (r *Reconciler) queryProvider(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, firstCount)
+		defer cancel()
+		r.addresses.count(ctx, r.subnetsInUse(r.opts.Subnets))
+	})
+	r.reconcileMachines(ctx)
+}
+
+// load reads the shard's state from storage. Nothing is planned before. It fails when
+// ctx ends, and when the provider uses another account than the shard's machines.
+func (r *Reconciler) load(ctx context.Context) error {
+	for {
+		recs, problems, err := r.records.Load(ctx)
+		var states shardState
+		if err == nil {
+			states, err = r.states.Load(ctx)
+		}
+		if err == nil {
+			err = r.checkAccount(ctx, states, len(recs)+len(problems) > 0)
+			if errors.Is(err, nstance.Invalid) {
+				return err
+			}
+		}
+		var backs map[string]desiredSpec
+		if err == nil {
+			backs, err = r.readRollbacks(ctx, states)
+		}
+		if err == nil {
+			r.install(recs, problems, states, backs)
+			r.queryProvider(ctx)
+			r.begin()
+			return nil
+		}
+		r.recordUnread(err)
+		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
+		if !sleep.For(ctx, time.Second) {
+			return ctx.Err()
+		}
+	}
+}
+
+// recordUnread records why the shard could not be read yet.
+func (r *Reconciler) recordUnread(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loadError = err
+}
+
+func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState, backs map[string]desiredSpec) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.began, r.foundNoRecord = r.opts.Now(), len(problems) == 0
+	for _, rec := range recs {
+		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
+		r.foundNoRecord = r.foundNoRecord && rec.Deleting != nil
+	}
+	r.recordProblems(problems)
+	r.restoreStates(states, backs)
+}
+
+func (r *Reconciler) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.balance.CompareAll(true)
+	r.loaded, r.loadError = true, nil
+	close(r.known)
+	for key := range r.groups {
+		r.unplanned[key] = true
+		r.queue.add(key, false)
+	}
+}

@@ -1,0 +1,77 @@
+package reconcile
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
+)
+
+// saveStates writes the groups' histories whenever they changed, all of them at
+// once, and again until it succeeds.
+func (r *Reconciler) saveStates(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.ledger.wake:
+		}
+		now, edit := r.snapshotStates()
+		r.records.KeepDefinitions(now.named()...)
+		_, err := r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
+		r.recordSaved(edit, err)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		r.log.Warn("group state not saved yet", "code", nstance.CodeOf(err), "err", err)
+		r.ledger.signal()
+		if !sleep.For(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+// snapshotStates returns what is to be saved, and the last change that it holds.
+func (r *Reconciler) snapshotStates() (shardState, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := shardState{Frozen: r.frozen, Groups: maps.Clone(r.absentGroups)}
+	for key, g := range r.groups {
+		if g.recorded = g.recorded || g.history != (groupState{}); g.recorded {
+			out.Groups[key.String()] = g.history
+		}
+	}
+	return out, r.ledger.edits
+}
+
+func (r *Reconciler) recordSaved(edit uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ledger.tried, r.ledger.err = edit, err
+	if err == nil {
+		r.ledger.saved = edit
+	}
+	r.wakeWaiters()
+}
+
+// saveSnapshots stores the shard's snapshot now and then, if anything has
+// changed: soon after the term began, since the term before may have left an old
+// one or none, then every so often. There is none at the end of the term: by
+// then the lease has been given back, so that the successor is reading already,
+// and what it has to read by itself are the few records of the last minutes.
+func (r *Reconciler) saveSnapshots(ctx context.Context) {
+	for wait := r.opts.Snapshots / 10; sleep.For(ctx, wait+rand.N(wait/5+1)); wait = r.opts.Snapshots * 9 / 10 {
+		began := time.Now()
+		saved, err := r.records.SaveSnapshot(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			r.log.Warn("snapshot not saved", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
+		case saved:
+			r.log.Debug("snapshot saved", "shard", r.opts.Owner.Shard, "took", time.Since(began))
+		}
+	}
+}
