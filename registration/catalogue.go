@@ -66,6 +66,19 @@ type KeyEntry struct {
 	UsedUntil  time.Time `json:"used_until,omitzero"` // latest expiry recorded by UseUntil
 }
 
+// NextStepAt returns the earliest time at which a rotation may move the key on; zero
+// for a current key, which waits for another one.
+func (k KeyEntry) NextStepAt() time.Time {
+	settled := k.Since.Add(Settle)
+	switch {
+	case k.Phase == PhaseCurrent:
+		return time.Time{}
+	case k.UsedUntil.After(settled):
+		return k.UsedUntil
+	}
+	return settled
+}
+
 // find returns the key in that phase, of which there is one at most.
 func (s KeySet) find(p Phase) (KeyEntry, bool) {
 	i := slices.IndexFunc(s.Keys, func(k KeyEntry) bool { return k.Phase == p })

@@ -365,3 +365,18 @@ func TestRefresh(t *testing.T) {
 		}
 	})
 }
+
+func TestNextStepAt(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		key  registration.KeyEntry
+		want time.Time
+	}{
+		"a current key waits for another one":     {registration.KeyEntry{Phase: registration.PhaseCurrent, Since: since}, time.Time{}},
+		"a next key settles":                      {registration.KeyEntry{Phase: registration.PhaseNext, Since: since}, since.Add(registration.Settle)},
+		"a retired key outlasts what it signed":   {registration.KeyEntry{Phase: registration.PhaseRetired, Since: since, UsedUntil: since.Add(time.Hour)}, since.Add(time.Hour)},
+		"a retired key settles, even if not used": {registration.KeyEntry{Phase: registration.PhaseRetired, Since: since, UsedUntil: since}, since.Add(registration.Settle)},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, tc.key.NextStepAt()) })
+	}
+}

@@ -71,13 +71,10 @@ func (t *Term) keyMessages(set string, s registration.KeySet) []*apiv1.Key {
 		holders, until, known := t.Records.CountInstances(set, k)
 		m := &apiv1.Key{
 			Name: set, Id: k.ID, Phase: string(k.Phase), CreatedAt: wire.Time(k.CreatedAt), Since: wire.Time(k.Since),
-			NotAfter: wire.Time(k.NotAfter), Holders: int32(holders),
+			NotAfter: wire.Time(k.NotAfter), Holders: int32(holders), NextStepAt: wire.Time(k.NextStepAt()),
 		}
 		if known {
 			m.LastUseEnds = wire.Time(later(until, k.UsedUntil))
-		}
-		if k.Phase != registration.PhaseCurrent {
-			m.NextStepAt = wire.Time(later(k.Since.Add(registration.Settle), k.UsedUntil))
 		}
 		out = append(out, m)
 	}
