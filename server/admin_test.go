@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -186,9 +187,9 @@ func TestAdminRehearsalAgainstRealServer(t *testing.T) {
 	o := newOffice(t, 1)
 	victim := o.machine("default")
 	agent := o.ready(victim)
-	var plan admin.Rehearsal
-	o.must(&plan, "interrupt", string(victim), "--dry-run")
-	require.NotEmpty(t, plan.Plan)
+	var rehearsal apiv1.InterruptResponse
+	o.must(&rehearsal, "interrupt", string(victim), "--dry-run")
+	require.NotEmpty(t, rehearsal.GetPlan())
 	require.Zero(t, o.count(nstance.EventNoticeReceived))
 
 	type end struct {
@@ -214,13 +215,14 @@ func TestAdminRehearsalAgainstRealServer(t *testing.T) {
 	}
 	got := receive(t, ended)
 	require.Zero(t, got.code, got.errs)
-	var r admin.Rehearsal
-	require.NoError(t, json.Unmarshal([]byte(got.out), &r))
-	require.True(t, r.Complete, got.out)
-	require.Equal(t, requested.Instance, r.Replacement)
-	require.Equal(t, "drained", r.DrainOutcome)
-	for _, ms := range []*int64{r.ReceivedMS, r.ReplacementRequestedMS, r.DrainedMS, r.ReplacementReadyMS, r.DeletedMS} {
-		require.NotNil(t, ms, got.out)
+	var r apiv1.Interruption
+	require.NoError(t, protojson.Unmarshal([]byte(got.out), &r))
+	require.EqualValues(t, requested.Instance, r.GetReplacement())
+	require.Equal(t, "drained", r.GetDrainOutcome())
+	for _, at := range []*timestamppb.Timestamp{
+		r.GetDetectedAt(), r.GetReceivedAt(), r.GetReplacementRequestedAt(), r.GetDrainedAt(), r.GetReplacementReadyAt(), r.GetDeletedAt(),
+	} {
+		require.NotNil(t, at, got.out)
 	}
 }
 
@@ -323,8 +325,7 @@ func TestAdminRotatesAgainstRealServer(t *testing.T) {
 	session = agent.connect()
 	o.until(func() bool { code, errs = step("finish"); return code == 0 })
 	session.acked(session.report())
-	var keys []admin.Key
-	o.must(&keys, "cluster", "keys")
-	require.Equal(t, 1, len(slices.DeleteFunc(keys, func(k admin.Key) bool { return k.Name != registration.Identity })), "nothing is left of the old one")
+	keys := list[apiv1.Key](o, "cluster", "keys")
+	require.Equal(t, 1, len(slices.DeleteFunc(keys, func(k *apiv1.Key) bool { return k.GetName() != registration.Identity })), "nothing is left of the old one")
 	require.Equal(t, next, shows(t, w.world, w.server.Addresses().Agent))
 }

@@ -15,8 +15,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -27,7 +29,7 @@ import (
 type ClusterStatus struct {
 	Cluster   nstance.ClusterID `json:"cluster,omitempty"` // as the shards' configurations say, if they agree
 	Shards    []ShardLease      `json:"shards"`
-	Keys      []Key             `json:"keys"`
+	Keys      storedKeys        `json:"keys"`
 	Rotations []KeyRotation     `json:"rotations"` // those under way
 	Sealing   []Sealed          `json:"sealing"`   // by encryption key
 	Operators OperatorCount     `json:"operators"`
@@ -160,14 +162,13 @@ func (s *statusReader) problem(format string, args ...any) {
 func (s *statusReader) keys(ctx context.Context) error {
 	c, err := vault.New(s.store, nil).Catalogue(ctx)
 	if errors.Is(err, nstance.Invalid) {
-		s.Keys = []Key{}
 		s.problem("the catalogue of keys, %s, cannot be read: %v", storage.ClusterLeaseKey, err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	s.Keys = storedKeys(func(name string) registration.KeySet { return c.Sets[name] })
+	s.Keys = newStoredKeys(func(name string) registration.KeySet { return c.Sets[name] })
 	if len(s.Keys) == 0 {
 		s.problem("there is no catalogue of keys: nstance-admin cluster init, or the first server, makes it")
 	}
@@ -182,20 +183,15 @@ func (s *statusReader) keys(ctx context.Context) error {
 
 // rotation adds the rotation of a set if one is under way.
 func (s *statusReader) rotation(name string) {
-	var own []Key
-	for _, k := range s.Keys {
-		if k.Name == name {
-			own = append(own, k)
-		}
-	}
+	own := slices.DeleteFunc(slices.Clone(s.Keys), func(k *apiv1.Key) bool { return k.GetName() != name })
 	step := nextStep(own)
 	if step == registration.StepBegin {
 		return
 	}
 	r := KeyRotation{Name: name, NextStep: string(step)}
 	for _, k := range own {
-		if registration.Phase(k.Phase) != registration.PhaseCurrent {
-			r.Since, r.NextStepAt = k.Since, k.NextStepAt
+		if registration.Phase(k.GetPhase()) != registration.PhaseCurrent {
+			r.Since, r.NextStepAt = wire.TimeOf(k.GetSince()), wire.TimeOf(k.GetNextStepAt())
 		}
 	}
 	s.Rotations = append(s.Rotations, r)
@@ -231,12 +227,14 @@ func (s *statusReader) operators(ctx context.Context) error {
 	counts := map[string]int{}
 	now := s.now()
 	err := each(ctx, s.store, storage.OperatorPrefix, func(key string, data []byte) {
-		status := registeredOperator(key, data).status(now)
+		state := storedOperatorState(key, data, now)
 		mu.Lock()
 		defer mu.Unlock()
-		counts[status]++
+		counts[state]++
 	})
-	s.Operators = OperatorCount{Good: counts["good"], Expired: counts["expired"], Revoked: counts["revoked"], Unreadable: counts["unreadable"]}
+	s.Operators = OperatorCount{
+		Good: counts[operatorGood], Expired: counts[operatorExpired], Revoked: counts[operatorRevoked], Unreadable: counts[operatorUnreadable],
+	}
 	if n := s.Operators.Unreadable; n > 0 {
 		s.problem("%s of operators cannot be read: nstance-admin operator list names them", plural(n, "record"))
 	}
@@ -308,7 +306,7 @@ func (t *table) cluster(s ClusterStatus) {
 	}
 	if len(s.Keys) > 0 {
 		t.say("")
-		t.keys(s.Keys)
+		t.keys(s.Keys, unknownHolders)
 	}
 	if len(s.Problems) > 0 {
 		t.say("")

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 
@@ -153,13 +154,6 @@ checks what only the provider understands, such as its arguments.`,
 	return cmd
 }
 
-// A ShownConfig is what config show prints.
-type ShownConfig struct {
-	Name    string `json:"name"` // where it comes from
-	Digest  string `json:"digest"`
-	Content string `json:"content"` // JSON with comments, as it was written
-}
-
 func (p *program) configShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show", Short: "Show the configuration in force",
@@ -172,11 +166,10 @@ func (p *program) configShowCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := ShownConfig{Name: resp.GetName(), Digest: resp.GetDigest(), Content: string(resp.GetContent())}
 			if out.form == formTable {
-				return out.write([]byte(strings.TrimRight(s.Content, "\n") + "\n"))
+				return out.write(append(bytes.TrimRight(resp.GetContent(), "\n"), '\n'))
 			}
-			return out.print(s, nil)
+			return out.print(document{resp}, nil)
 		})
 	}
 	return cmd

@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -24,7 +26,7 @@ type ClusterInit struct {
 	Cluster nstance.ClusterID `json:"cluster"`
 	Made    []string          `json:"made"`           // objects in storage that were made, or would be; none: all were there
 	Since   time.Time         `json:"since,omitzero"` // if none were made: when the oldest of the keys was
-	Keys    []Key             `json:"keys"`           // as they are now; none in a dry run that would make some
+	Keys    storedKeys        `json:"keys"`           // as they are now; none in a dry run that would make some
 	DryRun  bool              `json:"dry_run"`
 }
 
@@ -187,7 +189,7 @@ func (t *table) initRequest(f ClusterInit) {
 		t.say("cluster %s: authorities and keys are made", f.Cluster)
 	}
 	t.say("")
-	t.keys(f.Keys)
+	t.keys(f.Keys, unknownHolders)
 }
 
 // A recordingVault is a vault that records what is made in it. It is for one
@@ -229,13 +231,14 @@ func (p *program) load(ctx context.Context, v registration.Vault) (_ *recordingV
 
 // initRequest returns what has been made.
 func (d *recordingVault) initRequest(id nstance.ClusterID, dryRun bool) ClusterInit {
-	f := ClusterInit{Cluster: id, Made: slices.Concat([]string{}, d.made, d.leases), Keys: []Key{}, DryRun: dryRun}
+	f := ClusterInit{Cluster: id, Made: slices.Concat([]string{}, d.made, d.leases), DryRun: dryRun}
 	if dryRun && len(d.made) > 0 {
 		return f // the keys of a preview are not real
 	}
-	f.Keys = storedKeys(d.ring.Set)
+	f.Keys = newStoredKeys(d.ring.Set)
 	if len(d.made) == 0 {
-		f.Since = slices.MinFunc(f.Keys, func(a, b Key) int { return a.CreatedAt.Compare(b.CreatedAt) }).CreatedAt
+		oldest := slices.MinFunc(f.Keys, func(a, b *apiv1.Key) int { return a.GetCreatedAt().AsTime().Compare(b.GetCreatedAt().AsTime()) })
+		f.Since = wire.TimeOf(oldest.GetCreatedAt())
 	}
 	return f
 }

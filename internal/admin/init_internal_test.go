@@ -46,8 +46,8 @@ func TestLostAnswerToACreatedKey(t *testing.T) {
 	d, err = p.makeKeys(t.Context(), faulty, nil, false)
 	require.NoError(t, err)
 	require.Empty(t, d.made)
-	require.Len(t, storedKeys(d.ring.Set), 3)
-	require.Equal(t, string(registration.PhaseCurrent), storedKeys(d.ring.Set)[0].Phase)
+	require.Len(t, newStoredKeys(d.ring.Set), 3)
+	require.Equal(t, string(registration.PhaseCurrent), newStoredKeys(d.ring.Set)[0].Phase)
 }
 
 // An overtaken vault is one in which another process makes everything before one of
@@ -100,7 +100,7 @@ func TestAnotherProcessMakesTheKeys(t *testing.T) {
 				}}
 				d, err := p.load(t.Context(), vaultOver(o))
 				require.NoError(t, err, "before call %d", at)
-				require.Len(t, storedKeys(d.ring.Set), 3)
+				require.Len(t, newStoredKeys(d.ring.Set), 3)
 				if o.calls > 0 {
 					require.Greater(t, at, 7)
 					return

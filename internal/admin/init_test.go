@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
@@ -75,6 +76,34 @@ func messages[T any, M interface {
 	return list
 }
 
+// statusOf decodes what cluster status printed.
+func statusOf(t testing.TB, r result) admin.ClusterStatus {
+	printed := decoded[struct {
+		admin.ClusterStatus
+		Keys []json.RawMessage `json:"keys"`
+	}](t, r)
+	printed.ClusterStatus.Keys = keysOf(t, printed.Keys)
+	return printed.ClusterStatus
+}
+
+// initOf decodes what cluster init printed.
+func initOf(t testing.TB, r result) admin.ClusterInit {
+	printed := decoded[struct {
+		admin.ClusterInit
+		Keys []json.RawMessage `json:"keys"`
+	}](t, r)
+	printed.ClusterInit.Keys = keysOf(t, printed.Keys)
+	return printed.ClusterInit
+}
+
+func keysOf(t testing.TB, list []json.RawMessage) (keys []*apiv1.Key) {
+	for _, one := range list {
+		require.NotContains(t, string(one), "holders", "storage does not tell")
+		keys = append(keys, message(t, string(one), &apiv1.Key{}))
+	}
+	return keys
+}
+
 // everything is what a cluster needs in storage, as a server makes it.
 var everything = []string{
 	"secret/identity-ca.key", "ca/identity-ca.crt", "secret/workload-ca.key", "ca/workload-ca.crt", "secret/nonce.key", "lease/cluster.json", "secret/installation",
@@ -84,43 +113,43 @@ func TestClusterInit(t *testing.T) {
 	d := newDepot(t)
 	d.dir += "/new"
 	t.Run("a dry run says what would be made, and makes nothing", func(t *testing.T) {
-		f := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
+		f := initOf(t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
 		require.Equal(t, everything, f.Made)
 		require.True(t, f.DryRun)
 		require.Empty(t, f.Keys)
 		require.NoDirExists(t, d.dir)
 		require.Contains(t, d.cluster("init", "--cluster", "prod", "--dry-run").out, "secret/nonce.key would be made")
 	})
-	f := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
+	f := initOf(t, d.cluster("init", "--cluster", "prod", "-o", "json"))
 	require.Equal(t, everything, f.Made)
 	require.Len(t, f.Keys, 3)
 
 	t.Run("a server finds them", func(t *testing.T) {
 		keys := d.server(d.box())
-		require.Equal(t, keys.Identity.Issuer(), f.Keys[0].ID)
-		require.Equal(t, keys.Nonces.KeyID(), f.Keys[2].ID)
+		require.Equal(t, keys.Identity.Issuer(), f.Keys[0].GetId())
+		require.Equal(t, keys.Nonces.KeyID(), f.Keys[2].GetId())
 		r := d.mint()
 		require.Zero(t, r.code)
 		require.NotContains(t, r.errors, "no keys")
 	})
 	before := d.files()
 	t.Run("again it changes nothing", func(t *testing.T) {
-		again := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
+		again := initOf(t, d.cluster("init", "--cluster", "prod", "-o", "json"))
 		require.Empty(t, again.Made)
-		require.Equal(t, f.Keys[0].CreatedAt, again.Since)
+		require.Equal(t, f.Keys[0].GetCreatedAt().AsTime(), again.Since)
 		for i, k := range again.Keys {
-			require.Equal(t, f.Keys[i].ID, k.ID)
+			require.Equal(t, f.Keys[i].GetId(), k.GetId())
 		}
 		r := d.cluster("init", "--cluster", "prod")
-		require.Contains(t, r.out, "exist since "+f.Keys[0].CreatedAt.Format("2006-01-02T15:04"))
+		require.Contains(t, r.out, "exist since "+f.Keys[0].GetCreatedAt().AsTime().Format("2006-01-02T15:04"))
 		require.Contains(t, d.cluster("init", "--cluster", "prod", "--dry-run").out, "nothing was changed")
 		require.Equal(t, before, d.files())
 	})
 	t.Run("what is missing is made, and only that", func(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(d.dir, "secret", "installation")))
-		f := decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
+		f := initOf(t, d.cluster("init", "--cluster", "prod", "--dry-run", "-o", "json"))
 		require.Equal(t, []string{"secret/installation"}, f.Made)
-		f = decoded[admin.ClusterInit](t, d.cluster("init", "--cluster", "prod", "-o", "json"))
+		f = initOf(t, d.cluster("init", "--cluster", "prod", "-o", "json"))
 		require.Equal(t, []string{"secret/installation"}, f.Made)
 		require.Len(t, f.Keys, 3)
 	})
@@ -189,7 +218,7 @@ func TestClusterInitAtTheSameTime(t *testing.T) {
 	}
 	var all []string
 	for _, r := range results {
-		all = append(all, decoded[admin.ClusterInit](t, r).Made...)
+		all = append(all, initOf(t, r).Made...)
 	}
 	require.ElementsMatch(t, everything, all)
 }
@@ -222,10 +251,10 @@ func TestInitPreparesShards(t *testing.T) {
 	d := newDepot(t)
 	d.put(storage.StateKey("led"), "{}")
 	args := []string{"init", "--cluster", "prod", "--shard", "eu1a", "--shard", "led", "-o", "json"}
-	require.Contains(t, decoded[admin.ClusterInit](t, d.cluster(append(args, "--dry-run")...)).Made, "lease/eu1a.json")
+	require.Contains(t, initOf(t, d.cluster(append(args, "--dry-run")...)).Made, "lease/eu1a.json")
 	require.Zero(t, d.cluster("init", "--cluster", "prod").code)
-	require.Equal(t, []string{"lease/eu1a.json"}, decoded[admin.ClusterInit](t, d.cluster(args...)).Made, "not of the shard that was led")
-	require.Empty(t, decoded[admin.ClusterInit](t, d.cluster(args...)).Made)
-	require.Equal(t, "new", shardOf(t, decoded[admin.ClusterStatus](t, d.cluster("status", "-o", "json")), "eu1a").State)
+	require.Equal(t, []string{"lease/eu1a.json"}, initOf(t, d.cluster(args...)).Made, "not of the shard that was led")
+	require.Empty(t, initOf(t, d.cluster(args...)).Made)
+	require.Equal(t, "new", shardOf(t, statusOf(t, d.cluster("status", "-o", "json")), "eu1a").State)
 	require.Equal(t, 2, d.cluster("init", "--cluster", "prod", "--shard", "EU/1").code)
 }

@@ -11,12 +11,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// A ConsoleOutput is what instance console prints.
-type ConsoleOutput struct {
-	ID     nstance.InstanceID `json:"id"`
-	Output string             `json:"output"` // the end of it, without control characters
-}
-
 func (p *program) instanceConsoleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "console ID", Short: "Show the end of an instance's console output",
@@ -31,13 +25,13 @@ func (p *program) instanceConsoleCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o := ConsoleOutput{ID: id, Output: harmless(resp.GetOutput())}
-			return out.print(o, func(t *table) {
-				if o.Output == "" {
+			return out.print(document{resp}, func(t *table) {
+				text := harmless(resp.GetOutput())
+				if text == "" {
 					t.say("no output yet: clouds deliver it minutes late")
 					return
 				}
-				for line := range strings.Lines(strings.ReplaceAll(o.Output, "\t", "        ")) {
+				for line := range strings.Lines(strings.ReplaceAll(text, "\t", "        ")) {
 					t.say("%s", strings.TrimSuffix(line, "\n"))
 				}
 			})

@@ -1,12 +1,11 @@
 package admin_test
 
 import (
-	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/internal/admin"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
 func TestInstanceConsole(t *testing.T) {
@@ -22,7 +21,6 @@ func TestInstanceConsole(t *testing.T) {
 	require.Equal(t, "booting\n]0;owned        login:\n", r.out, "a machine does not command the terminal")
 	r = w.run("instance", "console", string(webA), "-o", "json")
 	require.Zero(t, r.code, r.errors)
-	var o admin.ConsoleOutput
-	require.NoError(t, json.Unmarshal([]byte(r.out), &o))
-	require.Equal(t, admin.ConsoleOutput{ID: webA, Output: "booting\n]0;owned\tlogin: \n"}, o)
+	require.Equal(t, w.console, message(t, r.out, &apiv1.GetConsoleOutputResponse{}).GetOutput(), "every byte, encoded")
+	require.NotContains(t, r.out, "\x1b")
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/admin"
 )
 
 func (w *world) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
@@ -18,7 +17,9 @@ func (w *world) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetC
 func TestConfigShow(t *testing.T) {
 	w := newWorld(t).populate()
 	require.Equal(t, "{} // as written\n", w.run("config", "show").out)
-	require.Equal(t, "eu1a.jsonc", decoded[admin.ShownConfig](t, w.run("config", "show", "-o", "json")).Name)
+	got := message(t, w.run("config", "show", "-o", "json").out, &apiv1.GetConfigResponse{})
+	require.Equal(t, "eu1a.jsonc", got.GetName())
+	require.Equal(t, "{} // as written\n", string(got.GetContent()))
 }
 
 func TestVersion(t *testing.T) {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,33 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/wire"
 )
-
-// A Rehearsal is what interrupt prints. Latencies are counted from the
-// injection by the server's clock; one that is absent has not happened, or not
-// yet.
-type Rehearsal struct {
-	Instance    nstance.InstanceID `json:"instance"`
-	DryRun      bool               `json:"dry_run"`
-	EventID     string             `json:"event_id,omitempty"` // of the pretended notice
-	Plan        []string           `json:"plan,omitempty"`     // with dry_run: what would happen
-	Waited      bool               `json:"waited"`             // the rest was observed
-	Complete    bool               `json:"complete"`           // all of it has happened
-	InjectedAt  time.Time          `json:"injected_at,omitzero"`
-	Replacement nstance.InstanceID `json:"replacement,omitempty"`
-
-	ReceivedMS             *int64 `json:"received_ms,omitempty"`
-	ReplacementRequestedMS *int64 `json:"replacement_requested_ms,omitempty"`
-	DrainedMS              *int64 `json:"drained_ms,omitempty"`
-	DrainOutcome           string `json:"drain_outcome,omitempty"` // drained, failed or cut_short
-	ReplacementReadyMS     *int64 `json:"replacement_ready_ms,omitempty"`
-	DeletedMS              *int64 `json:"deleted_ms,omitempty"`
-}
 
 // An interruption holds the flags of the command.
 type interruption struct {
@@ -90,31 +71,32 @@ func (p *program) interrupt(ctx context.Context, r *remote, c *client, i interru
 		i.id, wire.GroupKeyOf(of), of.GetState(), replaced(of))); err != nil {
 		return err
 	}
-	x := &rehearsal{p: p, r: r, c: c, i: i, of: of, Rehearsal: Rehearsal{Instance: i.id, DryRun: i.dryRun}}
-	if i.wait && !i.dryRun {
-		err = x.observe(ctx)
-	} else {
-		err = x.inject(ctx)
+	x := &rehearsal{p: p, r: r, c: c, i: i, of: of}
+	if i.dryRun || !i.wait {
+		if err := x.inject(ctx); err != nil {
+			return seek(err)
+		}
+		return out.print(document{x.answer}, func(t *table) { t.injected(i, x.answer) })
 	}
-	if err != nil && !x.injected {
+	x.seen = &apiv1.Interruption{Tenant: of.GetTenant(), Group: of.GetGroup(), Instance: of.GetId(), Rehearsal: true}
+	err = x.observe(ctx)
+	if x.answer == nil {
 		return seek(err)
 	}
-	if perr := out.print(x.Rehearsal, func(t *table) { t.rehearsal(x.Rehearsal) }); perr != nil {
-		return errors.Join(err, perr)
-	}
-	return err
+	return errors.Join(err, out.print(document{x.seen}, func(t *table) { t.stages(x.seen) }))
 }
 
 // A rehearsal is one interruption under way.
 type rehearsal struct {
-	Rehearsal
 	p            *program
 	r            *remote
 	c            *client
 	i            interruption
 	of           *apiv1.Instance
 	replacements map[nstance.InstanceID]bool
-	injected     bool
+	answer       *apiv1.InterruptResponse // nil until the notice is injected
+	seen         *apiv1.Interruption      // what the command observes
+	complete     bool                     // nothing is missing
 }
 
 // inject sends the notice to the server. It is never repeated: each call is another
@@ -124,16 +106,13 @@ func (x *rehearsal) inject(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.EventID, x.injected = resp.GetEventId(), true
-	if x.i.dryRun {
-		x.Plan = resp.GetPlan()
-	}
+	x.answer = resp
 	return nil
 }
 
 // observe injects once the watch is open, and watches until everything has happened.
 func (x *rehearsal) observe(ctx context.Context) error {
-	x.Waited, x.replacements = true, map[nstance.InstanceID]bool{}
+	x.replacements = map[nstance.InstanceID]bool{}
 	limited, cancel := context.WithTimeout(ctx, x.i.limit)
 	defer cancel()
 	for n, err := range x.r.follow(limited, &apiv1.WatchInstanceEventsRequest{Group: x.of.GetGroup()}) {
@@ -150,7 +129,7 @@ func (x *rehearsal) observe(ctx context.Context) error {
 		if err == nil {
 			err = x.checkComplete(limited)
 		}
-		if err != nil || x.Complete {
+		if err != nil || x.complete {
 			return err
 		}
 	}
@@ -173,72 +152,83 @@ func (x *rehearsal) catchUp(ctx context.Context) error {
 
 // handleEvent records the stage of an event. Events may come twice.
 func (x *rehearsal) handleEvent(e nstance.Event) {
-	mine := e.Instance == x.i.id
+	mine, seen := e.Instance == x.i.id, x.seen
 	switch {
-	case mine && e.Notice != nil && x.injected && (x.EventID == "" || e.Notice.EventID == x.EventID):
-		x.EventID = e.Notice.EventID // the agent names it where it goes through the metadata service
-		if x.InjectedAt = e.Notice.DetectedAt; x.InjectedAt.IsZero() {
-			x.InjectedAt = e.Time
-		}
-		if e.Type == nstance.EventNoticeReceived {
-			x.stage(&x.ReceivedMS, e, "notice received")
-		}
-	case x.InjectedAt.IsZero() || e.Time.Before(x.InjectedAt): // not of this rehearsal
+	case mine && e.Notice != nil && x.answer != nil && (x.eventID() == "" || e.Notice.EventID == x.eventID()):
+		x.handleNotice(e)
+	case seen.GetDetectedAt() == nil || e.Time.Before(noticeTime(seen)): // not of this rehearsal
 	case e.Replaces == x.i.id && e.Type == nstance.EventReplacementRequested:
-		x.Replacement, x.replacements[e.Instance] = e.Instance, true
-		x.stage(&x.ReplacementRequestedMS, e, "replacement requested: "+string(e.Instance))
+		seen.Replacement, x.replacements[e.Instance] = string(e.Instance), true
+		x.stage(&seen.ReplacementRequestedAt, e, "replacement requested: "+string(e.Instance))
 	case x.replacements[e.Instance] && e.Type == nstance.EventReady:
-		x.Replacement = e.Instance
-		x.stage(&x.ReplacementReadyMS, e, "replacement ready")
+		seen.Replacement = string(e.Instance)
+		x.stage(&seen.ReplacementReadyAt, e, "replacement ready")
 	case !mine:
+	case e.Type == nstance.EventDrainStarted:
+		x.stage(&seen.DrainStartedAt, e, "drain started")
 	case e.Type == nstance.EventDrainAcknowledged:
 		x.drained(e, e.Reason)
 	case e.Type == nstance.EventDrainCutShort:
-		x.drained(e, "cut_short")
+		x.drained(e, "cut short")
 	case e.Type == nstance.EventDeleted:
-		x.stage(&x.DeletedMS, e, "deleted")
+		x.stage(&seen.DeletedAt, e, "deleted")
+	}
+}
+
+// eventID returns the ID of the notice. With --through-metadata the agent chooses it.
+func (x *rehearsal) eventID() string {
+	return cmp.Or(x.seen.GetEventId(), x.answer.GetEventId())
+}
+
+// handleNotice records the notice. Latencies are counted from it, by the server's clock.
+func (x *rehearsal) handleNotice(e nstance.Event) {
+	x.seen.EventId, x.seen.Notice = e.Notice.EventID, wire.Notice(*e.Notice)
+	if x.seen.DetectedAt = wire.Time(e.Notice.DetectedAt); x.seen.DetectedAt == nil {
+		x.seen.DetectedAt = wire.Time(e.Time)
+	}
+	if e.Type == nstance.EventNoticeReceived {
+		x.stage(&x.seen.ReceivedAt, e, "notice received")
 	}
 }
 
 func (x *rehearsal) drained(e nstance.Event, outcome string) {
-	if x.DrainOutcome != string(nstance.OutcomeDrained) {
-		x.DrainOutcome = outcome
+	if x.seen.GetDrainOutcome() != string(nstance.OutcomeDrained) {
+		x.seen.DrainOutcome = outcome
 	}
-	x.stage(&x.DrainedMS, e, "drain over: "+outcome)
+	x.stage(&x.seen.DrainedAt, e, "drain over: "+outcome)
 }
 
-func (x *rehearsal) stage(at **int64, e nstance.Event, what string) {
+func (x *rehearsal) stage(at **timestamppb.Timestamp, e nstance.Event, what string) {
 	if *at != nil {
 		return
 	}
-	ms := max(0, e.Time.Sub(x.InjectedAt)).Milliseconds()
-	*at = &ms
-	x.p.stderr.note("%9s  %s", seconds(ms), printable(what))
+	*at = wire.Time(e.Time)
+	x.p.stderr.note("%9s  %s", latency(x.seen, *at), printable(what))
 }
 
 // checkComplete decides whether everything has happened. An instance deleted without
 // a replacement may have needed none: then the group has its size.
 func (x *rehearsal) checkComplete(ctx context.Context) error {
-	if x.DeletedMS == nil || x.Complete {
+	if x.seen.GetDeletedAt() == nil || x.complete {
 		return nil
 	}
-	if x.ReplacementRequestedMS != nil || x.of.GetOnDemand() {
-		x.Complete = x.of.GetOnDemand() || x.ReplacementReadyMS != nil
+	if x.seen.GetReplacementRequestedAt() != nil || x.of.GetOnDemand() {
+		x.complete = x.of.GetOnDemand() || x.seen.GetReplacementReadyAt() != nil
 		return nil
 	}
 	g, err := x.c.group(ctx, nstance.TenantID(x.of.GetTenant()), x.of.GetGroup())
 	if errors.Is(err, nstance.NotFound) {
-		x.Complete = true
+		x.complete = true
 		return nil
 	}
-	x.Complete = err == nil && g.GetReady() >= g.GetSize()
+	x.complete = err == nil && g.GetReady() >= g.GetSize()
 	return err
 }
 
 func (x *rehearsal) missing() []string {
 	var out []string
-	for _, s := range x.stages() {
-		if s.ms == nil && s.name != "drain over" {
+	for _, s := range stagesOf(x.seen) {
+		if s.at == nil && s.name != "drain over" {
 			out = append(out, s.name)
 		}
 	}
@@ -246,54 +236,44 @@ func (x *rehearsal) missing() []string {
 }
 
 type stage struct {
-	name string
-	ms   *int64
+	name    string
+	at      *timestamppb.Timestamp
+	details string
 }
 
-func (r Rehearsal) stages() []stage {
+func stagesOf(i *apiv1.Interruption) []stage {
 	return []stage{
-		{"notice received", r.ReceivedMS}, {"replacement requested", r.ReplacementRequestedMS}, {"drain over", r.DrainedMS},
-		{"replacement ready", r.ReplacementReadyMS}, {"deleted", r.DeletedMS},
+		{"notice received", i.GetReceivedAt(), ""}, {"replacement requested", i.GetReplacementRequestedAt(), i.GetReplacement()},
+		{"drain over", i.GetDrainedAt(), i.GetDrainOutcome()}, {"replacement ready", i.GetReplacementReadyAt(), ""}, {"deleted", i.GetDeletedAt(), ""},
 	}
 }
 
-func (t *table) rehearsal(r Rehearsal) {
+func (t *table) stages(i *apiv1.Interruption) {
+	t.row("STAGE", "AFTER", "DETAILS")
+	for _, s := range stagesOf(i) {
+		t.row(s.name, latency(i, s.at), s.details)
+	}
+}
+
+func (t *table) injected(i interruption, answer *apiv1.InterruptResponse) {
 	switch {
-	case r.DryRun && len(r.Plan) == 0:
+	case i.dryRun && len(answer.GetPlan()) == 0:
 		t.say("no change")
-	case r.DryRun:
-		for _, line := range r.Plan {
+	case i.dryRun:
+		for _, line := range answer.GetPlan() {
 			t.say("would %s", line)
 		}
-	case !r.Waited && r.EventID == "":
-		t.say("instance %s: a notice is published on its metadata service, nstance-admin instance get shows the outcome", r.Instance)
-	case !r.Waited:
-		t.say("instance %s: notice %s injected, nstance-admin instance get shows the outcome", r.Instance, r.EventID)
+	case answer.GetEventId() == "":
+		t.say("instance %s: a notice is published on its metadata service, nstance-admin instance get shows the outcome", i.id)
 	default:
-		t.row("STAGE", "AFTER", "DETAILS")
-		for _, s := range r.stages() {
-			t.row(s.name, latency(s.ms), r.details(s.name))
-		}
+		t.say("instance %s: notice %s injected, nstance-admin instance get shows the outcome", i.id, answer.GetEventId())
 	}
 }
 
-func (r Rehearsal) details(stage string) string {
-	switch stage {
-	case "replacement requested":
-		return string(r.Replacement)
-	case "drain over":
-		return r.DrainOutcome
-	}
-	return ""
-}
-
-func latency(ms *int64) string {
-	if ms == nil {
+// latency returns how long after the notice something happened, or "" if it did not.
+func latency(i *apiv1.Interruption, at *timestamppb.Timestamp) string {
+	if at == nil {
 		return ""
 	}
-	return seconds(*ms)
-}
-
-func seconds(ms int64) string {
-	return fmt.Sprintf("%.3fs", time.Duration(ms*int64(time.Millisecond)).Seconds())
+	return fmt.Sprintf("%.3fs", max(0, at.AsTime().Sub(noticeTime(i))).Seconds())
 }

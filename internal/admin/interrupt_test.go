@@ -1,15 +1,16 @@
 package admin_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/admin"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
 // script publishes what a server does after a reclaim, with the times of the
@@ -39,6 +40,7 @@ func requested(at at) {
 	at(5*time.Millisecond, nstance.Event{Type: nstance.EventReplacementRequested, Instance: webNew, Replaces: webA})
 }
 func drained(at at) {
+	at(6*time.Millisecond, nstance.Event{Type: nstance.EventDrainStarted})
 	at(2*time.Second, nstance.Event{Type: nstance.EventDrainAcknowledged, Reason: "drained"})
 }
 func ready(at at) {
@@ -46,10 +48,16 @@ func ready(at at) {
 }
 func deleted(at at) { at(4*time.Second, nstance.Event{Type: nstance.EventDeleted}) }
 
-func rehearsed(t *testing.T, r result) admin.Rehearsal {
-	var got admin.Rehearsal
-	require.NoError(t, json.Unmarshal([]byte(r.out), &got), r.errors)
-	return got
+func rehearsed(t *testing.T, r result) *apiv1.Interruption {
+	return message(t, r.out, &apiv1.Interruption{})
+}
+
+// after returns how long after the injection something happened; -1: it did not.
+func after(i *apiv1.Interruption, at *timestamppb.Timestamp) time.Duration {
+	if at == nil {
+		return -1
+	}
+	return at.AsTime().Sub(i.GetDetectedAt().AsTime())
 }
 
 func TestRehearsal(t *testing.T) {
@@ -58,11 +66,16 @@ func TestRehearsal(t *testing.T) {
 	r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json")
 	require.Zero(t, r.code, r.errors)
 	got := rehearsed(t, r)
-	ms := func(n int64) *int64 { return &n }
-	require.Equal(t, admin.Rehearsal{
-		Instance: webA, EventID: "rehearsal-1", Waited: true, Complete: true, InjectedAt: got.InjectedAt, Replacement: webNew,
-		ReceivedMS: ms(3), ReplacementRequestedMS: ms(5), DrainedMS: ms(2000), DrainOutcome: "drained", ReplacementReadyMS: ms(1500), DeletedMS: ms(4000),
-	}, got)
+	at := func(d time.Duration) *timestamppb.Timestamp {
+		return timestamppb.New(got.GetDetectedAt().AsTime().Add(d))
+	}
+	want := &apiv1.Interruption{
+		EventId: "rehearsal-1", Tenant: "default", Group: "web", Instance: string(webA), Rehearsal: true, DetectedAt: at(0), Replacement: string(webNew),
+		Notice:     &apiv1.Notice{Kind: string(nstance.Reclaim), Source: "rehearsal/x", EventId: "rehearsal-1", DetectedAt: at(0)},
+		ReceivedAt: at(3 * time.Millisecond), ReplacementRequestedAt: at(5 * time.Millisecond), DrainStartedAt: at(6 * time.Millisecond),
+		DrainedAt: at(2 * time.Second), DrainOutcome: "drained", ReplacementReadyAt: at(1500 * time.Millisecond), DeletedAt: at(4 * time.Second),
+	}
+	require.True(t, proto.Equal(want, got), r.out)
 	t.Run("tells each stage as it comes", func(t *testing.T) {
 		require.Contains(t, r.errors, "0.003s  notice received")
 		require.Contains(t, r.errors, "4.000s  deleted")
@@ -80,32 +93,32 @@ func TestRehearsalEnds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		id    nstance.InstanceID
 		steps []func(at at)
-		check func(t *testing.T, r admin.Rehearsal)
+		check func(t *testing.T, r *apiv1.Interruption)
 	}{
 		"when the drain was cut short": {webA, []func(at){requested, func(at at) {
 			at(time.Second, nstance.Event{Type: nstance.EventDrainCutShort})
-		}, ready, deleted}, func(t *testing.T, r admin.Rehearsal) { require.Equal(t, "cut_short", r.DrainOutcome) }},
-		"without a drain": {webA, []func(at){requested, ready, deleted}, func(t *testing.T, r admin.Rehearsal) { require.Nil(t, r.DrainedMS) }},
-		"when the replacement is late": {webA, []func(at){requested, deleted, ready}, func(t *testing.T, r admin.Rehearsal) {
-			require.NotNil(t, r.ReplacementReadyMS)
+		}, ready, deleted}, func(t *testing.T, r *apiv1.Interruption) { require.Equal(t, "cut short", r.GetDrainOutcome()) }},
+		"without a drain": {webA, []func(at){requested, ready, deleted}, func(t *testing.T, r *apiv1.Interruption) { require.Nil(t, r.GetDrainedAt()) }},
+		"when the replacement is late": {webA, []func(at){requested, deleted, ready}, func(t *testing.T, r *apiv1.Interruption) {
+			require.NotNil(t, r.GetReplacementReadyAt())
 		}},
 		"with the second replacement, if the first fails": {webA, []func(at){requested, deleted, func(at at) {
 			at(time.Second, nstance.Event{Type: nstance.EventReplacementRequested, Instance: gone, Replaces: webA})
 			at(2*time.Second, nstance.Event{Type: nstance.EventReady, Instance: gone})
-		}}, func(t *testing.T, r admin.Rehearsal) {
-			require.Equal(t, gone, r.Replacement)
-			require.EqualValues(t, 5, *r.ReplacementRequestedMS)
+		}}, func(t *testing.T, r *apiv1.Interruption) {
+			require.EqualValues(t, gone, r.GetReplacement())
+			require.Equal(t, 5*time.Millisecond, after(r, r.GetReplacementRequestedAt()))
 		}},
-		"without a replacement, if none is needed": {webA, []func(at){deleted}, func(t *testing.T, r admin.Rehearsal) {
-			require.Empty(t, r.Replacement)
+		"without a replacement, if none is needed": {webA, []func(at){deleted}, func(t *testing.T, r *apiv1.Interruption) {
+			require.Empty(t, r.GetReplacement())
 		}},
-		"for an instance on demand": {dbA, []func(at){deleted}, func(t *testing.T, r admin.Rehearsal) { require.Empty(t, r.Replacement) }},
+		"for an instance on demand": {dbA, []func(at){deleted}, func(t *testing.T, r *apiv1.Interruption) { require.Empty(t, r.GetReplacement()) }},
 		"whatever happened before": {webA, []func(at){func(at at) {
 			at(-time.Minute, nstance.Event{Type: nstance.EventDrainCutShort})
 			at(-time.Minute, nstance.Event{Type: nstance.EventReplacementRequested, Instance: gone, Replaces: webA})
-		}, requested, ready, deleted}, func(t *testing.T, r admin.Rehearsal) {
-			require.Equal(t, webNew, r.Replacement)
-			require.Nil(t, r.DrainedMS)
+		}, requested, ready, deleted}, func(t *testing.T, r *apiv1.Interruption) {
+			require.EqualValues(t, webNew, r.GetReplacement())
+			require.Nil(t, r.GetDrainedAt())
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,9 +128,7 @@ func TestRehearsalEnds(t *testing.T) {
 			w.onInject = w.script(tc.steps...)
 			r := w.run("interrupt", string(tc.id), "--wait", "-y", "-o", "json")
 			require.Zero(t, r.code, r.errors)
-			got := rehearsed(t, r)
-			require.True(t, got.Complete)
-			tc.check(t, got)
+			tc.check(t, rehearsed(t, r))
 		})
 	}
 }
@@ -129,8 +140,9 @@ func TestRehearsalThatDoesNotEnd(t *testing.T) {
 		r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json", "--wait-timeout", "300ms")
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.errors, "replacement ready is still missing")
-		require.False(t, rehearsed(t, r).Complete)
-		require.EqualValues(t, 4000, *rehearsed(t, r).DeletedMS)
+		got := rehearsed(t, r)
+		require.Nil(t, got.GetReplacementReadyAt())
+		require.Equal(t, 4*time.Second, after(got, got.GetDeletedAt()))
 	})
 	t.Run("goes on without us when interrupted", func(t *testing.T) {
 		r := w.start(t, "interrupt", string(webA), "--wait", "-y")
@@ -176,13 +188,11 @@ func TestRehearsalSurvivesALostStream(t *testing.T) {
 	}
 	w.set(func() { delete(w.fail, "GetShardStatus") })
 	require.Zero(t, r.ended(), r.errs.String())
-	var got admin.Rehearsal
 	var out strings.Builder
 	for line := range r.lines {
 		out.WriteString(line)
 	}
-	require.NoError(t, json.Unmarshal([]byte(out.String()), &got))
-	require.True(t, got.Complete)
-	require.Equal(t, "drained", got.DrainOutcome)
-	require.NotNil(t, got.ReplacementReadyMS)
+	got := message(t, out.String(), &apiv1.Interruption{})
+	require.Equal(t, "drained", got.GetDrainOutcome())
+	require.NotNil(t, got.GetReplacementReadyAt())
 }

@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -26,64 +27,50 @@ const encryption = "encryption"
 // watchPause is how long to wait before a refused step is retried.
 const watchPause = 10 * time.Second
 
-// A Key is a key of the cluster as cluster keys prints it.
-type Key struct {
-	Name        string    `json:"name"`  // identity, workload or nonce
-	ID          string    `json:"id"`    // of the key
-	Phase       string    `json:"phase"` // next, current or retired
-	CreatedAt   time.Time `json:"created_at,omitzero"`
-	Since       time.Time `json:"since,omitzero"`         // in this phase
-	NotAfter    time.Time `json:"not_after,omitzero"`     // of an authority's certificate
-	LastUseEnds time.Time `json:"last_use_ends,omitzero"` // when the last thing signed with it expires; absent: not known
-	NextStepAt  time.Time `json:"next_step_at,omitzero"`  // when activate or finish is possible at the earliest
-	Holders     *int      `json:"holders,omitempty"`      // what in this shard depends on it; absent: only the shard's server knows
-}
+// storedKeys are the keys as storage has them. Holders and LastUseEnds are unset:
+// only a server knows what depends on a key.
+type storedKeys []*apiv1.Key
 
-func keyOf(w *apiv1.Key) Key {
-	holders := int(w.GetHolders())
-	return Key{
-		Name: w.GetName(), ID: w.GetId(), Phase: w.GetPhase(), CreatedAt: wire.TimeOf(w.GetCreatedAt()), Since: wire.TimeOf(w.GetSince()),
-		NotAfter: wire.TimeOf(w.GetNotAfter()), LastUseEnds: wire.TimeOf(w.GetLastUseEnds()), NextStepAt: wire.TimeOf(w.GetNextStepAt()),
-		Holders: &holders,
+// MarshalJSON implements json.Marshaler. Unset fields are left out.
+func (keys storedKeys) MarshalJSON() ([]byte, error) {
+	out := make([]json.RawMessage, len(keys))
+	for i, k := range keys {
+		data, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(k)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = data
 	}
+	return json.Marshal(out)
 }
 
-func keysOf(list []*apiv1.Key) []Key {
-	out := []Key{}
-	for _, k := range list {
-		out = append(out, keyOf(k))
-	}
-	return out
-}
-
-// storedKeys returns the keys as storage has them, without what depends on each.
-func storedKeys(set func(name string) registration.KeySet) []Key {
-	out := []Key{}
+// newStoredKeys returns the keys of all sets.
+func newStoredKeys(set func(name string) registration.KeySet) storedKeys {
+	var out storedKeys
 	for _, name := range []string{registration.Identity, registration.Workload, registration.Nonces} {
 		for _, k := range set(name).Keys {
-			key := Key{Name: name, ID: k.ID, Phase: string(k.Phase), CreatedAt: k.CreatedAt, Since: k.Since, NotAfter: k.NotAfter}
-			if key.NextStepAt = k.Since.Add(registration.Settle); k.UsedUntil.After(key.NextStepAt) {
-				key.NextStepAt = k.UsedUntil
-			}
-			if k.Phase == registration.PhaseCurrent {
-				key.NextStepAt = time.Time{}
-			}
-			out = append(out, key)
+			out = append(out, &apiv1.Key{
+				Name: name, Id: k.ID, Phase: string(k.Phase), CreatedAt: wire.Time(k.CreatedAt), Since: wire.Time(k.Since),
+				NotAfter: wire.Time(k.NotAfter), NextStepAt: wire.Time(k.NextStepAt()),
+			})
 		}
 	}
 	return out
 }
 
-func (t *table) keys(list []Key) {
+func (t *table) keys(list []*apiv1.Key, holders func(*apiv1.Key) string) {
 	t.row("NAME", "ID", "PHASE", "AGE", "SINCE", "HOLDERS", "NEXT STEP FROM", "EXPIRES")
 	for _, k := range list {
-		holders := ""
-		if k.Holders != nil {
-			holders = strconv.Itoa(*k.Holders)
-		}
-		t.row(k.Name, k.ID, k.Phase, t.age(k.CreatedAt), t.age(k.Since), holders, stamp(k.NextStepAt), stamp(k.NotAfter))
+		t.row(k.GetName(), k.GetId(), k.GetPhase(), t.age(wire.TimeOf(k.GetCreatedAt())), t.age(wire.TimeOf(k.GetSince())), holders(k),
+			stamp(wire.TimeOf(k.GetNextStepAt())), stamp(wire.TimeOf(k.GetNotAfter())))
 	}
 }
+
+// countHolders is for keys of a server.
+func countHolders(k *apiv1.Key) string { return strconv.Itoa(int(k.GetHolders())) }
+
+// unknownHolders is for keys of a storage.
+func unknownHolders(*apiv1.Key) string { return "" }
 
 func (p *program) keysCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "keys", Short: "List the cluster's keys and the state of their rotation", Args: arguments()}
@@ -94,8 +81,8 @@ func (p *program) keysCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list := keysOf(resp.GetKeys())
-			return out.print(list, func(t *table) { t.keys(list) })
+			list := resp.GetKeys()
+			return out.print(documents(list), func(t *table) { t.keys(list, countHolders) })
 		})
 	}
 	return cmd
@@ -152,7 +139,7 @@ func (p *program) rotateCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.out.print(keys, func(t *table) { t.keys(keys) })
+		return o.out.print(documents(keys), func(t *table) { t.keys(keys, countHolders) })
 	}
 	return cmd
 }
@@ -184,7 +171,7 @@ func (o *rotation) confirm(ctx context.Context) error {
 	return o.p.confirm(ctx, o.yes || o.dryRun, what)
 }
 
-func (o *rotation) run(ctx context.Context) ([]Key, error) {
+func (o *rotation) run(ctx context.Context) ([]*apiv1.Key, error) {
 	if o.watch {
 		return o.follow(ctx)
 	}
@@ -193,13 +180,13 @@ func (o *rotation) run(ctx context.Context) ([]Key, error) {
 
 // takeStep takes one step. Once another key signs, this administrator's own
 // certificate is renewed, so that it does not hold up the rest.
-func (o *rotation) takeStep(ctx context.Context, step string) (keys []Key, err error) {
+func (o *rotation) takeStep(ctx context.Context, step string) (keys []*apiv1.Key, err error) {
 	err = o.r.with(ctx, func(c *client) error {
 		resp, err := c.RotateKey(ctx, &apiv1.RotateKeyRequest{Name: o.name, Step: step, Force: o.force, DryRun: o.dryRun})
 		if err != nil {
 			return err
 		}
-		keys = keysOf(resp.GetKeys())
+		keys = resp.GetKeys()
 		if o.name == registration.Identity && step == string(registration.StepActivate) && !o.dryRun {
 			o.r.renewSigned(ctx, c)
 		}
@@ -209,7 +196,7 @@ func (o *rotation) takeStep(ctx context.Context, step string) (keys []Key, err e
 }
 
 // follow takes all remaining steps, until the rotation is over.
-func (o *rotation) follow(ctx context.Context) (keys []Key, err error) {
+func (o *rotation) follow(ctx context.Context) (keys []*apiv1.Key, err error) {
 	last := ""
 	say := func(format string, args ...any) {
 		if line := fmt.Sprintf(format, args...); line != last {
@@ -243,24 +230,20 @@ func (o *rotation) follow(ctx context.Context) (keys []Key, err error) {
 }
 
 // list returns the keys of the set.
-func (o *rotation) list(ctx context.Context) (keys []Key, err error) {
+func (o *rotation) list(ctx context.Context) (keys []*apiv1.Key, err error) {
 	err = o.r.with(ctx, func(c *client) error {
 		resp, err := c.ListKeys(ctx, &apiv1.ListKeysRequest{})
-		for _, k := range keysOf(resp.GetKeys()) {
-			if k.Name == o.name {
-				keys = append(keys, k)
-			}
-		}
+		keys = slices.DeleteFunc(resp.GetKeys(), func(k *apiv1.Key) bool { return k.GetName() != o.name })
 		return err
 	})
 	return keys, err
 }
 
 // nextStep returns the step that takes a rotation further.
-func nextStep(keys []Key) registration.Step {
+func nextStep(keys []*apiv1.Key) registration.Step {
 	step := registration.StepBegin
 	for _, k := range keys {
-		switch registration.Phase(k.Phase) {
+		switch registration.Phase(k.GetPhase()) {
 		case registration.PhaseNext:
 			return registration.StepActivate
 		case registration.PhaseRetired:
@@ -296,69 +279,41 @@ func (r *remote) useIdentity(ctx context.Context, addr string, id Identity) erro
 	return err
 }
 
-// An Operator is a registered operator or administrator as operator list prints
-// it.
-type Operator struct {
-	ID            string           `json:"id"`
-	Tenant        nstance.TenantID `json:"tenant"`
-	Role          nstance.Role     `json:"role,omitempty"`
-	Hostname      string           `json:"hostname,omitempty"`
-	RegisteredAt  time.Time        `json:"registered_at,omitzero"`
-	NotAfter      time.Time        `json:"not_after,omitzero"` // of its certificate
-	Issuer        string           `json:"issuer,omitempty"`   // ID of the key that signed that
-	RevokedAt     time.Time        `json:"revoked_at,omitzero"`
-	RevokedReason string           `json:"revoked_reason,omitempty"`
-	Error         string           `json:"error,omitempty"` // why its record cannot be read
-}
+// The states of an operator or administrator.
+const (
+	operatorGood       = "good"
+	operatorExpired    = "expired" // it needs a new nonce
+	operatorRevoked    = "revoked"
+	operatorUnreadable = "unreadable"
+)
 
-func operatorOf(w *apiv1.Operator) Operator {
-	return Operator{
-		ID: w.GetId(), Tenant: nstance.TenantID(w.GetTenant()), Role: nstance.Role(w.GetRole()), Hostname: w.GetHostname(),
-		RegisteredAt: wire.TimeOf(w.GetRegisteredAt()), NotAfter: wire.TimeOf(w.GetNotAfter()), Issuer: w.GetIssuer(),
-		RevokedAt: wire.TimeOf(w.GetRevokedAt()), RevokedReason: w.GetRevokedReason(), Error: w.GetError(),
+func operatorState(o *apiv1.Operator, now time.Time) string {
+	switch {
+	case o.GetError() != "":
+		return operatorUnreadable
+	case o.GetRevokedAt() != nil:
+		return operatorRevoked
+	case !now.Before(wire.TimeOf(o.GetNotAfter())):
+		return operatorExpired
 	}
+	return operatorGood
 }
 
-// registeredOperator returns an operator as its record in storage has it.
-func registeredOperator(key string, data []byte) Operator {
+// storedOperatorState is operatorState of a record in storage.
+func storedOperatorState(key string, data []byte, now time.Time) string {
 	var rec struct {
 		Operator *registration.OperatorRegistration `json:"operator"`
 	}
-	err := storage.Readable(key, data)
-	if err == nil {
-		err = json.Unmarshal(data, &rec)
+	if storage.Readable(key, data) != nil || json.Unmarshal(data, &rec) != nil || rec.Operator == nil {
+		return operatorUnreadable
 	}
-	if err == nil && rec.Operator == nil {
-		err = nstance.Errorf(nstance.Invalid, "%s is not an operator's record", key)
+	switch c := cmp.Or(rec.Operator.Pending, rec.Operator.Current); {
+	case rec.Operator.Revoked:
+		return operatorRevoked
+	case c == nil || !now.Before(c.NotAfter):
+		return operatorExpired
 	}
-	if err != nil {
-		return Operator{Error: err.Error()}
-	}
-	r := rec.Operator
-	o := Operator{ID: r.Name, Tenant: r.Tenant, Role: r.Role, Hostname: r.Hostname, RegisteredAt: r.RegisteredAt, RevokedReason: r.RevokedReason}
-	if c := cmp.Or(r.Pending, r.Current); c != nil {
-		o.NotAfter, o.Issuer = c.NotAfter, c.Issuer
-	}
-	if r.Revoked {
-		o.RevokedAt = r.RevokedAt
-		if o.RevokedAt.IsZero() { // marked by hand
-			o.RevokedAt = r.RegisteredAt
-		}
-	}
-	return o
-}
-
-// status returns the operator's status in one word.
-func (o Operator) status(now time.Time) string {
-	switch {
-	case o.Error != "":
-		return "unreadable"
-	case !o.RevokedAt.IsZero():
-		return "revoked"
-	case !now.Before(o.NotAfter):
-		return "expired"
-	}
-	return "good"
+	return operatorGood
 }
 
 func (p *program) operatorCommand() *cobra.Command {
@@ -374,11 +329,11 @@ func (p *program) operatorListCommand() *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			list := []Operator{}
+			var list []*apiv1.Operator
 			err := eachPage(func(page string) (paged, error) {
 				resp, err := c.ListOperators(cmd.Context(), &apiv1.ListOperatorsRequest{Page: page})
-				for _, w := range resp.GetOperators() {
-					if o := operatorOf(w); all || o.status(p.now()) != "expired" {
+				for _, o := range resp.GetOperators() {
+					if all || operatorState(o, p.now()) != operatorExpired {
 						list = append(list, o)
 					}
 				}
@@ -387,29 +342,22 @@ func (p *program) operatorListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(list, func(t *table) { t.operators(list) })
+			return out.print(documents(list), func(t *table) { t.operators(list) })
 		})
 	}
 	return cmd
 }
 
-func (t *table) operators(list []Operator) {
+func (t *table) operators(list []*apiv1.Operator) {
 	if len(list) == 0 {
 		t.say("no operators")
 		return
 	}
 	t.row("ID", "TENANT", "ROLE", "STATUS", "REGISTERED", "CERTIFICATE UNTIL", "DETAILS")
 	for _, o := range list {
-		t.row(o.ID, string(o.Tenant), string(o.Role), o.status(t.now), t.age(o.RegisteredAt), stamp(o.NotAfter),
-			strings.Join([]string{o.RevokedReason, o.Error}, ""))
+		t.row(o.GetId(), o.GetTenant(), o.GetRole(), operatorState(o, t.now), t.age(wire.TimeOf(o.GetRegisteredAt())), stamp(wire.TimeOf(o.GetNotAfter())),
+			o.GetRevokedReason()+o.GetError())
 	}
-}
-
-// A Revocation is what operator revoke prints.
-type Revocation struct {
-	ID     string `json:"id"`
-	Tenant string `json:"tenant"`
-	DryRun bool   `json:"dry_run"`
 }
 
 func (p *program) operatorRevokeCommand() *cobra.Command {
@@ -430,17 +378,16 @@ func (p *program) operatorRevokeCommand() *cobra.Command {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			_, err := c.RevokeOperator(cmd.Context(), &apiv1.RevokeOperatorRequest{Id: args[0], Tenant: tenant, Reason: reason, DryRun: dryRun})
+			resp, err := c.RevokeOperator(cmd.Context(), &apiv1.RevokeOperatorRequest{Id: args[0], Tenant: tenant, Reason: reason, DryRun: dryRun})
 			if err != nil {
 				return err
 			}
-			v := Revocation{args[0], tenant, dryRun}
-			return out.print(v, func(t *table) {
+			return out.print(document{resp}, func(t *table) {
 				if dryRun {
-					t.say("%s would be revoked", v.ID)
+					t.say("%s would be revoked", args[0])
 					return
 				}
-				t.say("%s is revoked", v.ID)
+				t.say("%s is revoked", args[0])
 			})
 		})
 	}

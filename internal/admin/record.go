@@ -30,25 +30,11 @@ that prevent any server from leading. Without it the server is asked.`,
 	return cmd
 }
 
-// A Record is what record show prints.
-type Record struct {
-	Key     string `json:"key"`
-	Version string `json:"version"`
-	Data    string `json:"data"`
-	Error   string `json:"error,omitempty"` // why it cannot be read; absent: it can
-}
-
-// A RecordRepair is what record repair prints.
-type RecordRepair struct {
-	Key    string `json:"key"`
-	Action string `json:"action"` // replace or remove
-	DryRun bool   `json:"dry_run"`
-}
-
-// A recordAccess shows objects and repairs them.
+// A recordAccess shows objects and repairs them: the two calls of the API, which
+// storage answers as well.
 type recordAccess interface {
-	show(ctx context.Context, name string) (Record, error)
-	repair(ctx context.Context, r Record, data []byte, dryRun bool) error
+	show(ctx context.Context, name string) (*apiv1.GetRecordResponse, error)
+	repair(ctx context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error)
 }
 
 // withRecords runs fn with the server, or with the storage that the command line
@@ -67,17 +53,12 @@ func (p *program) withRecords(ctx context.Context, r *remote, d *storageAccess, 
 // serverRecords asks the leader.
 type serverRecords struct{ c *client }
 
-func (k serverRecords) show(ctx context.Context, name string) (Record, error) {
-	resp, err := k.c.GetRecord(ctx, &apiv1.GetRecordRequest{Key: name})
-	if err != nil {
-		return Record{}, err
-	}
-	return Record{Key: resp.GetKey(), Version: resp.GetVersion(), Data: string(resp.GetData()), Error: resp.GetError()}, nil
+func (k serverRecords) show(ctx context.Context, name string) (*apiv1.GetRecordResponse, error) {
+	return k.c.GetRecord(ctx, &apiv1.GetRecordRequest{Key: name})
 }
 
-func (k serverRecords) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
-	_, err := k.c.RepairRecord(ctx, &apiv1.RepairRecordRequest{Key: r.Key, Version: r.Version, Data: data, Remove: data == nil, DryRun: dryRun})
-	return err
+func (k serverRecords) repair(ctx context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error) {
+	return k.c.RepairRecord(ctx, req)
 }
 
 // storedRecords reads and writes the storage itself.
@@ -86,30 +67,33 @@ type storedRecords struct {
 	stderr *console // for messages about slow calls
 }
 
-func (k storedRecords) show(ctx context.Context, name string) (Record, error) {
+func (k storedRecords) show(ctx context.Context, name string) (*apiv1.GetRecordResponse, error) {
 	var obj storage.Object
 	err := k.stderr.slow("reading "+name, func() (err error) {
 		obj, err = k.store.Get(ctx, name)
 		return err
 	})
 	if err != nil {
-		return Record{}, err
+		return nil, err
 	}
-	r := Record{Key: name, Version: string(obj.Version), Data: string(obj.Data)}
+	r := &apiv1.GetRecordResponse{Key: name, Version: string(obj.Version), Data: obj.Data}
 	if err := storage.Readable(name, obj.Data); err != nil {
 		r.Error = err.Error()
 	}
 	return r, nil
 }
 
-func (k storedRecords) repair(ctx context.Context, r Record, data []byte, dryRun bool) error {
-	return k.stderr.slow("repairing "+r.Key, func() error {
-		if dryRun {
-			return storage.Rehearse(ctx, k.store, r.Key, storage.Version(r.Version), data)
+func (k storedRecords) repair(ctx context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error) {
+	resp := &apiv1.RepairRecordResponse{}
+	err := k.stderr.slow("repairing "+req.GetKey(), func() error {
+		if req.GetDryRun() {
+			return storage.Rehearse(ctx, k.store, req.GetKey(), storage.Version(req.GetVersion()), req.GetData())
 		}
-		_, err := storage.Repair(ctx, k.store, r.Key, storage.Version(r.Version), data, 0)
+		v, err := storage.Repair(ctx, k.store, req.GetKey(), storage.Version(req.GetVersion()), req.GetData(), 0)
+		resp.Version = string(v)
 		return err
 	})
+	return resp, err
 }
 
 func (p *program) recordShowCommand() *cobra.Command {
@@ -128,29 +112,29 @@ any object by its key, such as state/SHARD.json. With --storage only by its key.
 			if err != nil {
 				return err
 			}
-			return out.print(rec, func(t *table) { t.record(rec) })
+			return out.print(document{rec}, func(t *table) { t.record(rec) })
 		})
 	}
 	return cmd
 }
 
-func (t *table) record(r Record) {
-	t.row("Key:", r.Key)
-	t.row("Version:", r.Version)
-	if r.Error != "" {
-		t.row("Broken:", r.Error)
+func (t *table) record(r *apiv1.GetRecordResponse) {
+	t.row("Key:", r.GetKey())
+	t.row("Version:", r.GetVersion())
+	if r.GetError() != "" {
+		t.row("Broken:", r.GetError())
 	}
-	for line := range strings.Lines(indented(r.Data)) { // line by line: printable replaces line breaks by spaces
+	for line := range strings.Lines(indented(r.GetData())) { // line by line: printable replaces line breaks by spaces
 		t.lines = append(t.lines, strings.TrimRight(printable(line), " "))
 	}
 }
 
 // indented returns JSON with indentation, and anything else unchanged: broken
 // records are shown byte for byte.
-func indented(data string) string {
+func indented(data []byte) string {
 	var b bytes.Buffer
-	if json.Indent(&b, []byte(data), "", "  ") != nil {
-		return data
+	if json.Indent(&b, data, "", "  ") != nil {
+		return string(data)
 	}
 	return b.String()
 }
@@ -185,26 +169,35 @@ nstance-admin orphan.`,
 		ctx := cmd.Context()
 		return p.withRecords(ctx, r, &d, !dryRun, func(k recordAccess) error {
 			rec, err := k.show(ctx, args[0])
-			if err == nil {
-				err = k.repair(ctx, rec, data, true)
-			}
 			if err != nil {
 				return err
 			}
-			s := RecordRepair{Key: rec.Key, Action: "replace", DryRun: dryRun}
-			if remove {
-				s.Action = "remove"
+			req := &apiv1.RepairRecordRequest{Key: rec.GetKey(), Version: rec.GetVersion(), Data: data, Remove: remove, DryRun: true}
+			resp, err := k.repair(ctx, req)
+			if err != nil {
+				return err
 			}
-			if err := p.confirm(ctx, yes || dryRun || from == "-", fmt.Sprintf("%s: %s the stored object", rec.Key, s.Action)); err != nil {
+			action := "replace"
+			if remove {
+				action = "remove"
+			}
+			if err := p.confirm(ctx, yes || dryRun || from == "-", fmt.Sprintf("%s: %s the stored object", rec.GetKey(), action)); err != nil {
 				return err
 			}
 			if !dryRun {
-				err = k.repair(ctx, rec, data, false)
+				req.DryRun = false
+				resp, err = k.repair(ctx, req)
 			}
 			if err != nil {
 				return err
 			}
-			return out.print(s, func(t *table) { t.repaired(s) })
+			return out.print(document{resp}, func(t *table) {
+				if dryRun {
+					t.say("%s: %s would be accepted", rec.GetKey(), action)
+					return
+				}
+				t.say("%s: %sd", rec.GetKey(), action)
+			})
 		})
 	}
 	return cmd
@@ -236,12 +229,4 @@ func (p *program) content(from string) ([]byte, error) {
 		return nil, nstance.FieldError("--from", "to remove the record use --remove", "is empty")
 	}
 	return data, nil
-}
-
-func (t *table) repaired(s RecordRepair) {
-	if s.DryRun {
-		t.say("%s: %s would be accepted", s.Key, s.Action)
-		return
-	}
-	t.say("%s: %sd", s.Key, s.Action)
 }

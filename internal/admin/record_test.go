@@ -7,12 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/storage"
 )
 
 func TestRecordRepairRequests(t *testing.T) {
 	w := newWorld(t)
-	require.Zero(t, w.run("record", "repair", "k", "--remove", "--yes").code)
+	r := w.run("record", "repair", "k", "--remove", "--yes", "-o", "json")
+	require.Equal(t, "8", message(t, r.out, &apiv1.RepairRecordResponse{}).GetVersion())
 	require.Equal(t, []string{`repair k@7 "" remove=true dry=true`, `repair k@7 "" remove=true dry=false`}, w.done())
 	file := filepath.Join(t.TempDir(), "new")
 	require.NoError(t, os.WriteFile(file, []byte("{}"), 0o600))
@@ -32,7 +34,7 @@ func TestRecordRepairRequests(t *testing.T) {
 		})
 	}
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	r := w.run("record", "repair", "k", "--from", file, "--yes")
+	r = w.run("record", "repair", "k", "--from", file, "--yes")
 	require.Equal(t, 2, r.code)
 	require.Contains(t, r.errors, "--remove")
 }
@@ -57,8 +59,9 @@ func TestRepairWithoutServer(t *testing.T) {
 	require.Contains(t, w.run("record", "show", "state/eu1a.json", "--storage", url).out, "\n  \"epoch\": 4,\n", "as people read it")
 	r = w.run("record", "show", "state/eu1a.json", "--storage", url, "-o", "json")
 	require.Zero(t, r.code, r.errors)
-	require.NotContains(t, r.out, `"error"`)
-	require.Contains(t, r.out, `\"epoch\":4`)
+	got := message(t, r.out, &apiv1.GetRecordResponse{})
+	require.Empty(t, got.GetError())
+	require.Contains(t, string(got.GetData()), `"epoch":4`)
 	require.Equal(t, 6, w.run("record", "repair", "state/eu1a.json", "--storage", url, "--remove", "--yes").code, "it can be read now")
 	require.Equal(t, 3, w.run("record", "show", "state/other.json", "--storage", url).code)
 
