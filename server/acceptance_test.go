@@ -15,12 +15,13 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// limited is a configuration with a limit on change, and default/web of a size.
-func limited(t *testing.T, limit string, size int) string {
-	return replace(t, ordinary(size), `"shutdown_timeout": "30s",`, `"shutdown_timeout": "30s", "max_change": `+limit+`,`)
+// configWithChangeLimit returns a configuration with a limit on changes and the
+// size of default/web.
+func configWithChangeLimit(t *testing.T, limit string, size int) string {
+	return replaceOnce(t, defaultConfig(size), `"shutdown_timeout": "30s",`, `"shutdown_timeout": "30s", "max_change": `+limit+`,`)
 }
 
-func (w *world) refresh(api apiv1.OperatorServiceClient) error {
+func (w *world) refreshConfig(api apiv1.OperatorServiceClient) error {
 	_, err := api.RefreshConfig(w.Context(), &apiv1.RefreshConfigRequest{})
 	return wire.ErrorOf(err)
 }
@@ -32,13 +33,13 @@ func (w *world) configStatus(api apiv1.OperatorServiceClient) *apiv1.GetConfigSt
 	return resp
 }
 
-func (w *world) confirm(api apiv1.OperatorServiceClient, digest string, dryRun bool) error {
+func (w *world) confirmConfig(api apiv1.OperatorServiceClient, digest string, dryRun bool) error {
 	_, err := api.ConfirmConfig(w.Context(), &apiv1.ConfirmConfigRequest{Digest: digest, DryRun: dryRun})
 	return wire.ErrorOf(err)
 }
 
-// accepted reads what is remembered of the configuration.
-func (w *world) accepted() (doc struct {
+// acceptedConfig reads the stored document of the accepted configuration.
+func (w *world) acceptedConfig() (doc struct {
 	Digest string `json:"digest"`
 	Data   []byte `json:"data"`
 	Held   *struct {
@@ -52,32 +53,32 @@ func (w *world) accepted() (doc struct {
 	return doc
 }
 
-// successor starts another server on the same store and cloud, after the first
+// startSuccessor starts another server on the same store and cloud, after the first
 // one has stopped.
-func (w *world) successor(opts server.Options) {
+func (w *world) startSuccessor(opts server.Options) {
 	w.Helper()
-	require.NoError(w, w.stop())
+	require.NoError(w, w.stopServer())
 	opts.Journal, opts.Kinds = w.journal, kinds
 	server.Hasten(&opts, func() { w.filePasses.Add(1) })
 	var err error
 	w.server, err = server.New(w.Context(), w.store, w.cloud, w.conf.read, &opts)
 	require.NoError(w, err)
 	w.run()
-	w.leads()
+	w.awaitLeading()
 }
 
 func TestLargeChangeIsHeld(t *testing.T) {
-	w := newWorld(t, setup{size: 4})
-	w.conf.set(limited(t, "2", 4), nil)
+	w := newWorld(t, setup{webSize: 4})
+	w.conf.set(configWithChangeLimit(t, "2", 4), nil)
 	api := w.admin()
-	require.NoError(t, w.refresh(api))
-	require.Eventually(t, func() bool { return w.machines("default") == 4 }, eventually, time.Millisecond)
+	require.NoError(t, w.refreshConfig(api))
+	require.Eventually(t, func() bool { return w.countMachines("default") == 4 }, eventually, time.Millisecond)
 	before := w.configStatus(api).GetDigest()
-	require.Equal(t, before, w.accepted().Digest)
+	require.Equal(t, before, w.acceptedConfig().Digest)
 
 	t.Run("too many would be removed", func(t *testing.T) {
-		w.conf.set(limited(t, "4", 1), nil) // its own limit does not count
-		err := w.refresh(api)
+		w.conf.set(configWithChangeLimit(t, "4", 1), nil) // the proposed limit does not apply to its own change
+		err := w.refreshConfig(api)
 		require.ErrorIs(t, err, nstance.Conflict)
 		require.ErrorContains(t, err, "would remove 3 and replace 0 of 5 members, and shard.max_change permits 2")
 		require.ErrorContains(t, err, "nstance-admin config confirm ")
@@ -87,85 +88,85 @@ func TestLargeChangeIsHeld(t *testing.T) {
 		require.NotNil(t, now.GetHeldAt())
 		require.Contains(t, now.GetHeldReason(), "3 and replace 0 of 5 members")
 		require.Empty(t, now.GetRejectedError())
-		require.EqualValues(t, 4, w.group(api, "web").GetSize())
+		require.EqualValues(t, 4, w.getGroup(api, "web").GetSize())
 		shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 		require.NoError(t, err)
 		require.Contains(t, strings.Join(shard.GetProblems(), "\n"), "is held until it is confirmed")
-		require.Equal(t, 1, w.shown("config_held").Count)
-		require.Equal(t, now.GetHeldDigest(), w.accepted().Held.Digest)
+		require.Equal(t, 1, w.attentionOfKind("config_held").Count)
+		require.Equal(t, now.GetHeldDigest(), w.acceptedConfig().Held.Digest)
 	})
-	t.Run("operators see that one is held, not how many members the shard has", func(t *testing.T) {
-		now := w.configStatus(w.client(nstance.RoleOperator, "blue").api())
+	t.Run("operators see the hold without the shard's member count", func(t *testing.T) {
+		now := w.configStatus(w.registerClient(nstance.RoleOperator, "blue").operatorAPI())
 		require.Equal(t, w.configStatus(api).GetHeldDigest(), now.GetHeldDigest())
 		require.Equal(t, "an administrator can see why", now.GetHeldReason())
 	})
-	t.Run("the next leader has the same one in force and held", func(t *testing.T) {
+	t.Run("the next leader keeps both configurations", func(t *testing.T) {
 		held := w.configStatus(api).GetHeldDigest()
-		w.successor(server.Options{})
+		w.startSuccessor(server.Options{})
 		api = w.admin()
-		require.EqualValues(t, 4, w.group(api, "web").GetSize())
+		require.EqualValues(t, 4, w.getGroup(api, "web").GetSize())
 		require.Equal(t, before, w.configStatus(api).GetDigest())
 		require.Equal(t, held, w.configStatus(api).GetHeldDigest())
 	})
-	t.Run("going back ends it", func(t *testing.T) {
-		w.conf.set(limited(t, "2", 4), nil)
-		require.NoError(t, w.refresh(api))
+	t.Run("reverting ends the hold", func(t *testing.T) {
+		w.conf.set(configWithChangeLimit(t, "2", 4), nil)
+		require.NoError(t, w.refreshConfig(api))
 		require.Empty(t, w.configStatus(api).GetHeldDigest())
-		require.Nil(t, w.accepted().Held)
+		require.Nil(t, w.acceptedConfig().Held)
 	})
 	t.Run("too many would be replaced", func(t *testing.T) {
-		w.conf.set(replace(t, limited(t, "2", 4), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
-		err := w.refresh(api)
+		w.conf.set(replaceOnce(t, configWithChangeLimit(t, "2", 4), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
+		err := w.refreshConfig(api)
 		require.ErrorIs(t, err, nstance.Conflict)
 		require.ErrorContains(t, err, "would remove 0 and replace 5 of 5 members")
 	})
-	t.Run("too many would be too old", func(t *testing.T) {
-		w.conf.set(replace(t, limited(t, "2", 4), `"max_change": 2,`, `"max_change": 2, "expiry": {"forced_age": "1ms"},`), nil)
-		err := w.refresh(api)
+	t.Run("too many would drift", func(t *testing.T) {
+		w.conf.set(replaceOnce(t, configWithChangeLimit(t, "2", 4), `"max_change": 2,`, `"max_change": 2, "expiry": {"forced_age": "1ms"},`), nil)
+		err := w.refreshConfig(api)
 		require.ErrorIs(t, err, nstance.Conflict)
 		require.ErrorContains(t, err, "would remove 0 and replace 5 of 5 members")
-		w.conf.set(replace(t, limited(t, "2", 4), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
-		require.ErrorIs(t, w.refresh(api), nstance.Conflict)
+		w.conf.set(replaceOnce(t, configWithChangeLimit(t, "2", 4), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
+		require.ErrorIs(t, w.refreshConfig(api), nstance.Conflict)
 	})
-	t.Run("confirmed, it is in force and durable", func(t *testing.T) {
+	t.Run("a confirmed change is in force and durable", func(t *testing.T) {
 		digest := w.configStatus(api).GetHeldDigest()
-		require.NoError(t, w.confirm(api, digest, false))
+		require.NoError(t, w.confirmConfig(api, digest, false))
 		now := w.configStatus(api)
 		require.Equal(t, digest, now.GetDigest())
 		require.Empty(t, now.GetHeldDigest())
-		require.Equal(t, digest, w.accepted().Digest)
-		require.NoError(t, w.refresh(api), "the same again is no change")
+		require.Equal(t, digest, w.acceptedConfig().Digest)
+		require.NoError(t, w.refreshConfig(api), "the same again is no change")
 	})
 	t.Run("a small change is in force at once", func(t *testing.T) {
-		w.conf.set(replace(t, limited(t, "2", 3), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
-		require.NoError(t, w.refresh(api))
-		require.EqualValues(t, 3, w.group(api, "web").GetSize())
+		w.conf.set(replaceOnce(t, configWithChangeLimit(t, "2", 3), `{{.Nonce}}`, `v2 {{.Nonce}}`), nil)
+		require.NoError(t, w.refreshConfig(api))
+		require.EqualValues(t, 3, w.getGroup(api, "web").GetSize())
 	})
 }
 
-// TestAcceptedOutlivesItsSource: a new leader continues with the accepted configuration,
-// also where the file was damaged since.
-func TestAcceptedOutlivesItsSource(t *testing.T) {
-	w := newWorld(t, setup{size: 2})
-	w.machine("default")
-	require.NoError(t, w.stop())
+// TestAcceptedConfigurationOutlivesItsSource: a new leader continues with the
+// accepted configuration, also if the file was damaged since.
+func TestAcceptedConfigurationOutlivesItsSource(t *testing.T) {
+	w := newWorld(t, setup{webSize: 2})
+	w.awaitMachine("default")
+	require.NoError(t, w.stopServer())
 
-	t.Run("a file that was spoiled meanwhile is refused", func(t *testing.T) {
-		// The server was started with a good file; when it leads, it is spoiled.
+	t.Run("a damaged file is refused", func(t *testing.T) {
+		// The file was valid when the server started and is damaged when it leads.
 		var err error
 		w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Kinds: kinds, Journal: w.journal, Reread: time.Millisecond})
 		require.NoError(t, err)
 		w.conf.set(`{"cluster": `, nil)
 		w.run()
-		w.leads()
+		w.awaitLeading()
 		api := w.admin()
 		require.Eventually(t, func() bool { return w.configStatus(api).GetRejectedError() != "" }, eventually, time.Millisecond)
-		require.EqualValues(t, 2, w.group(api, "web").GetSize())
+		require.EqualValues(t, 2, w.getGroup(api, "web").GetSize())
 	})
 	t.Run("a changed file takes effect by itself", func(t *testing.T) {
-		w.conf.set(ordinary(3), nil)
+		w.conf.set(defaultConfig(3), nil)
 		api := w.admin()
-		require.Eventually(t, func() bool { return w.group(api, "web").GetSize() == 3 }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return w.getGroup(api, "web").GetSize() == 3 }, eventually, time.Millisecond)
 		require.Empty(t, w.configStatus(api).GetRejectedError())
 	})
 }

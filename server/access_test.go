@@ -23,34 +23,34 @@ import (
 	"github.com/nstance-go/nstance/server"
 )
 
-// A method is one RPC as the generated code describes it.
-type method struct {
-	name    string // as on the wire
-	streams bool
-	agents  bool // on the agents' port, else on the operators'
+// An rpc is one RPC of the generated code.
+type rpc struct {
+	name        string // with service, as on the wire
+	streams     bool
+	onAgentPort bool // otherwise on the operators' port
 }
 
-// methods returns every RPC that needs a certificate.
-func methods() []method {
-	var out []method
+// certificateRPCs returns every RPC that needs a certificate.
+func certificateRPCs() []rpc {
+	var out []rpc
 	for _, d := range []grpc.ServiceDesc{apiv1.AgentService_ServiceDesc, apiv1.OperatorService_ServiceDesc} {
 		agents := d.ServiceName == apiv1.AgentService_ServiceDesc.ServiceName
 		for _, m := range d.Methods {
-			out = append(out, method{"/" + d.ServiceName + "/" + m.MethodName, false, agents})
+			out = append(out, rpc{"/" + d.ServiceName + "/" + m.MethodName, false, agents})
 		}
 		for _, s := range d.Streams {
-			out = append(out, method{"/" + d.ServiceName + "/" + s.StreamName, true, agents})
+			out = append(out, rpc{"/" + d.ServiceName + "/" + s.StreamName, true, agents})
 		}
 	}
 	return out
 }
 
-// outcomes of a call, as far as the right to make it goes.
+// Outcomes of a call's authorization.
 const (
-	allowed  = "allowed"   // whatever else may be wrong with it
-	kept     = "kept out"  // at the door: TLS accepts no such certificate there
-	denied   = "denied"    // let in, but this RPC is not for it
-	notFound = "not found" // the object does not exist, as far as the caller may know
+	allowed       = "allowed"   // the call may still fail for another reason
+	rejectedByTLS = "TLS error" // TLS does not accept the certificate on this port
+	denied        = "denied"    // the role may not call this RPC
+	notFound      = "not found" // the object does not exist or belongs to another tenant
 )
 
 func outcome(err error) string {
@@ -62,119 +62,120 @@ func outcome(err error) string {
 	case codes.Unimplemented:
 		return "not served"
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return kept
+		return rejectedByTLS
 	}
 	return allowed
 }
 
-// An aim is what a call is about. Which fields of it matter is the RPC's affair.
-type aim struct {
+// A callTarget is the object of a call. Each RPC uses the fields that it needs.
+type callTarget struct {
 	tenant   string
 	group    string
 	instance nstance.InstanceID
 }
 
-// A row says how an RPC is called, and what it is about. Calls change nothing:
-// they are dry runs, or wrong in a way that is noticed after the right to make
-// them.
-type row struct {
-	about   string // none, caller, group or instance
-	stories bool   // an instance that is gone still has its story
-	request func(a aim) proto.Message
+// An rpcRow has an RPC's kind of object and makes its request. Calls change
+// nothing: they are dry runs, or fail a check that comes after authorization.
+type rpcRow struct {
+	about        string
+	keepsDeleted bool // it also shows deleted instances
+	request      func(a callTarget) proto.Message
 }
 
-// The kinds of objects. An RPC about none is one about the shard, or one that
-// leaves out what the caller may not see.
+// The kinds of objects. An RPC about nothing is about the shard, or filters its
+// results by tenant.
 const (
-	none     = "none"
-	oneself  = "caller"
-	group    = "group"
-	instance = "instance"
+	aboutNothing  = "none"
+	aboutCaller   = "caller"
+	aboutGroup    = "group"
+	aboutInstance = "instance"
 )
 
-// rows has one for each RPC that needs a client's certificate, served or coming.
-var rows = map[string]row{
-	"AgentService/Connect":          {about: oneself, request: func(aim) proto.Message { return &apiv1.ConnectRequest{} }},
-	"AgentService/RenewCertificate": {about: oneself, request: func(aim) proto.Message { return &apiv1.RenewCertificateRequest{} }},
+// rpcRows has one row for each RPC that needs a client certificate.
+var rpcRows = map[string]rpcRow{
+	"AgentService/Connect":          {about: aboutCaller, request: func(callTarget) proto.Message { return &apiv1.ConnectRequest{} }},
+	"AgentService/RenewCertificate": {about: aboutCaller, request: func(callTarget) proto.Message { return &apiv1.RenewCertificateRequest{} }},
 
-	"OperatorService/ListGroups":          {about: none, request: func(aim) proto.Message { return &apiv1.ListGroupsRequest{} }},
-	"OperatorService/WatchGroups":         {about: none, request: func(aim) proto.Message { return &apiv1.WatchGroupsRequest{} }},
-	"OperatorService/ListInstances":       {about: none, request: func(aim) proto.Message { return &apiv1.ListInstancesRequest{} }},
-	"OperatorService/ListEvents":          {about: none, request: func(aim) proto.Message { return &apiv1.ListEventsRequest{} }},
-	"OperatorService/ListInterruptions":   {about: none, request: func(aim) proto.Message { return &apiv1.ListInterruptionsRequest{} }},
-	"OperatorService/WatchInstanceEvents": {about: none, request: func(aim) proto.Message { return &apiv1.WatchInstanceEventsRequest{} }},
-	"OperatorService/Plan":                {about: none, request: func(aim) proto.Message { return &apiv1.PlanRequest{} }},
-	"OperatorService/GetConfigStatus":     {about: none, request: func(aim) proto.Message { return &apiv1.GetConfigStatusRequest{} }},
-	"OperatorService/GetConfig":           {about: none, request: func(aim) proto.Message { return &apiv1.GetConfigRequest{} }},
-	"OperatorService/RefreshConfig":       {about: none, request: func(aim) proto.Message { return &apiv1.RefreshConfigRequest{} }},
-	"OperatorService/ConfirmConfig": {about: none, request: func(aim) proto.Message {
+	"OperatorService/ListGroups":          {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListGroupsRequest{} }},
+	"OperatorService/WatchGroups":         {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.WatchGroupsRequest{} }},
+	"OperatorService/ListInstances":       {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListInstancesRequest{} }},
+	"OperatorService/ListEvents":          {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListEventsRequest{} }},
+	"OperatorService/ListInterruptions":   {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListInterruptionsRequest{} }},
+	"OperatorService/WatchInstanceEvents": {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.WatchInstanceEventsRequest{} }},
+	"OperatorService/Plan":                {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.PlanRequest{} }},
+	"OperatorService/GetConfigStatus":     {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetConfigStatusRequest{} }},
+	"OperatorService/GetConfig":           {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetConfigRequest{} }},
+	"OperatorService/RefreshConfig":       {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.RefreshConfigRequest{} }},
+	"OperatorService/ConfirmConfig": {about: aboutNothing, request: func(callTarget) proto.Message {
 		return &apiv1.ConfirmConfigRequest{Digest: "sha256:0", DryRun: true}
 	}},
-	"OperatorService/GetShardStatus":   {about: none, request: func(aim) proto.Message { return &apiv1.GetShardStatusRequest{} }},
-	"OperatorService/Freeze":           {about: none, request: func(aim) proto.Message { return &apiv1.FreezeRequest{DryRun: true} }},
-	"OperatorService/Thaw":             {about: none, request: func(aim) proto.Message { return &apiv1.ThawRequest{DryRun: true} }},
-	"OperatorService/GetRecord":        {about: none, request: func(aim) proto.Message { return &apiv1.GetRecordRequest{Key: "lease/s1.json"} }},
-	"OperatorService/RepairRecord":     {about: none, request: func(aim) proto.Message { return &apiv1.RepairRecordRequest{DryRun: true} }},
-	"OperatorService/ListKeys":         {about: none, request: func(aim) proto.Message { return &apiv1.ListKeysRequest{} }},
-	"OperatorService/RotateKey":        {about: none, request: func(aim) proto.Message { return &apiv1.RotateKeyRequest{Name: "nonce", Step: "begin", DryRun: true} }},
-	"OperatorService/ListOperators":    {about: none, request: func(aim) proto.Message { return &apiv1.ListOperatorsRequest{} }},
-	"OperatorService/RevokeOperator":   {about: none, request: func(aim) proto.Message { return &apiv1.RevokeOperatorRequest{DryRun: true} }},
-	"OperatorService/ListOrphans":      {about: none, request: func(aim) proto.Message { return &apiv1.ListOrphansRequest{} }},
-	"OperatorService/AdoptOrphan":      {about: none, request: func(aim) proto.Message { return &apiv1.AdoptOrphanRequest{DryRun: true} }},
-	"OperatorService/DeleteOrphan":     {about: none, request: func(aim) proto.Message { return &apiv1.DeleteOrphanRequest{DryRun: true} }},
-	"OperatorService/RenewCertificate": {about: none, request: func(aim) proto.Message { return &apiv1.OperatorServiceRenewCertificateRequest{} }},
-	"OperatorService/CreateGroup": {about: none, request: func(aim) proto.Message {
+	"OperatorService/GetShardStatus": {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetShardStatusRequest{} }},
+	"OperatorService/Freeze":         {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.FreezeRequest{DryRun: true} }},
+	"OperatorService/Thaw":           {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ThawRequest{DryRun: true} }},
+	"OperatorService/GetRecord":      {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetRecordRequest{Key: "lease/s1.json"} }},
+	"OperatorService/RepairRecord":   {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.RepairRecordRequest{DryRun: true} }},
+	"OperatorService/ListKeys":       {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListKeysRequest{} }},
+	"OperatorService/RotateKey": {about: aboutNothing, request: func(callTarget) proto.Message {
+		return &apiv1.RotateKeyRequest{Name: "nonce", Step: "begin", DryRun: true}
+	}},
+	"OperatorService/ListOperators":    {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListOperatorsRequest{} }},
+	"OperatorService/RevokeOperator":   {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.RevokeOperatorRequest{DryRun: true} }},
+	"OperatorService/ListOrphans":      {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListOrphansRequest{} }},
+	"OperatorService/AdoptOrphan":      {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.AdoptOrphanRequest{DryRun: true} }},
+	"OperatorService/DeleteOrphan":     {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.DeleteOrphanRequest{DryRun: true} }},
+	"OperatorService/RenewCertificate": {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.OperatorServiceRenewCertificateRequest{} }},
+	"OperatorService/CreateGroup": {about: aboutNothing, request: func(callTarget) proto.Message {
 		return &apiv1.CreateGroupRequest{Group: "new", Template: "vm", DryRun: true}
 	}},
 
-	"OperatorService/UpdateGroup": {about: group, request: func(a aim) proto.Message {
+	"OperatorService/UpdateGroup": {about: aboutGroup, request: func(a callTarget) proto.Message {
 		size := int32(1)
 		return &apiv1.UpdateGroupRequest{Tenant: a.tenant, Group: a.group, Size: &size, DryRun: true}
 	}},
-	"OperatorService/DeleteGroup": {about: group, request: func(a aim) proto.Message {
+	"OperatorService/DeleteGroup": {about: aboutGroup, request: func(a callTarget) proto.Message {
 		return &apiv1.DeleteGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
 	}},
-	"OperatorService/PauseGroup": {about: group, request: func(a aim) proto.Message {
+	"OperatorService/PauseGroup": {about: aboutGroup, request: func(a callTarget) proto.Message {
 		return &apiv1.PauseGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
 	}},
-	"OperatorService/ResumeGroup": {about: group, request: func(a aim) proto.Message {
+	"OperatorService/ResumeGroup": {about: aboutGroup, request: func(a callTarget) proto.Message {
 		return &apiv1.ResumeGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
 	}},
-	"OperatorService/RollbackGroup": {about: group, request: func(a aim) proto.Message {
+	"OperatorService/RollbackGroup": {about: aboutGroup, request: func(a callTarget) proto.Message {
 		return &apiv1.RollbackGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
 	}},
-	"OperatorService/CreateInstance": {about: group, request: func(a aim) proto.Message {
-		return &apiv1.CreateInstanceRequest{Tenant: a.tenant, Group: a.group, Id: string(freshID()), DryRun: true}
+	"OperatorService/CreateInstance": {about: aboutGroup, request: func(a callTarget) proto.Message {
+		return &apiv1.CreateInstanceRequest{Tenant: a.tenant, Group: a.group, Id: string(newInstanceID()), DryRun: true}
 	}},
 
-	"OperatorService/GetInstance": {about: instance, stories: true, request: func(a aim) proto.Message {
+	"OperatorService/GetInstance": {about: aboutInstance, keepsDeleted: true, request: func(a callTarget) proto.Message {
 		return &apiv1.GetInstanceRequest{Id: string(a.instance)}
 	}},
-	"OperatorService/GetConsoleOutput": {about: instance, request: func(a aim) proto.Message {
+	"OperatorService/GetConsoleOutput": {about: aboutInstance, request: func(a callTarget) proto.Message {
 		return &apiv1.GetConsoleOutputRequest{Id: string(a.instance)}
 	}},
-	"OperatorService/DeleteInstance": {about: instance, request: func(a aim) proto.Message {
+	"OperatorService/DeleteInstance": {about: aboutInstance, request: func(a callTarget) proto.Message {
 		return &apiv1.DeleteInstanceRequest{Id: string(a.instance), DryRun: true}
 	}},
-	"OperatorService/DrainInstance": {about: instance, request: func(a aim) proto.Message {
+	"OperatorService/DrainInstance": {about: aboutInstance, request: func(a callTarget) proto.Message {
 		return &apiv1.DrainInstanceRequest{Id: string(a.instance), DryRun: true}
 	}},
-	"OperatorService/PreserveInstance": {about: instance, request: func(a aim) proto.Message {
+	"OperatorService/PreserveInstance": {about: aboutInstance, request: func(a callTarget) proto.Message {
 		return &apiv1.PreserveInstanceRequest{Id: string(a.instance), DryRun: true}
 	}},
-	"OperatorService/AcknowledgeDrained": {about: instance, request: func(a aim) proto.Message {
+	"OperatorService/AcknowledgeDrained": {about: aboutInstance, request: func(a callTarget) proto.Message {
 		return &apiv1.AcknowledgeDrainedRequest{Id: string(a.instance), Generation: 77, Outcome: "drained"}
 	}},
-	"OperatorService/Interrupt": {about: instance, request: func(a aim) proto.Message {
+	"OperatorService/Interrupt": {about: aboutInstance, request: func(a callTarget) proto.Message {
 		return &apiv1.InterruptRequest{Id: string(a.instance), DryRun: true}
 	}},
 }
 
-// short is how rows calls a method.
-func (m method) short() string { return strings.TrimPrefix(m.name, "/nstance.v1.") }
+// rowName is the RPC's key in rpcRows.
+func (m rpc) rowName() string { return strings.TrimPrefix(m.name, "/nstance.v1.") }
 
 // call makes the RPC.
-func (m method) call(t *testing.T, conn *grpc.ClientConn, req proto.Message) error {
+func (m rpc) call(t *testing.T, conn *grpc.ClientConn, req proto.Message) error {
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
 	defer cancel()
 	if !m.streams {
@@ -184,23 +185,23 @@ func (m method) call(t *testing.T, conn *grpc.ClientConn, req proto.Message) err
 	if err == nil {
 		err = errors.Join(stream.SendMsg(req), stream.CloseSend())
 	}
-	if err == nil || errors.Is(err, io.EOF) { // refused before the request was sent: why is read from the stream
+	if err == nil || errors.Is(err, io.EOF) { // refused before the request was sent: the stream has the error
 		err = stream.RecvMsg(&emptypb.Empty{})
 	}
 	return err
 }
 
-// A role is who calls: what its certificate says, and whether it still stands.
-type role struct {
+// A callerRole is the role and tenant of a caller's certificate.
+type callerRole struct {
 	nstance.Role
-	tenant nstance.TenantID
-	ended  string // what its calls come to, if it does not stand any more
+	tenant         nstance.TenantID
+	invalidOutcome string // outcome of all calls with a certificate that is not valid any more
 }
 
-// published is the table of docs/security.md: who may call what, by the names
-// that rows has. It is written by hand, apart from the server's own, so that
-// a change of access must be made twice.
-func published(t *testing.T) map[string][]nstance.Role {
+// documentedAccess is the table of docs/security.md: the roles that may call each
+// RPC. It is written by hand beside the server's table, so that a change of
+// access must be made in both.
+func documentedAccess(t *testing.T) map[string][]nstance.Role {
 	text, err := os.ReadFile("../docs/security.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "| RPC | agent | operator | admin | server |\n|---|---|---|---|---|\n")
@@ -223,130 +224,130 @@ func published(t *testing.T) map[string][]nstance.Role {
 	return out
 }
 
-// expect derives a cell from those who may make the call, and the rows.
-func (r role) expect(m method, may []nstance.Role, about row, state string, object nstance.TenantID) string {
+// expectedOutcome derives a cell from the roles that may call the RPC and its row.
+func (r callerRole) expectedOutcome(m rpc, may []nstance.Role, about rpcRow, state string, object nstance.TenantID) string {
 	switch {
-	case r.Role == "" || r.Role == nstance.RoleServer || m.agents != (r.Role == nstance.RoleAgent):
-		return kept
+	case r.Role == "" || r.Role == nstance.RoleServer || m.onAgentPort != (r.Role == nstance.RoleAgent):
+		return rejectedByTLS
 	case !slices.Contains(may, r.Role):
 		return denied
-	case r.ended != "":
-		return r.ended
-	case about.about == none || about.about == oneself:
+	case r.invalidOutcome != "":
+		return r.invalidOutcome
+	case about.about == aboutNothing || about.about == aboutCaller:
 		return allowed
 	case state == "unknown" || r.Role != nstance.RoleAdmin && r.tenant != object:
 		return notFound
-	case state == "deleted" && !about.stories:
+	case state == "deleted" && !about.keepsDeleted:
 		return notFound
 	}
 	return allowed
 }
 
-// TestAccess looks at every cell: each RPC, by each role, about an object of each
-// tenant that is live, deleted or unknown.
+// TestAccess checks every cell: each RPC, by each role, about a live, a deleted and
+// an unknown object of each tenant.
 func TestAccess(t *testing.T) {
-	w := newWorld(t, setup{size: 1, text: strings.Replace(ordinary(1), `"templates": {`, `"tenants": {"blue": {"templates": ["vm"]}, "green": {"templates": ["vm"]}}, "templates": {`, 1)})
+	w := newWorld(t, setup{webSize: 1, config: strings.Replace(defaultConfig(1), `"templates": {`, `"tenants": {"blue": {"templates": ["vm"]}, "green": {"templates": ["vm"]}}, "templates": {`, 1)})
 	addrs := w.server.Addresses()
-	live, deleted, agents := map[string]nstance.InstanceID{}, map[string]nstance.InstanceID{}, map[string]*holder{}
-	gone := w.agent(w.machine("default")) // a certificate that outlives its instance
+	live, deleted, agents := map[string]nstance.InstanceID{}, map[string]nstance.InstanceID{}, map[string]*client{}
+	gone := w.registerAgent(w.awaitMachine("default")) // its instance will be deleted
 	for _, tenant := range []string{"default", "blue"} {
-		deleted[tenant] = w.machine(nstance.TenantID(tenant))
+		deleted[tenant] = w.awaitMachine(nstance.TenantID(tenant))
 		_, err := w.admin().DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(deleted[tenant]), NoDrain: true})
 		require.NoError(t, err)
-		w.await(nstance.EventDeleted, deleted[tenant])
-		live[tenant] = w.nextMachine(nstance.TenantID(tenant), deleted[tenant])
-		agents[tenant] = w.ready(live[tenant]).holder
-		_, err = w.admin().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(live[tenant])}) // to be acknowledged
+		w.awaitEvent(nstance.EventDeleted, deleted[tenant])
+		live[tenant] = w.awaitNextMachine(nstance.TenantID(tenant), deleted[tenant])
+		agents[tenant] = w.connectReady(live[tenant]).client
+		_, err = w.admin().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(live[tenant])}) // for AcknowledgeDrained
 		require.NoError(t, err)
 	}
-	own := w.holder()
+	own := w.newClient()
 	cert, err := w.keys.Identity.Server(zone, cluster, time.Hour, time.Now())
 	require.NoError(t, err)
 	own.cert = cert
-	revoked := w.client(nstance.RoleOperator, "blue")
+	revoked := w.registerClient(nstance.RoleOperator, "blue")
 	w.revoke(revoked)
 
 	type party struct {
-		role
-		conn *grpc.ClientConn // to the operators' port
-		to   *grpc.ClientConn // to the agents'
+		callerRole
+		operatorPort *grpc.ClientConn
+		agentPort    *grpc.ClientConn
 	}
-	dial := func(r role, h *holder) party { return party{r, h.dial(addrs.Operator), h.dial(addrs.Agent)} }
+	dial := func(r callerRole, h *client) party { return party{r, h.dial(addrs.Operator), h.dial(addrs.Agent)} }
 	parties := map[string]party{
-		"agent":                       dial(role{Role: nstance.RoleAgent, tenant: "blue"}, agents["blue"]),
-		"agent of a deleted instance": dial(role{Role: nstance.RoleAgent, tenant: "default", ended: notFound}, gone),
-		"operator of default":         dial(role{Role: nstance.RoleOperator, tenant: "default"}, w.client(nstance.RoleOperator, "default")),
-		"operator of blue":            dial(role{Role: nstance.RoleOperator, tenant: "blue"}, w.client(nstance.RoleOperator, "blue")),
-		"operator of another tenant":  dial(role{Role: nstance.RoleOperator, tenant: "green"}, w.client(nstance.RoleOperator, "green")),
-		"revoked operator":            dial(role{Role: nstance.RoleOperator, tenant: "blue", ended: denied}, revoked),
-		"admin":                       dial(role{Role: nstance.RoleAdmin, tenant: "default"}, w.client(nstance.RoleAdmin, "default")),
-		"server":                      dial(role{Role: nstance.RoleServer, tenant: "default"}, own),
-		"nobody":                      dial(role{}, w.holder()),
+		"agent":                       dial(callerRole{Role: nstance.RoleAgent, tenant: "blue"}, agents["blue"]),
+		"agent of a deleted instance": dial(callerRole{Role: nstance.RoleAgent, tenant: "default", invalidOutcome: notFound}, gone),
+		"operator of default":         dial(callerRole{Role: nstance.RoleOperator, tenant: "default"}, w.registerClient(nstance.RoleOperator, "default")),
+		"operator of blue":            dial(callerRole{Role: nstance.RoleOperator, tenant: "blue"}, w.registerClient(nstance.RoleOperator, "blue")),
+		"operator of another tenant":  dial(callerRole{Role: nstance.RoleOperator, tenant: "green"}, w.registerClient(nstance.RoleOperator, "green")),
+		"revoked operator":            dial(callerRole{Role: nstance.RoleOperator, tenant: "blue", invalidOutcome: denied}, revoked),
+		"admin":                       dial(callerRole{Role: nstance.RoleAdmin, tenant: "default"}, w.registerClient(nstance.RoleAdmin, "default")),
+		"server":                      dial(callerRole{Role: nstance.RoleServer, tenant: "default"}, own),
+		"no certificate":              dial(callerRole{}, w.newClient()),
 	}
 	groups := map[string]string{"default": "web", "blue": "db"}
-	aims := func(about string) map[string]aim {
-		out := map[string]aim{}
+	aims := func(about string) map[string]callTarget {
+		out := map[string]callTarget{}
 		for tenant := range groups {
 			switch about {
-			case group:
-				out["live "+tenant] = aim{tenant: tenant, group: groups[tenant]}
-				out["unknown "+tenant] = aim{tenant: tenant, group: "missing"}
-			case instance:
-				out["live "+tenant] = aim{instance: live[tenant]}
-				out["deleted "+tenant] = aim{instance: deleted[tenant]}
-				out["unknown "+tenant] = aim{instance: freshID()}
+			case aboutGroup:
+				out["live "+tenant] = callTarget{tenant: tenant, group: groups[tenant]}
+				out["unknown "+tenant] = callTarget{tenant: tenant, group: "missing"}
+			case aboutInstance:
+				out["live "+tenant] = callTarget{instance: live[tenant]}
+				out["deleted "+tenant] = callTarget{instance: deleted[tenant]}
+				out["unknown "+tenant] = callTarget{instance: newInstanceID()}
 			default:
-				return map[string]aim{"live ": {}}
+				return map[string]callTarget{"live ": {}}
 			}
 		}
 		return out
 	}
-	table := published(t)
-	for _, m := range methods() {
-		t.Run(m.short(), func(t *testing.T) {
-			may := table[m.short()]
+	table := documentedAccess(t)
+	for _, m := range certificateRPCs() {
+		t.Run(m.rowName(), func(t *testing.T) {
+			may := table[m.rowName()]
 			require.NotEmpty(t, may, "document in docs/security.md which role may call it; a method without a role should not exist")
-			about, ok := rows[m.short()]
+			about, ok := rpcRows[m.rowName()]
 			require.True(t, ok, "add a row for it above")
 			for name, p := range parties {
-				conn := p.conn
-				if m.agents {
-					conn = p.to
+				conn := p.operatorPort
+				if m.onAgentPort {
+					conn = p.agentPort
 				}
 				for object, a := range aims(about.about) {
 					state, tenant, _ := strings.Cut(object, " ")
 					err := m.call(t, conn, about.request(a))
-					require.Equal(t, p.expect(m, may, about, state, nstance.TenantID(tenant)), outcome(err),
-						"%s by %s about what is %q: %v", m.short(), name, object, err)
+					require.Equal(t, p.expectedOutcome(m, may, about, state, nstance.TenantID(tenant)), outcome(err),
+						"%s by %s about what is %q: %v", m.rowName(), name, object, err)
 				}
 			}
 		})
 	}
-	t.Run("every row is of an RPC", func(t *testing.T) {
-		require.Len(t, rows, len(methods()))
+	t.Run("every row has an RPC", func(t *testing.T) {
+		require.Len(t, rpcRows, len(certificateRPCs()))
 	})
-	t.Run("nothing is listed that does not exist", func(t *testing.T) {
-		require.Len(t, table, len(methods())+len(apiv1.PeerService_ServiceDesc.Streams), "servers have a port of their own")
+	t.Run("the table lists only existing RPCs", func(t *testing.T) {
+		require.Len(t, table, len(certificateRPCs())+len(apiv1.PeerService_ServiceDesc.Streams), "servers have a port of their own")
 	})
-	t.Run("the server's table is the published one", func(t *testing.T) {
+	t.Run("the server's table is the documented one", func(t *testing.T) {
 		own := map[string][]nstance.Role{}
 		for name, roles := range server.Access() {
 			own[strings.TrimPrefix(name, "/nstance.v1.")] = roles
 		}
 		require.Equal(t, table, own, "docs/security.md and server/access.go differ")
 	})
-	t.Run("a method that is not listed is denied to all", func(t *testing.T) {
-		admin := w.client(nstance.RoleAdmin, "default")
-		for _, h := range []*holder{gone, w.client(nstance.RoleOperator, "default"), admin} {
+	t.Run("an unlisted method is denied to all", func(t *testing.T) {
+		admin := w.registerClient(nstance.RoleAdmin, "default")
+		for _, h := range []*client{gone, w.registerClient(nstance.RoleOperator, "default"), admin} {
 			err := server.Admit(w.server, h.cert.Certificate[0], "/nstance.v1.OperatorService/Shutdown")
 			require.ErrorIs(t, err, nstance.Denied)
 		}
 		require.NoError(t, server.Admit(w.server, admin.cert.Certificate[0], apiv1.OperatorService_ListGroups_FullMethodName))
 	})
 	t.Run("the error names the required role", func(t *testing.T) {
-		_, err := w.client(nstance.RoleOperator, "default").api().Freeze(t.Context(), &apiv1.FreezeRequest{})
+		_, err := w.registerClient(nstance.RoleOperator, "default").operatorAPI().Freeze(t.Context(), &apiv1.FreezeRequest{})
 		require.EqualError(t, wire.ErrorOf(err), "role operator may not call Freeze (it takes an identity of role admin)")
-		admin := w.client(nstance.RoleAdmin, "default")
+		admin := w.registerClient(nstance.RoleAdmin, "default")
 		err = server.Admit(w.server, admin.cert.Certificate[0], apiv1.AgentService_RenewCertificate_FullMethodName)
 		require.ErrorContains(t, err, "of role agent)")
 	})
@@ -358,12 +359,12 @@ func TestAccess(t *testing.T) {
 	})
 }
 
-func TestTenants(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
-	mine := w.machine("blue")
-	blue := w.client(nstance.RoleOperator, "blue").api()
+func TestTenantIsolation(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	mine := w.awaitMachine("blue")
+	blue := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	size := int32(0)
 
 	t.Run("another tenant's objects do not exist", func(t *testing.T) {
@@ -384,7 +385,7 @@ func TestTenants(t *testing.T) {
 				return blue.DeleteGroup(ctx, &apiv1.DeleteGroupRequest{Group: "web"})
 			},
 			"CreateInstance": func(ctx context.Context) (proto.Message, error) {
-				return blue.CreateInstance(ctx, &apiv1.CreateInstanceRequest{Tenant: "default", Group: "web", Id: newID(t)})
+				return blue.CreateInstance(ctx, &apiv1.CreateInstanceRequest{Tenant: "default", Group: "web", Id: newRequestID(t)})
 			},
 			"GetInstance": func(ctx context.Context) (proto.Message, error) {
 				return blue.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
@@ -408,12 +409,12 @@ func TestTenants(t *testing.T) {
 			_, err := call(t.Context())
 			require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound, name)
 		}
-		k.acked(k.report()) // and nothing has happened to it
+		k.awaitAck(k.sendReport()) // the session is unaffected
 		got, err := w.admin().GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
 		require.NoError(t, err)
 		require.Equal(t, string(nstance.Ready), got.GetInstance().GetState())
 	})
-	t.Run("nor do they in lists", func(t *testing.T) {
+	t.Run("they are not listed", func(t *testing.T) {
 		groups, err := blue.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
 		require.Len(t, groups.GetGroups(), 1)
@@ -427,22 +428,22 @@ func TestTenants(t *testing.T) {
 		require.EqualValues(t, 1, shard.GetGroups())
 		require.EqualValues(t, 1, shard.GetInstances())
 	})
-	t.Run("nor among the events", func(t *testing.T) {
+	t.Run("their events are not shown", func(t *testing.T) {
 		watch := w.watch(blue, &apiv1.WatchInstanceEventsRequest{})
 		require.Equal(t, []string{string(mine)}, watch.snapshot())
-		k.notice(reclaim("e1", 2*time.Minute))
-		w.await(nstance.EventReplacementRequested, "")
+		k.sendNotice(reclaimNotice("e1", 2*time.Minute))
+		w.awaitEvent(nstance.EventReplacementRequested, "")
 		_, err := blue.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(mine)})
 		require.NoError(t, err)
-		require.Equal(t, "blue", watch.event().GetTenant())
+		require.Equal(t, "blue", watch.nextEvent().GetTenant())
 	})
-	t.Run("its own do", func(t *testing.T) {
+	t.Run("its own objects are shown", func(t *testing.T) {
 		_, err := blue.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(mine)})
 		require.NoError(t, err)
 		_, err = blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "db", Size: &size})
 		require.NoError(t, err)
 	})
-	t.Run("an administrator sees all of them", func(t *testing.T) {
+	t.Run("an administrator sees all", func(t *testing.T) {
 		groups, err := w.admin().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
 		require.Len(t, groups.GetGroups(), 2)

@@ -13,25 +13,25 @@ import (
 	"github.com/nstance-go/nstance/server"
 )
 
-// An account is a simulated cloud that names itself.
-type account struct {
+// A namedAccount is a simulated cloud that reports its account.
+type namedAccount struct {
 	*simcloud.Cloud
 	name string
 }
 
-func (a account) Account(context.Context) (string, error) { return a.name, nil }
+func (a namedAccount) Account(context.Context) (string, error) { return a.name, nil }
 
-// TestOtherAccount: a server whose credentials are for another account does not
-// lead, and says why; one with the right credentials does.
-func TestOtherAccount(t *testing.T) {
-	right, wrong := account{simcloud.New(nil), "one"}, account{simcloud.New(nil), "two"}
+// TestWrongCloudAccount: a server with credentials of another account does not
+// lead and reports the reason. A server with the right credentials leads.
+func TestWrongCloudAccount(t *testing.T) {
+	right, wrong := namedAccount{simcloud.New(nil), "one"}, namedAccount{simcloud.New(nil), "two"}
 	t.Cleanup(right.Close)
 	t.Cleanup(wrong.Close)
-	w := newWorld(t, setup{size: 2, over: right})
+	w := newWorld(t, setup{webSize: 2, provider: right})
 	require.Eventually(t, func() bool { return len(right.Machines()) == 3 }, eventually, time.Millisecond)
 	before := right.Machines()
-	restart := func(in account) {
-		require.NoError(t, w.stop())
+	restart := func(in namedAccount) {
+		require.NoError(t, w.stopServer())
 		opts := server.Options{Journal: w.journal, Kinds: kinds}
 		server.Hasten(&opts, func() {})
 		var err error
@@ -50,10 +50,10 @@ func TestOtherAccount(t *testing.T) {
 	require.Equal(t, before, right.Machines())
 
 	restart(right)
-	w.leads()
+	w.awaitLeading()
 	require.Equal(t, before, right.Machines())
 	require.Empty(t, server.NotLeading(w.server))
 	for _, typ := range []nstance.EventType{nstance.EventMachineGone, nstance.EventDeleteRequested} {
-		require.Zero(t, w.count(typ), typ)
+		require.Zero(t, w.countEvents(typ), typ)
 	}
 }

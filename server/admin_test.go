@@ -24,23 +24,23 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// An office is nstance-admin with an identity at a world's server.
-type office struct {
+// An adminCLI runs nstance-admin with an identity of the world's server.
+type adminCLI struct {
 	*world
 	dir string
 	key secret.Key
 }
 
 // run runs nstance-admin and returns its exit code and output.
-func (o *office) run(args ...string) (code int, out, errs string) {
+func (o *adminCLI) run(args ...string) (code int, out, errs string) {
 	env := map[string]string{"NSTANCE_ADMIN_DIR": o.dir, "NSTANCE_SECRET_KEY": o.key.Encode()}
 	var stdout, stderr bytes.Buffer
 	code = admin.Main(o.Context(), nil, args, strings.NewReader(""), &stdout, &stderr, func(k string) string { return env[k] })
 	return code, stdout.String(), stderr.String()
 }
 
-// must runs nstance-admin, which must succeed, and decodes what it printed.
-func (o *office) must(into any, args ...string) {
+// mustRun runs nstance-admin, which must succeed, and decodes what it printed.
+func (o *adminCLI) mustRun(into any, args ...string) {
 	o.Helper()
 	code, out, errs := o.run(append(args, "-o", "json")...)
 	require.Zero(o, code, errs)
@@ -51,14 +51,14 @@ func (o *office) must(into any, args ...string) {
 	require.NoError(o, json.Unmarshal([]byte(out), into), out)
 }
 
-// list runs a command of nstance-admin that prints a list of messages.
-func list[T any, M interface {
+// listMessages runs a command of nstance-admin that prints a list of messages.
+func listMessages[T any, M interface {
 	*T
 	proto.Message
-}](o *office, args ...string) (out []M) {
+}](o *adminCLI, args ...string) (out []M) {
 	o.Helper()
 	var printed []json.RawMessage
-	o.must(&printed, args...)
+	o.mustRun(&printed, args...)
 	for _, one := range printed {
 		m := M(new(T))
 		require.NoError(o, protojson.Unmarshal(one, m))
@@ -67,22 +67,22 @@ func list[T any, M interface {
 	return out
 }
 
-// until looks again and again, in the test's own goroutine.
-func (o *office) until(done func() bool) {
+// poll polls a condition in the test's own goroutine.
+func (o *adminCLI) poll(done func() bool) {
 	o.Helper()
 	limit := time.After(eventually)
 	for !done() {
 		select {
 		case <-limit:
-			require.FailNow(o, "it does not happen")
+			require.FailNow(o, "not reached")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// newOffice starts a server whose storage is a directory with sealed keys, and
+// newAdminCLI starts a server whose storage is a directory with sealed keys, and
 // logs in with a nonce that was minted there.
-func newOffice(t *testing.T, size int) *office {
+func newAdminCLI(t *testing.T, size int) *adminCLI {
 	t.Helper()
 	files := t.TempDir()
 	store, err := storage.OpenDir(filepath.Join(files, "storage"), nil)
@@ -90,7 +90,7 @@ func newOffice(t *testing.T, size int) *office {
 	key := secret.NewKey()
 	box, err := secret.NewBox(key)
 	require.NoError(t, err)
-	o := &office{newWorld(t, setup{size: size, store: store, opts: server.Options{Secrets: box}}), filepath.Join(files, "identity"), key}
+	o := &adminCLI{newWorld(t, setup{webSize: size, store: store, opts: server.Options{Secrets: box}}), filepath.Join(files, "identity"), key}
 	nonce, ca := filepath.Join(files, "nonce"), filepath.Join(files, "ca")
 	code, _, errs := o.run("cluster", "nonce", "--storage", "file://"+filepath.Join(files, "storage"), "--cluster", string(cluster),
 		"--shard", string(zone), "--kind", "admin", "--output", nonce, "--ca-output", ca)
@@ -98,60 +98,60 @@ func newOffice(t *testing.T, size int) *office {
 	require.NotContains(t, errs, "new authorities", "the server's keys were found")
 	at := o.server.Addresses()
 	var login admin.LoginResult
-	o.must(&login, "login", "--nonce", nonce, "--ca", ca, "--registration", at.Registration, "--operator-addr", at.Operator)
+	o.mustRun(&login, "login", "--nonce", nonce, "--ca", ca, "--registration", at.Registration, "--operator-addr", at.Operator)
 	require.Equal(t, cluster, login.Cluster)
 	return o
 }
 
 func TestAdminAgainstRealServer(t *testing.T) {
-	o := newOffice(t, 2)
-	o.until(func() bool { return o.count(nstance.EventCreated) == 3 })
-	web := list[apiv1.Instance](o, "instance", "list", "--group", "web")
+	o := newAdminCLI(t, 2)
+	o.poll(func() bool { return o.countEvents(nstance.EventCreated) == 3 })
+	web := listMessages[apiv1.Instance](o, "instance", "list", "--group", "web")
 	require.Len(t, web, 2)
 	machines := []nstance.InstanceID{nstance.InstanceID(web[0].GetId()), nstance.InstanceID(web[1].GetId())}
 	for _, id := range machines {
-		o.ready(id)
+		o.connectReady(id)
 	}
 	t.Run("status", func(t *testing.T) {
 		var s apiv1.GetShardStatusResponse
-		o.must(&s, "status")
+		o.mustRun(&s, "status")
 		require.True(t, s.Leader)
 		require.Equal(t, []int32{2, 3, 2}, []int32{s.Groups, s.Instances, s.AgentsConnected})
 	})
 	t.Run("groups", func(t *testing.T) {
-		groups := list[apiv1.Group](o, "group", "list", "--tenant", "default")
+		groups := listMessages[apiv1.Group](o, "group", "list", "--tenant", "default")
 		require.Len(t, groups, 1)
 		require.EqualValues(t, 2, groups[0].GetReady())
 		require.True(t, groups[0].GetIsStatic())
 	})
-	t.Run("an instance and its story", func(t *testing.T) {
+	t.Run("an instance and its events", func(t *testing.T) {
 		var s apiv1.GetInstanceResponse
-		o.until(func() bool { // the journal is written in batches
-			o.must(&s, "instance", "get", string(machines[0]))
+		o.poll(func() bool { // the journal is written in batches
+			o.mustRun(&s, "instance", "get", string(machines[0]))
 			events := s.GetEvents()
 			return len(events) > 0 && events[len(events)-1].GetType() == string(nstance.EventReady)
 		})
 		require.Equal(t, string(nstance.Ready), s.GetInstance().GetState())
 		require.True(t, s.GetInstance().GetConnected())
-		require.NotEmpty(t, list[apiv1.Event](o, "events", "--group", "web"))
+		require.NotEmpty(t, listMessages[apiv1.Event](o, "events", "--group", "web"))
 	})
 	t.Run("the configuration", func(t *testing.T) {
 		var s apiv1.GetConfigStatusResponse
-		o.must(&s, "config", "status")
+		o.mustRun(&s, "config", "status")
 		require.NotEmpty(t, s.Digest)
 		var r apiv1.RefreshConfigResponse
-		o.must(&r, "config", "refresh")
+		o.mustRun(&r, "config", "refresh")
 		require.False(t, r.Changed)
 		before := o.conf.text
 		o.conf.set("{", nil)
 		code, _, errs := o.run("config", "refresh")
 		require.Equal(t, 2, code, errs)
-		o.must(&s, "config", "status")
+		o.mustRun(&s, "config", "status")
 		require.NotEmpty(t, s.RejectedError)
 		o.conf.set(before, nil)
-		o.must(&r, "config", "refresh")
+		o.mustRun(&r, "config", "refresh")
 	})
-	t.Run("what is not there", func(t *testing.T) {
+	t.Run("an unknown object", func(t *testing.T) {
 		id, err := nstance.NewInstanceID("web", machines[0].Time())
 		require.NoError(t, err)
 		for _, args := range [][]string{{"instance", "get", string(id)}, {"interrupt", string(id), "-y"}, {"group", "scale", "nope", "1"}} {
@@ -161,36 +161,36 @@ func TestAdminAgainstRealServer(t *testing.T) {
 	})
 	t.Run("scaling", func(t *testing.T) {
 		var s apiv1.UpdateGroupResponse
-		o.must(&s, "group", "scale", "web", "1", "--dry-run")
+		o.mustRun(&s, "group", "scale", "web", "1", "--dry-run")
 		require.EqualValues(t, 1, s.GetGroup().GetSize())
 		code, _, _ := o.run("group", "scale", "web", "1")
 		require.Equal(t, 2, code, "without a confirmation")
-		o.must(&s, "group", "scale", "web", "3")
-		o.until(func() bool { return o.count(nstance.EventCreated) == 4 })
+		o.mustRun(&s, "group", "scale", "web", "3")
+		o.poll(func() bool { return o.countEvents(nstance.EventCreated) == 4 })
 	})
 	t.Run("draining", func(t *testing.T) {
 		var r apiv1.DrainInstanceResponse
-		o.must(&r, "instance", "drain", string(machines[1]), "--reason", "kernel", "--yes")
+		o.mustRun(&r, "instance", "drain", string(machines[1]), "--reason", "kernel", "--yes")
 		require.Equal(t, string(nstance.CauseRequest), r.Drain.Causes[0].Kind)
 		require.Regexp(t, `^kernel \(asked for by admin-\w+\)$`, r.Drain.Causes[0].Message)
 		code, _, errs := o.run("interrupt", string(machines[1]), "--yes")
 		require.Equal(t, 6, code, errs)
 	})
 	t.Run("deleting", func(t *testing.T) {
-		id := o.machine("blue")
-		o.must(&apiv1.DeleteInstanceResponse{}, "instance", "delete", string(id), "--no-drain", "--yes")
-		o.await(nstance.EventDeleteRequested, id)
+		id := o.awaitMachine("blue")
+		o.mustRun(&apiv1.DeleteInstanceResponse{}, "instance", "delete", string(id), "--no-drain", "--yes")
+		o.awaitEvent(nstance.EventDeleteRequested, id)
 	})
 }
 
 func TestAdminRehearsalAgainstRealServer(t *testing.T) {
-	o := newOffice(t, 1)
-	victim := o.machine("default")
-	agent := o.ready(victim)
+	o := newAdminCLI(t, 1)
+	victim := o.awaitMachine("default")
+	agent := o.connectReady(victim)
 	var rehearsal apiv1.InterruptResponse
-	o.must(&rehearsal, "interrupt", string(victim), "--dry-run")
+	o.mustRun(&rehearsal, "interrupt", string(victim), "--dry-run")
 	require.NotEmpty(t, rehearsal.GetPlan())
-	require.Zero(t, o.count(nstance.EventNoticeReceived))
+	require.Zero(t, o.countEvents(nstance.EventNoticeReceived))
 
 	type end struct {
 		code      int
@@ -201,13 +201,13 @@ func TestAdminRehearsalAgainstRealServer(t *testing.T) {
 		code, out, errs := o.run("interrupt", string(victim), "--wait", "--yes", "-o", "json")
 		ended <- end{code, out, errs}
 	}()
-	requested := o.await(nstance.EventReplacementRequested, "")
+	requested := o.awaitEvent(nstance.EventReplacementRequested, "")
 	require.Equal(t, victim, requested.Replaces)
-	o.await(nstance.EventCreated, requested.Instance)
-	o.ready(requested.Instance)
+	o.awaitEvent(nstance.EventCreated, requested.Instance)
+	o.connectReady(requested.Instance)
 	for {
-		if d := agent.hear().GetDrain(); d != nil {
-			agent.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{
+		if d := agent.nextMessage().GetDrain(); d != nil {
+			agent.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{
 				Generation: d.GetGeneration(), Outcome: string(nstance.OutcomeDrained),
 			}}})
 			break
@@ -228,9 +228,9 @@ func TestAdminRehearsalAgainstRealServer(t *testing.T) {
 
 // To a server whose clock is far behind, every certificate it issues is fresh,
 // and to nstance-admin it is due for renewal.
-func TestAdminRenewsAgainstRealServer(t *testing.T) {
+func TestAdminRenewsCertificate(t *testing.T) {
 	behind := func() time.Time { return time.Now().Add(-17 * time.Hour) }
-	o := &office{world: newWorld(t, setup{opts: server.Options{Now: behind}}), dir: t.TempDir()}
+	o := &adminCLI{world: newWorld(t, setup{opts: server.Options{Now: behind}}), dir: t.TempDir()}
 	nonce, err := o.keys.Nonces.Mint("", registration.Claims{
 		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
 		JTI: rand.Text(), NotBefore: behind(), Expiry: behind().Add(time.Hour),
@@ -252,11 +252,11 @@ func TestAdminRenewsAgainstRealServer(t *testing.T) {
 	}
 }
 
-// TestLoginAtAStandbyFindsTheLeader: a person who knows one server of a shard gets a
-// certificate, and knows all of them from then on.
-func TestLoginAtAStandbyFindsTheLeader(t *testing.T) {
-	c := newCouple(t, "", "")
-	c.hears()
+// TestLoginAtStandbyFindsLeader: a login at one server of a shard returns a
+// certificate and the addresses of all servers.
+func TestLoginAtStandbyFindsLeader(t *testing.T) {
+	c := newServerPair(t, "", "")
+	c.awaitPeerStream()
 	leads, stands := c.first.server.Addresses(), c.second.server.Addresses()
 	nonce, err := c.first.keys.Nonces.Mint("", registration.Claims{
 		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
@@ -272,28 +272,28 @@ func TestLoginAtAStandbyFindsTheLeader(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{leads.Operator, stands.Operator}, saved.Servers)
 
-	c.first.stop()
-	c.second.leads()
-	code, out, errs := (&office{world: c.second, dir: dir}).run("status")
+	c.first.stopServer()
+	c.second.awaitLeading()
+	code, out, errs := (&adminCLI{world: c.second, dir: dir}).run("status")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, stands.Operator)
 }
 
-// TestAdminRotatesAgainstRealServer goes through the steps as a person does, with
-// an agent that has a certificate of the old key.
-func TestAdminRotatesAgainstRealServer(t *testing.T) {
-	w := newTurn(t)
-	o := &office{world: w.world, dir: t.TempDir()}
+// TestAdminRotatesKeys runs all steps of a rotation with nstance-admin while an
+// agent has a certificate of the old key.
+func TestAdminRotatesKeys(t *testing.T) {
+	w := newKeyRotation(t)
+	o := &adminCLI{world: w.world, dir: t.TempDir()}
 	require.NoError(t, admin.SaveIdentity(o.dir, admin.Identity{
 		Servers: []string{w.server.Addresses().Operator}, Cluster: cluster, Shard: zone,
-		Key: w.boss.key, Chain: w.boss.cert.Certificate, Roots: [][]byte{w.keys.Identity.Certificate()},
+		Key: w.rotationAdmin.key, Chain: w.rotationAdmin.cert.Certificate, Roots: [][]byte{w.keys.Identity.Certificate()},
 	}))
-	agent := w.agent(w.machine("default"))
+	agent := w.registerAgent(w.awaitMachine("default"))
 	session, old := agent.connect(), w.keys.Identity.Issuer()
 	step := func(name string) (code int, errs string) {
 		code, _, errs = o.run("cluster", "rotate", "identity", "--step", name, "--yes")
 		var err error
-		w.keys, err = keysOf(w.world)
+		w.keys, err = storedKeys(w.world)
 		require.NoError(t, err)
 		return code, errs
 	}
@@ -305,27 +305,27 @@ func TestAdminRotatesAgainstRealServer(t *testing.T) {
 	done("begin")
 	code, errs := step("activate")
 	require.Equal(t, 6, code, "servers may not have noticed: %s", errs)
-	w.pass(registration.Settle)
+	w.advance(registration.Settle)
 	done("activate")
 	next := w.keys.Identity.Issuer()
 	require.NotEqual(t, old, next)
 	own, err := admin.LoadIdentity(o.dir)
 	require.NoError(t, err)
-	require.NotEqual(t, w.boss.cert.Certificate, own.Chain, "the administrator has a certificate of the new key")
-	session.acked(session.report())
+	require.NotEqual(t, w.rotationAdmin.cert.Certificate, own.Chain, "the administrator has a certificate of the new key")
+	session.awaitAck(session.sendReport())
 
-	w.pass(registration.Settle)
-	o.until(func() bool { // blue's machine has never registered: it is being replaced
+	w.advance(registration.Settle)
+	o.poll(func() bool { // blue's machine never registers and is replaced
 		code, errs = step("finish")
 		require.Equal(t, 6, code, "the agent has one of the old key: %s", errs)
 		return strings.Contains(errs, "1 in shard s1")
 	})
-	session.acked(session.report())
-	agent.renewed()
+	session.awaitAck(session.sendReport())
+	agent.renewCertificate()
 	session = agent.connect()
-	o.until(func() bool { code, errs = step("finish"); return code == 0 })
-	session.acked(session.report())
-	keys := list[apiv1.Key](o, "cluster", "keys")
-	require.Equal(t, 1, len(slices.DeleteFunc(keys, func(k *apiv1.Key) bool { return k.GetName() != registration.Identity })), "nothing is left of the old one")
-	require.Equal(t, next, shows(t, w.world, w.server.Addresses().Agent))
+	o.poll(func() bool { code, errs = step("finish"); return code == 0 })
+	session.awaitAck(session.sendReport())
+	keys := listMessages[apiv1.Key](o, "cluster", "keys")
+	require.Equal(t, 1, len(slices.DeleteFunc(keys, func(k *apiv1.Key) bool { return k.GetName() != registration.Identity })), "only the new key is listed")
+	require.Equal(t, next, servingKey(t, w.world, w.server.Addresses().Agent))
 }

@@ -17,7 +17,7 @@ func (s *Server) newOperators() *operators.Service {
 	return operators.NewService(operators.Options{
 		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Config: s.config.InForce, Now: s.opts.Now, Store: s.store, Events: s.cache.Cache,
 		Keys: s.keys, Ring: s.keys.Ring, Issuer: s.keys.Identity.Issuer,
-		Announce: announcer(s.opts, s.provider), InterruptThroughMetadata: s.opts.InterruptThroughMetadata,
+		Announce: interruptingCloud(s.opts, s.provider), InterruptThroughMetadata: s.opts.InterruptThroughMetadata,
 		LeaderAddress: s.leaderAddress, Standbys: s.peers.List,
 	})
 }
@@ -49,9 +49,9 @@ type interrupter interface {
 	Interrupt(id nstance.InstanceID, action string, after time.Duration) error
 }
 
-// announcer returns what publishes a reclaim on a machine's own metadata service. It
+// interruptingCloud returns what publishes a reclaim on a machine's own metadata service. It
 // fails with Conflict where the provider cannot.
-func announcer(opts Options, p nstance.Provider) func(id nstance.InstanceID, after time.Duration) error {
+func interruptingCloud(opts Options, p nstance.Provider) func(id nstance.InstanceID, after time.Duration) error {
 	announce := opts.Announce
 	if can, ok := p.(interrupter); ok && announce == nil {
 		announce = can.Interrupt

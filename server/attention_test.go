@@ -13,8 +13,8 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// attention returns by kind what a caller is told needs attention.
-func attention(t *testing.T, api apiv1.OperatorServiceClient) map[string][]*apiv1.Attention {
+// listAttention returns the attention list of a caller, by kind.
+func listAttention(t *testing.T, api apiv1.OperatorServiceClient) map[string][]*apiv1.Attention {
 	t.Helper()
 	shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 	require.NoError(t, err)
@@ -26,25 +26,25 @@ func attention(t *testing.T, api apiv1.OperatorServiceClient) map[string][]*apiv
 	return out
 }
 
-// TestAttentionIsShownAlike: what the API lists is what the page and the metric
-// count, and each caller is told what concerns its tenant.
-func TestAttentionIsShownAlike(t *testing.T) {
-	w := newWorld(t, setup{size: 2})
-	api, blue := w.admin(), w.client(nstance.RoleOperator, "blue").api()
-	id := w.machine("blue")
+// TestAttentionIsConsistent: API, status page and metric agree, and each caller
+// sees its own tenant only.
+func TestAttentionIsConsistent(t *testing.T) {
+	w := newWorld(t, setup{webSize: 2})
+	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
+	id := w.awaitMachine("blue")
 	_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{Tenant: "blue", Group: "db", Reason: "audit"})
 	require.NoError(t, err)
-	w.agent(id)
-	_, err = w.holder().register(w.nonce(id)) // with another key than before
+	w.registerAgent(id)
+	_, err = w.newClient().register(w.userDataNonce(id)) // with another key than before
 	require.Error(t, err)
-	w.await(nstance.EventAlarm, id)
+	w.awaitEvent(nstance.EventAlarm, id)
 	w.conf.set("{", nil)
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.Error(t, err)
 
-	require.Eventually(t, func() bool { return len(attention(t, api)[reconcile.AttentionShort]) == 2 }, eventually, time.Millisecond)
-	all, theirs := attention(t, api), attention(t, blue)
-	t.Run("to administrators all of it", func(t *testing.T) {
+	require.Eventually(t, func() bool { return len(listAttention(t, api)[reconcile.AttentionShort]) == 2 }, eventually, time.Millisecond)
+	all, theirs := listAttention(t, api), listAttention(t, blue)
+	t.Run("administrators see all", func(t *testing.T) {
 		require.Equal(t, "group blue/db", all[reconcile.AttentionShort][0].GetSubject())
 		require.Equal(t, "0 of 2 members are ready, 2 booting", all[reconcile.AttentionShort][1].GetWhy())
 		require.NotNil(t, all[reconcile.AttentionShort][1].GetSince())
@@ -52,21 +52,21 @@ func TestAttentionIsShownAlike(t *testing.T) {
 		require.Equal(t, "instance "+string(id), all[reconcile.AttentionAlarm][0].GetSubject())
 		require.Contains(t, all["config_refused"][0].GetRemedy(), "nstance-admin config refresh")
 	})
-	t.Run("to operators what concerns their tenant", func(t *testing.T) {
+	t.Run("operators see their tenant", func(t *testing.T) {
 		require.Len(t, theirs[reconcile.AttentionShort], 1)
 		require.Len(t, theirs[plan.HoldFrozen], 1)
 		require.Len(t, theirs[reconcile.AttentionAlarm], 1)
 		require.Empty(t, theirs["config_refused"])
-		for _, list := range attention(t, w.client(nstance.RoleOperator, nstance.DefaultTenant).api()) {
+		for _, list := range listAttention(t, w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()) {
 			for _, a := range list {
 				require.Equal(t, "default", a.GetTenant())
 			}
 		}
 	})
-	t.Run("on the page and in the metrics by kind", func(t *testing.T) {
+	t.Run("page and metrics count by kind", func(t *testing.T) {
 		shown := w.status().Attention
 		require.Len(t, shown, len(all))
-		lines := w.scrape()
+		lines := w.scrapeMetrics()
 		for _, a := range shown {
 			require.Len(t, all[a.Kind], a.Count, a.Kind)
 			require.Contains(t, lines, `nstance_attention{kind="`+a.Kind+`"} `+string(rune('0'+a.Count)))

@@ -21,15 +21,15 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
-// TestTenantBudgets: each budget of a tenant is refused by name, and concerns no
-// other tenant and no administrator.
+// TestTenantBudgets: an exhausted budget is named in the error and affects no other
+// tenant and no administrator.
 func TestTenantBudgets(t *testing.T) {
-	w := newWorld(t, setup{text: replace(t, fmt.Sprintf(configuration, "", 0), `"templates": {`, `"tenants": {
+	w := newWorld(t, setup{config: replaceOnce(t, fmt.Sprintf(configuration, "", 0), `"templates": {`, `"tenants": {
 		"blue": {"templates": ["vm"], "max_groups": 2, "max_group_bytes": 2000, "max_watches": 2},
 		"red": {"requests_per_second": 0.1, "request_burst": 5}
 	},
 	"templates": {`)})
-	blue, red, admin := w.client(nstance.RoleOperator, "blue").api(), w.client(nstance.RoleOperator, "red").api(), w.admin()
+	blue, red, admin := w.registerClient(nstance.RoleOperator, "blue").operatorAPI(), w.registerClient(nstance.RoleOperator, "red").operatorAPI(), w.admin()
 	group := func(name string, vars map[string]string) *apiv1.CreateGroupRequest {
 		return &apiv1.CreateGroupRequest{Group: name, Tenant: "blue", Template: "vm", Size: proto.Int32(0), Vars: vars}
 	}
@@ -41,8 +41,8 @@ func TestTenantBudgets(t *testing.T) {
 			require.NoError(t, err)
 		}
 		_, err := blue.CreateGroup(t.Context(), group("c", nil))
-		refuses(t, err, nstance.Quota, "tenants.blue.max_groups")
-		require.NotContains(t, w.groupsFile(), "blue/c")
+		requireFieldError(t, err, nstance.Quota, "tenants.blue.max_groups")
+		require.NotContains(t, w.storedGroups(), "blue/c")
 		_, err = admin.CreateGroup(t.Context(), group("c", nil))
 		require.NoError(t, err)
 		_, err = blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "a", Vars: &apiv1.Vars{Values: map[string]string{"colour": "green"}}})
@@ -54,7 +54,7 @@ func TestTenantBudgets(t *testing.T) {
 			return err
 		}
 		require.NoError(t, change("db"), "what is said of configured groups counts too")
-		refuses(t, change("a"), nstance.Quota, "tenants.blue.max_group_bytes")
+		requireFieldError(t, change("a"), nstance.Quota, "tenants.blue.max_group_bytes")
 		_, err := blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "db", Vars: &apiv1.Vars{}})
 		require.NoError(t, err)
 		require.NoError(t, change("a"))
@@ -70,7 +70,7 @@ func TestTenantBudgets(t *testing.T) {
 		}
 		require.NoError(t, open(t.Context()))
 		require.NoError(t, open(ctx))
-		refuses(t, open(t.Context()), nstance.Quota, "tenants.blue.max_watches")
+		requireFieldError(t, open(t.Context()), nstance.Quota, "tenants.blue.max_watches")
 		_, err := admin.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
 		cancel()
@@ -83,7 +83,7 @@ func TestTenantBudgets(t *testing.T) {
 				break
 			}
 		}
-		refuses(t, err, nstance.Throttled, "tenants.red.requests_per_second")
+		requireFieldError(t, err, nstance.Throttled, "tenants.red.requests_per_second")
 		for range 10 {
 			_, err = blue.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 			require.NoError(t, err)
@@ -91,19 +91,19 @@ func TestTenantBudgets(t *testing.T) {
 	})
 }
 
-// TestAnswersFit: no answer is larger than what any client of gRPC takes, and the
-// pages together are the list.
-func TestAnswersFit(t *testing.T) {
+// TestResponsesFitMessageLimit: no response exceeds gRPC's default message limit,
+// and the pages together are the whole list.
+func TestResponsesFitMessageLimit(t *testing.T) {
 	var want []string
 	var groups strings.Builder
 	for i := range 24 {
 		want = append(want, fmt.Sprintf("big%02d", i))
 		fmt.Fprintf(&groups, `%q: {"template": "vm", "size": 0},`, want[i])
 	}
-	text := replace(t, fmt.Sprintf(configuration, "", 0), `"colour": "red"`, fmt.Sprintf(`"motd": %q`, strings.Repeat("x", 240<<10)))
-	w := newWorld(t, setup{text: replace(t, text, `"web": {"template"`, groups.String()+`"web": {"template"`)})
+	text := replaceOnce(t, fmt.Sprintf(configuration, "", 0), `"colour": "red"`, fmt.Sprintf(`"motd": %q`, strings.Repeat("x", 240<<10)))
+	w := newWorld(t, setup{config: replaceOnce(t, text, `"web": {"template"`, groups.String()+`"web": {"template"`)})
 	api := w.admin()
-	require.Eventually(t, func() bool { return w.listed(api, "db") && len(w.group(api, "db").GetVars()) > 0 }, eventually, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.groupListed(api, "db") && len(w.getGroup(api, "db").GetVars()) > 0 }, eventually, 5*time.Millisecond)
 	for _, limit := range []int32{0, 1, 7} {
 		var got []string
 		pages := 0
@@ -122,17 +122,17 @@ func TestAnswersFit(t *testing.T) {
 		require.Equal(t, append([]string{"db"}, append(want, "web")...), got)
 	}
 	_, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{Limit: -1})
-	refuses(t, err, nstance.Invalid, "limit")
+	requireFieldError(t, err, nstance.Invalid, "limit")
 }
 
-// TestUnreadWatchesAreBounded: watches that do not read hold no copies of the
-// shard, and hold up no watch of another tenant.
+// TestUnreadWatchesAreBounded: watches that are not read keep no copies of the
+// shard in memory and do not block watches of other tenants.
 func TestUnreadWatchesAreBounded(t *testing.T) {
 	const size, watches = 1500, 64
 	const permitted = 32 // by default
-	w := newWorld(t, setup{size: size, shard: `"create_rate": {"per_second": 10000, "burst": 10000},`})
-	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
-	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == size+1 }, 3*eventually, 10*time.Millisecond)
+	w := newWorld(t, setup{webSize: size, shard: `"create_rate": {"per_second": 10000, "burst": 10000},`})
+	operator := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
+	require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == size+1 }, 3*eventually, 10*time.Millisecond)
 
 	t.Run("pages of instances", func(t *testing.T) {
 		var ids []string
@@ -152,19 +152,19 @@ func TestUnreadWatchesAreBounded(t *testing.T) {
 		require.Len(t, slices.Compact(ids), size)
 	})
 
-	h := w.client(nstance.RoleOperator, nstance.DefaultTenant)
-	before := inUseAtRest(t)
+	h := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant)
+	before := settledMemory(t)
 	running := runtime.NumGoroutine()
-	h.openUnread(watches)
+	h.openUnreadWatches(watches)
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() >= running+permitted }, eventually, time.Millisecond)
-	blue := w.watch(w.client(nstance.RoleOperator, "blue").api(), &apiv1.WatchInstanceEventsRequest{})
+	blue := w.watch(w.registerClient(nstance.RoleOperator, "blue").operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
 	require.Len(t, blue.snapshot(), 1)
-	require.Less(t, inUseAtRest(t)-before, int64(3<<20), "a copy of the shard for each watch takes twice that")
+	require.Less(t, settledMemory(t)-before, int64(3<<20), "a copy of the shard for each watch takes twice that")
 }
 
-// openUnread opens watches on one connection and reads nothing. It speaks HTTP/2
-// itself, so that what it costs is the server's cost.
-func (h *holder) openUnread(watches int) {
+// openUnreadWatches opens watches on one connection and reads nothing. It speaks
+// HTTP/2 itself, so that only the server uses memory.
+func (h *client) openUnreadWatches(watches int) {
 	cfg := pki.ClientTLS(h.w.keys.Identity.Pool(), h.cert, zone, cluster)
 	cfg.NextProtos = []string{"h2"}
 	conn, err := tls.Dial("tcp", h.w.server.Addresses().Operator, cfg)
@@ -191,20 +191,19 @@ func (h *holder) openUnread(watches int) {
 	}
 }
 
-// inUseAtRest returns how many bytes of memory are in use once that number has
-// stopped changing.
-func inUseAtRest(t *testing.T) (now int64) {
+// settledMemory returns usedMemory once it has stopped changing.
+func settledMemory(t *testing.T) (now int64) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		before := now
-		now = inUse()
+		now = usedMemory()
 		return max(now-before, before-now) < 128<<10
 	}, eventually, 100*time.Millisecond)
 	return now
 }
 
-// inUse returns how many bytes of memory are in use.
-func inUse() int64 {
+// usedMemory returns how many bytes of memory are in use.
+func usedMemory() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

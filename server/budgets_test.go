@@ -13,65 +13,65 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// endless are templates that would take a core for minutes, or memory without end.
+// endless are templates that would use a core for minutes, or unlimited memory.
 var endless = []string{`{{range 15000000000}}{{end}}`, `{{range 400}}{{printf "%1000000d" 1}}{{end}}`}
 
-// TestTemplatesInAPlanAreBounded: a proposed configuration is rendered within a
-// budget, and only administrators send one.
-func TestTemplatesInAPlanAreBounded(t *testing.T) {
+// TestPlanTemplateBudget: a proposed configuration is rendered within a budget, and
+// only administrators may send one.
+func TestPlanTemplateBudget(t *testing.T) {
 	w := newWorld(t, setup{})
-	admin, operator := w.admin(), w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+	admin, operator := w.admin(), w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	for _, text := range endless {
-		conf := replace(t, ordinary(1), `"content": "{{.Nonce}}"`, `"content": "`+strings.ReplaceAll(text, `"`, `\"`)+`"`)
+		conf := replaceOnce(t, defaultConfig(1), `"content": "{{.Nonce}}"`, `"content": "`+strings.ReplaceAll(text, `"`, `\"`)+`"`)
 		_, err := admin.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(conf)})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
 		require.ErrorContains(t, err, "templates.vm.userdata.content")
 	}
-	_, err := operator.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(ordinary(1))})
-	refuses(t, err, nstance.Denied, "config")
+	_, err := operator.Plan(t.Context(), &apiv1.PlanRequest{Config: []byte(defaultConfig(1))})
+	requireFieldError(t, err, nstance.Denied, "config")
 	_, err = operator.Plan(t.Context(), &apiv1.PlanRequest{})
 	require.NoError(t, err)
 }
 
-// TestArgumentsOfRequestsAreData: what looks like a template is refused before it
-// is durable.
-func TestArgumentsOfRequestsAreData(t *testing.T) {
+// TestRequestArgumentsAreNoTemplates: an argument with template syntax is refused
+// before it is stored.
+func TestRequestArgumentsAreNoTemplates(t *testing.T) {
 	w := newWorld(t, setup{})
-	api := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+	api := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	for _, text := range append(endless, "{{.Instance.ID}}", "{{") {
 		args := `{"disk": [{"name": "` + strings.ReplaceAll(text, `"`, `\"`) + `"}]}`
 		_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1), Args: args})
-		refuses(t, err, nstance.Invalid, "args.disk[0].name")
-		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Args: args})
-		refuses(t, err, nstance.Invalid, "args.disk[0].name")
+		requireFieldError(t, err, nstance.Invalid, "args.disk[0].name")
+		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", Args: args})
+		requireFieldError(t, err, nstance.Invalid, "args.disk[0].name")
 	}
 	_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(0), Args: `{"name": "a } b"}`})
 	require.NoError(t, err)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Args: proto.String(`{"name": "{{.Nonce}}"}`)})
-	refuses(t, err, nstance.Invalid, "args.name")
+	requireFieldError(t, err, nstance.Invalid, "args.name")
 	_, err = api.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "batch", Args: proto.String(`{"name": "{{.Nonce}}"}`)}})
-	refuses(t, err, nstance.Invalid, "args.name")
-	require.Equal(t, map[string]any{"name": "a } b"}, w.groupsFile()["default/batch"]["args"])
+	requireFieldError(t, err, nstance.Invalid, "args.name")
+	require.Equal(t, map[string]any{"name": "a } b"}, w.storedGroups()["default/batch"]["args"])
 }
 
-// TestOperatorsSeeNoSettings: of a change of the configuration they are told
-// what happens to their groups, and no value that they could not set.
-func TestOperatorsSeeNoSettings(t *testing.T) {
+// TestOperatorsSeeNoShardSettings: operators see the effect of a configuration on
+// their groups, and no value that they could not set.
+func TestOperatorsSeeNoShardSettings(t *testing.T) {
 	pooled := fmt.Sprintf(configuration, pools, 1)
-	pooled = replace(t, pooled, `"kind": "web",`, `"kind": "web", "subnet_pool": "open",`)
-	w := newWorld(t, setup{text: pooled})
-	w.ready(w.machine(nstance.DefaultTenant))
-	w.conf.set(replace(t, pooled, `"s-2"`, `"s-9"`), nil)
+	pooled = replaceOnce(t, pooled, `"kind": "web",`, `"kind": "web", "subnet_pool": "open",`)
+	w := newWorld(t, setup{config: pooled})
+	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
+	w.conf.set(replaceOnce(t, pooled, `"s-2"`, `"s-9"`), nil)
 	fields := func(api apiv1.OperatorServiceClient) map[string]*apiv1.FieldChange {
 		resp, err := api.Plan(t.Context(), &apiv1.PlanRequest{})
 		require.NoError(t, err)
 		out := map[string]*apiv1.FieldChange{}
-		for _, f := range planned(t, resp, "web").GetFields() {
+		for _, f := range planOfGroup(t, resp, "web").GetFields() {
 			out[f.GetPath()] = f
 		}
 		return out
 	}
-	operator := fields(w.client(nstance.RoleOperator, nstance.DefaultTenant).api())
+	operator := fields(w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI())
 	require.Contains(t, operator, "subnets")
 	for _, f := range operator {
 		require.NotContains(t, f.String(), "s-")

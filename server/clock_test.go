@@ -13,40 +13,40 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// dated is a store that says what time it is.
-type dated struct {
+// A datedStore is a store that reports the time.
+type datedStore struct {
 	storage.Store
 	now func() time.Time
 }
 
 // Date implements storage.Dated.
-func (d dated) Date() (storage.Reading, bool) {
+func (d datedStore) Date() (storage.Reading, bool) {
 	return storage.Reading{Local: time.Now(), Remote: d.now().UTC().Truncate(time.Second), Within: time.Second}, true
 }
 
 func TestWrongClockIsShown(t *testing.T) {
-	p := newPast(time.Hour)
+	p := newSlowClock(time.Hour)
 	for name, c := range map[string]struct {
 		store storage.Store
 		now   func() time.Time
 		then  func(*world)
 		want  string
 	}{
-		"by storage's": {dated{storage.NewMemory(), time.Now}, p.now, func(*world) {}, "behind storage's"},
+		"by storage's": {datedStore{storage.NewMemory(), time.Now}, p.now, func(*world) {}, "behind storage's"},
 		"by its step": {storage.NewMemory(), p.now, func(w *world) {
-			p.pass(time.Minute)
-			w.adopt(replace(t, ordinary(1), `"red"`, `"green"`)) // so that it plans: by itself it looks every 5 s
+			p.advance(time.Minute)
+			w.applyConfig(replaceOnce(t, defaultConfig(1), `"red"`, `"green"`)) // planning checks the clock; otherwise it is checked every 5 s
 		}, "was set 1m0s forward"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, setup{size: 1, store: c.store, opts: server.Options{Now: c.now}})
-			w.ready(w.machine(nstance.DefaultTenant))
+			w := newWorld(t, setup{webSize: 1, store: c.store, opts: server.Options{Now: c.now}})
+			w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 			c.then(w)
-			said := w.await(nstance.EventClockWrong, "")
+			said := w.awaitEvent(nstance.EventClockWrong, "")
 			require.Contains(t, said.Reason, c.want)
 
 			api := w.admin()
-			hold := w.held(api, "web", plan.HoldClock)
+			hold := w.awaitHold(api, "web", plan.HoldClock)
 			require.Contains(t, hold.GetReason(), c.want)
 			require.WithinDuration(t, said.Time, hold.GetSince().AsTime(), time.Second)
 			shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
@@ -56,8 +56,8 @@ func TestWrongClockIsShown(t *testing.T) {
 			require.Len(t, shard.GetProblems(), 1)
 			s := w.status()
 			require.Equal(t, []string{plan.HoldClock + ": " + hold.GetReason()}, s.Groups[1].Holds)
-			require.Contains(t, w.shown(plan.HoldClock).Why, c.want)
-			require.Contains(t, w.scrape(), `nstance_group_held{group="web",kind="clock",tenant="default"} 1`)
+			require.Contains(t, w.attentionOfKind(plan.HoldClock).Why, c.want)
+			require.Contains(t, w.scrapeMetrics(), `nstance_group_held{group="web",kind="clock",tenant="default"} 1`)
 		})
 	}
 }

@@ -13,21 +13,22 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// drain returns the next drain command, passing over other messages.
-func (k *talk) drain() *apiv1.DrainCommand {
+// nextDrain returns the next drain command and drops other messages.
+func (k *agentSession) nextDrain() *apiv1.DrainCommand {
 	k.Helper()
 	for {
-		if d := k.hear().GetDrain(); d != nil {
+		if d := k.nextMessage().GetDrain(); d != nil {
 			return d
 		}
 	}
 }
 
-// drainCancel returns the next end of a drain, before which there is no command.
-func (k *talk) drainCancel() *apiv1.DrainCancel {
+// nextDrainCancel returns the next drain cancellation. No drain command may come
+// before it.
+func (k *agentSession) nextDrainCancel() *apiv1.DrainCancel {
 	k.Helper()
 	for {
-		m := k.hear()
+		m := k.nextMessage()
 		require.Nil(k, m.GetDrain())
 		if c := m.GetDrainCancel(); c != nil {
 			return c
@@ -35,36 +36,36 @@ func (k *talk) drainCancel() *apiv1.DrainCancel {
 	}
 }
 
-// TestDrainIsWithdrawnFromTheAgent: by the generation that the agent was told,
-// also if it was away meanwhile.
-func TestDrainIsWithdrawnFromTheAgent(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
-	n := reclaim("e1", 30*time.Minute)
-	k.notice(n)
-	first := k.drain().GetGeneration()
+// TestDrainIsCancelledAtAgent: with the generation that was sent to the agent, also
+// if it was disconnected meanwhile.
+func TestDrainIsCancelledAtAgent(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	n := reclaimNotice("e1", 30*time.Minute)
+	k.sendNotice(n)
+	first := k.nextDrain().GetGeneration()
 	n.Cancelled = true
-	k.notice(n)
-	require.Equal(t, first, k.drainCancel().GetGeneration())
-	w.await(nstance.EventDrainCancelled, id)
+	k.sendNotice(n)
+	require.Equal(t, first, k.nextDrainCancel().GetGeneration())
+	w.awaitEvent(nstance.EventDrainCancelled, id)
 
-	again := k.holder.connect()
-	require.GreaterOrEqual(t, again.drainCancel().GetGeneration(), first, "it may not have heard of it")
-	again.notice(reclaim("e2", 30*time.Minute))
-	require.Greater(t, again.drain().GetGeneration(), first)
-	last := k.holder.connect()
-	require.Greater(t, last.drain().GetGeneration(), first, "it is told again, and of no end")
+	again := k.client.connect()
+	require.GreaterOrEqual(t, again.nextDrainCancel().GetGeneration(), first, "the agent may not have received it")
+	again.sendNotice(reclaimNotice("e2", 30*time.Minute))
+	require.Greater(t, again.nextDrain().GetGeneration(), first)
+	last := k.client.connect()
+	require.Greater(t, last.nextDrain().GetGeneration(), first, "the drain is sent again without a cancellation")
 }
 
-// TestInterruptEndsWhenWithdrawn: a rehearsal whose notice is withdrawn before
-// it is on record has nothing more to wait for.
-func TestInterruptEndsWhenWithdrawn(t *testing.T) {
-	store := newDam()
-	w := newWorld(t, setup{size: 1, store: store})
+// TestWithdrawnInterruptReturns: Interrupt returns if its notice is withdrawn
+// before the drain is durable.
+func TestWithdrawnInterruptReturns(t *testing.T) {
+	store := newWriteGate()
+	w := newWorld(t, setup{webSize: 1, store: store})
 	t.Cleanup(store.release)
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
 	api := w.admin()
 	store.hold(storage.InstancePrefix(zone))
 	ended := make(chan error, 1)
@@ -72,24 +73,24 @@ func TestInterruptEndsWhenWithdrawn(t *testing.T) {
 		_, err := api.Interrupt(context.WithoutCancel(t.Context()), &apiv1.InterruptRequest{Id: string(id)})
 		ended <- err
 	}()
-	n := *w.await(nstance.EventNoticeReceived, id).Notice
+	n := *w.awaitEvent(nstance.EventNoticeReceived, id).Notice
 	select {
 	case err := <-ended:
 		require.FailNow(t, "nothing is on record", "%v", err)
 	default:
 	}
 	n.Cancelled = true
-	k.notice(n)
+	k.sendNotice(n)
 	require.NoError(t, receive(t, ended))
 }
 
-// TestDrainOfADrainingInstance: the answer means that the request is on record.
+// TestDrainOfADrainingInstance: the request is durable when the call returns.
 func TestDrainOfADrainingInstance(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
-	k.notice(reclaim("e1", 30*time.Minute))
-	w.await(nstance.EventDrainStarted, id)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	k.sendNotice(reclaimNotice("e1", 30*time.Minute))
+	w.awaitEvent(nstance.EventDrainStarted, id)
 	resp, err := w.admin().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id), Reason: "a bad disk"})
 	require.NoError(t, err)
 	var kinds []string
@@ -102,17 +103,17 @@ func TestDrainOfADrainingInstance(t *testing.T) {
 	require.Contains(t, string(rec.GetData()), "a bad disk")
 }
 
-// TestNoticeAboutAPreservedInstance: it is on record, and acknowledged.
+// TestNoticeAboutAPreservedInstance: it is recorded and acknowledged.
 func TestNoticeAboutAPreservedInstance(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
 	_, err := w.admin().PreserveInstance(t.Context(), &apiv1.PreserveInstanceRequest{Id: string(id), Duration: durationpb.New(time.Hour)})
 	require.NoError(t, err)
-	k.acked(k.notice(reclaim("e1", 2*time.Hour)))
-	require.Contains(t, w.await(nstance.EventNoticeReceived, id).Reason, "preserved")
+	k.awaitAck(k.sendNotice(reclaimNotice("e1", 2*time.Hour)))
+	require.Contains(t, w.awaitEvent(nstance.EventNoticeReceived, id).Reason, "preserved")
 	rec, err := w.admin().GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: storage.InstanceKey(zone, nstance.DefaultTenant, "web", id)})
 	require.NoError(t, err)
 	require.Contains(t, string(rec.GetData()), "e1")
-	require.Zero(t, w.count(nstance.EventDrainStarted))
+	require.Zero(t, w.countEvents(nstance.EventDrainStarted))
 }

@@ -22,17 +22,17 @@ import (
 	"github.com/nstance-go/nstance/server"
 )
 
-// A background is a command of nstance-admin under way.
-type background struct {
+// A backgroundCommand is a running command of nstance-admin.
+type backgroundCommand struct {
 	*testing.T
 	lines chan string // of standard output
 	code  chan int
 	stop  context.CancelFunc
 }
 
-func (o *office) start(args ...string) *background {
+func (o *adminCLI) start(args ...string) *backgroundCommand {
 	ctx, cancel := context.WithCancel(o.Context())
-	b := &background{T: o.T, lines: make(chan string, 100), code: make(chan int, 1), stop: cancel}
+	b := &backgroundCommand{T: o.T, lines: make(chan string, 100), code: make(chan int, 1), stop: cancel}
 	out, in := io.Pipe()
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -50,8 +50,8 @@ func (o *office) start(args ...string) *background {
 	return b
 }
 
-// change returns what the next line says.
-func (b *background) change() drainChange {
+// nextChange decodes the next line.
+func (b *backgroundCommand) nextChange() drainChange {
 	b.Helper()
 	var printed struct {
 		Change string
@@ -69,33 +69,33 @@ type drainChange struct {
 	nstance.Drain
 }
 
-// TestDrainByHand has a script be the executor of drains, with nothing but the
-// commands of nstance-admin.
-func TestDrainByHand(t *testing.T) {
-	o := newOffice(t, 3)
-	o.until(func() bool { return o.count(nstance.EventCreated) == 4 })
+// TestScriptAcknowledgesDrains runs a drain executor that uses only commands of
+// nstance-admin.
+func TestScriptAcknowledgesDrains(t *testing.T) {
+	o := newAdminCLI(t, 3)
+	o.poll(func() bool { return o.countEvents(nstance.EventCreated) == 4 })
 	var web []nstance.InstanceID
-	for _, i := range list[apiv1.Instance](o, "instance", "list", "--group", "web") {
+	for _, i := range listMessages[apiv1.Instance](o, "instance", "list", "--group", "web") {
 		web = append(web, nstance.InstanceID(i.GetId()))
 	}
-	talks := map[nstance.InstanceID]*talk{}
+	talks := map[nstance.InstanceID]*agentSession{}
 	for _, id := range web {
-		talks[id] = o.ready(id)
+		talks[id] = o.connectReady(id)
 	}
 	executors := func(present bool) {
 		t.Helper()
-		o.until(func() bool { return server.HasExecutor(o.server, "default") == present })
+		o.poll(func() bool { return server.HasExecutor(o.server, "default") == present })
 	}
 	drain := func(id nstance.InstanceID) nstance.Drain {
 		t.Helper()
 		var r apiv1.DrainInstanceResponse
-		o.must(&r, "instance", "drain", string(id), "-y")
+		o.mustRun(&r, "instance", "drain", string(id), "-y")
 		require.NotNil(t, r.GetDrain())
 		return *wire.DrainOf(r.GetDrain())
 	}
 
 	follow := o.start("events", "--follow")
-	o.until(func() bool { return server.AdminWatches(o.server) == 1 })
+	o.poll(func() bool { return server.AdminWatches(o.server) == 1 })
 	first := drain(web[0])
 	require.Equal(t, nstance.ExecutorAgent, first.Executor, "a watch of events drains nothing")
 	receive(t, follow.lines)
@@ -107,33 +107,33 @@ func TestDrainByHand(t *testing.T) {
 	executors(true)
 	second := drain(web[1])
 	require.Equal(t, nstance.ExecutorOperator, second.Executor)
-	c := watch.change()
+	c := watch.nextChange()
 	require.Equal(t, "requested", c.Change, "that of the agent is none of its business")
 	require.Equal(t, second.Instance, c.Instance)
 	require.Equal(t, second.Generation, c.Generation)
 	require.Equal(t, nstance.ExecutorOperator, c.Executor)
 
-	talks[second.Instance].notice(reclaim("e1", time.Minute))
-	c = watch.change()
+	talks[second.Instance].sendNotice(reclaimNotice("e1", time.Minute))
+	c = watch.nextChange()
 	require.Equal(t, "tightened", c.Change)
 	require.True(t, c.Deadline.Before(second.Deadline))
 
 	var ack apiv1.AcknowledgeDrainedResponse
-	o.must(&ack, "drain", "ack", string(c.Instance), "--generation", strconv.FormatUint(c.Generation, 10), "--failed", "--reason", "busy")
-	e := o.await(nstance.EventDrainAcknowledged, c.Instance)
+	o.mustRun(&ack, "drain", "ack", string(c.Instance), "--generation", strconv.FormatUint(c.Generation, 10), "--failed", "--reason", "busy")
+	e := o.awaitEvent(nstance.EventDrainAcknowledged, c.Instance)
 	require.Equal(t, "busy", e.Error)
-	_, deleted, _ := o.find(nstance.EventDeleteRequested, c.Instance)
+	_, deleted, _ := o.findEvent(nstance.EventDeleteRequested, c.Instance)
 	require.False(t, deleted, "the deadline decides")
 
 	again := o.start("drain", "watch", "-o", "json")
-	found := again.change()
-	require.Equal(t, []any{"requested", c.Instance, c.Generation}, []any{found.Change, found.Instance, found.Generation}, "it is under way")
-	o.must(&ack, "drain", "ack", string(c.Instance), "--generation", strconv.FormatUint(c.Generation, 10))
-	require.Equal(t, "ended", watch.change().Change)
-	require.Equal(t, "ended", again.change().Change)
-	o.await(nstance.EventDeleted, c.Instance)
+	found := again.nextChange()
+	require.Equal(t, []any{"requested", c.Instance, c.Generation}, []any{found.Change, found.Instance, found.Generation}, "it is in progress")
+	o.mustRun(&ack, "drain", "ack", string(c.Instance), "--generation", strconv.FormatUint(c.Generation, 10))
+	require.Equal(t, "ended", watch.nextChange().Change)
+	require.Equal(t, "ended", again.nextChange().Change)
+	o.awaitEvent(nstance.EventDeleted, c.Instance)
 
-	for _, b := range []*background{watch, again} {
+	for _, b := range []*backgroundCommand{watch, again} {
 		b.stop()
 		require.Zero(t, receive(t, b.code))
 	}

@@ -11,22 +11,22 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// TestEpochsAreFound: whichever of the shard's objects with an epoch is left
-// after the lease is lost, the next term has a higher epoch. Operators and
-// nonces belong to all shards.
-func TestEpochsAreFound(t *testing.T) {
+// TestNewTermHasHighestEpoch: if the lease is lost, the next term's epoch is higher
+// than that of each remaining object of the shard. Operators and nonces belong to
+// all shards.
+func TestNewTermHasHighestEpoch(t *testing.T) {
 	type empty struct{ storage.Header }
 	store := storage.NewMemory()
 	_, err := storage.NewDoc[empty](store, storage.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*empty) error { return nil })
 	require.NoError(t, err)
-	w := newWorld(t, setup{size: 1, store: store, opts: server.Options{Elector: takesAtOnce(t, store)}})
+	w := newWorld(t, setup{webSize: 1, store: store, opts: server.Options{Elector: immediateElector(t, store)}})
 	epoch := w.status().Epoch
 	require.Greater(t, epoch, uint64(7))
-	w.ready(w.machine("default"))
+	w.connectReady(w.awaitMachine("default"))
 	size := int32(2)
 	_, err = w.admin().UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Size: &size})
 	require.NoError(t, err)
-	require.NoError(t, w.stop())
+	require.NoError(t, w.stopServer())
 
 	found := 0
 	for entry, err := range store.List(t.Context(), "", "") {
@@ -43,7 +43,7 @@ func TestEpochsAreFound(t *testing.T) {
 		left := storage.NewMemory()
 		_, err = left.PutIfAbsent(t.Context(), obj.Key, obj.Data)
 		require.NoError(t, err)
-		elector := takesAtOnce(t, left)
+		elector := immediateElector(t, left)
 		term, err := elector.Campaign(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, epoch+1, term.Epoch(), "only %s is left", entry.Key)

@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// A whole shard server over a cloud and a store in memory. Its machines run no
+// A shard server with a simulated cloud and a store in memory. The machines run no
 // agents, so they boot and never become ready.
 func ExampleNew() {
 	const conf = `{
@@ -30,7 +30,7 @@ func ExampleNew() {
 	defer cloud.Close()
 	source := func(context.Context) (string, []byte, error) { return "demo.jsonc", []byte(conf), nil }
 	store := storage.NewMemory()
-	if _, err := lease.Prepare(ctx, store, "a"); err != nil { // the shard is new: its first leader need not wait
+	if _, err := lease.Prepare(ctx, store, "a"); err != nil { // the shard is new, so its first leader does not wait
 		fmt.Println(err)
 		return
 	}

@@ -15,21 +15,21 @@ import (
 	"github.com/nstance-go/nstance/server/config"
 )
 
-// lapsing returns a world whose clock can be moved past the end of
-// certificates. It looks at open streams every few milliseconds.
-func lapsing(t *testing.T, behind time.Duration) (*world, *past) {
+// newExpiryWorld returns a world whose clock can be advanced past the expiry of
+// certificates. It checks open streams every few milliseconds.
+func newExpiryWorld(t *testing.T, behind time.Duration) (*world, *slowClock) {
 	t.Helper()
-	p := newPast(behind)
-	return newWorld(t, setup{size: 1, opts: server.Options{Now: p.now, KeyInterval: 5 * time.Millisecond}}), p
+	p := newSlowClock(behind)
+	return newWorld(t, setup{webSize: 1, opts: server.Options{Now: p.now, KeyInterval: 5 * time.Millisecond}}), p
 }
 
-// The connection was made while the certificate was good.
+// The connection was made while the certificate was valid.
 func TestExpiredCertificateOnAnOpenConnection(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	t.Run("is refused at each call, of operators and of agents", func(t *testing.T) {
-		w, p := lapsing(t, 0)
+	t.Run("calls of operators and agents are refused", func(t *testing.T) {
+		w, p := newExpiryWorld(t, 0)
 		api := w.admin()
-		agent := w.agent(w.machine(nstance.DefaultTenant))
+		agent := w.registerAgent(w.awaitMachine(nstance.DefaultTenant))
 		agents := apiv1.NewAgentServiceClient(agent.dial(w.server.Addresses().Agent))
 		renew := func() error {
 			_, err := agents.RenewCertificate(t.Context(), &apiv1.RenewCertificateRequest{Csr: agent.csr(pki.NewKey())})
@@ -41,26 +41,26 @@ func TestExpiredCertificateOnAnOpenConnection(t *testing.T) {
 		}
 		require.NoError(t, list())
 		require.NoError(t, renew())
-		p.pass(25 * time.Hour)
+		p.advance(25 * time.Hour)
 		for _, err := range []error{list(), renew()} {
 			require.ErrorIs(t, err, nstance.Denied)
 			require.ErrorContains(t, err, "expired")
 		}
 	})
-	t.Run("begins no stream", func(t *testing.T) {
-		w, p := lapsing(t, 0)
+	t.Run("new streams are refused", func(t *testing.T) {
+		w, p := newExpiryWorld(t, 0)
 		api := w.admin()
-		_, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{}) // the connection is made
+		_, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{}) // opens the connection
 		require.NoError(t, err)
-		p.pass(25 * time.Hour)
+		p.advance(25 * time.Hour)
 		stream, err := api.WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Recv()
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 	})
-	t.Run("ends the streams of operators", func(t *testing.T) {
-		w, p := lapsing(t, 0)
-		api := w.client(nstance.RoleOperator, "blue").api()
+	t.Run("streams of operators end", func(t *testing.T) {
+		w, p := newExpiryWorld(t, 0)
+		api := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 		events, err := api.WatchInstanceEvents(t.Context(), &apiv1.WatchInstanceEventsRequest{})
 		require.NoError(t, err)
 		groups, err := api.WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{})
@@ -68,39 +68,39 @@ func TestExpiredCertificateOnAnOpenConnection(t *testing.T) {
 		ended := make(chan error, 2)
 		go func() { ended <- untilError(events.Recv) }()
 		go func() { ended <- untilError(groups.Recv) }()
-		p.pass(25 * time.Hour)
+		p.advance(25 * time.Hour)
 		for range 2 {
 			err := receive(t, ended)
 			require.ErrorIs(t, err, nstance.Denied)
 			require.ErrorContains(t, err, "expired")
 		}
 	})
-	t.Run("ends the session of an agent", func(t *testing.T) {
-		w, p := lapsing(t, 0)
-		k := w.ready(w.machine(nstance.DefaultTenant))
-		p.pass(25 * time.Hour)
+	t.Run("the session of an agent ends", func(t *testing.T) {
+		w, p := newExpiryWorld(t, 0)
+		k := w.connectReady(w.awaitMachine(nstance.DefaultTenant))
+		p.advance(25 * time.Hour)
 		select {
-		case <-k.over:
+		case <-k.ended:
 		case <-time.After(eventually):
 			require.FailNow(t, "the session goes on")
 		}
 	})
-	t.Run("of one that has been renewed nothing ends", func(t *testing.T) {
-		w, p := lapsing(t, 20*time.Hour)
-		h := w.client(nstance.RoleAdmin, nstance.DefaultTenant)
-		p.pass(20 * time.Hour)
-		h.renewed()
-		stream, err := h.api().WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{})
+	t.Run("streams of a renewed certificate stay", func(t *testing.T) {
+		w, p := newExpiryWorld(t, 20*time.Hour)
+		h := w.registerClient(nstance.RoleAdmin, nstance.DefaultTenant)
+		p.advance(20 * time.Hour)
+		h.renewCertificate()
+		stream, err := h.operatorAPI().WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{})
 		require.NoError(t, err)
-		p.pass(10 * time.Hour) // the first certificate has expired
-		_, err = h.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		p.advance(10 * time.Hour) // the first certificate has expired
+		_, err = h.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Recv()
 		require.NoError(t, err)
 	})
 }
 
-// untilError returns what ends a stream.
+// untilError returns the error that ends a stream.
 func untilError[M any](next func() (M, error)) error {
 	for {
 		if _, err := next(); err != nil {
@@ -109,12 +109,12 @@ func untilError[M any](next func() (M, error)) error {
 	}
 }
 
-func TestExpiredServerLosesItsStream(t *testing.T) {
-	p := newPast(0)
+func TestExpiredPeerLosesItsStream(t *testing.T) {
+	p := newSlowClock(0)
 	w := newWorld(t, setup{opts: server.Options{
 		Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}, Now: p.now, KeyInterval: 5 * time.Millisecond,
 	}})
-	other := w.holder()
+	other := w.newClient()
 	cert, err := w.keys.Identity.Server(zone, cluster, time.Hour, time.Now())
 	require.NoError(t, err)
 	other.cert = cert
@@ -128,7 +128,7 @@ func TestExpiredServerLosesItsStream(t *testing.T) {
 	conn := other.dial(w.server.Addresses().Peer)
 	first := watch(conn)
 	require.Eventually(t, func() bool { return server.Standbys(w.server) == 1 }, eventually, time.Millisecond)
-	p.pass(2 * time.Hour)
+	p.advance(2 * time.Hour)
 	for _, ended := range []<-chan error{first, watch(conn)} {
 		err := receive(t, ended)
 		require.ErrorIs(t, err, nstance.Denied)
@@ -136,13 +136,13 @@ func TestExpiredServerLosesItsStream(t *testing.T) {
 	}
 }
 
-// A client whose clock is behind cannot register otherwise.
+// Otherwise a client whose clock is behind could not register.
 func TestServerCertificateIsBackdated(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	h, id := w.holder(), w.machine(nstance.DefaultTenant)
+	w := newWorld(t, setup{webSize: 1})
+	h, id := w.newClient(), w.awaitMachine(nstance.DefaultTenant)
 	cfg := pki.ClientTLS(w.keys.Identity.Pool(), nil, zone, cluster)
 	cfg.Time = func() time.Time { return time.Now().Add(-55 * time.Minute) }
 	conn := h.dialWith(w.server.Addresses().Registration, cfg)
-	_, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(t.Context(), &apiv1.RegisterAgentRequest{Nonce: w.nonce(id), Csr: h.csr(h.key)})
+	_, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(t.Context(), &apiv1.RegisterAgentRequest{Nonce: w.userDataNonce(id), Csr: h.csr(h.key)})
 	require.NoError(t, err)
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// Hasten has a server look more often at what no event announces, and calls
-// filePassed after each pass over machines' files; nil: it does not.
+// Hasten shortens the intervals at which a server polls, and calls filePassed, if
+// not nil, after each pass over machines' files.
 func Hasten(o *Options, filePassed func()) {
 	o.intervals = intervals{filePass: 20 * time.Millisecond, collectorCheck: 20 * time.Millisecond, campaign: 50 * time.Millisecond, journal: 10 * time.Millisecond, filePassed: filePassed}
 }
 
-// Access is the table of who may call what.
+// Access is the table of the roles that may call each RPC.
 func Access() map[string][]nstance.Role { return access }
 
-// Admit is what stands before every call: it admits the holder of a verified
-// certificate (DER), or not.
+// Admit is the check before every call: it admits or refuses a verified
+// certificate (DER).
 func Admit(s *Server, der []byte, method string) error {
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -41,8 +41,8 @@ func Admit(s *Server, der []byte, method string) error {
 	return err
 }
 
-// ConnectChecked serves a session of an agent whose certificate was checked a
-// moment ago.
+// ConnectChecked serves a session of an agent whose certificate was already
+// checked.
 func ConnectChecked(s *Server, id nstance.Identity, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
 	ctx := context.WithValue(stream.Context(), callerKey{}, caller{id, s.term.Load()})
 	return agentService{}.Connect(checkedStream{stream, ctx})
@@ -82,19 +82,19 @@ func HasExecutor(s *Server, tenant nstance.TenantID) bool {
 // AdminWatches returns how many watches administrators hold open.
 func AdminWatches(s *Server) int { return s.operators.AdminWatches() }
 
-// Standbys returns how many other servers listen to this one.
+// Standbys returns the number of other servers with a peer stream to s.
 func Standbys(s *Server) int { return s.peers.Connected() }
 
-// Relief reports whether one of them has never failed to take the address.
+// Relief reports whether one of them never failed to take the address.
 func Relief(s *Server) bool { return s.peers.HasRelief() }
 
-// AttentionKinds are the kinds of what needs attention.
+// AttentionKinds are the kinds in the attention list.
 func AttentionKinds() []string { return attentionKinds() }
 
-// Problems are what needs attention, in words, also where s does not lead.
+// Problems is the attention list as texts, also while s does not lead.
 func Problems(s *Server) []string { return reconcile.Problems(s.attention()) }
 
-// NotLeading says why s cannot lead, as its attention list has it.
+// NotLeading is the entry of the attention list that tells why s cannot lead.
 func NotLeading(s *Server) (why []string) {
 	for _, a := range s.attention() {
 		if a.Kind == attentionNotLeading {

@@ -29,8 +29,8 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// served returns the configuration of newWorld with files in its template.
-func served(size int, shard, vars, certificates, files, more string) string {
+// configWithFiles returns the default configuration with files in its template.
+func configWithFiles(size int, shard, vars, certificates, files, more string) string {
 	return fmt.Sprintf(`{
 	"cluster": {"id": "c1"},
 	"shard": {
@@ -48,60 +48,52 @@ func served(size int, shard, vars, certificates, files, more string) string {
 
 const red = `"colour": "red"`
 
-// reload puts a configuration in force.
-func (w *world) reload(text string) {
-	w.Helper()
-	w.conf.set(text, nil)
-	_, err := w.server.Refresh(w.Context())
-	require.NoError(w, err)
+// An agentMachine is a machine of the simulated cloud with a real agent.
+type agentMachine struct {
+	w       *world
+	id      nstance.InstanceID
+	dir     string
+	options agent.Options
+	stop    func()
 }
 
-// A machine is a real agent on a machine of the simulated cloud.
-type machine struct {
-	w    *world
-	id   nstance.InstanceID
-	dir  string
-	o    agent.Options
-	stop func()
-}
+// noNotices is a detector without notices.
+type noNotices struct{}
 
-// calm is a cloud that announces nothing.
-type calm struct{}
-
-func (calm) Interruptible(context.Context) (bool, error) { return false, nil }
-func (calm) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+func (noNotices) Interruptible(context.Context) (bool, error) { return false, nil }
+func (noNotices) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(func(nstance.Notice, error) bool) { <-ctx.Done() }
 }
 
-// boot starts the agent of a machine.
-func (w *world) boot(id nstance.InstanceID) *machine {
+// startAgent starts the agent on a machine.
+func (w *world) startAgent(id nstance.InstanceID) *agentMachine {
 	w.Helper()
-	m := w.unpack(id)
+	m := w.applyUserData(id)
 	addrs := w.server.Addresses()
-	m.o = agent.Options{
+	m.options = agent.Options{
 		InstanceID: id, RegistrationAddrs: []string{addrs.Registration}, AgentAddrs: []string{addrs.Agent},
-		IdentityDir: filepath.Join(m.dir, "identity"), KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: calm{},
+		IdentityDir: filepath.Join(m.dir, "identity"), KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: noNotices{},
 	}
 	m.start()
 	return m
 }
 
-// unpack does on a machine what its user data says. However long the test gets no
-// processor, the machine is not replaced for its silence: the provider does not
-// say that it runs.
-func (w *world) unpack(id nstance.InstanceID) *machine {
+// applyUserData writes the identity files as the machine's user data would. The
+// provider's Get fails for the machine, so that it is not replaced as silent when
+// the test host is slow.
+func (w *world) applyUserData(id nstance.InstanceID) *agentMachine {
 	w.Helper()
 	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpGet, ID: id, Times: -1})
-	m := &machine{w: w, id: id, dir: w.TempDir()}
+	m := &agentMachine{w: w, id: id, dir: w.TempDir()}
 	identity := filepath.Join(m.dir, "identity")
 	require.NoError(w, os.Mkdir(identity, 0o700))
-	require.NoError(w, os.WriteFile(filepath.Join(identity, "nonce.jwt"), []byte(w.nonce(id)), 0o600))
+	require.NoError(w, os.WriteFile(filepath.Join(identity, "nonce.jwt"), []byte(w.userDataNonce(id)), 0o600))
 	require.NoError(w, os.WriteFile(filepath.Join(identity, "ca.crt"), w.keys.Identity.CertPEM(), 0o600))
 	return m
 }
 
-func (m *machine) start() {
-	a, err := agent.New(&m.o)
+func (m *agentMachine) start() {
+	a, err := agent.New(&m.options)
 	require.NoError(m.w, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -114,8 +106,8 @@ func (m *machine) start() {
 	m.w.Cleanup(func() { m.stop() })
 }
 
-// read returns a file of the machine, "" if there is none.
-func (m *machine) read(elem ...string) string {
+// readFile returns a file of the machine, or "" if it does not exist.
+func (m *agentMachine) readFile(elem ...string) string {
 	data, err := os.ReadFile(filepath.Join(append([]string{m.dir}, elem...)...))
 	if err != nil {
 		return ""
@@ -123,19 +115,19 @@ func (m *machine) read(elem ...string) string {
 	return string(data)
 }
 
-// has waits until a file has that content; "" for none.
-func (m *machine) has(path, content string) {
+// awaitFile waits until a file has the content; "" means that it does not exist.
+func (m *agentMachine) awaitFile(path, content string) {
 	m.w.Helper()
-	require.Eventually(m.w, func() bool { return m.read("recv", path) == content }, eventually, 2*time.Millisecond, path)
+	require.Eventually(m.w, func() bool { return m.readFile("recv", path) == content }, eventually, 2*time.Millisecond, path)
 }
 
-// settled waits until the machine has recorded what its group wants.
-func (m *machine) settled(api apiv1.OperatorServiceClient) *apiv1.Instance {
+// awaitFilesCurrent waits until the machine has its group's current files.
+func (m *agentMachine) awaitFilesCurrent(api apiv1.OperatorServiceClient) *apiv1.Instance {
 	m.w.Helper()
 	var i *apiv1.Instance
 	require.Eventually(m.w, func() bool {
 		i = m.w.instance(api, m.id)
-		return i.GetRuntimeHash() != "" && i.GetRuntimeHash() == strings.TrimSpace(m.read("identity", "config.hash")) &&
+		return i.GetRuntimeHash() != "" && i.GetRuntimeHash() == strings.TrimSpace(m.readFile("identity", "config.hash")) &&
 			!slices.Contains(i.GetConditions(), "runtime_drifted") && i.GetLastReport().GetConfigHash() == i.GetRuntimeHash()
 	}, eventually, 5*time.Millisecond)
 	return i
@@ -152,33 +144,32 @@ const sixKinds = `
 	"tls/web.crt": {"kind": "certificate", "certificate": "web"},
 	"tls/ca.crt": {"kind": "certificate", "certificate": "web", "part": "ca"}`
 
-// TestFiles follows files of every kind from the configuration to a machine and
-// off it again.
+// TestFiles writes files of every kind to a machine and removes them again.
 func TestFiles(t *testing.T) {
-	w := newWorld(t, setup{size: 1, shard: often})
+	w := newWorld(t, setup{webSize: 1, shard: often})
 	require.NoError(t, vault.New(w.store, nil).PutIfAbsent(t.Context(), "db", []byte(`{"password":"s3cret","user":"x"}`)))
 	_, err := w.store.PutIfAbsent(t.Context(), "files/nginx.conf", []byte("server {}\n"))
 	require.NoError(t, err)
-	m := w.boot(w.machine(nstance.DefaultTenant))
-	w.await(nstance.EventReady, m.id)
+	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
+	w.awaitEvent(nstance.EventReady, m.id)
 	api := w.admin()
-	m.settled(api)
+	m.awaitFilesCurrent(api)
 
-	w.reload(served(1, often, red, `"web": {"dns_names": ["web.example"], "usages": ["server"]}`, sixKinds,
+	w.applyConfig(configWithFiles(1, often, red, `"web": {"dns_names": ["web.example"], "usages": ["server"]}`, sixKinds,
 		`, "post_apply": ["/bin/sh", "-c", "cat app/app.env >> ../applied"]`))
-	m.has("motd", "shard s1 of c1\n")
-	m.has("app/app.env", "COLOUR=red\nQUOTED=\"it's \\$5\"\n")
-	m.has("app/app.json", fmt.Sprintf("{\n  \"id\": %q,\n  \"port\": 80\n}\n", m.id))
-	m.has("password", "s3cret")
-	m.has("nginx.conf", "server {}\n")
-	m.has("tls/ca.crt", string(w.keys.Workload.CertPEM()))
-	i := m.settled(api)
+	m.awaitFile("motd", "shard s1 of c1\n")
+	m.awaitFile("app/app.env", "COLOUR=red\nQUOTED=\"it's \\$5\"\n")
+	m.awaitFile("app/app.json", fmt.Sprintf("{\n  \"id\": %q,\n  \"port\": 80\n}\n", m.id))
+	m.awaitFile("password", "s3cret")
+	m.awaitFile("nginx.conf", "server {}\n")
+	m.awaitFile("tls/ca.crt", string(w.keys.Workload.CertPEM()))
+	i := m.awaitFilesCurrent(api)
 	require.Len(t, i.GetLastReport().GetFiles(), 7)
 	info, err := os.Stat(filepath.Join(m.dir, "recv", "app", "app.env"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 
-	t.Run("the certificate is for a key that the machine made", func(t *testing.T) {
+	t.Run("the certificate has the key that the machine created", func(t *testing.T) {
 		pair, err := pki.LoadPair(filepath.Join(m.dir, "recv", "tls", "web.crt"), filepath.Join(m.dir, "keys", "web.pem"))
 		require.NoError(t, err)
 		leaf := pair.Leaf
@@ -196,51 +187,51 @@ func TestFiles(t *testing.T) {
 			require.NoError(t, leaf.VerifyHostname(a.String()), "the provider's word on its addresses")
 		}
 		require.Len(t, leaf.IPAddresses, len(mach.Addresses))
-		log := w.objects("certlog/s1/")
+		log := w.objectKeys("certlog/s1/")
 		require.Len(t, log, 1)
 		require.Contains(t, log[0], pki.SerialOf(leaf), "what was issued is logged")
-		for _, key := range []string{m.read("keys", "web.pem"), string(pair.PrivateKey.(ed25519.PrivateKey).Seed())} {
-			require.NotContains(t, strings.Join(w.objects(""), ""), strings.TrimSpace(key))
+		for _, key := range []string{m.readFile("keys", "web.pem"), string(pair.PrivateKey.(ed25519.PrivateKey).Seed())} {
+			require.NotContains(t, strings.Join(w.objectKeys(""), ""), strings.TrimSpace(key))
 		}
 	})
-	t.Run("the command ran once, after all was in place", func(t *testing.T) {
-		require.Eventually(t, func() bool { return m.read("applied") != "" }, eventually, time.Millisecond)
-		require.Equal(t, m.read("recv", "app/app.env"), m.read("applied"))
+	t.Run("the command ran once, after all files were written", func(t *testing.T) {
+		require.Eventually(t, func() bool { return m.readFile("applied") != "" }, eventually, time.Millisecond)
+		require.Equal(t, m.readFile("recv", "app/app.env"), m.readFile("applied"))
 	})
 	t.Run("a restart of the agent sends and issues nothing", func(t *testing.T) {
-		w.await(nstance.EventFilesApplied, m.id)
-		cert, applied := m.read("recv", "tls/web.crt"), w.count(nstance.EventFilesApplied)
+		w.awaitEvent(nstance.EventFilesApplied, m.id)
+		cert, applied := m.readFile("recv", "tls/web.crt"), w.countEvents(nstance.EventFilesApplied)
 		m.stop()
 		m.start()
 		require.Eventually(t, func() bool { return w.instance(api, m.id).GetConnected() }, eventually, 5*time.Millisecond)
-		w.reload(served(1, often, red+`, "other": "1"`, `"web": {"dns_names": ["web.example"], "usages": ["server"]}`, sixKinds,
+		w.applyConfig(configWithFiles(1, often, red+`, "other": "1"`, `"web": {"dns_names": ["web.example"], "usages": ["server"]}`, sixKinds,
 			`, "post_apply": ["/bin/sh", "-c", "cat app/app.env >> ../applied"]`))
-		m.settled(api)
-		require.Equal(t, cert, m.read("recv", "tls/web.crt"))
-		require.Len(t, w.objects("certlog/s1/"), 1)
-		require.LessOrEqual(t, w.count(nstance.EventFilesApplied), applied+1)
-		require.Equal(t, m.read("recv", "app/app.env"), m.read("applied"), "no file has changed, so nothing runs")
+		m.awaitFilesCurrent(api)
+		require.Equal(t, cert, m.readFile("recv", "tls/web.crt"))
+		require.Len(t, w.objectKeys("certlog/s1/"), 1)
+		require.LessOrEqual(t, w.countEvents(nstance.EventFilesApplied), applied+1)
+		require.Equal(t, m.readFile("recv", "app/app.env"), m.readFile("applied"), "no file has changed, so nothing runs")
 	})
-	t.Run("a local change is put right", func(t *testing.T) {
-		require.NoError(t, os.WriteFile(filepath.Join(m.dir, "recv", "motd"), []byte("spoilt"), 0o640))
-		m.has("motd", "shard s1 of c1\n")
+	t.Run("a local change is reverted", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(filepath.Join(m.dir, "recv", "motd"), []byte("changed"), 0o640))
+		m.awaitFile("motd", "shard s1 of c1\n")
 	})
-	t.Run("what the configuration drops is removed", func(t *testing.T) {
-		w.reload(served(1, often, red, "", `"motd": {"kind": "string", "content": "last"}`, ""))
-		m.has("motd", "last")
-		require.Empty(t, m.read("recv", "password"), "at once")
+	t.Run("files removed from the configuration are deleted", func(t *testing.T) {
+		w.applyConfig(configWithFiles(1, often, red, "", `"motd": {"kind": "string", "content": "last"}`, ""))
+		m.awaitFile("motd", "last")
+		require.Empty(t, m.readFile("recv", "password"), "at once")
 		require.Eventually(t, func() bool {
 			left, err := filepath.Glob(filepath.Join(m.dir, "recv", "*"))
-			return err == nil && len(left) == 2 // motd and the agent's own
+			return err == nil && len(left) == 2 // motd and the agent's own file
 		}, eventually, time.Millisecond, "and so are the links")
-		w.reload(served(1, often, red, "", "", ""))
-		m.has("motd", "")
-		m.settled(api)
+		w.applyConfig(configWithFiles(1, often, red, "", "", ""))
+		m.awaitFile("motd", "")
+		m.awaitFilesCurrent(api)
 	})
 }
 
-// objects returns what storage holds below a prefix.
-func (w *world) objects(prefix string) (out []string) {
+// objectKeys lists storage below a prefix.
+func (w *world) objectKeys(prefix string) (out []string) {
 	for e, err := range w.store.List(w.Context(), prefix, "") {
 		require.NoError(w, err)
 		obj, err := w.store.Get(w.Context(), e.Key)
@@ -250,141 +241,141 @@ func (w *world) objects(prefix string) (out []string) {
 	return out
 }
 
-func TestMachineIsBornWithItsFiles(t *testing.T) {
-	w := newWorld(t, setup{size: 0, shard: often})
-	w.reload(served(1, often, red, "", `"motd": {"kind": "string", "content": "{{.Vars.colour}}"}`, ""))
-	m := w.boot(w.machine(nstance.DefaultTenant))
-	m.has("motd", "red")
-	m.settled(w.admin())
+func TestMachineStartsWithItsFiles(t *testing.T) {
+	w := newWorld(t, setup{webSize: 0, shard: often})
+	w.applyConfig(configWithFiles(1, often, red, "", `"motd": {"kind": "string", "content": "{{.Vars.colour}}"}`, ""))
+	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
+	m.awaitFile("motd", "red")
+	m.awaitFilesCurrent(w.admin())
 }
 
-// TestFileThatCannotBeMade has a secret that does not exist yet.
-func TestFileThatCannotBeMade(t *testing.T) {
+// TestFileWithMissingSecret renders a file with a secret that does not exist yet.
+func TestFileWithMissingSecret(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	shard := often + `"file_refresh": "1s",`
-	w := newWorld(t, setup{size: 1, shard: shard})
-	m := w.boot(w.machine(nstance.DefaultTenant))
+	w := newWorld(t, setup{webSize: 1, shard: shard})
+	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
 	api := w.admin()
-	before := m.settled(api).GetRuntimeHash()
-	w.reload(served(1, shard, red, "", `"motd": {"kind": "string", "content": "x"}, "password": {"kind": "secret", "secret": "db"},
+	before := m.awaitFilesCurrent(api).GetRuntimeHash()
+	w.applyConfig(configWithFiles(1, shard, red, "", `"motd": {"kind": "string", "content": "x"}, "password": {"kind": "secret", "secret": "db"},
 		"own": {"kind": "string", "content": "{{slice .Vars.colour 10}}"}`, ""))
-	m.has("motd", "x")
+	m.awaitFile("motd", "x")
 	require.Eventually(t, func() bool {
 		i := w.instance(api, m.id)
 		return slices.Contains(i.GetConditions(), "runtime_drifted") && slices.Contains(i.GetConditions(), "file_error") &&
 			strings.Contains(fmt.Sprint(i.GetLastReport().GetFiles()), "there is no secret db")
 	}, eventually, 5*time.Millisecond, "it is seen, with its remedy")
-	require.Equal(t, before, strings.TrimSpace(m.read("identity", "config.hash")), "and the hash stays")
+	require.Equal(t, before, strings.TrimSpace(m.readFile("identity", "config.hash")), "and the hash stays")
 	status, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(status.GetProblems(), "\n"), "password: there is no secret db")
 
 	require.NoError(t, vault.New(w.store, nil).PutIfAbsent(t.Context(), "db", []byte("s3cret")))
-	w.reload(served(1, shard, red, "", `"motd": {"kind": "string", "content": "x"}, "password": {"kind": "secret", "secret": "db"}`, ""))
-	m.has("password", "s3cret")
-	m.settled(api)
+	w.applyConfig(configWithFiles(1, shard, red, "", `"motd": {"kind": "string", "content": "x"}, "password": {"kind": "secret", "secret": "db"}`, ""))
+	m.awaitFile("password", "s3cret")
+	m.awaitFilesCurrent(api)
 
-	t.Run("a secret that changes is sent by and by", func(t *testing.T) {
+	t.Run("a changed secret is sent after a while", func(t *testing.T) {
 		obj, err := w.store.Get(t.Context(), storage.SecretKey("db"))
 		require.NoError(t, err)
 		_, err = w.store.PutIfMatch(t.Context(), storage.SecretKey("db"), []byte("newer"), obj.Version)
 		require.NoError(t, err)
-		m.has("password", "newer")
+		m.awaitFile("password", "newer")
 	})
 }
 
-// TestStorageThatDoesNotAnswer shows that an error takes no file away.
-func TestStorageThatDoesNotAnswer(t *testing.T) {
+// TestFilesDuringStorageOutage: a storage error removes no file.
+func TestFilesDuringStorageOutage(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	shard := often + `"file_refresh": "1s",`
 	store := storagetest.NewFaulty(storage.NewMemory())
-	w := newWorld(t, setup{size: 1, shard: shard, store: store})
+	w := newWorld(t, setup{webSize: 1, shard: shard, store: store})
 	_, err := store.PutIfAbsent(t.Context(), "files/a", []byte("1"))
 	require.NoError(t, err)
-	m := w.boot(w.machine(nstance.DefaultTenant))
-	w.reload(served(1, shard, red, "", `"a": {"kind": "storage", "object": "files/a"}`, ""))
-	m.has("a", "1")
+	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
+	w.applyConfig(configWithFiles(1, shard, red, "", `"a": {"kind": "storage", "object": "files/a"}`, ""))
+	m.awaitFile("a", "1")
 	api := w.admin()
-	m.settled(api)
+	m.awaitFilesCurrent(api)
 	store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: "files/", Times: -1, Err: nstance.Unavailable})
 	require.Eventually(t, func() bool {
 		status, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 		require.NoError(t, err)
 		return strings.Contains(strings.Join(status.GetProblems(), "\n"), "object files/a")
 	}, eventually, 10*time.Millisecond)
-	m.has("a", "1")
+	m.awaitFile("a", "1")
 	require.NotContains(t, w.instance(api, m.id).GetConditions(), "file_error")
 }
 
-func TestTransfer(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
+func TestFileTransfer(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
 	big := strings.Repeat("x", 300<<10)
 	text := func(colour string) string {
-		return served(1, "", `"colour": "`+colour+`"`, "", `"big": {"kind": "string", "content": "`+big+`"}, "a": {"kind": "string", "content": "{{.Vars.colour}}"},
+		return configWithFiles(1, "", `"colour": "`+colour+`"`, "", `"big": {"kind": "string", "content": "`+big+`"}, "a": {"kind": "string", "content": "{{.Vars.colour}}"},
 			"b": {"kind": "string", "content": "{{.Vars.colour}}"}`, `, "post_apply": ["x", "a b"]`)
 	}
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id).taker()
-	k.quiet()
-	w.reload(text("red"))
-	begin, lacked := k.takes()
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id).newFileAgent()
+	k.requireNoFileMessages()
+	w.applyConfig(text("red"))
+	begin, lacked := k.receiveSet()
 	require.Len(t, begin.GetFiles(), 3)
 	require.Equal(t, `["x","a b"]`, begin.GetPostApply())
-	require.Len(t, k.data, 2, "equal contents come once")
+	require.Len(t, k.receivedData, 2, "equal contents come once")
 	require.Len(t, lacked, 3)
-	w.await(nstance.EventFilesApplied, id)
-	k.quiet()
+	w.awaitEvent(nstance.EventFilesApplied, id)
+	k.requireNoFileMessages()
 
-	t.Run("only what changed comes", func(t *testing.T) {
-		k.data = map[string][]byte{}
-		w.reload(text("green"))
-		_, lacked := k.takes()
+	t.Run("only changed files are sent", func(t *testing.T) {
+		k.receivedData = map[string][]byte{}
+		w.applyConfig(text("green"))
+		_, lacked := k.receiveSet()
 		require.Equal(t, []string{files.Digest([]byte("green")), files.Digest([]byte("green"))}, lacked)
-		require.Len(t, k.data, 1)
-		k.quiet()
+		require.Len(t, k.receivedData, 1)
+		k.requireNoFileMessages()
 	})
-	t.Run("a newer set takes the place of one that is not committed", func(t *testing.T) {
-		w.reload(text("blue"))
-		old := k.awaits(isBegin).GetFilesBegin()
-		w.reload(text("white"))
-		begin := k.awaits(isBegin).GetFilesBegin()
+	t.Run("a newer set replaces an uncommitted one", func(t *testing.T) {
+		w.applyConfig(text("blue"))
+		old := k.nextFileMessage(isBegin).GetFilesBegin()
+		w.applyConfig(text("white"))
+		begin := k.nextFileMessage(isBegin).GetFilesBegin()
 		require.NotEqual(t, old.GetHash(), begin.GetHash())
-		k.wants(old.GetHash(), old.GetFiles()[0].GetDigest())
-		k.finishes(begin)
-		require.Contains(t, k.data, files.Digest([]byte("white")))
-		require.NotContains(t, k.data, files.Digest([]byte("blue")), "and what is wanted of it is not sent any more")
-		k.quiet()
+		k.sendFilesWanted(old.GetHash(), old.GetFiles()[0].GetDigest())
+		k.finishSet(begin)
+		require.Contains(t, k.receivedData, files.Digest([]byte("white")))
+		require.NotContains(t, k.receivedData, files.Digest([]byte("blue")), "its wanted files are not sent any more")
+		k.requireNoFileMessages()
 	})
-	t.Run("an interrupted one begins again", func(t *testing.T) {
-		w.reload(text("black"))
-		k.awaits(isBegin)
-		next := k.holder.connect().taker()
+	t.Run("an interrupted transfer starts again", func(t *testing.T) {
+		w.applyConfig(text("black"))
+		k.nextFileMessage(isBegin)
+		next := k.client.connect().newFileAgent()
 		next.hash, next.have = k.hash, k.have
-		next.tell()
-		_, lacked := next.takes()
+		next.reportFiles()
+		_, lacked := next.receiveSet()
 		require.Len(t, lacked, 2)
 		k = next
-		k.quiet()
+		k.requireNoFileMessages()
 	})
-	t.Run("what is not part of the set is not sent", func(t *testing.T) {
-		w.reload(text("grey"))
-		begin = k.awaits(isBegin).GetFilesBegin()
-		k.data = map[string][]byte{}
-		k.wants(begin.GetHash(), files.Digest([]byte("secret")), "", "x", files.Digest([]byte("grey")))
-		k.awaits(isCommit)
-		require.Len(t, k.data, 1)
+	t.Run("digests outside the set are not sent", func(t *testing.T) {
+		w.applyConfig(text("grey"))
+		begin = k.nextFileMessage(isBegin).GetFilesBegin()
+		k.receivedData = map[string][]byte{}
+		k.sendFilesWanted(begin.GetHash(), files.Digest([]byte("secret")), "", "x", files.Digest([]byte("grey")))
+		k.nextFileMessage(isCommit)
+		require.Len(t, k.receivedData, 1)
 	})
-	t.Run("the machine's refusal is journalled, and it is left alone for a while", func(t *testing.T) {
-		k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesApplied{FilesApplied: &apiv1.FilesApplied{Hash: begin.GetHash(), Error: "the disk is full"}}})
-		e := w.await(nstance.EventFilesFailed, id)
+	t.Run("the machine's error is journalled, and the next attempt is delayed", func(t *testing.T) {
+		k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesApplied{FilesApplied: &apiv1.FilesApplied{Hash: begin.GetHash(), Error: "the disk is full"}}})
+		e := w.awaitEvent(nstance.EventFilesFailed, id)
 		require.Equal(t, "the disk is full", e.Error)
 		k.have = nil
-		k.quiet()
+		k.requireNoFileMessages()
 	})
 }
 
 func TestFilesOfOneMachine(t *testing.T) {
-	w := newWorld(t, setup{size: 2})
+	w := newWorld(t, setup{webSize: 2})
 	var ids []nstance.InstanceID
 	require.Eventually(t, func() bool {
 		ids = nil
@@ -395,19 +386,19 @@ func TestFilesOfOneMachine(t *testing.T) {
 		}
 		return len(ids) == 2
 	}, eventually, time.Millisecond)
-	a, b := w.ready(ids[0]).taker(), w.ready(ids[1]).taker()
-	w.reload(served(2, "", red, "", `"id": {"kind": "string", "content": "{{.Instance.ID}} {{.Instance.Type}} {{.Instance.Hostname}} {{.Instance.IP4}}"},
+	a, b := w.connectReady(ids[0]).newFileAgent(), w.connectReady(ids[1]).newFileAgent()
+	w.applyConfig(configWithFiles(2, "", red, "", `"id": {"kind": "string", "content": "{{.Instance.ID}} {{.Instance.Type}} {{.Instance.Hostname}} {{.Instance.IP4}}"},
 		"all": {"kind": "json", "json": {"x": "{{json .}}"}}`, ""))
-	for i, k := range []*taker{a, b} {
-		k.takes()
+	for i, k := range []*fileAgent{a, b} {
+		k.receiveSet()
 		mach, err := w.cloud.Get(t.Context(), ids[i])
 		require.NoError(t, err)
-		ip := "10.1.2.3" // as it said at registration
+		ip := "10.1.2.3" // the address it registered with
 		if len(mach.Addresses) > 0 {
 			ip = mach.Addresses[0].String()
 		}
-		require.Contains(t, k.data, files.Digest(fmt.Appendf(nil, "%s small web-1 %s", ids[i], ip)))
-		for _, data := range k.data {
+		require.Contains(t, k.receivedData, files.Digest(fmt.Appendf(nil, "%s small web-1 %s", ids[i], ip)))
+		for _, data := range k.receivedData {
 			require.NotContains(t, string(data), string(ids[1-i]))
 		}
 	}
@@ -417,95 +408,95 @@ func TestFilesOfAnotherGroupAreNotPushed(t *testing.T) {
 	text := func(colour string) string {
 		group := `"web": {"template": "vm", "size": 1}`
 		other := `"db": {"template": "vm", "size": 1, "vars": {"colour": "brown"}}`
-		return replace(t, served(1, "", `"colour": "`+colour+`"`, "", `"motd": {"kind": "string", "content": "{{.Vars.colour}}"}`, ""), group, group+", "+other)
+		return replaceOnce(t, configWithFiles(1, "", `"colour": "`+colour+`"`, "", `"motd": {"kind": "string", "content": "{{.Vars.colour}}"}`, ""), group, group+", "+other)
 	}
-	w := newWorld(t, setup{text: text("red")})
-	takers := map[nstance.GroupID]*taker{}
-	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == 2 }, eventually, time.Millisecond)
+	w := newWorld(t, setup{config: text("red")})
+	takers := map[nstance.GroupID]*fileAgent{}
+	require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == 2 }, eventually, time.Millisecond)
 	for _, m := range w.cloud.Machines() {
-		k := w.ready(m.ID).taker()
-		k.takes()
+		k := w.connectReady(m.ID).newFileAgent()
+		k.receiveSet()
 		takers[m.Group] = k
 	}
 	web, db := takers["web"], takers["db"]
-	web.has("red")
-	db.has("brown")
-	web.quiet()
-	db.quiet()
+	web.requireContent("red")
+	db.requireContent("brown")
+	web.requireNoFileMessages()
+	db.requireNoFileMessages()
 
-	w.reload(text("blue"))
-	web.takes()
-	web.has("blue")
-	web.quiet()
-	db.quiet()
+	w.applyConfig(text("blue"))
+	web.receiveSet()
+	web.requireContent("blue")
+	web.requireNoFileMessages()
+	db.requireNoFileMessages()
 }
 
 func TestCertificatesOfMachines(t *testing.T) {
 	var ahead atomic.Int64
 	shard := `"health_interval": "24h",`
-	w := newWorld(t, setup{size: 1, shard: shard, opts: server.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id).taker()
-	text := served(1, shard, red, `"web": {"validity": "3h", "key": "tls"}`,
+	w := newWorld(t, setup{webSize: 1, shard: shard, opts: server.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id).newFileAgent()
+	text := configWithFiles(1, shard, red, `"web": {"validity": "3h", "key": "tls"}`,
 		`"c": {"kind": "certificate", "certificate": "web", "part": "cert"}, "chain": {"kind": "certificate", "certificate": "web"}`, "")
-	w.reload(text)
-	begin, _ := k.takes()
-	first := k.leaf(begin)
+	w.applyConfig(text)
+	begin, _ := k.receiveSet()
+	first := k.leafCertificate(begin)
 	require.True(t, k.key.Public().(ed25519.PublicKey).Equal(first.PublicKey))
 	require.Equal(t, "tls", begin.GetFiles()[0].GetKey(), "a file says which key it is for")
-	chain, err := pki.ParseCertificates(k.data[begin.GetFiles()[1].GetDigest()])
+	chain, err := pki.ParseCertificates(k.receivedData[begin.GetFiles()[1].GetDigest()])
 	require.NoError(t, err)
 	require.Equal(t, first.Raw, chain[0].Raw, "both files hold parts of one certificate")
 	require.Equal(t, w.keys.Workload.Certificate(), chain[1].Raw)
-	k.cert = first.Raw
-	k.quiet()
+	k.keyCertificate = first.Raw
+	k.requireNoFileMessages()
 
-	t.Run("not before two thirds of its life", func(t *testing.T) {
+	t.Run("not renewed before two thirds of its lifetime", func(t *testing.T) {
 		ahead.Store(int64(119 * time.Minute))
-		k.quiet()
+		k.requireNoFileMessages()
 	})
-	t.Run("and at two thirds it is issued again", func(t *testing.T) {
+	t.Run("renewed at two thirds", func(t *testing.T) {
 		ahead.Store(int64(121 * time.Minute))
-		k.tell()
-		begin, _ := k.takes()
-		second := k.leaf(begin)
+		k.reportFiles()
+		begin, _ := k.receiveSet()
+		second := k.leafCertificate(begin)
 		require.NotEqual(t, first.SerialNumber, second.SerialNumber)
 		require.Equal(t, first.PublicKey, second.PublicKey)
 		require.WithinDuration(t, time.Now().Add(121*time.Minute+3*time.Hour), second.NotAfter, time.Minute)
-		k.cert = second.Raw
-		k.quiet()
+		k.keyCertificate = second.Raw
+		k.requireNoFileMessages()
 	})
-	t.Run("what the machine holds is left while it is good, by a new leader too", func(t *testing.T) {
-		asked := k.asked
-		next := k.holder.connect().taker()
-		next.key, next.cert, next.hash, next.have = k.key, k.cert, k.hash, k.have
-		next.tell()
-		next.awaits(func(m *apiv1.ConnectResponse) bool { return m.GetFileKeysRequest() != nil })
-		next.quiet()
-		require.Equal(t, 1, next.asked)
+	t.Run("a valid certificate stays, under a new leader too", func(t *testing.T) {
+		asked := k.keyRequests
+		next := k.client.connect().newFileAgent()
+		next.key, next.keyCertificate, next.hash, next.have = k.key, k.keyCertificate, k.hash, k.have
+		next.reportFiles()
+		next.nextFileMessage(func(m *apiv1.ConnectResponse) bool { return m.GetFileKeysRequest() != nil })
+		next.requireNoFileMessages()
+		require.Equal(t, 1, next.keyRequests)
 		_ = asked
 		k = next
 	})
-	t.Run("a certificate of another authority is not", func(t *testing.T) {
-		next := k.holder.connect().taker()
+	t.Run("a certificate of another authority is replaced", func(t *testing.T) {
+		next := k.client.connect().newFileAgent()
 		next.hash, next.have, next.key = k.hash, k.have, k.key
-		next.cert = k.holder.cert.Certificate[0]
-		next.tell()
-		begin, _ := next.takes()
-		require.True(t, next.key.Public().(ed25519.PublicKey).Equal(next.leaf(begin).PublicKey))
-		k, k.cert = next, next.leaf(begin).Raw
-		k.quiet()
+		next.keyCertificate = k.client.cert.Certificate[0]
+		next.reportFiles()
+		begin, _ := next.receiveSet()
+		require.True(t, next.key.Public().(ed25519.PublicKey).Equal(next.leafCertificate(begin).PublicKey))
+		k, k.keyCertificate = next, next.leafCertificate(begin).Raw
+		k.requireNoFileMessages()
 	})
 	t.Run("a new key gets a new certificate", func(t *testing.T) {
-		next := k.holder.connect().taker()
-		next.hash, next.have, next.cert = k.hash, k.have, k.cert
-		next.tell()
-		begin, _ := next.takes()
-		require.True(t, next.key.Public().(ed25519.PublicKey).Equal(next.leaf(begin).PublicKey))
+		next := k.client.connect().newFileAgent()
+		next.hash, next.have, next.keyCertificate = k.hash, k.have, k.keyCertificate
+		next.reportFiles()
+		begin, _ := next.receiveSet()
+		require.True(t, next.key.Public().(ed25519.PublicKey).Equal(next.leafCertificate(begin).PublicKey))
 	})
-	t.Run("everything that was issued is in the log", func(t *testing.T) {
+	t.Run("every certificate is in the log", func(t *testing.T) {
 		serials := map[string]bool{}
-		for _, object := range w.objects("certlog/s1/") {
+		for _, object := range w.objectKeys("certlog/s1/") {
 			for line := range strings.Lines(object) {
 				var e struct{ Serial, Instance string }
 				require.NoError(t, json.Unmarshal([]byte(line), &e))
@@ -518,35 +509,36 @@ func TestCertificatesOfMachines(t *testing.T) {
 }
 
 func TestProofOfPossession(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	k := w.ready(w.machine(nstance.DefaultTenant)).taker()
-	w.reload(served(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
-	for !isKeys(k.hear()) {
+	w := newWorld(t, setup{webSize: 1})
+	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant)).newFileAgent()
+	w.applyConfig(configWithFiles(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
+	for !isKeys(k.nextMessage()) {
 		continue
 	}
 	csr, err := pki.NewCSR(k.key, "x")
 	require.NoError(t, err)
 	csr[len(csr)-1] ^= 1
-	k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FileKeys{FileKeys: &apiv1.FileKeys{Keys: []*apiv1.FileKey{{Name: "web", Csr: csr}}}}})
-	begin := k.awaits(isBegin).GetFilesBegin()
+	k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FileKeys{FileKeys: &apiv1.FileKeys{Keys: []*apiv1.FileKey{{Name: "web", Csr: csr}}}}})
+	begin := k.nextFileMessage(isBegin).GetFilesBegin()
 	require.Contains(t, begin.GetFiles()[0].GetError(), "csr")
-	require.Empty(t, w.objects("certlog/s1/"))
+	require.Empty(t, w.objectKeys("certlog/s1/"))
 }
 
-// TestCertificateIsLoggedBeforeItIsGiven has a log that cannot be written.
-func TestCertificateIsLoggedBeforeItIsGiven(t *testing.T) {
+// TestCertificateIsLoggedBeforeIssue: no certificate is issued while the log cannot
+// be written.
+func TestCertificateIsLoggedBeforeIssue(t *testing.T) {
 	store := storagetest.NewFaulty(storage.NewMemory())
-	w := newWorld(t, setup{size: 1, store: store})
-	k := w.ready(w.machine(nstance.DefaultTenant)).taker()
+	w := newWorld(t, setup{webSize: 1, store: store})
+	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant)).newFileAgent()
 	store.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: "certlog/", Times: -1, Err: nstance.Unavailable})
-	w.reload(served(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
-	begin := k.awaits(isBegin).GetFilesBegin()
+	w.applyConfig(configWithFiles(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
+	begin := k.nextFileMessage(isBegin).GetFilesBegin()
 	require.NotEmpty(t, begin.GetFiles()[0].GetError())
 	require.Empty(t, begin.GetFiles()[0].GetDigest())
 }
 
-func TestTooLargeFiles(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
+func TestOversizedFiles(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
 	var list []string
 	for i := range 10 {
 		key := fmt.Sprintf("files/f%d", i)
@@ -557,9 +549,9 @@ func TestTooLargeFiles(t *testing.T) {
 	_, err := w.store.PutIfAbsent(t.Context(), "files/huge", make([]byte, 1<<20+1))
 	require.NoError(t, err)
 	list = append(list, `"huge": {"kind": "storage", "object": "files/huge"}`)
-	k := w.ready(w.machine(nstance.DefaultTenant)).taker()
-	w.reload(served(1, "", red, "", strings.Join(list, ","), ""))
-	begin, lacked := k.takes()
+	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant)).newFileAgent()
+	w.applyConfig(configWithFiles(1, "", red, "", strings.Join(list, ","), ""))
+	begin, lacked := k.receiveSet()
 	require.Len(t, lacked, 8)
 	said := map[string]string{}
 	for _, f := range begin.GetFiles() {

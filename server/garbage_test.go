@@ -17,18 +17,18 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// retained is a configuration that keeps what is of no use any more for so long.
-func retained(size int, retention string) string {
-	return tuned(size, fmt.Sprintf(`"gc": {"retention": %q},`, retention))
+// configWithRetention is a configuration that keeps unused objects for the time.
+func configWithRetention(size int, retention string) string {
+	return configWithSettings(size, fmt.Sprintf(`"gc": {"retention": %q},`, retention))
 }
 
-// gone waits until nothing stands under a key.
-func (w *world) gone(key string) {
+// awaitGone waits until key is deleted.
+func (w *world) awaitGone(key string) {
 	w.Helper()
-	require.Eventually(w, func() bool { return !w.stands(key) }, eventually, 10*time.Millisecond, key)
+	require.Eventually(w, func() bool { return !w.objectExists(key) }, eventually, 10*time.Millisecond, key)
 }
 
-func (w *world) stands(key string) bool {
+func (w *world) objectExists(key string) bool {
 	w.Helper()
 	_, err := w.store.Get(w.Context(), key)
 	if err != nil {
@@ -37,9 +37,9 @@ func (w *world) stands(key string) bool {
 	return err == nil
 }
 
-// expired stores an operator's registration, and the mark of its nonce, which
-// ended so long ago.
-func (w *world) expired(name string, ago time.Duration) (nonce, record string) {
+// storeExpiredOperator stores an operator's registration and its used nonce, both
+// expired for the time.
+func (w *world) storeExpiredOperator(name string, ago time.Duration) (nonce, record string) {
 	w.Helper()
 	end := time.Now().UTC().Add(-ago)
 	op := registration.OperatorRegistration{
@@ -58,24 +58,24 @@ func (w *world) expired(name string, ago time.Duration) (nonce, record string) {
 
 func TestLeaderCollectsGarbage(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	w := newWorld(t, setup{text: retained(1, "2d")})
-	w.ready(w.machine(nstance.DefaultTenant))
-	id := w.machine(nstance.DefaultTenant)
-	digest := w.record(nstance.DefaultTenant, "web", id).Definition
+	w := newWorld(t, setup{config: configWithRetention(1, "2d")})
+	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
+	id := w.awaitMachine(nstance.DefaultTenant)
+	digest := w.instanceRecord(nstance.DefaultTenant, "web", id).Definition
 	unnamed, err := storage.NewRecords(w.store, zone, nil).PutDefinition(t.Context(), nstance.Definition{Kind: "old"})
 	require.NoError(t, err)
-	nonce, record := w.expired("operator-old", 36*time.Hour)
-	fresh, standing := w.expired("operator-new", 12*time.Hour)
-	api := w.admin() // whose own registration is among them
+	nonce, record := w.storeExpiredOperator("operator-old", 36*time.Hour)
+	fresh, standing := w.storeExpiredOperator("operator-new", 12*time.Hour)
+	api := w.admin() // it also has a registration
 
-	w.adopt(retained(1, "1s"))
-	w.gone(nonce)
-	w.gone(record)
-	require.True(t, w.stands(fresh) && w.stands(standing))
-	require.True(t, w.stands(storage.DefinitionKey(zone, digest)))
-	require.True(t, w.stands(storage.DefinitionKey(zone, unnamed)), "something may be about to name it for an hour")
-	require.Zero(t, w.shown("garbage"))
-	require.Contains(t, w.scrape(), `nstance_storage_removed_total{prefix="operator"} 1`)
+	w.applyConfig(configWithRetention(1, "1s"))
+	w.awaitGone(nonce)
+	w.awaitGone(record)
+	require.True(t, w.objectExists(fresh) && w.objectExists(standing))
+	require.True(t, w.objectExists(storage.DefinitionKey(zone, digest)))
+	require.True(t, w.objectExists(storage.DefinitionKey(zone, unnamed)), "something may be about to name it for an hour")
+	require.Zero(t, w.attentionOfKind("garbage"))
+	require.Contains(t, w.scrapeMetrics(), `nstance_storage_removed_total{prefix="operator"} 1`)
 
 	_, err = w.store.PutIfAbsent(t.Context(), storage.NonceKey("damaged"), []byte("{"))
 	require.NoError(t, err)
@@ -83,23 +83,23 @@ func TestLeaderCollectsGarbage(t *testing.T) {
 		shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 		return err == nil && strings.Contains(strings.Join(shard.GetProblems(), "\n"), "garbage under nonce/ is not collected: nonce/damaged cannot be read")
 	}, eventually, 10*time.Millisecond)
-	require.Equal(t, 1, w.shown("garbage").Count)
-	w.group(api, "web")
+	require.Equal(t, 1, w.attentionOfKind("garbage").Count)
+	w.getGroup(api, "web")
 }
 
 func TestWrongClockExpiresNothing(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	p := newPast(0)
+	p := newSlowClock(0)
 	store := storagetest.NewFaulty(storage.NewMemory())
 	looks := make(chan struct{}, 100)
-	w := newWorld(t, setup{text: retained(1, "1s"), store: dated{store, time.Now}, opts: server.Options{Now: p.now}})
-	w.ready(w.machine(nstance.DefaultTenant))
-	p.pass(48 * time.Hour)
-	w.await(nstance.EventClockWrong, "")
-	nonce, record := w.expired("operator-old", time.Hour) // too long ago, if that clock were right
+	w := newWorld(t, setup{config: configWithRetention(1, "1s"), store: datedStore{store, time.Now}, opts: server.Options{Now: p.now}})
+	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
+	p.advance(48 * time.Hour)
+	w.awaitEvent(nstance.EventClockWrong, "")
+	nonce, record := w.storeExpiredOperator("operator-old", time.Hour) // older than the retention, if that clock were right
 	store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: storage.FetchedPrefix(zone), Pass: true, Times: -1, Do: func() { looks <- struct{}{} }})
-	for range 3 { // each pass begins with one: the second has ended then
+	for range 3 { // each pass starts with one list: the second pass has ended
 		receive(t, looks)
 	}
-	require.True(t, w.stands(nonce) && w.stands(record))
+	require.True(t, w.objectExists(nonce) && w.objectExists(record))
 }

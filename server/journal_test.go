@@ -17,8 +17,8 @@ import (
 	"github.com/nstance-go/nstance/storage/cache"
 )
 
-// journalled waits until the journal's file holds an event, which takes a moment.
-func (w *world) journalled(api apiv1.OperatorServiceClient, typ nstance.EventType, id nstance.InstanceID) {
+// awaitJournalled waits until an event is in the journal's file.
+func (w *world) awaitJournalled(api apiv1.OperatorServiceClient, typ nstance.EventType, id nstance.InstanceID) {
 	w.Helper()
 	require.Eventually(w, func() bool {
 		resp, err := api.ListEvents(w.Context(), &apiv1.ListEventsRequest{Types: []string{string(typ)}, Instance: string(id)})
@@ -26,9 +26,10 @@ func (w *world) journalled(api apiv1.OperatorServiceClient, typ nstance.EventTyp
 	}, eventually, 5*time.Millisecond)
 }
 
-// TestEventsShowTheLatestChange: without waiting for the journal's writer.
+// TestEventsShowTheLatestChange lists an event at once after its change, although
+// the journal is written in batches.
 func TestEventsShowTheLatestChange(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
+	w := newWorld(t, setup{webSize: 1})
 	api := w.admin()
 	for range 5 {
 		_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web", Tenant: "default", Reason: "audit"})
@@ -46,12 +47,12 @@ func TestEventsShowTheLatestChange(t *testing.T) {
 }
 
 func TestListEvents(t *testing.T) {
-	w := newWorld(t, setup{size: 3})
-	id, other := w.machine(nstance.DefaultTenant), w.machine("blue")
-	w.ready(id)
-	api, blue := w.admin(), w.client(nstance.RoleOperator, "blue").api()
-	w.journalled(api, nstance.EventReady, id)
-	w.journalled(api, nstance.EventCreated, other)
+	w := newWorld(t, setup{webSize: 3})
+	id, other := w.awaitMachine(nstance.DefaultTenant), w.awaitMachine("blue")
+	w.connectReady(id)
+	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
+	w.awaitJournalled(api, nstance.EventReady, id)
+	w.awaitJournalled(api, nstance.EventCreated, other)
 	list := func(api apiv1.OperatorServiceClient, req *apiv1.ListEventsRequest) []*apiv1.Event {
 		t.Helper()
 		resp, err := api.ListEvents(t.Context(), req)
@@ -73,14 +74,14 @@ func TestListEvents(t *testing.T) {
 			require.Contains(t, []string{"created", "ready"}, e.GetType())
 		}
 	})
-	t.Run("of a time", func(t *testing.T) {
+	t.Run("of a period", func(t *testing.T) {
 		now := time.Now()
 		require.Empty(t, list(api, &apiv1.ListEventsRequest{Since: timestamppb.New(now.Add(time.Hour))}))
 		require.Empty(t, list(api, &apiv1.ListEventsRequest{Until: timestamppb.New(now.Add(-time.Hour))}))
 		all := list(api, &apiv1.ListEventsRequest{Since: timestamppb.New(now.Add(-time.Hour)), Until: timestamppb.New(now.Add(time.Hour))})
 		require.NotEmpty(t, all)
 	})
-	t.Run("page by page, both ways", func(t *testing.T) {
+	t.Run("pages in both directions", func(t *testing.T) {
 		whole := list(api, &apiv1.ListEventsRequest{Tenant: "default"})
 		for _, newest := range []bool{false, true} {
 			var seqs []uint64
@@ -127,14 +128,14 @@ func TestListEvents(t *testing.T) {
 }
 
 func TestListInterruptions(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
-	api, blue := w.admin(), w.client(nstance.RoleOperator, "blue").api()
-	k.acked(k.notice(reclaim("e1", time.Minute)))
-	next := w.await(nstance.EventReplacementRequested, "").Instance
-	w.journalled(api, nstance.EventDrainStarted, id)
-	w.journalled(api, nstance.EventReplacementRequested, next)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
+	k.awaitAck(k.sendNotice(reclaimNotice("e1", time.Minute)))
+	next := w.awaitEvent(nstance.EventReplacementRequested, "").Instance
+	w.awaitJournalled(api, nstance.EventDrainStarted, id)
+	w.awaitJournalled(api, nstance.EventReplacementRequested, next)
 	list := func(api apiv1.OperatorServiceClient, req *apiv1.ListInterruptionsRequest) []*apiv1.Interruption {
 		t.Helper()
 		resp, err := api.ListInterruptions(t.Context(), req)
@@ -154,8 +155,8 @@ func TestListInterruptions(t *testing.T) {
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
 }
 
-// TestInterruptionsAmongManyEvents: however much happened since, a notice and what
-// became of it are found, page by page.
+// TestInterruptionsAmongManyEvents finds a notice and its outcome, page by page,
+// among many later events.
 func TestInterruptionsAmongManyEvents(t *testing.T) {
 	ids := make([]nstance.InstanceID, 4)
 	for i := range ids {
@@ -173,22 +174,22 @@ func TestInterruptionsAmongManyEvents(t *testing.T) {
 		events = append(events, e)
 	}
 	noticed := func(id string) func(*nstance.Event) {
-		n := reclaim(id, time.Minute)
+		n := reclaimNotice(id, time.Minute)
 		return func(e *nstance.Event) { e.Notice = &n }
 	}
 	say(nstance.EventNoticeReceived, lost, noticed("e1"))
 	say(nstance.EventReplacementRequested, fresh, func(e *nstance.Event) { e.Replaces = lost })
-	for range 10_500 { // all of them of the kinds that stories are made of
+	for range 10_500 { // all of kinds that interruptions consist of
 		say(nstance.EventReady, other, nil)
 	}
-	for range 1_100 { // every new leader hears of it again
+	for range 1_100 { // every new leader receives it again
 		say(nstance.EventNoticeReceived, lost, noticed("e1"))
 	}
 	say(nstance.EventNoticeReceived, late, noticed("e2"))
 	say(nstance.EventReady, fresh, nil)
 	say(nstance.EventDeleted, lost, nil)
 
-	w := newWorld(t, setup{opts: server.Options{Cache: journalOf(t, events)}})
+	w := newWorld(t, setup{opts: server.Options{Cache: writeJournal(t, events)}})
 	api := w.admin()
 	list := func(req *apiv1.ListInterruptionsRequest) (ids []string, all []*apiv1.Interruption) {
 		t.Helper()
@@ -215,8 +216,8 @@ func TestInterruptionsAmongManyEvents(t *testing.T) {
 	require.Empty(t, got)
 }
 
-// journalOf returns the path of a journal with these events.
-func journalOf(t *testing.T, events []nstance.Event) string {
+// writeJournal returns the path of a journal with these events.
+func writeJournal(t *testing.T, events []nstance.Event) string {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	c, err := cache.Open(path, &cache.Options{Interval: 5 * time.Millisecond})
 	require.NoError(t, err)
@@ -224,7 +225,7 @@ func journalOf(t *testing.T, events []nstance.Event) string {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	n := 0
-	for part := range slices.Chunk(events, 500) { // as much as is soon written, however slow the machine: that has a limit
+	for part := range slices.Chunk(events, 500) { // batches that a slow machine writes in time
 		for _, e := range part {
 			c.Append(e)
 		}

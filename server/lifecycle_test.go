@@ -20,35 +20,35 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// TestShutdown: the configuration permits 30 s, longer than the test waits.
+// TestShutdown: the shutdown timeout is 30 s, longer than the test waits.
 func TestShutdown(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
 	watcher := w.watch(w.admin(), &apiv1.WatchInstanceEventsRequest{})
 	watcher.snapshot()
-	k.stays.Store(true)
+	k.ignoreGoAway.Store(true)
 
 	stopped := make(chan error, 1)
-	go func() { stopped <- w.stop() }()
-	require.NotNil(t, k.hear().GetGoAway(), "agents are sent away before their connection ends")
-	require.NoError(t, receive(t, stopped), "an agent that stays all the same, and a watcher, keep nothing waiting")
-	require.Error(t, k.ends())
+	go func() { stopped <- w.stopServer() }()
+	require.NotNil(t, k.nextMessage().GetGoAway(), "agents receive GoAway before their connection ends")
+	require.NoError(t, receive(t, stopped), "an agent that ignores GoAway and a watcher do not delay the shutdown")
+	require.Error(t, k.awaitEnd())
 
-	t.Run("the lease was given back", func(t *testing.T) { require.True(t, released(t, w.store)) })
-	t.Run("the next server takes over where this one was", func(t *testing.T) {
-		second := newWorld(t, setup{size: 1, store: w.store, over: w.cloud})
+	t.Run("the lease was released", func(t *testing.T) { require.True(t, leaseReleased(t, w.store)) })
+	t.Run("the next server continues", func(t *testing.T) {
+		second := newWorld(t, setup{webSize: 1, store: w.store, provider: w.cloud})
 		require.EqualValues(t, 2, second.status().Epoch)
-		k.holder.w = second
-		again := k.holder.connect()
-		again.acked(again.report())
+		k.client.w = second
+		again := k.client.connect()
+		again.awaitAck(again.sendReport())
 		require.Equal(t, string(nstance.Ready), second.instance(second.admin(), id).GetState())
-		require.Zero(t, second.count(nstance.EventCreateRequested))
+		require.Zero(t, second.countEvents(nstance.EventCreateRequested))
 	})
 }
 
-func released(t *testing.T, store storage.Store) bool {
+func leaseReleased(t *testing.T, store storage.Store) bool {
 	lease := storage.NewDoc[struct {
 		storage.Header
 		Released bool `json:"released"`
@@ -58,13 +58,13 @@ func released(t *testing.T, store storage.Store) bool {
 	return o.Released
 }
 
-// A stubborn provider does not stop when it is told to.
-type stubborn struct {
+// An uncancellableProvider ignores the context of a create.
+type uncancellableProvider struct {
 	nstance.Provider
 	entered, leave chan struct{}
 }
 
-func (s *stubborn) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+func (s *uncancellableProvider) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	s.entered <- struct{}{}
 	<-s.leave
 	return s.Provider.Create(ctx, spec)
@@ -74,32 +74,32 @@ func TestLeaseIsReleasedBeforeShutdownWaits(t *testing.T) {
 	store := storage.NewMemory()
 	cloud := simcloud.New(nil)
 	t.Cleanup(cloud.Close)
-	p := &stubborn{Provider: cloud, entered: make(chan struct{}, 10), leave: make(chan struct{})}
-	w := newWorld(t, setup{size: 1, store: store, over: p})
+	p := &uncancellableProvider{Provider: cloud, entered: make(chan struct{}, 10), leave: make(chan struct{})}
+	w := newWorld(t, setup{webSize: 1, store: store, provider: p})
 	receive(t, p.entered)
-	k := w.client(nstance.RoleAdmin, nstance.DefaultTenant)
+	k := w.registerClient(nstance.RoleAdmin, nstance.DefaultTenant)
 
 	stopped := make(chan error, 1)
-	go func() { stopped <- w.stop() }()
-	require.Eventually(t, func() bool { return released(t, store) }, eventually, time.Millisecond)
+	go func() { stopped <- w.stopServer() }()
+	require.Eventually(t, func() bool { return leaseReleased(t, store) }, eventually, time.Millisecond)
 	require.Empty(t, stopped, "the call is still under way")
-	_, err := k.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	_, err := k.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable, "no request is served any more")
 	close(p.leave)
 	require.NoError(t, receive(t, stopped))
 }
 
 func TestCallsEndWithTheTerm(t *testing.T) {
-	store := newDam()
-	w := newWorld(t, setup{size: 1, store: store})
+	store := newWriteGate()
+	w := newWorld(t, setup{webSize: 1, store: store})
 	t.Cleanup(store.release)
-	id := w.machine(nstance.DefaultTenant)
-	w.ready(id)
+	id := w.awaitMachine(nstance.DefaultTenant)
+	w.connectReady(id)
 	api := w.admin()
 	held := make(chan struct{}, 10)
 	store.Inject(storagetest.Fault{
 		Op: storagetest.PutIfMatch, Prefix: storage.InstancePrefix(zone), Times: -1, Pass: true,
-		Do: func() { held <- struct{}{}; <-store.open },
+		Do: func() { held <- struct{}{}; <-store.opened },
 	})
 	failed := make(chan error, 1)
 	go func() {
@@ -108,20 +108,20 @@ func TestCallsEndWithTheTerm(t *testing.T) {
 	}()
 	receive(t, held)
 	stopped := make(chan error, 1)
-	go func() { stopped <- w.stop() }()
+	go func() { stopped <- w.stopServer() }()
 	require.ErrorIs(t, receive(t, failed), nstance.Unavailable)
 	store.release()
 	require.NoError(t, receive(t, stopped))
 }
 
-// TestReading: while the shard is being read, an agent is refused with Unavailable and
-// not as unknown.
-func TestReading(t *testing.T) {
+// TestAgentsDuringShardRead: while a new leader reads the shard, agents are refused
+// with Unavailable, not as unknown.
+func TestAgentsDuringShardRead(t *testing.T) {
 	inner := storage.NewMemory()
-	first := newWorld(t, setup{size: 1, store: inner})
-	id := first.machine(nstance.DefaultTenant)
-	k := first.ready(id)
-	require.NoError(t, first.stop())
+	first := newWorld(t, setup{webSize: 1, store: inner})
+	id := first.awaitMachine(nstance.DefaultTenant)
+	k := first.connectReady(id)
+	require.NoError(t, first.stopServer())
 
 	store := storagetest.NewFaulty(inner)
 	reading, read := make(chan struct{}, 10), make(chan struct{})
@@ -129,20 +129,20 @@ func TestReading(t *testing.T) {
 		Op: storagetest.List, Prefix: storage.InstancePrefix(zone), Times: -1, Pass: true,
 		Do: func() { reading <- struct{}{}; <-read },
 	})
-	w := newWorld(t, setup{size: 1, store: store, over: first.cloud, quiet: true})
+	w := newWorld(t, setup{webSize: 1, store: store, provider: first.cloud, noWait: true})
 	receive(t, reading)
-	k.holder.w = w
-	require.ErrorIs(t, k.holder.open(t.Context()).ends(), nstance.Unavailable)
-	_, err := k.holder.register(first.nonce(id))
+	k.client.w = w
+	require.ErrorIs(t, k.client.open(t.Context()).awaitEnd(), nstance.Unavailable)
+	_, err := k.client.register(first.userDataNonce(id))
 	require.ErrorIs(t, err, nstance.Unavailable)
-	require.Equal(t, 503, w.get("/readyz").StatusCode)
-	require.Equal(t, 200, w.get("/healthz").StatusCode)
+	require.Equal(t, 503, w.getPage("/readyz").StatusCode)
+	require.Equal(t, 200, w.getPage("/healthz").StatusCode)
 	close(read)
-	w.leads()
-	k.holder.connect()
+	w.awaitLeading()
+	k.client.connect()
 }
 
-func TestStartsThatFail(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	start := func(t *testing.T, store storage.Store, text string) error {
 		t.Helper()
 		var conf source
@@ -155,25 +155,25 @@ func TestStartsThatFail(t *testing.T) {
 		}
 		return s.Run(t.Context())
 	}
-	good := ordinary(1)
+	good := defaultConfig(1)
 
 	t.Run("a port in use", func(t *testing.T) {
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer taken.Close()
-		err = start(t, storage.NewMemory(), replace(t, good, `"agent": "127.0.0.1:0"`, `"agent": "`+taken.Addr().String()+`"`))
+		err = start(t, storage.NewMemory(), replaceOnce(t, good, `"agent": "127.0.0.1:0"`, `"agent": "`+taken.Addr().String()+`"`))
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, "shard.bind.agent")
 		require.ErrorContains(t, err, taken.Addr().String())
 		require.ErrorContains(t, err, "choose another port")
 	})
-	t.Run("an address of another machine", func(t *testing.T) {
-		err := start(t, storage.NewMemory(), replace(t, good, `"http": "127.0.0.1:0"`, `"http": "192.0.2.1:0"`))
+	t.Run("an address that the machine does not have", func(t *testing.T) {
+		err := start(t, storage.NewMemory(), replaceOnce(t, good, `"http": "127.0.0.1:0"`, `"http": "192.0.2.1:0"`))
 		require.ErrorContains(t, err, "shard.bind.http")
 		require.ErrorContains(t, err, "use an address of this machine")
 	})
 	t.Run("a bad configuration", func(t *testing.T) {
-		err := start(t, storage.NewMemory(), replace(t, good, `"cluster"`, `"clutser"`))
+		err := start(t, storage.NewMemory(), replaceOnce(t, good, `"cluster"`, `"clutser"`))
 		require.ErrorIs(t, err, nstance.Invalid)
 		require.ErrorContains(t, err, "cluster")
 	})
@@ -184,7 +184,7 @@ func TestStartsThatFail(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Denied)
 		require.ErrorContains(t, err, "probe the storage")
 	})
-	t.Run("a directory that vanishes under the store", func(t *testing.T) {
+	t.Run("a store whose directory is removed", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "store")
 		store, err := storage.OpenDir(dir, nil)
 		require.NoError(t, err)
@@ -192,18 +192,18 @@ func TestStartsThatFail(t *testing.T) {
 		require.NoError(t, os.WriteFile(dir, nil, 0o600))
 		require.ErrorContains(t, start(t, store, good), "store")
 	})
-	t.Run("keys that are sealed with a key it lacks", func(t *testing.T) {
+	t.Run("keys sealed with a key that the server lacks", func(t *testing.T) {
 		store := storage.NewMemory()
 		_, err := store.PutIfAbsent(t.Context(), storage.SecretKey("identity-ca.key"), []byte("damaged"))
 		require.NoError(t, err)
 		err = start(t, store, good)
 		require.ErrorContains(t, err, "identity-ca.key")
 		_, err = store.Get(t.Context(), storage.CACertKey("identity-ca"))
-		require.ErrorIs(t, err, nstance.NotFound, "and makes no others")
+		require.ErrorIs(t, err, nstance.NotFound, "no further certificates")
 	})
 }
 
-// TestCorruptRecord: what cannot be read exists all the same.
+// TestCorruptRecord: an unreadable record still counts as existing.
 func TestCorruptRecord(t *testing.T) {
 	store := storage.NewMemory()
 	id, err := nstance.NewInstanceID("web", time.Now())
@@ -212,17 +212,17 @@ func TestCorruptRecord(t *testing.T) {
 	_, err = store.PutIfAbsent(t.Context(), key, []byte(`{"format": "1`))
 	require.NoError(t, err)
 
-	w := newWorld(t, setup{size: 1, store: store})
-	w.machine("blue") // planning goes on elsewhere
-	w.await(nstance.EventRecordUnreadable, id)
+	w := newWorld(t, setup{webSize: 1, store: store})
+	w.awaitMachine("blue") // other groups are still planned
+	w.awaitEvent(nstance.EventRecordUnreadable, id)
 	api := w.admin()
 	shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 	require.NoError(t, err)
 	require.Len(t, shard.GetProblems(), 1)
 	require.Contains(t, shard.GetProblems()[0], key)
-	require.Equal(t, 1, w.shown(reconcile.AttentionRecord).Count)
-	require.Empty(t, w.shown(reconcile.AttentionRecord).Why, "the page has no login")
-	theirs, err := w.client(nstance.RoleOperator, "blue").api().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+	require.Equal(t, 1, w.attentionOfKind(reconcile.AttentionRecord).Count)
+	require.Empty(t, w.attentionOfKind(reconcile.AttentionRecord).Why, "the page has no login")
+	theirs, err := w.registerClient(nstance.RoleOperator, "blue").operatorAPI().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 	require.NoError(t, err)
 	require.Empty(t, theirs.GetProblems())
 

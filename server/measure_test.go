@@ -22,10 +22,10 @@ import (
 	"github.com/nstance-go/nstance/server"
 )
 
-// scrape returns the lines of /metrics that begin with nstance_.
-func (w *world) scrape() []string {
+// scrapeMetrics returns the lines of /metrics that start with nstance_.
+func (w *world) scrapeMetrics() []string {
 	w.Helper()
-	resp := w.get("/metrics")
+	resp := w.getPage("/metrics")
 	require.Equal(w, 200, resp.StatusCode)
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(w, err)
@@ -39,17 +39,17 @@ func (w *world) scrape() []string {
 }
 
 func TestMetrics(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
 	api := w.admin()
-	k.acked(k.notice(reclaim("e1", time.Minute)))
-	next := w.await(nstance.EventReplacementRequested, "").Instance
-	w.await(nstance.EventCreated, next)
-	w.ready(next)
+	k.awaitAck(k.sendNotice(reclaimNotice("e1", time.Minute)))
+	next := w.awaitEvent(nstance.EventReplacementRequested, "").Instance
+	w.awaitEvent(nstance.EventCreated, next)
+	w.connectReady(next)
 	_, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: "x"})
 	require.Error(t, err)
-	lines := w.scrape()
+	lines := w.scrapeMetrics()
 	for _, want := range []string{
 		`nstance_leading 1`, `nstance_lease_epoch 1`, `nstance_agents_connected 2`, `nstance_orphans 0`,
 		`nstance_group_members{group="web",state="wanted",tenant="default"} 1`,
@@ -67,7 +67,7 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{`nstance_provider_call_seconds_count{code="ok",op="create"} `, `nstance_storage_call_seconds_count{code="ok",op="put_if_absent"} `} {
 		require.True(t, slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }), want)
 	}
-	t.Run("every metric is documented, and nothing else", func(t *testing.T) {
+	t.Run("every metric is documented, and no other", func(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
 		require.NoError(t, err)
 		documented := map[string]bool{}
@@ -83,15 +83,14 @@ func TestMetrics(t *testing.T) {
 			exported[name] = true
 			require.True(t, documented[name], "docs/metrics.md lacks %s", name)
 		}
-		// A drain that has ended, and a group that is held, this test does not have,
-		// nor always an object that was removed.
+		// This test has no ended drain, no held group, and not always a removed object.
 		for _, name := range []string{"nstance_drains_total", "nstance_group_held", "nstance_storage_removed_total"} {
 			require.True(t, documented[name])
 			exported[name] = true
 		}
 		require.Len(t, exported, len(documented), "something is documented that does not exist")
 	})
-	t.Run("alerts and the dashboard ask for what exists", func(t *testing.T) {
+	t.Run("alerts and the dashboard use existing metrics", func(t *testing.T) {
 		docs, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
 		require.NoError(t, err)
 		for _, file := range []string{"prometheus-alerts.yaml", "grafana-dashboard.json"} {
@@ -109,8 +108,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// values are what the labels of metrics may be, where that is a closed set.
-func values() map[string][]string {
+// metricLabelValues has the possible values of labels with a closed set of values.
+func metricLabelValues() map[string][]string {
 	codes := []string{"ok"}
 	for _, c := range []nstance.Code{
 		nstance.Invalid, nstance.NotFound, nstance.Conflict, nstance.Capacity, nstance.Quota, nstance.Throttled, nstance.Denied,
@@ -131,8 +130,8 @@ func values() map[string][]string {
 	}
 }
 
-// expressions returns the PromQL in a file of deploy.
-func expressions(t *testing.T, file string) (out []string) {
+// promExpressions returns the PromQL in a file of deploy.
+func promExpressions(t *testing.T, file string) (out []string) {
 	text, err := os.ReadFile(filepath.Join("..", "deploy", file))
 	require.NoError(t, err)
 	for _, m := range regexp.MustCompile(`(?m)^\s*expr: (.+)$|"expr": ("(?:[^"\\]|\\.)*")`).FindAllStringSubmatch(string(text), -1) {
@@ -146,9 +145,9 @@ func expressions(t *testing.T, file string) (out []string) {
 	return out
 }
 
-// TestAlertsAskForValuesThatExist reads the expressions as far as that goes
-// without a parser: brackets, labels of each metric, and their values.
-func TestAlertsAskForValuesThatExist(t *testing.T) {
+// TestAlertLabelValuesExist checks the expressions without a parser: brackets, the
+// labels of each metric, and their values.
+func TestAlertLabelValuesExist(t *testing.T) {
 	docs, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
 	require.NoError(t, err)
 	labels := map[string]string{}
@@ -157,10 +156,10 @@ func TestAlertsAskForValuesThatExist(t *testing.T) {
 	}
 	selector := regexp.MustCompile(`(nstance_[a-z_]+)\{([^}]*)\}`)
 	matcher := regexp.MustCompile(`^([a-z_]+)(=|!=|=~|!~)"([^"]*)"$`)
-	closed := values()
+	closed := metricLabelValues()
 	for _, file := range []string{"prometheus-alerts.yaml", "grafana-dashboard.json"} {
-		for _, expr := range expressions(t, file) {
-			require.True(t, balanced(expr), "%s: %s", file, expr)
+		for _, expr := range promExpressions(t, file) {
+			require.True(t, bracketsBalanced(expr), "%s: %s", file, expr)
 			for _, s := range selector.FindAllStringSubmatch(expr, -1) {
 				name := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(s[1], "")
 				for _, one := range strings.Split(s[2], ",") {
@@ -179,9 +178,9 @@ func TestAlertsAskForValuesThatExist(t *testing.T) {
 	}
 }
 
-// TestDashboardShowsWhatMatters checks the metrics in the dashboard.
-func TestDashboardShowsWhatMatters(t *testing.T) {
-	shown := strings.Join(expressions(t, "grafana-dashboard.json"), "\n")
+// TestDashboardMetrics checks the metrics in the dashboard.
+func TestDashboardMetrics(t *testing.T) {
+	shown := strings.Join(promExpressions(t, "grafana-dashboard.json"), "\n")
 	for what, expr := range map[string]string{
 		"queue age": `nstance_queue_age_seconds`, "time to replacement": `nstance_replacement_ready_seconds_bucket`,
 		"notices by source":      `by \([a-z, ]*source[a-z, ]*\) \([a-z]+\(nstance_notices_total`,
@@ -193,9 +192,9 @@ func TestDashboardShowsWhatMatters(t *testing.T) {
 	}
 }
 
-// balanced reports whether every bracket outside of strings is closed by its own
-// kind, in order, and every string ends.
-func balanced(expr string) bool {
+// bracketsBalanced reports whether brackets outside of strings are balanced and all
+// strings end.
+func bracketsBalanced(expr string) bool {
 	var open []rune
 	quoted := false
 	for _, r := range expr {
@@ -215,11 +214,11 @@ func balanced(expr string) bool {
 	return !quoted && len(open) == 0
 }
 
-// TestMetricsOfDrainsAndHolds has a drain end in each way, and a group that is held.
+// TestMetricsOfDrainsAndHolds has drains with every outcome and a held group.
 func TestMetricsOfDrainsAndHolds(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	w := newWorld(t, setup{size: 2, shard: `"default_drain_timeout": "1s",`})
-	operator := w.client(nstance.RoleOperator, "default").api()
+	w := newWorld(t, setup{webSize: 2, shard: `"default_drain_timeout": "1s",`})
+	operator := w.registerClient(nstance.RoleOperator, "default").operatorAPI()
 	var ids []nstance.InstanceID
 	require.Eventually(t, func() bool {
 		ids = nil
@@ -231,8 +230,8 @@ func TestMetricsOfDrainsAndHolds(t *testing.T) {
 		return len(ids) == 2
 	}, eventually, time.Millisecond)
 	for _, id := range ids {
-		w.await(nstance.EventCreated, id)
-		w.ready(id)
+		w.awaitEvent(nstance.EventCreated, id)
+		w.connectReady(id)
 	}
 	_, err := operator.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", Reason: "busy"})
 	require.NoError(t, err)
@@ -240,14 +239,14 @@ func TestMetricsOfDrainsAndHolds(t *testing.T) {
 	_, err = operator.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(ids[0])})
 	require.NoError(t, err)
 	_, err = operator.AcknowledgeDrained(t.Context(), &apiv1.AcknowledgeDrainedRequest{
-		Id: string(ids[0]), Generation: w.await(nstance.EventDrainStarted, ids[0]).Drain.Generation, Outcome: string(nstance.OutcomeDrained),
+		Id: string(ids[0]), Generation: w.awaitEvent(nstance.EventDrainStarted, ids[0]).Drain.Generation, Outcome: string(nstance.OutcomeDrained),
 	})
 	require.NoError(t, err)
 	_, err = operator.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(ids[1])})
 	require.NoError(t, err)
-	w.await(nstance.EventDrainAcknowledged, ids[0])
-	w.await(nstance.EventDrainCutShort, ids[1])
-	lines := w.scrape()
+	w.awaitEvent(nstance.EventDrainAcknowledged, ids[0])
+	w.awaitEvent(nstance.EventDrainCutShort, ids[1])
+	lines := w.scrapeMetrics()
 	for _, want := range []string{
 		`nstance_drains_total{outcome="drained"} 1`, `nstance_drains_total{outcome="cut_short"} 1`,
 		`nstance_group_held{group="web",kind="paused",tenant="default"} 1`,
@@ -257,14 +256,14 @@ func TestMetricsOfDrainsAndHolds(t *testing.T) {
 }
 
 func TestMetricsOfAStandby(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	require.NoError(t, w.stop())
-	w.conf.set(replace(t, ordinary(1), `"cluster": {"id": "c1"}`, `"cluster": {"id": "c2"}`), nil)
+	w := newWorld(t, setup{webSize: 1})
+	require.NoError(t, w.stopServer())
+	w.conf.set(replaceOnce(t, defaultConfig(1), `"cluster": {"id": "c1"}`, `"cluster": {"id": "c2"}`), nil)
 	var err error
 	w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &server.Options{Kinds: kinds, Journal: w.journal})
 	require.NoError(t, err)
 	w.run()
-	lines := w.scrape()
+	lines := w.scrapeMetrics()
 	require.Contains(t, lines, "nstance_leading 0")
 	for _, line := range lines {
 		require.NotContains(t, line, "nstance_group_members")
@@ -274,8 +273,8 @@ func TestMetricsOfAStandby(t *testing.T) {
 func TestTraces(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
-	w := newWorld(t, setup{size: 1, opts: server.Options{Traces: tp}})
-	w.machine(nstance.DefaultTenant)
+	w := newWorld(t, setup{webSize: 1, opts: server.Options{Traces: tp}})
+	w.awaitMachine(nstance.DefaultTenant)
 	size := int32(2)
 	_, err := w.admin().UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Tenant: "default", Size: &size})
 	require.NoError(t, err)

@@ -17,37 +17,37 @@ import (
 	"github.com/nstance-go/nstance/server"
 )
 
-func newID(t *testing.T) string {
+func newRequestID(t *testing.T) string {
 	id, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(t, err)
 	return string(id)
 }
 
 func TestCreateInstance(t *testing.T) {
-	w := newWorld(t, setup{size: 0, shard: pools})
+	w := newWorld(t, setup{webSize: 0, shard: pools})
 	api := w.admin()
-	id := newID(t)
+	id := newRequestID(t)
 	req := &apiv1.CreateInstanceRequest{Id: id, Group: "web", InstanceType: "large", Vars: map[string]string{"colour": "blue"}, Args: `{"boot_delay": "1ms"}`}
 	resp, err := api.CreateInstance(t.Context(), req)
 	require.NoError(t, err)
 	require.True(t, resp.GetInstance().GetOnDemand())
-	w.await(nstance.EventCreated, nstance.InstanceID(id))
+	w.awaitEvent(nstance.EventCreated, nstance.InstanceID(id))
 	spec, ok := w.cloud.Spec(nstance.InstanceID(id))
 	require.True(t, ok)
 	require.Equal(t, "large", spec.InstanceType)
 	require.JSONEq(t, `{"boot_delay": "1ms"}`, string(spec.Args))
-	w.ready(nstance.InstanceID(id))
-	require.EqualValues(t, 1, w.group(api, "web").GetOnDemand())
-	require.Zero(t, w.group(api, "web").GetReady())
+	w.connectReady(nstance.InstanceID(id))
+	require.EqualValues(t, 1, w.getGroup(api, "web").GetOnDemand())
+	require.Zero(t, w.getGroup(api, "web").GetReady())
 
-	t.Run("again", func(t *testing.T) {
+	t.Run("repeated", func(t *testing.T) {
 		again, err := api.CreateInstance(t.Context(), req)
 		require.NoError(t, err)
 		require.Equal(t, string(nstance.Ready), again.GetInstance().GetState())
-		require.Equal(t, 1, w.machines("default"))
+		require.Equal(t, 1, w.countMachines("default"))
 	})
-	t.Run("many times at once", func(t *testing.T) {
-		fresh := newID(t)
+	t.Run("repeated concurrently", func(t *testing.T) {
+		fresh := newRequestID(t)
 		var g errgroup.Group
 		for range 8 {
 			g.Go(func() error {
@@ -55,9 +55,9 @@ func TestCreateInstance(t *testing.T) {
 				return err
 			})
 		}
-		require.NoError(t, g.Wait(), "each is told of the same one")
-		w.await(nstance.EventCreated, nstance.InstanceID(fresh))
-		require.Equal(t, 2, w.machines("default"))
+		require.NoError(t, g.Wait(), "each receives the same drain")
+		w.awaitEvent(nstance.EventCreated, nstance.InstanceID(fresh))
+		require.Equal(t, 2, w.countMachines("default"))
 		_, err := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: fresh, NoDrain: true})
 		require.NoError(t, err)
 	})
@@ -80,75 +80,75 @@ func TestCreateInstance(t *testing.T) {
 			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: "web", Group: "web"}},
 			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: string(old), Group: "web"}},
 			{nstance.Invalid, "id", &apiv1.CreateInstanceRequest{Id: string(kind), Group: "web"}},
-			{nstance.Invalid, "args", &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Args: "x"}},
-			{nstance.Invalid, "args.a", &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Args: `{"a": "{{"}`}},
-			{nstance.Invalid, "vars", &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Vars: map[string]string{"": "x"}}},
+			{nstance.Invalid, "args", &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", Args: "x"}},
+			{nstance.Invalid, "args.a", &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", Args: `{"a": "{{"}`}},
+			{nstance.Invalid, "vars", &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", Vars: map[string]string{"": "x"}}},
 		} {
 			_, err := api.CreateInstance(t.Context(), c.req)
-			refuses(t, err, c.code, c.field)
+			requireFieldError(t, err, c.code, c.field)
 		}
-		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "nobody"})
+		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "missing"})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
 	})
-	t.Run("a dry run makes nothing", func(t *testing.T) {
-		next := newID(t)
+	t.Run("a dry run creates nothing", func(t *testing.T) {
+		next := newRequestID(t)
 		dry, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: next, Group: "web", DryRun: true})
 		require.NoError(t, err)
 		require.Equal(t, next, dry.GetInstance().GetId())
 		_, err = api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: next})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
 	})
-	t.Run("a refused one is failed, and then its story says so", func(t *testing.T) {
+	t.Run("a refused create is shown as failed", func(t *testing.T) {
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Invalid})
-		bad := newID(t)
+		bad := newRequestID(t)
 		_, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: bad, Group: "web"})
 		require.NoError(t, err)
-		e := w.await(nstance.EventCreateFailed, nstance.InstanceID(bad))
+		e := w.awaitEvent(nstance.EventCreateFailed, nstance.InstanceID(bad))
 		require.Equal(t, nstance.Invalid, e.Code)
-		w.await(nstance.EventDeleted, nstance.InstanceID(bad))
+		w.awaitEvent(nstance.EventDeleted, nstance.InstanceID(bad))
 		require.Eventually(t, func() bool {
 			got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: bad})
 			return err == nil && got.GetInstance().GetState() == string(nstance.Failed)
 		}, eventually, time.Millisecond)
 	})
-	t.Run("it survives its group", func(t *testing.T) {
+	t.Run("it survives the removal of its group", func(t *testing.T) {
 		_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(0)})
 		require.NoError(t, err)
-		own := newID(t)
+		own := newRequestID(t)
 		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: own, Group: "batch"})
 		require.NoError(t, err)
 		_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return !w.listed(api, "batch") }, eventually, time.Millisecond)
-		w.await(nstance.EventCreated, nstance.InstanceID(own))
+		require.Eventually(t, func() bool { return !w.groupListed(api, "batch") }, eventually, time.Millisecond)
+		w.awaitEvent(nstance.EventCreated, nstance.InstanceID(own))
 		_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: own, Group: "batch"})
 		require.NoError(t, err, "what was accepted stands")
-		require.Contains(t, w.groupsFile(), "default/batch", "its definition is kept for it")
+		require.Contains(t, w.storedGroups(), "default/batch", "its definition is kept for it")
 		_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: own, NoDrain: true})
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return w.groupsFile()["default/batch"] == nil }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return w.storedGroups()["default/batch"] == nil }, eventually, time.Millisecond)
 	})
 }
 
-// TestLoadBalancersOfInstancesOnDemand: they join those of their group, or their
-// own, and are deleted after they have left them.
+// TestLoadBalancersOfInstancesOnDemand: an instance joins its group's load balancers
+// or its own, and is deleted after it has left them.
 func TestLoadBalancersOfInstancesOnDemand(t *testing.T) {
 	w := newWorld(t, setup{
-		cloud: simcloud.Options{Balancers: []string{"lb-1", "lb-2"}},
-		text:  provisioned(0, `"userdata": {"content": "{{.Nonce}}"}, "load_balancers": ["front"], `, `"load_balancers": {"front": {"id": "lb-1"}, "side": {"id": "lb-2"}}, `),
+		cloud:  simcloud.Options{Balancers: []string{"lb-1", "lb-2"}},
+		config: configWithTemplate(0, `"userdata": {"content": "{{.Nonce}}"}, "load_balancers": ["front"], `, `"load_balancers": {"front": {"id": "lb-1"}, "side": {"id": "lb-2"}}, `),
 	})
 	api := w.admin()
-	talks := map[nstance.InstanceID]*talk{}
+	talks := map[nstance.InstanceID]*agentSession{}
 	order := func(balancers ...string) nstance.InstanceID {
 		t.Helper()
-		req := &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", LoadBalancers: balancers}
-		for range 2 { // a repeat is the same request
+		req := &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", LoadBalancers: balancers}
+		for range 2 { // the second is a repeated request
 			_, err := api.CreateInstance(t.Context(), req)
 			require.NoError(t, err)
 		}
 		id := nstance.InstanceID(req.GetId())
-		w.await(nstance.EventCreated, id)
-		talks[id] = w.ready(id)
+		w.awaitEvent(nstance.EventCreated, id)
+		talks[id] = w.connectReady(id)
 		return id
 	}
 	balanced := func(lb string, ids ...nstance.InstanceID) {
@@ -169,16 +169,16 @@ func TestLoadBalancersOfInstancesOnDemand(t *testing.T) {
 	balanced("lb-1", ordinary)
 	balanced("lb-2", own)
 
-	require.NoError(t, w.stop())
+	require.NoError(t, w.stopServer())
 	for _, lb := range []string{"lb-1", "lb-2"} {
 		w.cloud.SetBalancer(lb, false)
 		w.cloud.SetBalancer(lb, true) // empty
 	}
-	w.successor(server.Options{})
+	w.startSuccessor(server.Options{})
 	api = w.admin()
 	for _, k := range talks {
-		next := k.holder.connect()
-		next.acked(next.report())
+		next := k.client.connect()
+		next.awaitAck(next.sendReport())
 	}
 	balanced("lb-1", ordinary)
 	balanced("lb-2", own)
@@ -193,15 +193,15 @@ func TestLoadBalancersOfInstancesOnDemand(t *testing.T) {
 	_, there := w.cloud.Spec(own)
 	require.True(t, there, "it may still be sent traffic")
 	release()
-	w.await(nstance.EventDeleted, own)
+	w.awaitEvent(nstance.EventDeleted, own)
 	balanced("lb-2")
 	balanced("lb-1", ordinary)
 	require.Empty(t, w.cloud.DeletedWhileMember())
 
-	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", LoadBalancers: []string{"fornt"}})
-	refuses(t, err, nstance.Invalid, "load_balancers")
-	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
-	w.adopt(replace(t, w.conf.text, `"groups": {`, `"tenants": {"default": {"load_balancers": ["front"]}}, "groups": {`))
-	_, err = operator.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", LoadBalancers: []string{"side"}})
-	refuses(t, err, nstance.Denied, "load_balancers")
+	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", LoadBalancers: []string{"fornt"}})
+	requireFieldError(t, err, nstance.Invalid, "load_balancers")
+	operator := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
+	w.applyConfig(replaceOnce(t, w.conf.text, `"groups": {`, `"tenants": {"default": {"load_balancers": ["front"]}}, "groups": {`))
+	_, err = operator.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", LoadBalancers: []string{"side"}})
+	requireFieldError(t, err, nstance.Denied, "load_balancers")
 }

@@ -12,12 +12,12 @@ import (
 )
 
 func TestRefreshDryRunAtTheServer(t *testing.T) {
-	w := newWorld(t, setup{size: 4})
+	w := newWorld(t, setup{webSize: 4})
 	api := w.admin()
-	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == 5 }, eventually, time.Millisecond)
-	the := func(size int) string { return limited(t, "2", size) }
+	require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == 5 }, eventually, time.Millisecond)
+	the := func(size int) string { return configWithChangeLimit(t, "2", size) }
 	w.conf.set(the(4), nil)
-	require.NoError(t, w.refresh(api))
+	require.NoError(t, w.refreshConfig(api))
 	before := w.configStatus(api)
 	refresh := func(text string) (*apiv1.RefreshConfigResponse, error) {
 		w.conf.set(text, nil)
@@ -26,7 +26,7 @@ func TestRefreshDryRunAtTheServer(t *testing.T) {
 		require.Equal(t, before.GetDigest(), now.GetDigest(), "nothing else is in force")
 		require.Nil(t, now.GetRejectedAt(), "and nothing is reported")
 		require.Empty(t, now.GetHeldDigest())
-		require.EqualValues(t, 4, w.group(api, "web").GetSize())
+		require.EqualValues(t, 4, w.getGroup(api, "web").GetSize())
 		return resp, wire.ErrorOf(err)
 	}
 	_, err := refresh(`{"cluster": `)

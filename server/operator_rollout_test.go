@@ -17,12 +17,12 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// held returns the hold of a kind, as soon as there is one.
-func (w *world) held(api apiv1.OperatorServiceClient, group, kind string) *apiv1.Hold {
+// awaitHold waits for a hold of the kind and returns it.
+func (w *world) awaitHold(api apiv1.OperatorServiceClient, group, kind string) *apiv1.Hold {
 	w.Helper()
 	var found *apiv1.Hold
 	require.Eventually(w, func() bool {
-		for _, h := range w.group(api, group).GetHolds() {
+		for _, h := range w.getGroup(api, group).GetHolds() {
 			if h.GetKind() == kind {
 				found = h
 			}
@@ -32,13 +32,13 @@ func (w *world) held(api apiv1.OperatorServiceClient, group, kind string) *apiv1
 	return found
 }
 
-func TestOrders(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	w.ready(w.machine(nstance.DefaultTenant))
-	w.await(nstance.EventGroupReady, "")
+func TestRolloutCommands(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
+	w.awaitEvent(nstance.EventGroupReady, "")
 	api := w.admin()
 
-	t.Run("pretended", func(t *testing.T) {
+	t.Run("dry run", func(t *testing.T) {
 		for name, call := range map[string]func() (*apiv1.Group, error){
 			"pause": func() (*apiv1.Group, error) {
 				resp, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", DryRun: true})
@@ -59,16 +59,16 @@ func TestOrders(t *testing.T) {
 			require.False(t, g.GetPaused())
 		}
 		_, err := api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web", DryRun: true})
-		require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict, "it says what would not work")
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict, "it names what would fail")
 		require.ErrorContains(t, err, "configure the definition that you want")
 		_, err = api.Freeze(t.Context(), &apiv1.FreezeRequest{DryRun: true})
 		require.NoError(t, err)
 		_, err = api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web", DryRun: true})
 		require.NoError(t, err)
-		require.False(t, w.group(api, "web").GetFrozen())
+		require.False(t, w.getGroup(api, "web").GetFrozen())
 	})
-	t.Run("what makes no sense is refused", func(t *testing.T) {
-		for code, group := range map[nstance.Code]string{nstance.NotFound: "nobody", nstance.Invalid: "We B"} {
+	t.Run("invalid requests are refused", func(t *testing.T) {
+		for code, group := range map[nstance.Code]string{nstance.NotFound: "missing", nstance.Invalid: "We B"} {
 			_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: group})
 			require.ErrorIs(t, wire.ErrorOf(err), code)
 			_, err = api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: group, Undo: true})
@@ -80,7 +80,7 @@ func TestOrders(t *testing.T) {
 		require.ErrorContains(t, err, "name the group")
 	})
 	t.Run("another tenant's group does not exist", func(t *testing.T) {
-		blue := w.client(nstance.RoleOperator, "blue").api()
+		blue := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 		_, err := blue.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
 		_, err = blue.ResumeGroup(t.Context(), &apiv1.ResumeGroupRequest{Group: "web", Tenant: "default"})
@@ -88,32 +88,32 @@ func TestOrders(t *testing.T) {
 		_, err = blue.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web", Tenant: "default"})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
 		resp, err := blue.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "db"})
-		require.NoError(t, err, "its own does")
+		require.NoError(t, err, "its own group does")
 		require.True(t, resp.GetGroup().GetPaused())
 	})
-	t.Run("a pause is seen, and survives the server", func(t *testing.T) {
+	t.Run("a pause is shown and survives a restart", func(t *testing.T) {
 		resp, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", Reason: "busy"})
 		require.NoError(t, err)
 		require.True(t, resp.GetGroup().GetPaused())
-		hold := w.held(api, "web", plan.HoldPaused)
+		hold := w.awaitHold(api, "web", plan.HoldPaused)
 		require.Contains(t, hold.GetReason(), "busy")
 		require.NotNil(t, hold.GetSince())
 		require.Contains(t, w.status().Groups[1].Holds[0], "busy")
 
-		w.successor(server.Options{})
+		w.startSuccessor(server.Options{})
 		api := w.admin()
-		require.True(t, w.group(api, "web").GetPaused())
-		require.Equal(t, hold.GetSince().AsTime(), w.held(api, "web", plan.HoldPaused).GetSince().AsTime())
+		require.True(t, w.getGroup(api, "web").GetPaused())
+		require.Equal(t, hold.GetSince().AsTime(), w.awaitHold(api, "web", plan.HoldPaused).GetSince().AsTime())
 		resumed, err := api.ResumeGroup(t.Context(), &apiv1.ResumeGroupRequest{Group: "web"})
 		require.NoError(t, err)
 		require.False(t, resumed.GetGroup().GetPaused())
-		require.True(t, w.group(api, "db").GetPaused(), "each for itself")
+		require.True(t, w.getGroup(api, "db").GetPaused(), "each for itself")
 	})
 }
 
 func TestGroupMessage(t *testing.T) {
-	w := newWorld(t, setup{size: 0})
-	g := w.group(w.admin(), "db")
+	w := newWorld(t, setup{webSize: 0})
+	g := w.getGroup(w.admin(), "db")
 	require.Equal(t, "1", g.GetRollout().GetMaxSurge())
 	require.EqualValues(t, 2, g.GetRollout().GetHaltAfter())
 	require.Equal(t, 5*time.Minute, g.GetDrainTimeout().AsDuration())
@@ -121,10 +121,8 @@ func TestGroupMessage(t *testing.T) {
 	require.NotEmpty(t, g.GetInfraHash())
 }
 
-// TestBadImage: a bad image stops after halt_after with the group still
-// serving, and an operator's command then holds under every leader.
-// remembers returns what is durable of a group's state.
-func (w *world) remembers(group string) (state struct {
+// storedGroupState returns a group's stored state.
+func (w *world) storedGroupState(group string) (state struct {
 	HaltedHash string `json:"halted_hash"`
 }) {
 	w.Helper()
@@ -143,47 +141,49 @@ func (w *world) remembers(group string) (state struct {
 	return state
 }
 
-func TestBadImage(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
-	w.await(nstance.EventGroupReady, "")
+// TestBadImageHaltsRollout: a bad image halts the rollout after halt_after members
+// while the group still serves. A command of an operator holds under every leader.
+func TestBadImageHaltsRollout(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	w.awaitEvent(nstance.EventGroupReady, "")
 	api := w.admin()
-	bad := replace(t, ordinary(1), `"content": "{{.Nonce}}"`, `"content": "broken {{.Nonce}}"`)
-	bad = replace(t, bad, `"kind": "web",`, `"kind": "web", "registration_timeout": "100ms",`)
+	bad := replaceOnce(t, defaultConfig(1), `"content": "{{.Nonce}}"`, `"content": "broken {{.Nonce}}"`)
+	bad = replaceOnce(t, bad, `"kind": "web",`, `"kind": "web", "registration_timeout": "100ms",`)
 	w.conf.set(bad, nil)
 	_, err := api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return w.group(api, "web").GetHalted() != "" }, eventually, time.Millisecond) // the other group halts too
-	require.Eventually(t, func() bool { return w.remembers("default/web").HaltedHash != "" }, eventually, time.Millisecond)
-	g := w.group(api, "web")
+	require.Eventually(t, func() bool { return w.getGroup(api, "web").GetHalted() != "" }, eventually, time.Millisecond) // not the other group's halt
+	require.Eventually(t, func() bool { return w.storedGroupState("default/web").HaltedHash != "" }, eventually, time.Millisecond)
+	g := w.getGroup(api, "web")
 	require.EqualValues(t, 2, g.GetFailures())
 	require.EqualValues(t, 1, g.GetReady(), "the group serves")
 	require.NotEmpty(t, g.GetLastGoodHash())
-	k.acked(k.report())
+	k.awaitAck(k.sendReport())
 
-	hold := w.held(api, "web", plan.HoldHalted)
-	w.successor(server.Options{})
+	hold := w.awaitHold(api, "web", plan.HoldHalted)
+	w.startSuccessor(server.Options{})
 	api = w.admin()
-	require.Eventually(t, func() bool { return w.group(api, "web").GetHalted() != "" }, eventually, time.Millisecond)
-	require.Equal(t, hold.GetSince().AsTime(), w.held(api, "web", plan.HoldHalted).GetSince().AsTime())
+	require.Eventually(t, func() bool { return w.getGroup(api, "web").GetHalted() != "" }, eventually, time.Millisecond)
+	require.Equal(t, hold.GetSince().AsTime(), w.awaitHold(api, "web", plan.HoldHalted).GetSince().AsTime())
 
 	resp, err := api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web"})
 	require.NoError(t, err)
 	require.True(t, resp.GetGroup().GetRolledBack())
 	require.Equal(t, g.GetLastGoodHash(), resp.GetGroup().GetInfraHash())
-	w.successor(server.Options{})
+	w.startSuccessor(server.Options{})
 	api = w.admin()
-	now := w.group(api, "web")
+	now := w.getGroup(api, "web")
 	require.True(t, now.GetRolledBack())
 	require.Empty(t, now.GetHalted())
 	require.Zero(t, now.GetStale())
-	w.held(api, "web", plan.HoldRolledBack)
-	again := k.holder.connect()
-	again.acked(again.report())
+	w.awaitHold(api, "web", plan.HoldRolledBack)
+	again := k.client.connect()
+	again.awaitAck(again.sendReport())
 	got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
 	require.NoError(t, err)
-	require.Equal(t, string(nstance.Ready), got.GetInstance().GetState(), "it has served all the while")
+	require.Equal(t, string(nstance.Ready), got.GetInstance().GetState(), "it served all the time")
 
 	back, err := api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web", Undo: true})
 	require.NoError(t, err)
@@ -191,27 +191,27 @@ func TestBadImage(t *testing.T) {
 	require.NotEmpty(t, back.GetGroup().GetHalted(), "what was halted is halted still")
 }
 
-func TestFreezing(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
+func TestFreeze(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
 	api := w.admin()
 	_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{Reason: "audit"})
 	require.NoError(t, err)
 
-	t.Run("it is seen", func(t *testing.T) {
+	t.Run("it is shown", func(t *testing.T) {
 		shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 		require.NoError(t, err)
 		require.Regexp(t, `^audit \(asked for by admin-\w+\)$`, shard.GetFrozen())
 		require.NotNil(t, shard.GetFrozenAt())
 		require.Equal(t, plan.HoldFrozen, shard.GetHolds()[0].GetKind())
 		require.Contains(t, strings.Join(shard.GetProblems(), "\n"), "the shard is frozen")
-		require.Contains(t, w.shown(plan.HoldFrozen).Why, "the shard is frozen")
-		require.True(t, w.group(api, "web").GetFrozen())
-		require.True(t, w.group(api, "db").GetFrozen())
-		require.Contains(t, w.held(api, "web", plan.HoldFrozen).GetReason(), "audit")
+		require.Contains(t, w.attentionOfKind(plan.HoldFrozen).Why, "the shard is frozen")
+		require.True(t, w.getGroup(api, "web").GetFrozen())
+		require.True(t, w.getGroup(api, "db").GetFrozen())
+		require.Contains(t, w.awaitHold(api, "web", plan.HoldFrozen).GetReason(), "audit")
 	})
-	t.Run("what would change something is refused", func(t *testing.T) {
+	t.Run("changes are refused", func(t *testing.T) {
 		for name, call := range map[string]func() error{
 			"drain": func() error {
 				_, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
@@ -231,34 +231,34 @@ func TestFreezing(t *testing.T) {
 			require.ErrorContains(t, err, "nstance-admin thaw shard", name)
 		}
 	})
-	t.Run("a notice is acknowledged, and waits", func(t *testing.T) {
-		k.acked(k.notice(reclaim("e1", time.Hour)))
+	t.Run("a notice is acknowledged and waits for the thaw", func(t *testing.T) {
+		k.awaitAck(k.sendNotice(reclaimNotice("e1", time.Hour)))
 		got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
 		require.NoError(t, err)
 		require.Nil(t, got.GetInstance().GetDrain())
 		require.Contains(t, got.GetInstance().GetConditions(), "notice:reclaim")
 	})
-	t.Run("the next leader keeps it, and acts after the thaw", func(t *testing.T) {
-		w.successor(server.Options{})
+	t.Run("the next leader keeps the freeze and acts after the thaw", func(t *testing.T) {
+		w.startSuccessor(server.Options{})
 		api := w.admin()
-		require.True(t, w.group(api, "web").GetFrozen())
-		operator := w.client(nstance.RoleOperator, "blue").api()
+		require.True(t, w.getGroup(api, "web").GetFrozen())
+		operator := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 		_, err := operator.Thaw(t.Context(), &apiv1.ThawRequest{})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 		_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{})
 		require.NoError(t, err)
-		require.Equal(t, "e1", w.await(nstance.EventDrainStarted, id).Drain.Causes[0].EventID)
-		w.await(nstance.EventReplacementRequested, "")
+		require.Equal(t, "e1", w.awaitEvent(nstance.EventDrainStarted, id).Drain.Causes[0].EventID)
+		w.awaitEvent(nstance.EventReplacementRequested, "")
 	})
-	t.Run("of one group", func(t *testing.T) {
-		w := newWorld(t, setup{size: 0})
+	t.Run("freeze of one group", func(t *testing.T) {
+		w := newWorld(t, setup{webSize: 0})
 		api := w.admin()
 		_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "db", Tenant: "blue"})
 		require.NoError(t, err)
-		require.True(t, w.group(api, "db").GetFrozen())
-		require.False(t, w.group(api, "web").GetFrozen())
+		require.True(t, w.getGroup(api, "db").GetFrozen())
+		require.False(t, w.getGroup(api, "web").GetFrozen())
 		_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "db", Tenant: "blue"})
 		require.NoError(t, err)
-		require.False(t, w.group(api, "db").GetFrozen())
+		require.False(t, w.getGroup(api, "db").GetFrozen())
 	})
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-func (w *world) revoke(h *holder) {
+func (w *world) revoke(h *client) {
 	w.Helper()
 	_, err := w.admin().RevokeOperator(w.Context(), &apiv1.RevokeOperatorRequest{
-		Id: h.who().Subject, Tenant: string(h.who().Tenant), Reason: "left us",
+		Id: h.identity().Subject, Tenant: string(h.identity().Tenant), Reason: "left us",
 	})
 	require.NoError(w, err)
 }
 
-// removeRecord removes the record of an operator or administrator, as by hand.
+// removeRecord deletes the record of an operator or administrator from storage.
 func removeRecord(store storage.Store, key string) error {
 	obj, err := store.Get(context.Background(), key)
 	if err != nil {
@@ -37,80 +37,80 @@ func removeRecord(store storage.Store, key string) error {
 }
 
 func TestRevokeOperator(t *testing.T) {
-	t.Run("ends its calls and its streams at once, for good", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1})
-		eve, bob := w.client(nstance.RoleOperator, "default"), w.client(nstance.RoleOperator, "default")
-		api := eve.api()
-		watch, stays := w.watch(api, &apiv1.WatchInstanceEventsRequest{}), w.watch(bob.api(), &apiv1.WatchInstanceEventsRequest{})
+	t.Run("calls and streams end at once", func(t *testing.T) {
+		w := newWorld(t, setup{webSize: 1})
+		eve, bob := w.registerClient(nstance.RoleOperator, "default"), w.registerClient(nstance.RoleOperator, "default")
+		api := eve.operatorAPI()
+		watch, stays := w.watch(api, &apiv1.WatchInstanceEventsRequest{}), w.watch(bob.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
 		watch.snapshot()
 		stays.snapshot()
 		w.revoke(eve)
-		require.ErrorIs(t, watch.ends(), nstance.Denied)
+		require.ErrorIs(t, watch.awaitEnd(), nstance.Denied)
 		_, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 		_, err = api.RenewCertificate(t.Context(), &apiv1.OperatorServiceRenewCertificateRequest{Csr: eve.csr(pki.NewKey())})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 
 		w.revoke(eve) // again
-		_, err = w.admin().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(w.machine("default"))})
+		_, err = w.admin().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(w.awaitMachine("default"))})
 		require.NoError(t, err)
-		require.NotNil(t, stays.event(), "others are not touched")
-		require.Equal(t, 1, w.count(nstance.EventOperatorRevoked))
-		require.Contains(t, w.await(nstance.EventOperatorRevoked, "").Reason, "left us")
+		require.NotNil(t, stays.nextEvent(), "others are not touched")
+		require.Equal(t, 1, w.countEvents(nstance.EventOperatorRevoked))
+		require.Contains(t, w.awaitEvent(nstance.EventOperatorRevoked, "").Reason, "left us")
 
-		next := newWorld(t, setup{size: 1, store: w.store, opts: server.Options{Elector: takesAtOnce(t, w.store)}}) // a server that has not heard of it
+		next := newWorld(t, setup{webSize: 1, store: w.store, opts: server.Options{Elector: immediateElector(t, w.store)}}) // a server that did not serve the revocation
 		eve.w = next
-		_, err = eve.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		_, err = eve.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 	})
-	t.Run("the nonce is of no use any more, a new one is", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1})
-		nonce := w.operatorNonce("default")
-		eve := w.holder()
-		require.NoError(t, eve.enrol(nonce))
+	t.Run("the old nonce is refused, a new one works", func(t *testing.T) {
+		w := newWorld(t, setup{webSize: 1})
+		nonce := w.mintOperatorNonce("default")
+		eve := w.newClient()
+		require.NoError(t, eve.registerOperator(nonce))
 		w.revoke(eve)
-		require.ErrorIs(t, eve.enrol(nonce), nstance.Denied)
-		require.NoError(t, w.holder().enrol(w.operatorNonce("default")))
+		require.ErrorIs(t, eve.registerOperator(nonce), nstance.Denied)
+		require.NoError(t, w.newClient().registerOperator(w.mintOperatorNonce("default")))
 	})
-	t.Run("by a server of another shard, or by hand: within an interval", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1, opts: server.Options{KeyInterval: 10 * time.Millisecond}})
-		eve := w.client(nstance.RoleAdmin, "default")
-		watch := w.watch(eve.api(), &apiv1.WatchInstanceEventsRequest{})
+	t.Run("revoked in another shard or in storage: refused within an interval", func(t *testing.T) {
+		w := newWorld(t, setup{webSize: 1, opts: server.Options{KeyInterval: 10 * time.Millisecond}})
+		eve := w.registerClient(nstance.RoleAdmin, "default")
+		watch := w.watch(eve.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
 		watch.snapshot()
-		key := storage.OperatorKey("default", eve.who().Subject)
+		key := storage.OperatorKey("default", eve.identity().Subject)
 		_, err := storage.NewDoc[operatorRecord](w.store, key, nil).Update(t.Context(), func(r *operatorRecord) error {
 			r.Operator["revoked"] = true
 			return nil
 		})
 		require.NoError(t, err)
-		require.ErrorIs(t, watch.ends(), nstance.Denied)
+		require.ErrorIs(t, watch.awaitEnd(), nstance.Denied)
 	})
-	t.Run("one whose record is gone, likewise", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1, opts: server.Options{KeyInterval: 10 * time.Millisecond}})
-		eve, bob := w.client(nstance.RoleAdmin, "default"), w.client(nstance.RoleAdmin, "default")
-		watch, stays := w.watch(eve.api(), &apiv1.WatchInstanceEventsRequest{}), w.watch(bob.api(), &apiv1.WatchInstanceEventsRequest{})
+	t.Run("a deleted record: refused within an interval", func(t *testing.T) {
+		w := newWorld(t, setup{webSize: 1, opts: server.Options{KeyInterval: 10 * time.Millisecond}})
+		eve, bob := w.registerClient(nstance.RoleAdmin, "default"), w.registerClient(nstance.RoleAdmin, "default")
+		watch, stays := w.watch(eve.operatorAPI(), &apiv1.WatchInstanceEventsRequest{}), w.watch(bob.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
 		watch.snapshot()
 		stays.snapshot()
-		require.NoError(t, removeRecord(w.store, storage.OperatorKey("default", eve.who().Subject)))
-		require.ErrorIs(t, watch.ends(), nstance.NotFound)
-		_, err := bob.api().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(w.machine("default"))})
+		require.NoError(t, removeRecord(w.store, storage.OperatorKey("default", eve.identity().Subject)))
+		require.ErrorIs(t, watch.awaitEnd(), nstance.NotFound)
+		_, err := bob.operatorAPI().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(w.awaitMachine("default"))})
 		require.NoError(t, err)
-		require.NotNil(t, stays.event())
+		require.NotNil(t, stays.nextEvent())
 	})
-	t.Run("between the check of a call and the beginning of its stream", func(t *testing.T) {
+	t.Run("revoked between the check of a call and the start of its stream", func(t *testing.T) {
 		memory := storage.NewMemory()
 		store := storagetest.NewFaulty(memory)
-		w := newWorld(t, setup{size: 1, store: store})
-		eve := w.client(nstance.RoleAdmin, "default")
-		api, key := eve.api(), storage.OperatorKey("default", eve.who().Subject)
+		w := newWorld(t, setup{webSize: 1, store: store})
+		eve := w.registerClient(nstance.RoleAdmin, "default")
+		api, key := eve.operatorAPI(), storage.OperatorKey("default", eve.identity().Subject)
 		store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: key, Skip: 1, Pass: true, Do: func() { _ = removeRecord(memory, key) }})
 		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{})
-		require.ErrorIs(t, watch.ends(), nstance.NotFound)
+		require.ErrorIs(t, watch.awaitEnd(), nstance.NotFound)
 	})
 	t.Run("a record of a shard with a lower epoch", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1})
-		bob := w.client(nstance.RoleOperator, "default")
-		key := storage.OperatorKey("default", bob.who().Subject)
+		w := newWorld(t, setup{webSize: 1})
+		bob := w.registerClient(nstance.RoleOperator, "default")
+		key := storage.OperatorKey("default", bob.identity().Subject)
 		obj, err := w.store.Get(t.Context(), key)
 		require.NoError(t, err)
 		var rec map[string]any
@@ -120,21 +120,21 @@ func TestRevokeOperator(t *testing.T) {
 		require.NoError(t, err)
 		_, err = w.store.PutIfMatch(t.Context(), key, data, obj.Version)
 		require.NoError(t, err)
-		bob.renewed()
+		bob.renewCertificate()
 		w.revoke(bob)
-		_, err = bob.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		_, err = bob.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 	})
 	t.Run("a dry run changes nothing", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1})
-		bob := w.client(nstance.RoleOperator, "default")
-		_, err := w.admin().RevokeOperator(t.Context(), &apiv1.RevokeOperatorRequest{Id: bob.who().Subject, DryRun: true})
+		w := newWorld(t, setup{webSize: 1})
+		bob := w.registerClient(nstance.RoleOperator, "default")
+		_, err := w.admin().RevokeOperator(t.Context(), &apiv1.RevokeOperatorRequest{Id: bob.identity().Subject, DryRun: true})
 		require.NoError(t, err)
-		_, err = bob.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		_, err = bob.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
 	})
-	t.Run("refuses", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1})
+	t.Run("invalid requests are refused", func(t *testing.T) {
+		w := newWorld(t, setup{webSize: 1})
 		for name, tc := range map[string]struct {
 			req  *apiv1.RevokeOperatorRequest
 			code nstance.Code
@@ -151,8 +151,8 @@ func TestRevokeOperator(t *testing.T) {
 }
 
 func TestListOperators(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	bob, eve := w.client(nstance.RoleOperator, "blue"), w.client(nstance.RoleOperator, "default")
+	w := newWorld(t, setup{webSize: 1})
+	bob, eve := w.registerClient(nstance.RoleOperator, "blue"), w.registerClient(nstance.RoleOperator, "default")
 	w.revoke(eve)
 	_, err := w.store.PutIfAbsent(t.Context(), storage.OperatorKey("blue", "operator-damaged"), []byte("{"))
 	require.NoError(t, err)
@@ -162,17 +162,17 @@ func TestListOperators(t *testing.T) {
 	for _, o := range resp.GetOperators() {
 		found[o.GetTenant()+"/"+o.GetId()] = o
 	}
-	require.Nil(t, found["blue/"+bob.who().Subject].GetRevokedAt())
-	require.Equal(t, "operator", found["blue/"+bob.who().Subject].GetRole())
-	require.Equal(t, w.keys.Identity.Issuer(), found["blue/"+bob.who().Subject].GetIssuer())
-	require.Equal(t, bob.who().NotAfter, found["blue/"+bob.who().Subject].GetNotAfter().AsTime())
-	require.NotNil(t, found["default/"+eve.who().Subject].GetRevokedAt())
-	require.Equal(t, "left us", found["default/"+eve.who().Subject].GetRevokedReason())
+	require.Nil(t, found["blue/"+bob.identity().Subject].GetRevokedAt())
+	require.Equal(t, "operator", found["blue/"+bob.identity().Subject].GetRole())
+	require.Equal(t, w.keys.Identity.Issuer(), found["blue/"+bob.identity().Subject].GetIssuer())
+	require.Equal(t, bob.identity().NotAfter, found["blue/"+bob.identity().Subject].GetNotAfter().AsTime())
+	require.NotNil(t, found["default/"+eve.identity().Subject].GetRevokedAt())
+	require.Equal(t, "left us", found["default/"+eve.identity().Subject].GetRevokedReason())
 	require.NotEmpty(t, found["blue/operator-damaged"].GetError(), "what cannot be read is shown as just that")
 }
 
-// operatorNonce mints a nonce for an operator.
-func (w *world) operatorNonce(tenant nstance.TenantID) string {
+// mintOperatorNonce mints a nonce for an operator.
+func (w *world) mintOperatorNonce(tenant nstance.TenantID) string {
 	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
 		Kind: nstance.RoleOperator, Subject: string(cluster), Cluster: cluster, Tenant: tenant, JTI: rand.Text(),
 		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
@@ -181,8 +181,8 @@ func (w *world) operatorNonce(tenant nstance.TenantID) string {
 	return nonce
 }
 
-// enrol registers as an operator, with the key that the holder has.
-func (h *holder) enrol(nonce string) error {
+// registerOperator registers as an operator with the client's key.
+func (h *client) registerOperator(nonce string) error {
 	cert := h.cert
 	h.cert = nil
 	conn := h.dial(h.w.server.Addresses().Registration)
@@ -192,11 +192,11 @@ func (h *holder) enrol(nonce string) error {
 		h.cert = cert
 		return wire.ErrorOf(err)
 	}
-	h.use(h.key, wire.CredentialOf(resp.GetCredential()))
+	h.useCredential(h.key, wire.CredentialOf(resp.GetCredential()))
 	return nil
 }
 
-// operatorRecord is an operator's record, freely decoded.
+// operatorRecord has the fields of an operator's record that tests read.
 type operatorRecord struct {
 	storage.Header
 	Operator map[string]any `json:"operator"`

@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// stray makes a machine with the shard's marks and no record.
-func (w *world) stray() nstance.InstanceID {
+// createOrphan creates a machine with the shard's tags and no record.
+func (w *world) createOrphan() nstance.InstanceID {
 	w.Helper()
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	id, err := nstance.NewInstanceID("web", now)
@@ -26,14 +26,14 @@ func (w *world) stray() nstance.InstanceID {
 		CreatedAt: now, Arch: nstance.AMD64, InstanceType: "small", Market: nstance.Spot, Token: string(id) + "-1",
 	})
 	require.NoError(w, err)
-	w.await(nstance.EventOrphanSeen, id)
+	w.awaitEvent(nstance.EventOrphanSeen, id)
 	return id
 }
 
-// certified returns the holder of a certificate that the records know nothing of.
-func (w *world) certified(id nstance.InstanceID) *holder {
+// newUnrecordedClient returns a client whose certificate is in no record.
+func (w *world) newUnrecordedClient(id nstance.InstanceID) *client {
 	w.Helper()
-	h := w.holder()
+	h := w.newClient()
 	issued, err := w.keys.Identity.Issue(registration.Template{
 		Subject: string(id), Tenant: "blue", Role: nstance.RoleAgent, Key: h.key.Public().(ed25519.PublicKey), Lifetime: time.Hour, Now: time.Now(),
 	})
@@ -44,7 +44,7 @@ func (w *world) certified(id nstance.InstanceID) *holder {
 
 func TestOrphans(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	w := newWorld(t, setup{size: 1, shard: `"gc": {"interval": "1s"},`})
+	w := newWorld(t, setup{webSize: 1, shard: `"gc": {"interval": "1s"},`})
 	api := w.admin()
 	list := func() []*apiv1.Orphan {
 		resp, err := api.ListOrphans(t.Context(), &apiv1.ListOrphansRequest{})
@@ -52,10 +52,10 @@ func TestOrphans(t *testing.T) {
 		return resp.GetOrphans()
 	}
 	require.Empty(t, list())
-	member := w.machine(nstance.DefaultTenant)
+	member := w.awaitMachine(nstance.DefaultTenant)
 
-	t.Run("are listed with what spares them", func(t *testing.T) {
-		id := w.stray()
+	t.Run("are listed with the reason that they are kept", func(t *testing.T) {
+		id := w.createOrphan()
 		got := list()
 		require.Len(t, got, 1)
 		require.Equal(t, []string{string(id), "blue", "lost", "small", "spot"},
@@ -73,32 +73,32 @@ func TestOrphans(t *testing.T) {
 		require.Equal(t, id, del.GetOrphan().GetId())
 		require.Len(t, list(), 1)
 	})
-	t.Run("are adopted, and their agents taken back", func(t *testing.T) {
+	t.Run("are adopted, and their agents are accepted again", func(t *testing.T) {
 		id := nstance.InstanceID(list()[0].GetId())
-		agent := w.certified(id)
+		agent := w.newUnrecordedClient(id)
 		_, err := api.AdoptOrphan(t.Context(), &apiv1.AdoptOrphanRequest{Id: string(id)})
 		require.NoError(t, err)
 		require.Empty(t, list())
 		k := agent.connect()
-		k.acked(k.report())
-		w.await(nstance.EventReady, id)
+		k.awaitAck(k.sendReport())
+		w.awaitEvent(nstance.EventReady, id)
 		resp, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
 		require.NoError(t, err)
 		require.Equal(t, "lost", resp.GetInstance().GetGroup())
 		require.Equal(t, "ready", resp.GetInstance().GetState())
 
-		another := w.certified(id).open(t.Context())
-		require.ErrorIs(t, another.ends(), nstance.Denied, "by the first certificate only")
+		another := w.newUnrecordedClient(id).open(t.Context())
+		require.ErrorIs(t, another.awaitEnd(), nstance.Denied, "by the first certificate only")
 	})
 	t.Run("are deleted on request", func(t *testing.T) {
-		id := w.stray()
+		id := w.createOrphan()
 		_, err := api.DeleteOrphan(t.Context(), &apiv1.DeleteOrphanRequest{Id: string(id)})
 		require.NoError(t, err)
-		w.await(nstance.EventDeleted, id)
+		w.awaitEvent(nstance.EventDeleted, id)
 		_, there := w.cloud.Spec(id)
 		require.False(t, there)
 	})
-	t.Run("members are none", func(t *testing.T) {
+	t.Run("members are no orphans", func(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			_, err := api.AdoptOrphan(t.Context(), &apiv1.AdoptOrphanRequest{Id: string(member), DryRun: dry})
 			require.Equal(t, codes.NotFound, status.Code(err))

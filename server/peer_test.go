@@ -27,67 +27,67 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// counted counts what one server asks of the storage.
-type counted struct {
+// A countingStore counts a server's reads of the lease.
+type countingStore struct {
 	*storagetest.Faulty
-	lease atomic.Int64 // reads of the lease
+	leaseReads atomic.Int64
 }
 
-func (c *counted) Get(ctx context.Context, key string) (storage.Object, error) {
+func (c *countingStore) Get(ctx context.Context, key string) (storage.Object, error) {
 	if key == storage.LeaseKey(zone) {
-		c.lease.Add(1)
+		c.leaseReads.Add(1)
 	}
 	return c.Faulty.Get(ctx, key)
 }
 
-// A couple is two servers of one shard: first leads, second stands by.
-type couple struct {
+// A serverPair is two servers of one shard: first leads, second is standby.
+type serverPair struct {
 	first, second *world
 	mem           *storage.Memory
-	asks          *counted // of the second
+	secondStore   *countingStore
 	cloud         *simcloud.Cloud
 }
 
-// newCouple starts both. advertise is where others reach the first's peer port;
-// empty: where it is.
-func newCouple(t *testing.T, settings string, advertise string) *couple {
+// newServerPair starts both. advertise is the first server's advertised peer
+// address. Empty means its own address.
+func newServerPair(t *testing.T, settings string, advertise string) *serverPair {
 	t.Helper()
-	c := &couple{mem: storage.NewMemory(), cloud: simcloud.New(nil)}
+	c := &serverPair{mem: storage.NewMemory(), cloud: simcloud.New(nil)}
 	t.Cleanup(c.cloud.Close)
-	c.asks = &counted{Faulty: storagetest.NewFaulty(c.mem)}
+	c.secondStore = &countingStore{Faulty: storagetest.NewFaulty(c.mem)}
 	shared := server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}}
 	first := shared
 	first.Advertise.Peer = config.DialAddr(advertise)
-	c.first = newWorld(t, setup{store: c.mem, over: c.cloud.At("a"), shard: settings, opts: first})
-	c.second = newWorld(t, setup{store: c.asks, over: c.cloud.At("b"), shard: settings, opts: shared, quiet: true})
+	c.first = newWorld(t, setup{store: c.mem, provider: c.cloud.At("a"), shard: settings, opts: first})
+	c.second = newWorld(t, setup{store: c.secondStore, provider: c.cloud.At("b"), shard: settings, opts: shared, noWait: true})
 	return c
 }
 
-// hears waits until the second server listens to the first.
-func (c *couple) hears() {
+// awaitPeerStream waits until the second server has a peer stream to the first.
+func (c *serverPair) awaitPeerStream() {
 	c.first.Helper()
 	require.Eventually(c.first, func() bool { return server.Standbys(c.first.server) == 1 }, eventually, time.Millisecond)
 }
 
-// renewed waits until the lease has been renewed so many times.
-func (c *couple) renewed(times int) {
+// awaitRenewals waits for further renewals of the lease.
+func (c *serverPair) awaitRenewals(times int) {
 	c.first.Helper()
-	for was := c.version(); times > 0; times-- {
-		require.Eventually(c.first, func() bool { return c.version() != was }, eventually, 10*time.Millisecond)
-		was = c.version()
+	for was := c.leaseVersion(); times > 0; times-- {
+		require.Eventually(c.first, func() bool { return c.leaseVersion() != was }, eventually, 10*time.Millisecond)
+		was = c.leaseVersion()
 	}
 }
 
-func (c *couple) version() storage.Version {
+func (c *serverPair) leaseVersion() storage.Version {
 	obj, err := c.mem.Get(c.first.Context(), storage.LeaseKey(zone))
 	require.NoError(c.first, err)
 	return obj.Version
 }
 
-// A relay is a way to a port that can be cut.
-type relay struct {
-	addr string
-	to   atomic.Pointer[string]
+// A cuttableRelay forwards connections to a port and can be cut.
+type cuttableRelay struct {
+	addr   string
+	target atomic.Pointer[string]
 
 	mu    sync.Mutex
 	lis   net.Listener
@@ -95,15 +95,15 @@ type relay struct {
 	wg    sync.WaitGroup
 }
 
-func newRelay(t *testing.T) *relay {
-	r := &relay{addr: "127.0.0.1:0"}
-	r.mend(t)
+func newCuttableRelay(t *testing.T) *cuttableRelay {
+	r := &cuttableRelay{addr: "127.0.0.1:0"}
+	r.restore(t)
 	r.addr = r.lis.Addr().String()
 	t.Cleanup(func() { r.cut(); r.wg.Wait() })
 	return r
 }
 
-func (r *relay) mend(t *testing.T) {
+func (r *cuttableRelay) restore(t *testing.T) {
 	lis, err := net.Listen("tcp", r.addr)
 	require.NoError(t, err)
 	r.mu.Lock()
@@ -115,13 +115,13 @@ func (r *relay) mend(t *testing.T) {
 			if err != nil {
 				return
 			}
-			r.wg.Go(func() { r.carry(conn) })
+			r.wg.Go(func() { r.copyBothWays(conn) })
 		}
 	})
 }
 
-func (r *relay) carry(near net.Conn) {
-	far, err := net.Dial("tcp", *r.to.Load())
+func (r *cuttableRelay) copyBothWays(near net.Conn) {
+	far, err := net.Dial("tcp", *r.target.Load())
 	if err != nil {
 		near.Close()
 		return
@@ -134,7 +134,7 @@ func (r *relay) carry(near net.Conn) {
 	near.Close()
 }
 
-func (r *relay) cut() {
+func (r *cuttableRelay) cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lis.Close()
@@ -146,56 +146,56 @@ func (r *relay) cut() {
 
 func TestStandby(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	t.Run("reads nothing while it hears the leader, and takes over without a look", func(t *testing.T) {
+	t.Run("reads no lease during the peer stream and takes over without a read", func(t *testing.T) {
 		t.Parallel()
-		c := newCouple(t, `"election": {"ttl": "4s"},`, "")
-		c.hears()
-		c.renewed(1)
-		c.asks.Reset()
-		looked := c.asks.lease.Load()
-		c.renewed(2)
-		require.Zero(t, c.asks.Count(""))
-		require.NoError(t, c.first.stop())
-		c.second.leads()
-		require.Equal(t, looked, c.asks.lease.Load())
+		c := newServerPair(t, `"election": {"ttl": "4s"},`, "")
+		c.awaitPeerStream()
+		c.awaitRenewals(1)
+		c.secondStore.Reset()
+		looked := c.secondStore.leaseReads.Load()
+		c.awaitRenewals(2)
+		require.Zero(t, c.secondStore.Count(""))
+		require.NoError(t, c.first.stopServer())
+		c.second.awaitLeading()
+		require.Equal(t, looked, c.secondStore.leaseReads.Load())
 	})
-	t.Run("reads the lease while the stream is broken, takes nothing, and listens again", func(t *testing.T) {
+	t.Run("reads the lease while the stream is broken, does not take over, and reconnects", func(t *testing.T) {
 		t.Parallel()
-		way := newRelay(t)
-		way.to.Store(new("127.0.0.1:1")) // no server listens there
-		c := newCouple(t, `"election": {"ttl": "4s"},`, way.addr)
-		way.to.Store(new(c.first.server.Addresses().Peer))
-		c.hears()
+		way := newCuttableRelay(t)
+		way.target.Store(new("127.0.0.1:1")) // no server has this port
+		c := newServerPair(t, `"election": {"ttl": "4s"},`, way.addr)
+		way.target.Store(new(c.first.server.Addresses().Peer))
+		c.awaitPeerStream()
 		way.cut()
-		before := c.asks.lease.Load()
-		require.Eventually(t, func() bool { return c.asks.lease.Load() >= before+5 }, eventually, time.Millisecond)
-		require.Equal(t, 503, c.second.get("/readyz").StatusCode)
-		require.Equal(t, 200, c.first.get("/readyz").StatusCode)
-		way.mend(t)
-		c.hears()
-		c.renewed(1)
-		before = c.asks.lease.Load()
-		c.renewed(1)
-		require.Equal(t, before, c.asks.lease.Load())
+		before := c.secondStore.leaseReads.Load()
+		require.Eventually(t, func() bool { return c.secondStore.leaseReads.Load() >= before+5 }, eventually, time.Millisecond)
+		require.Equal(t, 503, c.second.getPage("/readyz").StatusCode)
+		require.Equal(t, 200, c.first.getPage("/readyz").StatusCode)
+		way.restore(t)
+		c.awaitPeerStream()
+		c.awaitRenewals(1)
+		before = c.secondStore.leaseReads.Load()
+		c.awaitRenewals(1)
+		require.Equal(t, before, c.secondStore.leaseReads.Load())
 	})
 	t.Run("names the leader", func(t *testing.T) {
-		c := newCouple(t, "", "")
-		c.hears()
-		err := c.second.watches(c.second.serverCert(zone, cluster))
+		c := newServerPair(t, "", "")
+		c.awaitPeerStream()
+		err := c.second.watchPeer(c.second.issueServerCert(zone, cluster))
 		require.ErrorIs(t, err, nstance.Unavailable)
 		require.ErrorContains(t, err, "ask the leader, at "+c.first.server.Addresses().Operator)
-		h := c.first.client(nstance.RoleAdmin, nstance.DefaultTenant)
+		h := c.first.registerClient(nstance.RoleAdmin, nstance.DefaultTenant)
 		_, err = apiv1.NewOperatorServiceClient(h.dial(c.second.server.Addresses().Operator)).ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.ErrorContains(t, err, "ask the leader, at "+c.first.server.Addresses().Operator)
 		named, ok := errors.AsType[*nstance.Error](wire.ErrorOf(err))
 		require.True(t, ok)
 		require.Equal(t, c.first.server.Addresses().Operator, named.Leader)
 	})
-	t.Run("is seen at the leader, as the leader is at the standby", func(t *testing.T) {
-		c := newCouple(t, "", "")
-		c.hears()
+	t.Run("the leader shows the standby, and the standby the leader", func(t *testing.T) {
+		c := newServerPair(t, "", "")
+		c.awaitPeerStream()
 		first, second := c.first.server.Addresses().Operator, c.second.server.Addresses().Operator
-		got, err := c.first.client(nstance.RoleAdmin, nstance.DefaultTenant).api().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+		got, err := c.first.registerClient(nstance.RoleAdmin, nstance.DefaultTenant).operatorAPI().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 		require.NoError(t, err)
 		require.Equal(t, first, got.GetLeaderAddress())
 		require.Len(t, got.GetStandbys(), 1)
@@ -214,26 +214,26 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// serverCert returns a certificate of the cluster's authority for a server.
-func (w *world) serverCert(shard nstance.ShardID, cluster nstance.ClusterID) *tls.Certificate {
+// issueServerCert returns a certificate of the cluster's authority for a server.
+func (w *world) issueServerCert(shard nstance.ShardID, cluster nstance.ClusterID) *tls.Certificate {
 	w.Helper()
 	cert, err := w.keys.Identity.Server(shard, cluster, time.Hour, time.Now())
 	require.NoError(w, err)
 	return cert
 }
 
-// peer returns the peers' service for a client with the certificate.
-func (w *world) peer(cert *tls.Certificate) apiv1.PeerServiceClient {
-	h := &holder{w: w, cert: cert}
+// peerService returns the peer service for a client with the certificate.
+func (w *world) peerService(cert *tls.Certificate) apiv1.PeerServiceClient {
+	h := &client{w: w, cert: cert}
 	return apiv1.NewPeerServiceClient(h.dial(w.server.Addresses().Peer))
 }
 
-// watches returns why there is no announcement; nil: there is one.
-func (w *world) watches(cert *tls.Certificate) error {
+// watchPeer opens a peer stream and returns nil after the first announcement.
+func (w *world) watchPeer(cert *tls.Certificate) error {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), eventually)
 	defer cancel()
-	stream, err := w.peer(cert).Watch(ctx, &apiv1.WatchRequest{Server: "test"})
+	stream, err := w.peerService(cert).Watch(ctx, &apiv1.WatchRequest{Server: "test"})
 	if err == nil {
 		_, err = stream.Recv()
 	}
@@ -241,32 +241,32 @@ func (w *world) watches(cert *tls.Certificate) error {
 }
 
 func TestPeerPort(t *testing.T) {
-	w := newWorld(t, setup{size: 1, opts: server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}}})
+	w := newWorld(t, setup{webSize: 1, opts: server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}}})
 	other, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
 	foreign, err := other.Server(zone, cluster, time.Hour, time.Now())
 	require.NoError(t, err)
 
-	t.Run("lets servers of the shard in", func(t *testing.T) {
-		require.NoError(t, w.watches(w.serverCert(zone, cluster)))
+	t.Run("admits servers of the shard", func(t *testing.T) {
+		require.NoError(t, w.watchPeer(w.issueServerCert(zone, cluster)))
 	})
 	for name, cert := range map[string]*tls.Certificate{
 		"strangers":                    nil,
-		"servers of another shard":     w.serverCert("s2", cluster),
-		"servers of another cluster":   w.serverCert(zone, "c2"),
+		"servers of another shard":     w.issueServerCert("s2", cluster),
+		"servers of another cluster":   w.issueServerCert(zone, "c2"),
 		"servers of another authority": foreign,
-		"agents":                       w.agent(w.machine(nstance.DefaultTenant)).cert,
-		"operators":                    w.client(nstance.RoleOperator, "blue").cert,
-		"administrators":               w.client(nstance.RoleAdmin, "default").cert,
+		"agents":                       w.registerAgent(w.awaitMachine(nstance.DefaultTenant)).cert,
+		"operators":                    w.registerClient(nstance.RoleOperator, "blue").cert,
+		"administrators":               w.registerClient(nstance.RoleAdmin, "default").cert,
 	} {
-		t.Run("does not let in "+name, func(t *testing.T) {
-			err := w.watches(cert)
+		t.Run("does not admit "+name, func(t *testing.T) {
+			err := w.watchPeer(cert)
 			require.ErrorIs(t, err, nstance.Unavailable)
-			require.NotContains(t, err.Error(), "this server", "it was not even asked")
+			require.NotContains(t, err.Error(), "this server", "no request was made")
 		})
 	}
-	t.Run("is the only one for servers", func(t *testing.T) {
-		h := &holder{w: w, cert: w.serverCert(zone, cluster)}
+	t.Run("other ports do not admit servers", func(t *testing.T) {
+		h := &client{w: w, cert: w.issueServerCert(zone, cluster)}
 		_, err := apiv1.NewOperatorServiceClient(h.dial(w.server.Addresses().Operator)).ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.Equal(t, codes.Unavailable, status.Code(err), "not let in: %v", err)
 		stream, err := apiv1.NewAgentServiceClient(h.dial(w.server.Addresses().Agent)).Connect(t.Context())
@@ -277,20 +277,20 @@ func TestPeerPort(t *testing.T) {
 	})
 	t.Run("requires a client certificate", func(t *testing.T) {
 		for _, name := range []string{"", string(make([]byte, 65))} {
-			stream, err := w.peer(w.serverCert(zone, cluster)).Watch(t.Context(), &apiv1.WatchRequest{Server: name})
+			stream, err := w.peerService(w.issueServerCert(zone, cluster)).Watch(t.Context(), &apiv1.WatchRequest{Server: name})
 			require.NoError(t, err)
 			_, err = stream.Recv()
 			require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
 		}
 	})
-	t.Run("tells of the release before the stream ends", func(t *testing.T) {
-		stream, err := w.peer(w.serverCert(zone, cluster)).Watch(t.Context(), &apiv1.WatchRequest{Server: "test"})
+	t.Run("announces the release before the stream ends", func(t *testing.T) {
+		stream, err := w.peerService(w.issueServerCert(zone, cluster)).Watch(t.Context(), &apiv1.WatchRequest{Server: "test"})
 		require.NoError(t, err)
 		first, err := stream.Recv()
 		require.NoError(t, err)
 		require.EqualValues(t, 1, first.GetEpoch())
 		ended := make(chan error, 1)
-		go func() { ended <- w.stop() }()
+		go func() { ended <- w.stopServer() }()
 		var last *apiv1.WatchResponse
 		for err == nil {
 			var m *apiv1.WatchResponse
@@ -308,33 +308,33 @@ func TestPeerPort(t *testing.T) {
 	})
 }
 
-// TestLeaderAddress is the way of the address through two servers.
+// TestLeaderAddress moves the leader's address between two servers.
 func TestLeaderAddress(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	const address = "10.0.0.100"
-	c := newCouple(t, `"election": {"ttl": "1s"}, "leader_address": "`+address+`",`, "")
+	c := newServerPair(t, `"election": {"ttl": "1s"}, "leader_address": "`+address+`",`, "")
 	at := func(name string) func() bool {
 		return func() bool { have, _ := c.cloud.AddressAt(address); return have == name }
 	}
 	require.Eventually(t, at("a"), eventually, time.Millisecond)
-	c.hears()
+	c.awaitPeerStream()
 
 	c.cloud.ReleaseAddress(address)
-	c.first.await(nstance.EventAlarm, "")
-	require.Eventually(t, at("a"), eventually, time.Millisecond, "it is taken again")
+	c.first.awaitEvent(nstance.EventAlarm, "")
+	require.Eventually(t, at("a"), eventually, time.Millisecond, "it is accepted again")
 
 	c.cloud.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "a", Times: -1, Code: nstance.Denied})
 	c.cloud.ReleaseAddress(address)
-	require.Eventually(t, func() bool { return c.first.shown("leader_address").Count > 0 }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return c.first.attentionOfKind("leader_address").Count > 0 }, eventually, time.Millisecond)
 	require.Eventually(t, at("b"), eventually, time.Millisecond, "a standby may do better")
-	c.second.leads()
-	require.Equal(t, 503, c.first.get("/readyz").StatusCode)
-	require.Zero(t, c.second.shown("leader_address"))
+	c.second.awaitLeading()
+	require.Equal(t, 503, c.first.getPage("/readyz").StatusCode)
+	require.Zero(t, c.second.attentionOfKind("leader_address"))
 	require.Eventually(t, func() bool { return server.Standbys(c.second.server) == 1 }, eventually, time.Millisecond)
 	require.False(t, server.Relief(c.second.server), "the other has failed before")
 }
 
-func TestLeaderAddressNeedsTheAbility(t *testing.T) {
+func TestLeaderAddressNeedsProviderAbility(t *testing.T) {
 	var conf source
 	conf.set(fmt.Sprintf(configuration, `"leader_address": "10.0.0.100",`, 0), nil)
 	cloud := simcloud.New(nil)

@@ -18,19 +18,19 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// twoArchs is a cloud with instance types of both architectures.
+// twoArchs are options of a cloud with instance types of both architectures.
 var twoArchs = simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.AMD64}, "large": {nstance.AMD64}, "arm": {nstance.ARM64}}}
 
-// counts waits until a group has so many members that count.
-func (w *world) counts(api apiv1.OperatorServiceClient, group string, n int32) {
+// awaitCounted waits until n members of a group count.
+func (w *world) awaitCounted(api apiv1.OperatorServiceClient, group string, n int32) {
 	w.Helper()
-	require.Eventually(w, func() bool { g := w.group(api, group); return g.GetReady()+g.GetBooting() == n }, eventually, 5*time.Millisecond)
+	require.Eventually(w, func() bool { g := w.getGroup(api, group); return g.GetReady()+g.GetBooting() == n }, eventually, 5*time.Millisecond)
 }
 
-// TestTypesOfAnotherArchitecture: they are refused before anything is written, also
-// those that were never looked up.
-func TestTypesOfAnotherArchitecture(t *testing.T) {
-	w := newWorld(t, setup{cloud: twoArchs, size: 1})
+// TestInstanceTypesOfAnotherArchitecture: they are refused before anything is
+// written, also types that were never looked up.
+func TestInstanceTypesOfAnotherArchitecture(t *testing.T) {
+	w := newWorld(t, setup{cloud: twoArchs, webSize: 1})
 	api := w.admin()
 	id, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(t, err)
@@ -58,12 +58,12 @@ func TestTypesOfAnotherArchitecture(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := ask()
-			refuses(t, err, nstance.Invalid, "instance_type")
+			requireFieldError(t, err, nstance.Invalid, "instance_type")
 			require.ErrorContains(t, err, `"arm" does not run amd64`)
 		})
 	}
-	require.NotContains(t, w.groupsFile(), "default/batch")
-	require.NotContains(t, w.groupsFile()["default/web"], "instance_type")
+	require.NotContains(t, w.storedGroups(), "default/batch")
+	require.NotContains(t, w.storedGroups()["default/web"], "instance_type")
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("large")})
 	require.NoError(t, err)
 }
@@ -72,74 +72,74 @@ func TestTypesOfAnotherArchitecture(t *testing.T) {
 // the next leader too, takes its size and drain timeout, and has a hold that says why.
 func TestPendingDefinition(t *testing.T) {
 	store := storage.NewMemory()
-	w := newWorld(t, setup{store: store, cloud: twoArchs, size: 1})
+	w := newWorld(t, setup{store: store, cloud: twoArchs, webSize: 1})
 	api := w.admin()
-	w.counts(api, "web", 1)
-	hash := w.group(api, "web").GetInfraHash()
-	text := replace(t, ordinary(1), `"instance_type": "small"`, `"instance_types": ["small", "arm"]`)
-	w.adopt(text)
-	h := w.held(api, "web", plan.HoldPending)
+	w.awaitCounted(api, "web", 1)
+	hash := w.getGroup(api, "web").GetInfraHash()
+	text := replaceOnce(t, defaultConfig(1), `"instance_type": "small"`, `"instance_types": ["small", "arm"]`)
+	w.applyConfig(text)
+	h := w.awaitHold(api, "web", plan.HoldPending)
 	require.Contains(t, h.GetReason(), `"arm" does not run amd64`)
 	require.NotNil(t, h.GetSince())
 
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
 	require.NoError(t, err)
-	w.counts(api, "web", 3)
-	w.adopt(replace(t, text, `"web": {"template"`, `"web": {"drain_timeout": "7m", "template"`))
-	require.Equal(t, 7*time.Minute, w.group(api, "web").GetDrainTimeout().AsDuration())
-	require.Equal(t, hash, w.group(api, "web").GetInfraHash(), "what it is made from stays")
-	require.Equal(t, h.GetSince(), w.held(api, "web", plan.HoldPending).GetSince())
+	w.awaitCounted(api, "web", 3)
+	w.applyConfig(replaceOnce(t, text, `"web": {"template"`, `"web": {"drain_timeout": "7m", "template"`))
+	require.Equal(t, 7*time.Minute, w.getGroup(api, "web").GetDrainTimeout().AsDuration())
+	require.Equal(t, hash, w.getGroup(api, "web").GetInfraHash(), "what it is made from stays")
+	require.Equal(t, h.GetSince(), w.awaitHold(api, "web", plan.HoldPending).GetSince())
 
-	require.NoError(t, w.stop())
-	next := newWorld(t, setup{store: store, over: w.cloud, text: text})
+	require.NoError(t, w.stopServer())
+	next := newWorld(t, setup{store: store, provider: w.cloud, config: text})
 	next.cloud.Close()
 	next.cloud = w.cloud
 	api = next.admin()
-	next.held(api, "web", plan.HoldPending)
+	next.awaitHold(api, "web", plan.HoldPending)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(4)})
 	require.NoError(t, err)
-	next.counts(api, "web", 4)
-	require.Equal(t, hash, next.group(api, "web").GetInfraHash(), "under another leader, too")
+	next.awaitCounted(api, "web", 4)
+	require.Equal(t, hash, next.getGroup(api, "web").GetInfraHash(), "under another leader, too")
 
-	next.adopt(ordinary(1))
-	require.Empty(t, next.group(api, "web").GetHolds())
+	next.applyConfig(defaultConfig(1))
+	require.Empty(t, next.getGroup(api, "web").GetHolds())
 }
 
 // TestInvalidOverride: a dynamic group loses the subnet pool that its override names.
 // It keeps its definition, under the next leader too, and its size can be changed.
 func TestInvalidOverride(t *testing.T) {
 	store := storage.NewMemory()
-	w := newWorld(t, setup{store: store, shard: pools, size: 0})
+	w := newWorld(t, setup{store: store, shard: pools, webSize: 0})
 	api := w.admin()
 	_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(2), SubnetPool: "open", DrainTimeout: durationpb.New(7 * time.Minute)})
 	require.NoError(t, err)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(3)})
 	require.NoError(t, err)
-	w.counts(api, "batch", 3)
-	hash := w.group(api, "batch").GetInfraHash()
-	text := ordinary(0)
-	w.adopt(text)
-	require.Contains(t, w.held(api, "batch", plan.HoldPending).GetReason(), `subnet pool "open" is not in shard.subnet_pools`)
+	w.awaitCounted(api, "batch", 3)
+	hash := w.getGroup(api, "batch").GetInfraHash()
+	text := defaultConfig(0)
+	w.applyConfig(text)
+	require.Contains(t, w.awaitHold(api, "batch", plan.HoldPending).GetReason(), `subnet pool "open" is not in shard.subnet_pools`)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(4)})
 	require.NoError(t, err)
-	w.counts(api, "batch", 4)
+	w.awaitCounted(api, "batch", 4)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(-1)})
-	refuses(t, err, nstance.Invalid, "size")
-	require.NoError(t, w.stop())
+	requireFieldError(t, err, nstance.Invalid, "size")
+	require.NoError(t, w.stopServer())
 
 	machines := w.cloud.Machines()
 	asked := w.cloud.Count(simcloud.OpCreate)
-	next := newWorld(t, setup{store: store, over: w.cloud, text: text})
+	next := newWorld(t, setup{store: store, provider: w.cloud, config: text})
 	next.cloud.Close()
 	next.cloud = w.cloud
 	api = next.admin()
-	next.held(api, "batch", plan.HoldPending)
+	next.awaitHold(api, "batch", plan.HoldPending)
 	i := slices.IndexFunc(machines, func(m nstance.Machine) bool { return m.Group == "batch" })
 	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(machines[i].ID)})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return w.cloud.Count(simcloud.OpCreate) > asked }, eventually, 5*time.Millisecond, "a loss is replaced")
-	next.counts(api, "batch", 4)
-	g := next.group(api, "batch")
+	next.awaitCounted(api, "batch", 4)
+	g := next.getGroup(api, "batch")
 	require.Equal(t, hash, g.GetInfraHash())
 	require.Equal(t, 7*time.Minute, g.GetDrainTimeout().AsDuration())
 	for _, m := range slices.Delete(machines, i, i+1) {
@@ -147,31 +147,31 @@ func TestInvalidOverride(t *testing.T) {
 		require.NoError(t, err, "no other member goes")
 	}
 
-	next.adopt(fmt.Sprintf(configuration, strings.ReplaceAll(pools, "open", "other"), 0))
+	next.applyConfig(fmt.Sprintf(configuration, strings.ReplaceAll(pools, "open", "other"), 0))
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", SubnetPool: proto.String("third")})
-	refuses(t, err, nstance.Invalid, "subnet_pool")
+	requireFieldError(t, err, nstance.Invalid, "subnet_pool")
 	dry, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
 	require.NoError(t, err)
 	require.Equal(t, 7*time.Minute, dry.GetGroup().GetDrainTimeout().AsDuration())
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", SubnetPool: proto.String("other")})
 	require.NoError(t, err, "what is invalid can be corrected")
-	require.Empty(t, next.group(api, "batch").GetHolds())
-	next.counts(api, "batch", 4)
+	require.Empty(t, next.getGroup(api, "batch").GetHolds())
+	next.awaitCounted(api, "batch", 4)
 
-	next.adopt(text)
-	next.held(api, "batch", plan.HoldPending)
+	next.applyConfig(text)
+	next.awaitHold(api, "batch", plan.HoldPending)
 	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, Times: -1, Code: nstance.Internal})
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
 	require.NoError(t, err)
-	require.True(t, next.group(api, "batch").GetRemoving())
-	require.Equal(t, 7*time.Minute, next.group(api, "batch").GetDrainTimeout().AsDuration(), "the drain timeout stays")
+	require.True(t, next.getGroup(api, "batch").GetRemoving())
+	require.Equal(t, 7*time.Minute, next.getGroup(api, "batch").GetDrainTimeout().AsDuration(), "the drain timeout stays")
 	w.cloud.ClearFaults()
 }
 
 // TestGroupWithoutDefinition: a group whose first definition is pending is listed with
 // the reason, can be changed and deleted, and creates nothing.
 func TestGroupWithoutDefinition(t *testing.T) {
-	w := newWorld(t, setup{text: provisioned(0, `"image": "base", `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)})
+	w := newWorld(t, setup{config: configWithTemplate(0, `"image": "base", `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)})
 	api := w.admin()
 	create := func(name string) *apiv1.Group {
 		resp, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: name, Template: "vm", Size: proto.Int32(2), DrainTimeout: durationpb.New(time.Minute)})
@@ -183,43 +183,45 @@ func TestGroupWithoutDefinition(t *testing.T) {
 	require.Equal(t, plan.HoldPending, g.GetHolds()[0].GetKind())
 	require.Contains(t, g.GetHolds()[0].GetReason(), "image base is not known yet")
 	require.EqualValues(t, 2, g.GetSize())
-	require.True(t, w.listed(api, "batch"))
-	require.True(t, w.listed(api, "web"), "so is one of the configuration")
+	require.True(t, w.groupListed(api, "batch"))
+	require.True(t, w.groupListed(api, "web"), "so is one of the configuration")
 	_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "batch"})
 	require.NoError(t, err)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(1)})
 	require.NoError(t, err)
-	require.EqualValues(t, 1, w.group(api, "batch").GetSize())
+	require.EqualValues(t, 1, w.getGroup(api, "batch").GetSize())
 
 	foretold := func() []string {
 		resp, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "later", Template: "vm", Size: proto.Int32(1), DryRun: true})
 		require.NoError(t, err)
-		return reasons(resp.GetGroup(), plan.HoldPending)
+		return holdReasons(resp.GetGroup(), plan.HoldPending)
 	}
 	require.Len(t, foretold(), 1)
 	require.Contains(t, foretold()[0], "image base is not known yet")
 	dry, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(5), DryRun: true})
 	require.NoError(t, err)
-	require.Equal(t, w.held(api, "batch", plan.HoldPending).GetSince(), dry.GetGroup().GetHolds()[0].GetSince(), "it goes on")
+	require.Equal(t, w.awaitHold(api, "batch", plan.HoldPending).GetSince(), dry.GetGroup().GetHolds()[0].GetSince(), "it goes on")
 	gone, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
 	require.NoError(t, err)
-	require.Empty(t, reasons(gone.GetGroup(), plan.HoldPending), "a group that is removed needs no definition")
+	require.Empty(t, holdReasons(gone.GetGroup(), plan.HoldPending), "a group that is removed needs no definition")
 
 	create("doomed")
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "doomed"})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !w.listed(api, "doomed") && w.groupsFile()["default/doomed"] == nil }, eventually, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return !w.groupListed(api, "doomed") && w.storedGroups()["default/doomed"] == nil }, eventually, 5*time.Millisecond)
 
 	w.cloud.SetImages(simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1"})
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	w.counts(api, "batch", 1)
+	w.awaitCounted(api, "batch", 1)
 	require.Empty(t, foretold())
-	require.Eventually(t, func() bool { return w.group(api, "batch").GetPaused() && len(w.group(api, "batch").GetHolds()) == 1 }, eventually, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return w.getGroup(api, "batch").GetPaused() && len(w.getGroup(api, "batch").GetHolds()) == 1
+	}, eventually, 5*time.Millisecond)
 }
 
-// reasons returns what a group's holds of a kind say.
-func reasons(g *apiv1.Group, kind string) (out []string) {
+// holdReasons returns the reasons of a group's holds of a kind.
+func holdReasons(g *apiv1.Group, kind string) (out []string) {
 	for _, h := range g.GetHolds() {
 		if h.GetKind() == kind {
 			out = append(out, h.GetReason())
@@ -228,18 +230,17 @@ func reasons(g *apiv1.Group, kind string) (out []string) {
 	return out
 }
 
-// TestNewTypeIsLookedUpFirst: no definition is pending for as long as the provider
-// takes to answer which architectures a type runs: it is asked before the configuration
-// is in force.
+// TestNewTypeIsLookedUpFirst: new instance types are looked up before the
+// configuration is in force, so no definition is pending meanwhile.
 func TestNewTypeIsLookedUpFirst(t *testing.T) {
 	cloud := twoArchs
 	cloud.Latency = simcloud.Constant(100 * time.Millisecond)
-	w := newWorld(t, setup{size: 1, cloud: cloud})
+	w := newWorld(t, setup{webSize: 1, cloud: cloud})
 	api := w.admin()
-	w.counts(api, "web", 1)
+	w.awaitCounted(api, "web", 1)
 	stream, err := api.WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{Group: "web"})
 	require.NoError(t, err)
-	w.adopt(replace(t, ordinary(1), `"instance_type": "small"`, `"instance_type": "large"`))
+	w.applyConfig(replaceOnce(t, defaultConfig(1), `"instance_type": "small"`, `"instance_type": "large"`))
 	for {
 		m, err := stream.Recv()
 		require.NoError(t, err)
@@ -247,33 +248,33 @@ func TestNewTypeIsLookedUpFirst(t *testing.T) {
 		if g == nil {
 			g = m.GetSnapshot()
 		}
-		require.Empty(t, reasons(g, plan.HoldPending))
+		require.Empty(t, holdReasons(g, plan.HoldPending))
 		if len(g.GetInstanceTypes()) > 0 && g.GetInstanceTypes()[0] == "large" {
 			return
 		}
 	}
 }
 
-// TestGroupWithoutTemplate: a group whose template is gone and that never had a
-// definition says so and can be deleted.
+// TestGroupWithoutTemplate: a group without template and definition shows the reason
+// and can be deleted.
 func TestGroupWithoutTemplate(t *testing.T) {
 	store := storage.NewMemory()
 	_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/lost": {"template": "gone", "size": 2, "dynamic": true}}}`))
 	require.NoError(t, err)
 	w := newWorld(t, setup{store: store})
 	api := w.admin()
-	require.True(t, strings.Contains(w.held(api, "lost", plan.HoldPending).GetReason(), `template "gone" is not defined`))
+	require.True(t, strings.Contains(w.awaitHold(api, "lost", plan.HoldPending).GetReason(), `template "gone" is not defined`))
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "lost"})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !w.listed(api, "lost") && w.groupsFile()["default/lost"] == nil }, eventually, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return !w.groupListed(api, "lost") && w.storedGroups()["default/lost"] == nil }, eventually, 5*time.Millisecond)
 }
 
 // TestUnknownTypesAreAccepted: a type is not refused while the provider does not answer
 // which architectures it runs.
 func TestUnknownTypesAreAccepted(t *testing.T) {
-	w := newWorld(t, setup{text: fmt.Sprintf(configuration, `"image_refresh": "1m",`, 1), cloud: twoArchs})
+	w := newWorld(t, setup{config: fmt.Sprintf(configuration, `"image_refresh": "1m",`, 1), cloud: twoArchs})
 	api := w.admin()
-	w.counts(api, "web", 1)
+	w.awaitCounted(api, "web", 1)
 	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpTypeArchs, Times: -1, Code: nstance.Denied})
 	_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
 	require.NoError(t, err)
@@ -282,5 +283,5 @@ func TestUnknownTypesAreAccepted(t *testing.T) {
 	w.cloud.ClearFaults()
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	w.held(api, "web", plan.HoldPending)
+	w.awaitHold(api, "web", plan.HoldPending)
 }

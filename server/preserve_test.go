@@ -13,9 +13,9 @@ import (
 )
 
 func TestPreserveInstance(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	w.ready(id)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	w.connectReady(id)
 	api := w.admin()
 	preserve := func(api apiv1.OperatorServiceClient, req *apiv1.PreserveInstanceRequest) (*apiv1.Instance, error) {
 		req.Id = string(id)
@@ -23,7 +23,7 @@ func TestPreserveInstance(t *testing.T) {
 		return resp.GetInstance(), wire.ErrorOf(err)
 	}
 	t.Run("refused", func(t *testing.T) {
-		_, err := preserve(w.client(nstance.RoleOperator, "blue").api(), &apiv1.PreserveInstanceRequest{})
+		_, err := preserve(w.registerClient(nstance.RoleOperator, "blue").operatorAPI(), &apiv1.PreserveInstanceRequest{})
 		require.ErrorIs(t, err, nstance.NotFound, "it is another tenant's")
 		for _, d := range []time.Duration{-time.Second, 721 * time.Hour} {
 			_, err = preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(d)})
@@ -37,17 +37,17 @@ func TestPreserveInstance(t *testing.T) {
 		i, err := preserve(api, &apiv1.PreserveInstanceRequest{DryRun: true})
 		require.NoError(t, err)
 		require.Nil(t, i.GetPreservedUntil())
-		require.Equal(t, 1, w.machines(nstance.DefaultTenant))
+		require.Equal(t, 1, w.countMachines(nstance.DefaultTenant))
 	})
-	t.Run("it is kept for a day, and replaced", func(t *testing.T) {
+	t.Run("it is kept for a day, and a replacement is created", func(t *testing.T) {
 		i, err := preserve(api, &apiv1.PreserveInstanceRequest{})
 		require.NoError(t, err)
 		require.InDelta(t, 24*time.Hour, time.Until(i.GetPreservedUntil().AsTime()), float64(time.Minute))
 		require.Contains(t, i.GetConditions(), "preserved")
-		require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond)
-		require.EqualValues(t, 1, w.group(api, "web").GetPreserved())
+		require.Eventually(t, func() bool { return w.countMachines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond)
+		require.EqualValues(t, 1, w.getGroup(api, "web").GetPreserved())
 	})
-	t.Run("it is neither deleted nor drained, also with a dry run", func(t *testing.T) {
+	t.Run("it is neither deleted nor drained, dry runs included", func(t *testing.T) {
 		for _, dry := range []bool{true, false} {
 			_, deleted := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), DryRun: dry})
 			_, drained := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id), DryRun: dry})
@@ -57,18 +57,18 @@ func TestPreserveInstance(t *testing.T) {
 			}
 		}
 	})
-	t.Run("ended, it goes", func(t *testing.T) {
+	t.Run("after the end it is deleted", func(t *testing.T) {
 		i, err := preserve(api, &apiv1.PreserveInstanceRequest{Duration: durationpb.New(0)})
 		require.NoError(t, err)
 		require.NotContains(t, i.GetConditions(), "preserved")
-		w.await(nstance.EventDrainStarted, id)
+		w.awaitEvent(nstance.EventDrainStarted, id)
 	})
 }
 
 func TestRemovalDuringAFreeze(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := string(w.machine(nstance.DefaultTenant))
-	w.ready(nstance.InstanceID(id))
+	w := newWorld(t, setup{webSize: 1})
+	id := string(w.awaitMachine(nstance.DefaultTenant))
+	w.connectReady(nstance.InstanceID(id))
 	api := w.admin()
 	_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{Group: "web"})
 	require.NoError(t, err)
@@ -84,5 +84,5 @@ func TestRemovalDuringAFreeze(t *testing.T) {
 	require.NoError(t, err)
 	_, err = api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: id, DryRun: true})
 	require.NoError(t, err)
-	require.Zero(t, w.count(nstance.EventDrainStarted))
+	require.Zero(t, w.countEvents(nstance.EventDrainStarted))
 }

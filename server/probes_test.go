@@ -20,13 +20,13 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// TestProbesOfAMachine goes the whole way: the agent's own reading of its
-// environment, children, sockets, reports, and what a person is told.
-func TestProbesOfAMachine(t *testing.T) {
+// TestMachineProbes covers all parts: the agent's environment, child processes,
+// sockets, reports, and the API.
+func TestMachineProbes(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
-	w := newWorld(t, setup{size: 1, shard: often})
+	w := newWorld(t, setup{webSize: 1, shard: often})
 	api := w.admin()
-	id := w.machine("default")
+	id := w.awaitMachine("default")
 
 	flag := filepath.Join(t.TempDir(), "flag")
 	var status atomic.Int64
@@ -43,11 +43,11 @@ func TestProbesOfAMachine(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `[
 		{"name": "flag", "command": ["/bin/sh", "-c", "test -e \"$1\" || { echo no flag; exit 3; }", "sh", %q], "interval": "1s"},
 		{"name": "web", "http": %q, "interval": "1s"},
-		{"name": "port", "tcp": %q, "interval": "1s"}, // the last
+		{"name": "port", "tcp": %q, "interval": "1s"}, // the last probe
 		{"name": "hangs", "command": ["/bin/sh", "-c", "test -e \"$1\" || sleep 1000", "sh", %q], "timeout": "1s", "interval": "1s"},
 		{"name": "slow", "command": ["/bin/sh", "-c", "until test -e \"$1\"; do sleep 0.1; done", "sh", %q], "timeout": "1m", "interval": "1s"},
 	]`, flag, web.URL, listener.Addr(), flag, flag), 0o600))
-	w.bootWith(id, file)
+	w.startAgentWithProbes(id, file)
 
 	shown := func(name string, ok bool, message string) {
 		t.Helper()
@@ -57,7 +57,7 @@ func TestProbesOfAMachine(t *testing.T) {
 			return len(probes) == 5 && probes[i].GetOk() == ok && probes[i].GetMessage() == message
 		}, eventually, 5*time.Millisecond, name)
 	}
-	shown("slow", false, "no result yet") // it delays no report
+	shown("slow", false, "no result yet") // a slow probe delays no report
 	shown("flag", false, "exit status 3: no flag")
 	shown("web", false, "503 Service Unavailable: warming up")
 	shown("port", true, "")
@@ -67,7 +67,7 @@ func TestProbesOfAMachine(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(flag, nil, 0o600))
 	status.Store(http.StatusOK)
-	w.await(nstance.EventReady, id)
+	w.awaitEvent(nstance.EventReady, id)
 	for _, name := range []string{"flag", "web", "port", "hangs", "slow"} {
 		shown(name, true, "")
 	}
@@ -80,10 +80,11 @@ func TestProbesOfAMachine(t *testing.T) {
 	require.Contains(t, w.instance(api, id).GetConditions(), "probes_failing")
 }
 
-// bootWith starts the agent of a machine as its program does: from variables.
-func (w *world) bootWith(id nstance.InstanceID, probes string) *machine {
+// startAgentWithProbes starts the agent from environment variables, as its program
+// does.
+func (w *world) startAgentWithProbes(id nstance.InstanceID, probes string) *agentMachine {
 	w.Helper()
-	m := w.unpack(id)
+	m := w.applyUserData(id)
 	addrs := w.server.Addresses()
 	vars := map[string]string{
 		"NSTANCE_INSTANCE_ID": string(id), "NSTANCE_SERVER_REGISTRATION_ADDR": addrs.Registration,
@@ -93,7 +94,7 @@ func (w *world) bootWith(id nstance.InstanceID, probes string) *machine {
 	}
 	o, err := agent.FromEnv(func(name string) string { return vars[name] })
 	require.NoError(w, err)
-	m.o = *o
+	m.options = *o
 	m.start()
 	return m
 }

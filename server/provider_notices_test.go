@@ -14,11 +14,10 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// What a provider knows of a machine has the same effect as if the machine's own
-// agent had said it.
+// A notice from the provider has the same effect as one from the machine's agent.
 func TestProviderNotices(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
 	n := nstance.Notice{
 		Kind: nstance.Reclaim, Action: "terminate", Source: "sim/host", EventID: "host-1", Deadline: time.Now().Add(time.Minute).UTC(),
 	}
@@ -28,25 +27,25 @@ func TestProviderNotices(t *testing.T) {
 	for range 2 {
 		w.cloud.PublishNotice(nstance.MachineNotice{ID: id, Notice: n})
 	}
-	w.await(nstance.EventNoticeReceived, id)
-	w.await(nstance.EventDeleteRequested, id)
-	require.Equal(t, 1, w.count(nstance.EventNoticeDetected), "a repeat says nothing, and neither does a machine without a record")
+	w.awaitEvent(nstance.EventNoticeReceived, id)
+	w.awaitEvent(nstance.EventDeleteRequested, id)
+	require.Equal(t, 1, w.countEvents(nstance.EventNoticeDetected), "repeats and machines without a record are not reported")
 }
 
-// TestSecondMaintenance: an event that has neither date nor ID is another one once
-// the first was withdrawn, and the same one to the next leader while it stands.
-func TestSecondMaintenance(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	w.ready(id)
-	_, err := w.admin().Freeze(t.Context(), &apiv1.FreezeRequest{}) // else it would be replaced
+// TestSecondMaintenanceNotice: a notice without date and ID is a new one after the
+// first was withdrawn. While it stands, the next leader takes it for the same one.
+func TestSecondMaintenanceNotice(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	w.connectReady(id)
+	_, err := w.admin().Freeze(t.Context(), &apiv1.FreezeRequest{}) // so that it is not replaced
 	require.NoError(t, err)
 	n := nstance.Notice{Kind: nstance.Stop, Action: "node maintenance", Source: "sim/node", EventID: "node-1"}
 	end := n
 	end.Cancelled = true
 	events := func(n int) []string {
 		t.Helper()
-		require.Eventually(t, func() bool { return w.count(nstance.EventNoticeReceived) >= n }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return w.countEvents(nstance.EventNoticeReceived) >= n }, eventually, time.Millisecond)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		var out []string
@@ -86,8 +85,8 @@ func TestSecondMaintenance(t *testing.T) {
 }
 
 func TestConsoleOutput(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
 	get := func(api apiv1.OperatorServiceClient) ([]byte, error) {
 		resp, err := api.GetConsoleOutput(t.Context(), &apiv1.GetConsoleOutputRequest{Id: string(id)})
 		return resp.GetOutput(), err
@@ -103,11 +102,11 @@ func TestConsoleOutput(t *testing.T) {
 
 	cloud := simcloud.New(nil)
 	t.Cleanup(cloud.Close)
-	bare := newWorld(t, setup{size: 1, over: withoutAbilities{cloud}})
-	id = bare.await(nstance.EventCreated, "").Instance
+	bare := newWorld(t, setup{webSize: 1, provider: withoutAbilities{cloud}})
+	id = bare.awaitEvent(nstance.EventCreated, "").Instance
 	_, err = get(bare.admin())
 	require.ErrorContains(t, err, "keeps no console output")
 }
 
-// withoutAbilities is a provider and nothing else.
+// withoutAbilities hides a provider's optional interfaces.
 type withoutAbilities struct{ nstance.Provider }

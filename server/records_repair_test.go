@@ -14,8 +14,9 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// spoil overwrites an instance's record and returns its key and what it was.
-func (w *world) spoil(id nstance.InstanceID) (string, []byte) {
+// corruptRecord overwrites an instance's record and returns its key and earlier
+// content.
+func (w *world) corruptRecord(id nstance.InstanceID) (string, []byte) {
 	w.Helper()
 	key := storage.Ref{Shard: zone, Tenant: nstance.DefaultTenant, Group: "web", ID: id}.Key()
 	obj, err := w.store.Get(w.Context(), key)
@@ -26,11 +27,11 @@ func (w *world) spoil(id nstance.InstanceID) (string, []byte) {
 }
 
 func TestRepairRecord(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	require.NoError(t, w.stop())
-	key, good := w.spoil(id)
-	w.successor(server.Options{})
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	require.NoError(t, w.stopServer())
+	key, good := w.corruptRecord(id)
+	w.startSuccessor(server.Options{})
 	api := w.admin()
 	get := func(name string) (*apiv1.GetRecordResponse, error) {
 		resp, err := api.GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: name})
@@ -41,7 +42,7 @@ func TestRepairRecord(t *testing.T) {
 		return wire.ErrorOf(err)
 	}
 
-	t.Run("it is shown as it is, by key and by ID", func(t *testing.T) {
+	t.Run("a damaged record is shown, by key and by ID", func(t *testing.T) {
 		for _, name := range []string{key, string(id)} {
 			resp, err := get(name)
 			require.NoError(t, err)
@@ -51,7 +52,7 @@ func TestRepairRecord(t *testing.T) {
 		}
 		require.Contains(t, strings.Join(server.Problems(w.server), "\n"), key)
 	})
-	t.Run("what can be read is shown too", func(t *testing.T) {
+	t.Run("a readable record is shown too", func(t *testing.T) {
 		for _, name := range []string{storage.AcceptedKey(zone)} {
 			resp, err := get(name)
 			require.NoError(t, err)
@@ -59,7 +60,7 @@ func TestRepairRecord(t *testing.T) {
 			require.NotEmpty(t, resp.GetVersion())
 		}
 	})
-	t.Run("secrets and other shards are not", func(t *testing.T) {
+	t.Run("secrets and other shards' records are not shown", func(t *testing.T) {
 		for _, name := range []string{"secret/nonce.key", "ca/identity-ca.crt", "lease/other.json", "instance/s2/default/web/x.json", "", "instance/s1/../../secret/x"} {
 			_, err := get(name)
 			require.ErrorIs(t, err, nstance.Invalid, name)
@@ -67,7 +68,7 @@ func TestRepairRecord(t *testing.T) {
 		_, err := get("web0000000000000000000000000000"[:29])
 		require.Error(t, err)
 	})
-	t.Run("repair demands what was shown, and content that can be read", func(t *testing.T) {
+	t.Run("repair requires the shown version and readable content", func(t *testing.T) {
 		shown, err := get(key)
 		require.NoError(t, err)
 		for name, c := range map[string]struct {
@@ -90,7 +91,7 @@ func TestRepairRecord(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, shown.GetVersion(), still.GetVersion())
 	})
-	t.Run("replaced, the machine is a member again", func(t *testing.T) {
+	t.Run("after a repair the machine is a member again", func(t *testing.T) {
 		shown, err := get(key)
 		require.NoError(t, err)
 		require.NoError(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good}))
@@ -99,19 +100,19 @@ func TestRepairRecord(t *testing.T) {
 		require.Equal(t, string(id), resp.GetInstance().GetId())
 		require.NotContains(t, strings.Join(server.Problems(w.server), "\n"), key)
 		require.ErrorIs(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good}), nstance.Conflict)
-		w.await(nstance.EventRecordRepaired, id)
-		require.Equal(t, 1, w.machines(nstance.DefaultTenant))
+		w.awaitEvent(nstance.EventRecordRepaired, id)
+		require.Equal(t, 1, w.countMachines(nstance.DefaultTenant))
 	})
-	t.Run("removed, its machine is one without a record", func(t *testing.T) {
-		require.NoError(t, w.stop())
-		w.spoil(id)
-		w.successor(server.Options{})
+	t.Run("after a removal the machine is an orphan", func(t *testing.T) {
+		require.NoError(t, w.stopServer())
+		w.corruptRecord(id)
+		w.startSuccessor(server.Options{})
 		api = w.admin()
 		shown, err := get(string(id))
 		require.NoError(t, err)
 		require.NoError(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Remove: true}))
-		require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond, "the group is held no more")
+		require.Eventually(t, func() bool { return w.countMachines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond, "the group is held no more")
 		_, err = w.cloud.Get(t.Context(), id)
-		require.NoError(t, err, "nothing deletes it in a hurry")
+		require.NoError(t, err, "it is not deleted before its deadline")
 	})
 }

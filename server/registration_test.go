@@ -17,31 +17,31 @@ import (
 )
 
 func TestRegistration(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	h := w.agent(id)
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	h := w.registerAgent(id)
 
-	t.Run("the record says so, durably", func(t *testing.T) {
-		rec := w.record(nstance.DefaultTenant, "web", id)
+	t.Run("the record has the registration", func(t *testing.T) {
+		rec := w.instanceRecord(nstance.DefaultTenant, "web", id)
 		require.Equal(t, "web-1", rec.Hostname)
 		require.Len(t, rec.Addresses, 1)
 		require.NotEmpty(t, rec.ProviderID)
 		require.Equal(t, h.cert.Certificate[0], rec.Current.Certificate)
-		require.Equal(t, nstance.GroupID("web"), w.await(nstance.EventRegistered, id).Group)
+		require.Equal(t, nstance.GroupID("web"), w.awaitEvent(nstance.EventRegistered, id).Group)
 	})
 	t.Run("the same key gets the same certificate", func(t *testing.T) {
-		again, err := (&holder{w: w, key: h.key}).register(w.nonce(id))
+		again, err := (&client{w: w, key: h.key}).register(w.userDataNonce(id))
 		require.NoError(t, err)
 		require.Equal(t, h.cert.Certificate, again.Chain)
 	})
 	t.Run("another key is refused, with an alarm", func(t *testing.T) {
-		_, err := w.holder().register(w.nonce(id))
+		_, err := w.newClient().register(w.userDataNonce(id))
 		require.ErrorIs(t, err, nstance.Denied)
-		alarm := w.await(nstance.EventAlarm, id)
+		alarm := w.awaitEvent(nstance.EventAlarm, id)
 		require.Equal(t, "default/web", nstance.GroupKey{Tenant: alarm.Tenant, Group: alarm.Group}.String())
 	})
 
-	other := w.machine("blue")
+	other := w.awaitMachine("blue")
 	claims := registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(other), Cluster: cluster, Shard: zone, Tenant: "blue", Group: "db",
 		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
@@ -59,18 +59,18 @@ func TestRegistration(t *testing.T) {
 			change(&c)
 			nonce, err := w.keys.Nonces.Mint("", c)
 			require.NoError(t, err)
-			_, err = w.holder().register(nonce)
+			_, err = w.newClient().register(nonce)
 			require.ErrorIs(t, err, nstance.Denied)
 		})
 	}
 	t.Run("a forged nonce", func(t *testing.T) {
 		forged, err := registration.NewNonceKey().Mint(claims)
 		require.NoError(t, err)
-		_, err = w.holder().register(forged)
+		_, err = w.newClient().register(forged)
 		require.ErrorIs(t, err, nstance.Denied)
 	})
 	t.Run("no nonce at all", func(t *testing.T) {
-		_, err := w.holder().register("")
+		_, err := w.newClient().register("")
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
 	t.Run("an instance that was never created", func(t *testing.T) {
@@ -80,27 +80,26 @@ func TestRegistration(t *testing.T) {
 		c.Subject = string(unknown)
 		nonce, err := w.keys.Nonces.Mint("", c)
 		require.NoError(t, err)
-		_, err = w.holder().register(nonce)
+		_, err = w.newClient().register(nonce)
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
-	t.Run("an instance that is deleted, with its own nonce and key", func(t *testing.T) {
-		nonce := w.nonce(id)
+	t.Run("a deleted instance with its own nonce and key", func(t *testing.T) {
+		nonce := w.userDataNonce(id)
 		_, err := w.admin().DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
 		require.NoError(t, err)
-		_, err = h.register(nonce) // at once: it is marked already
+		_, err = h.register(nonce) // refused at once: the record is marked as deleting
 		require.ErrorIs(t, err, nstance.NotFound)
-		w.await(nstance.EventDeleted, id)
+		w.awaitEvent(nstance.EventDeleted, id)
 		_, err = h.register(nonce)
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
 }
 
-// An agent whose clock is hours ahead may believe at each moment that it must
-// renew.
-func TestRenewalsOfOneHolderAreLimited(t *testing.T) {
-	w := newWorld(t, setup{size: 2})
-	machine := w.machine(nstance.DefaultTenant)
-	h, other := w.agent(machine), w.agent(w.nextMachine(nstance.DefaultTenant, machine))
+// An agent whose clock is hours ahead may try to renew all the time.
+func TestRenewalsPerClientAreLimited(t *testing.T) {
+	w := newWorld(t, setup{webSize: 2})
+	machine := w.awaitMachine(nstance.DefaultTenant)
+	h, other := w.registerAgent(machine), w.registerAgent(w.awaitNextMachine(nstance.DefaultTenant, machine))
 	agents := apiv1.NewAgentServiceClient(h.dial(w.server.Addresses().Agent))
 	renewed := 0
 	for range 100 {
@@ -112,11 +111,11 @@ func TestRenewalsOfOneHolderAreLimited(t *testing.T) {
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Throttled)
 	}
 	require.LessOrEqual(t, renewed, 6)
-	other.renewed()
+	other.renewCertificate()
 }
 
-// record reads an instance's record as storage has it.
-func (w *world) record(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) storage.Instance {
+// instanceRecord reads an instance's record from storage.
+func (w *world) instanceRecord(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) storage.Instance {
 	w.Helper()
 	records := storage.NewRecords(w.store, zone, nil)
 	_, problems, err := records.Load(w.Context())
@@ -128,8 +127,8 @@ func (w *world) record(tenant nstance.TenantID, group nstance.GroupID, id nstanc
 	return rec
 }
 
-// TestNonceOfAnotherKind forges what a leader never writes: an instance whose
-// ID has another prefix than its definition.
+// TestNonceOfAnotherKind forges a record that no leader writes: the instance's ID has
+// another prefix than its definition.
 func TestNonceOfAnotherKind(t *testing.T) {
 	store := storage.NewMemory()
 	records := storage.NewRecords(store, zone, &storage.RecordsOptions{Epoch: 1})
@@ -146,30 +145,30 @@ func TestNonceOfAnotherKind(t *testing.T) {
 	})
 	require.NoError(t, err)
 
-	w := newWorld(t, setup{size: 1, store: store})
+	w := newWorld(t, setup{webSize: 1, store: store})
 	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant, Group: "web",
 		NotBefore: now, Expiry: now.Add(time.Hour),
 	})
 	require.NoError(t, err)
-	_, err = w.holder().register(nonce)
+	_, err = w.newClient().register(nonce)
 	require.ErrorIs(t, err, nstance.Denied)
 	require.ErrorContains(t, err, "kind foo")
 }
 
 func TestRenewal(t *testing.T) {
 	store := storagetest.NewFaulty(storage.NewMemory())
-	w := newWorld(t, setup{size: 1, store: store})
-	id := w.machine(nstance.DefaultTenant)
-	old := w.agent(id)
+	w := newWorld(t, setup{webSize: 1, store: store})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	old := w.registerAgent(id)
 
-	renew := func(h *holder) *holder {
+	renew := func(h *client) *client {
 		t.Helper()
 		key := pki.NewKey()
 		resp, err := apiv1.NewAgentServiceClient(h.dial(w.server.Addresses().Agent)).RenewCertificate(t.Context(), &apiv1.RenewCertificateRequest{Csr: h.csr(key)})
 		require.NoError(t, err)
-		next := &holder{w: w}
-		next.use(key, wire.CredentialOf(resp.GetCredential()))
+		next := &client{w: w}
+		next.useCredential(key, wire.CredentialOf(resp.GetCredential()))
 		return next
 	}
 	var puts atomic.Int32
@@ -179,18 +178,18 @@ func TestRenewal(t *testing.T) {
 	})
 	next := renew(old)
 	old.connect()
-	t.Run("until the new certificate is used both are good", func(t *testing.T) {
+	t.Run("both certificates are valid until the new one is used", func(t *testing.T) {
 		old.connect()
 		next.connect()
 	})
-	t.Run("then the old one is refused, with an alarm", func(t *testing.T) {
-		require.ErrorIs(t, old.open(t.Context()).ends(), nstance.Denied)
-		require.Contains(t, w.await(nstance.EventAlarm, id).Reason, "superseded")
-		w.await(nstance.EventDrainStarted, id)
+	t.Run("then the old certificate is refused, with an alarm", func(t *testing.T) {
+		require.ErrorIs(t, old.open(t.Context()).awaitEnd(), nstance.Denied)
+		require.Contains(t, w.awaitEvent(nstance.EventAlarm, id).Reason, "superseded")
+		w.awaitEvent(nstance.EventDrainStarted, id)
 	})
-	t.Run("the next renewal makes that durable", func(t *testing.T) {
+	t.Run("the next renewal makes the change durable", func(t *testing.T) {
 		last := renew(next)
-		rec := w.record(nstance.DefaultTenant, "web", id)
+		rec := w.instanceRecord(nstance.DefaultTenant, "web", id)
 		require.Equal(t, next.cert.Certificate[0], rec.Current.Certificate)
 		require.Equal(t, last.cert.Certificate[0], rec.Pending.Certificate)
 		last.connect()
@@ -202,17 +201,17 @@ func TestRenewal(t *testing.T) {
 
 func TestRenewalOfAnOperator(t *testing.T) {
 	w := newWorld(t, setup{})
-	old := w.client(nstance.RoleOperator, "blue")
+	old := w.registerClient(nstance.RoleOperator, "blue")
 	key := pki.NewKey()
-	resp, err := old.api().RenewCertificate(t.Context(), &apiv1.OperatorServiceRenewCertificateRequest{Csr: old.csr(key)})
+	resp, err := old.operatorAPI().RenewCertificate(t.Context(), &apiv1.OperatorServiceRenewCertificateRequest{Csr: old.csr(key)})
 	require.NoError(t, err)
-	next := &holder{w: w}
-	next.use(key, wire.CredentialOf(resp.GetCredential()))
+	next := &client{w: w}
+	next.useCredential(key, wire.CredentialOf(resp.GetCredential()))
 
-	_, err = old.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	_, err = old.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 	require.NoError(t, err, "the new one has not been used yet")
-	_, err = next.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	_, err = next.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 	require.NoError(t, err)
-	_, err = old.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+	_, err = old.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 }

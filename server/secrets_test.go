@@ -23,8 +23,8 @@ import (
 
 const password = `"password": {"kind": "secret", "secret": "db"}`
 
-// TestSecretsFromOtherSources sends a secret of a directory to a machine, and what
-// has become of it. What storage holds under that name is not looked at.
+// TestSecretsFromOtherSources sends a secret from a directory to a machine, and its
+// changes. A secret of the same name in storage is not read.
 func TestSecretsFromOtherSources(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	dir := t.TempDir()
@@ -39,20 +39,20 @@ func TestSecretsFromOtherSources(t *testing.T) {
 	_, err = store.PutIfAbsent(t.Context(), storage.SecretKey("db"), []byte("of storage"))
 	require.NoError(t, err)
 	text := func(url string) string {
-		return served(1, often+`"file_refresh": "1s", "secrets": {"source": "`+url+`"},`, red, "", password, "")
+		return configWithFiles(1, often+`"file_refresh": "1s", "secrets": {"source": "`+url+`"},`, red, "", password, "")
 	}
-	w := newWorld(t, setup{store: store, text: text("file://" + dir), opts: server.Options{SecretSource: src}})
-	m := w.boot(w.machine(nstance.DefaultTenant))
-	m.has("password", "first")
+	w := newWorld(t, setup{store: store, config: text("file://" + dir), opts: server.Options{SecretSource: src}})
+	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
+	m.awaitFile("password", "first")
 	put("second")
-	m.has("password", "second")
+	m.awaitFile("password", "second")
 
 	w.conf.set(text("store:"), nil)
 	_, err = w.server.Refresh(t.Context())
 	require.ErrorContains(t, err, "shard.secrets.source: cannot change from file://"+dir+" to store: while the server runs (restart the server")
 }
 
-func TestMissingSourceOfSecrets(t *testing.T) {
+func TestMissingSecretSource(t *testing.T) {
 	var conf source
 	conf.set(fmt.Sprintf(configuration, `"secrets": {"source": "env://APP_"},`, 0), nil)
 	_, err := server.New(t.Context(), storage.NewMemory(), simcloud.New(nil), conf.read, nil)
@@ -60,10 +60,10 @@ func TestMissingSourceOfSecrets(t *testing.T) {
 	require.ErrorContains(t, err, "shard.secrets.source: this server was started without a source of secrets beside storage")
 }
 
-// TestTrackedSecretsReplace replaces a machine when a secret has another
-// content, not when the same is stored again or sealed with another key, nor
-// when it cannot be read.
-func TestTrackedSecretsReplace(t *testing.T) {
+// TestTrackedSecretsReplaceMachines replaces a machine when a secret's content
+// changes, not when the same content is stored again or sealed with another key, and
+// not when it cannot be read.
+func TestTrackedSecretsReplaceMachines(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	store := storage.NewMemory()
 	put := func(value string) {
@@ -77,10 +77,10 @@ func TestTrackedSecretsReplace(t *testing.T) {
 		require.NoError(t, err)
 	}
 	put("first")
-	w := newWorld(t, setup{store: store, text: served(1, often+`"file_refresh": "1s",`, red, "", password, `, "track": ["secrets"]`)})
+	w := newWorld(t, setup{store: store, config: configWithFiles(1, often+`"file_refresh": "1s",`, red, "", password, `, "track": ["secrets"]`)})
 	api := w.admin()
-	first := w.machine(nstance.DefaultTenant)
-	hash := w.group(api, "web").GetInfraHash()
+	first := w.awaitMachine(nstance.DefaultTenant)
+	hash := w.getGroup(api, "web").GetInfraHash()
 	put("first")
 	_, err := w.server.Refresh(t.Context())
 	require.NoError(t, err)
@@ -92,12 +92,12 @@ func TestTrackedSecretsReplace(t *testing.T) {
 		require.NoError(t, err)
 		return strings.Contains(strings.Join(status.GetProblems(), "\n"), "secret db: there is no secret db")
 	}, eventually, 5*time.Millisecond)
-	require.Equal(t, hash, w.group(api, "web").GetInfraHash())
-	require.Equal(t, first, w.machine(nstance.DefaultTenant))
+	require.Equal(t, hash, w.getGroup(api, "web").GetInfraHash())
+	require.Equal(t, first, w.awaitMachine(nstance.DefaultTenant))
 
 	put("second")
-	require.Eventually(t, func() bool { return w.group(api, "web").GetInfraHash() != hash }, eventually, 5*time.Millisecond)
-	w.nextMachine(nstance.DefaultTenant, first)
+	require.Eventually(t, func() bool { return w.getGroup(api, "web").GetInfraHash() != hash }, eventually, 5*time.Millisecond)
+	w.awaitNextMachine(nstance.DefaultTenant, first)
 	resolved, err := store.Get(t.Context(), storage.ResolvedKey(zone))
 	require.NoError(t, err)
 	for _, value := range []string{"first", "second"} {

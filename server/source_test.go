@@ -21,26 +21,26 @@ func TestConfigurationInStorage(t *testing.T) {
 	_, err := server.New(t.Context(), store, simcloud.New(nil), src, nil)
 	require.ErrorIs(t, err, nstance.NotFound)
 
-	v, err := store.PutIfAbsent(t.Context(), key, []byte(ordinary(1)))
+	v, err := store.PutIfAbsent(t.Context(), key, []byte(defaultConfig(1)))
 	require.NoError(t, err)
-	w := &world{T: t, store: store, cloud: simcloud.New(nil), news: make(chan struct{})}
+	w := &world{T: t, store: store, cloud: simcloud.New(nil), eventAdded: make(chan struct{})}
 	t.Cleanup(w.cloud.Close)
-	w.giveLeaseBack()
+	w.releaseLease()
 	w.server, err = server.New(t.Context(), store, w.cloud, src, &server.Options{Kinds: kinds, Journal: w.journal, Reread: time.Millisecond})
 	require.NoError(t, err)
 	w.run()
-	w.keys, err = keysOf(w)
+	w.keys, err = storedKeys(w)
 	require.NoError(t, err)
-	w.leads()
+	w.awaitLeading()
 	api := w.admin()
-	require.EqualValues(t, 1, w.group(api, "web").GetSize())
+	require.EqualValues(t, 1, w.getGroup(api, "web").GetSize())
 	terms := w.status().Epoch
-	k := w.ready(w.machine(nstance.DefaultTenant))
+	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 
-	v, err = store.PutIfMatch(t.Context(), key, []byte(ordinary(3)), v)
+	v, err = store.PutIfMatch(t.Context(), key, []byte(defaultConfig(3)), v)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return w.machines(nstance.DefaultTenant) == 3 }, eventually, time.Millisecond)
-	k.acked(k.report()) // on the stream that it has had all the while
+	require.Eventually(t, func() bool { return w.countMachines(nstance.DefaultTenant) == 3 }, eventually, time.Millisecond)
+	k.awaitAck(k.sendReport()) // on the same stream as before
 	require.Equal(t, terms, w.status().Epoch, "the lease is kept")
 
 	v, err = store.PutIfMatch(t.Context(), key, []byte(`{"cluster": `), v)
@@ -48,6 +48,6 @@ func TestConfigurationInStorage(t *testing.T) {
 	require.Eventually(t, func() bool { return w.configStatus(api).GetRejectedAt() != nil }, eventually, time.Millisecond)
 	require.Contains(t, w.configStatus(api).GetRejectedError(), key+":1:", "with its place")
 	require.NoError(t, store.DeleteIfMatch(t.Context(), key, v))
-	require.ErrorIs(t, w.refresh(api), nstance.NotFound)
-	require.EqualValues(t, 3, w.group(api, "web").GetSize(), "nothing is removed for want of a file")
+	require.ErrorIs(t, w.refreshConfig(api), nstance.NotFound)
+	require.EqualValues(t, 3, w.getGroup(api, "web").GetSize(), "nothing is removed because a file is missing")
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// seen is an elector that has seen a holder.
-type seen struct {
+// A fixedElector is an elector that has read a lease with this holder.
+type fixedElector struct {
 	lease.Elector
 	holder lease.Holder
 }
 
-func (s seen) Holder() lease.Holder { return s.holder }
+func (s fixedElector) Holder() lease.Holder { return s.holder }
 
 func TestStandbyNamesTheLeader(t *testing.T) {
-	s := &Server{elector: seen{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Epoch: 4}}}
+	s := &Server{elector: fixedElector{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Epoch: 4}}}
 	_, err := s.leading()
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.ErrorContains(t, err, "ask the leader, at 10.0.0.7:8993")
 
-	s.elector = seen{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Released: true}}
+	s.elector = fixedElector{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Released: true}}
 	_, err = s.leading()
 	require.NotContains(t, err.Error(), "10.0.0.7", "it has given the lease back")
 }

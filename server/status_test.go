@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/server/web"
 )
 
-// get fetches a page. Its body has been read.
-func (w *world) get(path string) *http.Response {
+// getPage fetches a page and reads its body.
+func (w *world) getPage(path string) *http.Response {
 	w.Helper()
 	resp, err := http.Get("http://" + w.server.Addresses().HTTP + path)
 	require.NoError(w, err)
@@ -30,12 +30,12 @@ func (w *world) get(path string) *http.Response {
 func (w *world) status() web.Status {
 	w.Helper()
 	var s web.Status
-	require.NoError(w, json.NewDecoder(w.get("/status.json").Body).Decode(&s))
+	require.NoError(w, json.NewDecoder(w.getPage("/status.json").Body).Decode(&s))
 	return s
 }
 
-// shown returns what the status page says about one kind of what needs attention.
-func (w *world) shown(kind string) web.Attention {
+// attentionOfKind returns the status page's attention entries of one kind.
+func (w *world) attentionOfKind(kind string) web.Attention {
 	w.Helper()
 	for _, a := range w.status().Attention {
 		if a.Kind == kind {
@@ -46,9 +46,9 @@ func (w *world) shown(kind string) web.Attention {
 }
 
 func TestStatusPage(t *testing.T) {
-	w := newWorld(t, setup{size: 30}) // which is more events than are shown
-	require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == 31 }, eventually, time.Millisecond)
-	k := w.ready(w.machine(nstance.DefaultTenant))
+	w := newWorld(t, setup{webSize: 30}) // more events than the page shows
+	require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == 31 }, eventually, time.Millisecond)
+	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 
 	t.Run("groups, instances and the latest events", func(t *testing.T) {
 		require.Eventually(t, func() bool {
@@ -66,17 +66,17 @@ func TestStatusPage(t *testing.T) {
 		require.Equal(t, "c1 s1", s.Cluster+" "+s.Shard)
 		require.Equal(t, "default web", s.Groups[1].Tenant+" "+s.Groups[1].Group)
 	})
-	t.Run("an agent that reports nonsense spoils nothing", func(t *testing.T) {
-		k.acked(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
+	t.Run("an invalid report does not damage the page", func(t *testing.T) {
+		k.awaitAck(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
 			CpuUsage: nan, MemoryUsage: -5, DiskUsage: 1e300, Load: nan,
 		}}}))
-		resp := w.get("/status.json")
+		resp := w.getPage("/status.json")
 		require.Equal(t, http.StatusOK, resp.StatusCode)
 		require.Len(t, w.status().Instances, 31)
 	})
-	t.Run("nothing secret is on it", func(t *testing.T) {
-		body, err := io.ReadAll(w.get("/status.json").Body)
+	t.Run("it shows no secrets", func(t *testing.T) {
+		body, err := io.ReadAll(w.getPage("/status.json").Body)
 		require.NoError(t, err)
-		require.NotContains(t, string(body), w.nonce(w.machine(nstance.DefaultTenant)))
+		require.NotContains(t, string(body), w.userDataNonce(w.awaitMachine(nstance.DefaultTenant)))
 	})
 }

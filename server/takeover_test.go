@@ -18,44 +18,44 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// TestTakeoverKeepsBootingMachines: two servers have different addresses, so
-// neither can make the other's user data again.
+// TestTakeoverKeepsBootingMachines: two servers have different addresses, so neither
+// can render the other's user data again.
 func TestTakeoverKeepsBootingMachines(t *testing.T) {
-	text := replace(t, ordinary(5), `"content": "{{.Nonce}}"`, `"content": "{{.Nonce}} {{.Server.RegistrationAddr}}"`)
-	w := newWorld(t, setup{text: text, cloud: simcloud.Options{Boot: simcloud.Constant(time.Hour)}})
+	text := replaceOnce(t, defaultConfig(5), `"content": "{{.Nonce}}"`, `"content": "{{.Nonce}} {{.Server.RegistrationAddr}}"`)
+	w := newWorld(t, setup{config: text, cloud: simcloud.Options{Boot: simcloud.Constant(time.Hour)}})
 	api := w.admin()
 	booting := func() bool {
-		g := w.group(api, "web")
+		g := w.getGroup(api, "web")
 		return g.GetBooting() == 5 && g.GetReady() == 0
 	}
-	w.made(5, func(nstance.MachineSpec) bool { return true })
+	w.awaitMachinesMatching(5, func(nstance.MachineSpec) bool { return true })
 	require.Eventually(t, booting, eventually, 5*time.Millisecond)
-	before, first := w.specs(), w.server.Addresses().Registration
+	before, first := w.webSpecs(), w.server.Addresses().Registration
 
-	w.successor(server.Options{})
+	w.startSuccessor(server.Options{})
 	require.NotEqual(t, first, w.server.Addresses().Registration)
 	api = w.admin()
 	for _, spec := range before {
 		require.Eventually(t, func() bool { return w.instance(api, spec.ID).GetState() == string(nstance.Booting) }, eventually, 5*time.Millisecond, "the new leader knows its machine")
 		nonce, address, _ := strings.Cut(string(spec.UserData), " ")
 		require.Equal(t, first, address)
-		_, err := w.holder().register(nonce)
+		_, err := w.newClient().register(nonce)
 		require.NoError(t, err)
 	}
-	require.Equal(t, before, w.specs())
+	require.Equal(t, before, w.webSpecs())
 	for _, typ := range []nstance.EventType{nstance.EventCreateFailed, nstance.EventDeleteRequested} {
-		require.Zero(t, w.count(typ), typ)
+		require.Zero(t, w.countEvents(typ), typ)
 	}
 	require.True(t, booting())
 }
 
-// An argsTap is a provider that takes any arguments and keeps them.
-type argsTap struct {
+// An argsRecorder is a provider that accepts and records any arguments.
+type argsRecorder struct {
 	nstance.Provider
 	specs chan nstance.MachineSpec
 }
 
-func (p argsTap) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+func (p argsRecorder) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	p.specs <- spec
 	spec.Args = nil
 	return p.Provider.Create(ctx, spec)
@@ -65,9 +65,9 @@ func (p argsTap) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 func TestNonceIsForUserDataOnly(t *testing.T) {
 	cloud := simcloud.New(nil)
 	t.Cleanup(cloud.Close)
-	tap := argsTap{Provider: cloud, specs: make(chan nstance.MachineSpec, 10)}
-	text := replace(t, ordinary(1), `"userdata": {`, `"args": {"note": "[{{.Nonce}}] {{.Instance.ID}}", "deep": [{"er": "{{.Nonce}}"}], "all": "{{json .}}"}, "userdata": {`)
-	newWorld(t, setup{text: text, over: tap, opts: server.Options{Kinds: provider.Kinds{{Name: "sim", Spot: true}}}})
+	tap := argsRecorder{Provider: cloud, specs: make(chan nstance.MachineSpec, 10)}
+	text := replaceOnce(t, defaultConfig(1), `"userdata": {`, `"args": {"note": "[{{.Nonce}}] {{.Instance.ID}}", "deep": [{"er": "{{.Nonce}}"}], "all": "{{json .}}"}, "userdata": {`)
+	newWorld(t, setup{config: text, provider: tap, opts: server.Options{Kinds: provider.Kinds{{Name: "sim", Spot: true}}}})
 	for range 2 {
 		spec := receive(t, tap.specs)
 		nonce := string(spec.UserData)
@@ -79,25 +79,24 @@ func TestNonceIsForUserDataOnly(t *testing.T) {
 	}
 }
 
-// TestNonceFollowsFromTheRecord: what a nonce states is what the intent says, so
-// that minting it again gives the same bytes, and it lasts for the launch and the
-// registration after it.
-func TestNonceFollowsFromTheRecord(t *testing.T) {
-	text := replace(t, ordinary(1), `"userdata": {`, `"launch_timeout": "7m", "registration_timeout": "2m", "userdata": {`)
-	w := newWorld(t, setup{text: text})
-	id := w.machine(nstance.DefaultTenant)
+// TestNonceIsDerivedFromRecord: a nonce depends on the intent only, so that minting
+// it again gives the same bytes. It is valid for the launch and the registration.
+func TestNonceIsDerivedFromRecord(t *testing.T) {
+	text := replaceOnce(t, defaultConfig(1), `"userdata": {`, `"launch_timeout": "7m", "registration_timeout": "2m", "userdata": {`)
+	w := newWorld(t, setup{config: text})
+	id := w.awaitMachine(nstance.DefaultTenant)
 	obj, err := w.store.Get(t.Context(), storage.InstanceKey(zone, nstance.DefaultTenant, "web", id))
 	require.NoError(t, err)
 	rec, err := storage.DecodeInstance(obj.Key, obj.Data)
 	require.NoError(t, err)
 	require.Equal(t, w.keys.Nonces.KeyID(), rec.NonceKeyID)
 	require.NotEmpty(t, rec.Authorities)
-	sum := sha256.Sum256([]byte(w.nonce(id)))
+	sum := sha256.Sum256([]byte(w.userDataNonce(id)))
 	require.Equal(t, hex.EncodeToString(sum[:]), rec.UserDataDigest)
 	nonce, err := w.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: rec.Tenant, Group: rec.Group,
 		ConfigHash: rec.RuntimeHash, NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: rec.CreatedAt.Add(7*time.Minute + 2*time.Minute),
 	})
 	require.NoError(t, err)
-	require.Equal(t, nonce, w.nonce(id))
+	require.Equal(t, nonce, w.userDataNonce(id))
 }

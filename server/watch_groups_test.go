@@ -18,7 +18,7 @@ import (
 type groupWatch struct {
 	*testing.T
 	stream grpc.ServerStreamingClient[apiv1.WatchGroupsResponse]
-	seq    uint64 // of the last message
+	seq    uint64 // number of the last message
 }
 
 func (w *world) watchGroups(api apiv1.OperatorServiceClient, req *apiv1.WatchGroupsRequest) *groupWatch {
@@ -45,8 +45,9 @@ func (g *groupWatch) snapshot() (names []string) {
 	}
 }
 
-// until returns the first change that is as wanted, or nil for a removal.
-func (g *groupWatch) until(wanted func(g *apiv1.Group) bool) *apiv1.Group {
+// awaitChange waits for a change that wanted accepts and returns its group, nil
+// after a removal.
+func (g *groupWatch) awaitChange(wanted func(g *apiv1.Group) bool) *apiv1.Group {
 	g.Helper()
 	for {
 		m, err := g.stream.Recv()
@@ -64,8 +65,8 @@ func (g *groupWatch) until(wanted func(g *apiv1.Group) bool) *apiv1.Group {
 }
 
 func TestWatchGroups(t *testing.T) {
-	w := newWorld(t, setup{size: 0})
-	api, blue := w.admin(), w.client(nstance.RoleOperator, "blue").api()
+	w := newWorld(t, setup{webSize: 0})
+	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	all, one := w.watchGroups(api, &apiv1.WatchGroupsRequest{}), w.watchGroups(api, &apiv1.WatchGroupsRequest{Group: "batch"})
 	theirs := w.watchGroups(blue, &apiv1.WatchGroupsRequest{})
 	require.ElementsMatch(t, []string{"default/web", "blue/db"}, all.snapshot())
@@ -75,21 +76,21 @@ func TestWatchGroups(t *testing.T) {
 
 	_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1)})
 	require.NoError(t, err)
-	g := one.until(func(g *apiv1.Group) bool { return g.GetBooting() == 1 })
+	g := one.awaitChange(func(g *apiv1.Group) bool { return g.GetBooting() == 1 })
 	require.Equal(t, "batch", g.GetGroup())
 	after := one.seq
-	w.ready(w.machineOf("batch"))
-	one.until(func(g *apiv1.Group) bool { return g.GetReady() == 1 })
+	w.connectReady(w.awaitMachineOf("batch"))
+	one.awaitChange(func(g *apiv1.Group) bool { return g.GetReady() == 1 })
 	_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
 	require.NoError(t, err)
-	one.until(func(g *apiv1.Group) bool { return g.GetRemoving() })
-	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(w.machineOf("batch")), NoDrain: true})
+	one.awaitChange(func(g *apiv1.Group) bool { return g.GetRemoving() })
+	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(w.awaitMachineOf("batch")), NoDrain: true})
 	require.NoError(t, err)
-	require.Nil(t, one.until(never), "and then it is removed")
+	require.Nil(t, one.awaitChange(never), "and then it is removed")
 
 	resumed := w.watchGroups(api, &apiv1.WatchGroupsRequest{AfterSeq: after, Group: "batch"})
-	resumed.until(func(g *apiv1.Group) bool { return g.GetReady() == 1 })
-	require.Nil(t, resumed.until(never), "who resumes misses nothing")
+	resumed.awaitChange(func(g *apiv1.Group) bool { return g.GetReady() == 1 })
+	require.Nil(t, resumed.awaitChange(never), "a resumed watch misses nothing")
 	require.Equal(t, one.seq, resumed.seq)
 
 	_, err = blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "db", Size: proto.Int32(2)})
@@ -104,7 +105,7 @@ func TestWatchGroups(t *testing.T) {
 	}
 	require.NotEmpty(t, w.watchGroups(api, &apiv1.WatchGroupsRequest{AfterSeq: 7}).snapshot(), "a number of another time gets a snapshot")
 
-	require.NoError(t, w.stop())
+	require.NoError(t, w.stopServer())
 	deadline := time.Now().Add(eventually)
 	for time.Now().Before(deadline) {
 		if _, err := all.stream.Recv(); err != nil {

@@ -14,25 +14,25 @@ import (
 	"github.com/nstance-go/nstance/server"
 )
 
-// A watching is one WatchInstanceEvents call.
-type watching struct {
+// An instanceWatch is one WatchInstanceEvents call.
+type instanceWatch struct {
 	*testing.T
 	stream grpc.ServerStreamingClient[apiv1.WatchInstanceEventsResponse]
-	seq    uint64 // of the last message
+	seq    uint64 // number of the last message
 	stop   context.CancelFunc
 }
 
-func (w *world) watch(api apiv1.OperatorServiceClient, req *apiv1.WatchInstanceEventsRequest) *watching {
+func (w *world) watch(api apiv1.OperatorServiceClient, req *apiv1.WatchInstanceEventsRequest) *instanceWatch {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), eventually)
 	w.Cleanup(cancel)
 	stream, err := api.WatchInstanceEvents(ctx, req)
 	require.NoError(w, err)
-	return &watching{T: w.T, stream: stream, stop: cancel}
+	return &instanceWatch{T: w.T, stream: stream, stop: cancel}
 }
 
 // snapshot reads up to the end of the snapshot and returns the instances in it.
-func (g *watching) snapshot() (ids []string) {
+func (g *instanceWatch) snapshot() (ids []string) {
 	g.Helper()
 	for {
 		m, err := g.stream.Recv()
@@ -46,8 +46,8 @@ func (g *watching) snapshot() (ids []string) {
 	}
 }
 
-// ends waits for the end of the watch and returns why.
-func (g *watching) ends() error {
+// awaitEnd waits for the end of the watch and returns its error.
+func (g *instanceWatch) awaitEnd() error {
 	g.Helper()
 	for {
 		if _, err := g.stream.Recv(); err != nil {
@@ -56,7 +56,7 @@ func (g *watching) ends() error {
 	}
 }
 
-func (g *watching) event() *apiv1.Event {
+func (g *instanceWatch) nextEvent() *apiv1.Event {
 	g.Helper()
 	m, err := g.stream.Recv()
 	require.NoError(g, err)
@@ -65,31 +65,31 @@ func (g *watching) event() *apiv1.Event {
 	return m.GetEvent()
 }
 
-// until returns the first event of a type.
-func (g *watching) until(typ nstance.EventType) *apiv1.Event {
+// awaitEventType returns the first event of a type.
+func (g *instanceWatch) awaitEventType(typ nstance.EventType) *apiv1.Event {
 	g.Helper()
 	for {
-		if e := g.event(); e.GetType() == string(typ) {
+		if e := g.nextEvent(); e.GetType() == string(typ) {
 			return e
 		}
 	}
 }
 
-// of returns the first event of a type about an instance.
-func (g *watching) of(typ nstance.EventType, id nstance.InstanceID) *apiv1.Event {
+// awaitEventOf returns the first event of a type about an instance.
+func (g *instanceWatch) awaitEventOf(typ nstance.EventType, id nstance.InstanceID) *apiv1.Event {
 	g.Helper()
 	for {
-		if e := g.until(typ); e.GetInstance() == string(id) {
+		if e := g.awaitEventType(typ); e.GetInstance() == string(id) {
 			return e
 		}
 	}
 }
 
 func TestWatch(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine(nstance.DefaultTenant)
-	k := w.ready(id)
-	w.machine("blue")
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	w.awaitMachine("blue")
 	api := w.admin()
 	size := int32(2)
 
@@ -98,16 +98,16 @@ func TestWatch(t *testing.T) {
 		require.Len(t, all.snapshot(), 2)
 		_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: &size})
 		require.NoError(t, err)
-		created := all.until(nstance.EventCreated)
+		created := all.awaitEventType(nstance.EventCreated)
 		require.NotEqual(t, string(id), created.GetInstance())
 		require.Equal(t, "web", created.GetGroup())
 	})
-	t.Run("numbers grow, and resuming misses nothing and repeats nothing", func(t *testing.T) {
+	t.Run("numbers grow, and a resumed watch misses and repeats no event", func(t *testing.T) {
 		since := all.seq
-		k.acked(k.notice(reclaim("e1", 2*time.Minute)))
+		k.awaitAck(k.sendNotice(reclaimNotice("e1", 2*time.Minute)))
 		var want []string
 		for {
-			e := all.event()
+			e := all.nextEvent()
 			want = append(want, e.GetType())
 			if e.GetType() == string(nstance.EventDrainStarted) {
 				break
@@ -116,12 +116,12 @@ func TestWatch(t *testing.T) {
 		require.EqualValues(t, since+uint64(len(want)), all.seq)
 		resumed := w.watch(api, &apiv1.WatchInstanceEventsRequest{AfterSeq: since})
 		for i, typ := range want {
-			e := resumed.event()
+			e := resumed.nextEvent()
 			require.Equal(t, typ, e.GetType())
 			require.Equal(t, since+1+uint64(i), e.GetSeq())
 		}
 	})
-	t.Run("a number of another time gets a snapshot", func(t *testing.T) {
+	t.Run("an unknown number gets a snapshot", func(t *testing.T) {
 		require.NotEmpty(t, w.watch(api, &apiv1.WatchInstanceEventsRequest{AfterSeq: 7}).snapshot())
 	})
 	t.Run("filtered by instance and by group", func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestWatch(t *testing.T) {
 		require.Len(t, w.watch(api, &apiv1.WatchInstanceEventsRequest{Group: "db"}).snapshot(), 1)
 	})
 	t.Run("ends with the server", func(t *testing.T) {
-		require.NoError(t, w.stop())
+		require.NoError(t, w.stopServer())
 		for {
 			if _, err := all.stream.Recv(); err != nil {
 				require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
@@ -141,9 +141,9 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-func TestChoiceOfExecutor(t *testing.T) {
-	w := newWorld(t, setup{size: 6})
-	api := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+func TestExecutorChoice(t *testing.T) {
+	w := newWorld(t, setup{webSize: 6})
+	api := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	drain := func(id nstance.InstanceID) *apiv1.Drain {
 		t.Helper()
 		resp, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
@@ -160,22 +160,22 @@ func TestChoiceOfExecutor(t *testing.T) {
 		}
 		return len(ids) == 6
 	}, eventually, time.Millisecond)
-	var talks []*talk
+	var talks []*agentSession
 	for _, id := range ids {
-		w.await(nstance.EventCreated, id)
-		talks = append(talks, w.ready(id))
+		w.awaitEvent(nstance.EventCreated, id)
+		talks = append(talks, w.connectReady(id))
 	}
 
-	t.Run("an operator that only watches is no executor", func(t *testing.T) {
+	t.Run("an operator that only watches is not an executor", func(t *testing.T) {
 		w.watch(api, &apiv1.WatchInstanceEventsRequest{}).snapshot()
 		require.Equal(t, string(nstance.ExecutorAgent), drain(ids[0]).GetExecutor())
 	})
-	t.Run("an administrator that only watches is none either", func(t *testing.T) {
+	t.Run("an administrator that only watches is not an executor", func(t *testing.T) {
 		w.watch(w.admin(), &apiv1.WatchInstanceEventsRequest{}).snapshot()
 		require.Equal(t, string(nstance.ExecutorAgent), drain(ids[1]).GetExecutor())
 	})
-	t.Run("an operator of another tenant is none", func(t *testing.T) {
-		other := w.client(nstance.RoleOperator, "blue").api()
+	t.Run("an operator of another tenant is not an executor", func(t *testing.T) {
+		other := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 		w.watch(other, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}).snapshot()
 		require.Equal(t, string(nstance.ExecutorAgent), drain(ids[2]).GetExecutor())
 	})
@@ -183,7 +183,7 @@ func TestChoiceOfExecutor(t *testing.T) {
 		for _, req := range []*apiv1.WatchInstanceEventsRequest{
 			{DrainExecutor: true, Group: "web"}, {DrainExecutor: true, Instance: string(ids[0])},
 		} {
-			err := w.watch(api, req).ends()
+			err := w.watch(api, req).awaitEnd()
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, "drain_executor")
 		}
@@ -192,11 +192,11 @@ func TestChoiceOfExecutor(t *testing.T) {
 		name string
 		api  apiv1.OperatorServiceClient
 	}{3: {"operator", api}, 4: {"administrator", w.admin()}} {
-		t.Run("an "+as.name+" that says so is the executor, and acknowledges", func(t *testing.T) {
+		t.Run("an "+as.name+" that offers to drain is the executor and acknowledges", func(t *testing.T) {
 			watch := w.watch(as.api, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true})
 			watch.snapshot()
 			drain(ids[i])
-			d := watch.of(nstance.EventDrainStarted, ids[i]).GetDrain()
+			d := watch.awaitEventOf(nstance.EventDrainStarted, ids[i]).GetDrain()
 			require.Equal(t, string(nstance.ExecutorOperator), d.GetExecutor())
 			ack := &apiv1.AcknowledgeDrainedRequest{Id: string(ids[i]), Generation: d.GetGeneration() + 1, Outcome: "drained"}
 			_, err := as.api.AcknowledgeDrained(t.Context(), ack)
@@ -204,23 +204,23 @@ func TestChoiceOfExecutor(t *testing.T) {
 			ack.Generation--
 			_, err = as.api.AcknowledgeDrained(t.Context(), ack)
 			require.NoError(t, err)
-			w.await(nstance.EventDeleted, ids[i])
+			w.awaitEvent(nstance.EventDeleted, ids[i])
 			watch.stop()
 			require.Eventually(t, func() bool { return !server.HasExecutor(w.server, nstance.DefaultTenant) }, eventually, time.Millisecond)
 		})
 	}
-	t.Run("an executor that comes late takes over where nothing drains", func(t *testing.T) {
+	t.Run("a late executor takes over drains that have none", func(t *testing.T) {
 		k := talks[5]
-		k.answered(k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}}))
+		k.awaitAckKeepingOthers(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}}))
 		require.Equal(t, string(nstance.ExecutorNone), drain(ids[5]).GetExecutor(), "its agent has no hook")
 		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true})
 		watch.snapshot()
-		d := watch.of(nstance.EventDrainReassigned, ids[5]).GetDrain()
+		d := watch.awaitEventOf(nstance.EventDrainReassigned, ids[5]).GetDrain()
 		require.Equal(t, string(nstance.ExecutorOperator), d.GetExecutor())
-		require.Eventually(t, func() bool { // the journal is written a moment before the drain is announced
+		require.Eventually(t, func() bool { // the event is published before the drain is announced
 			_, err := api.AcknowledgeDrained(t.Context(), &apiv1.AcknowledgeDrainedRequest{Id: string(ids[5]), Generation: d.GetGeneration(), Outcome: "drained"})
 			return err == nil
 		}, eventually, time.Millisecond)
-		w.await(nstance.EventDeleted, ids[5])
+		w.awaitEvent(nstance.EventDeleted, ids[5])
 	})
 }

@@ -36,15 +36,16 @@ const (
 	cluster = nstance.ClusterID("c1")
 	zone    = nstance.ShardID("s1")
 
-	// eventually is how long a loaded machine may take for what should be at
-	// once. Nothing waits for it unless it fails.
+	// eventually is the deadline of conditions that normally hold at once. Only
+	// a failing test waits this long.
 	eventually = 20 * time.Second
 )
 
-// kinds are what the configurations of these tests may name.
+// kinds are the provider kinds that the configurations of these tests may name.
 var kinds = provider.Kinds{simcloud.Kind(), {Name: "aws", Spot: true}}
 
-// configuration is a shard with two tenants. %s: more settings of the shard.
+// configuration is a shard with two tenants. %s is further shard settings, %d the
+// size of group default/web.
 const configuration = `{
 	"cluster": {"id": "c1"},
 	"shard": {
@@ -80,75 +81,75 @@ func (s *source) set(text string, err error) {
 	s.text, s.err = text, err
 }
 
-// A setup says what is special about a world. Zero fields are ordinary.
+// A setup is how a world differs from the default one.
 type setup struct {
-	size  int    // of group default/web
-	text  string // the whole configuration, instead of the ordinary one
-	shard string
-	store storage.Store
-	cloud simcloud.Options
-	over  nstance.Provider // in place of the cloud itself
-	opts  server.Options
-	quiet bool // do not wait until it leads
+	webSize  int
+	config   string // the whole configuration, instead of the default one
+	shard    string
+	store    storage.Store
+	cloud    simcloud.Options
+	provider nstance.Provider // wraps the cloud
+	opts     server.Options
+	noWait   bool // do not wait until the server leads
 }
 
 // A world is one server over a store in memory and a simulated cloud, reached
 // over real sockets.
 type world struct {
 	*testing.T
-	store   storage.Store
-	cloud   *simcloud.Cloud
-	conf    source
-	secrets *secret.Box
-	server  *server.Server
-	keys    *registration.Keys
-	stop    func() error // ends the server and returns what Run returned
+	store      storage.Store
+	cloud      *simcloud.Cloud
+	conf       source
+	secrets    *secret.Box
+	server     *server.Server
+	keys       *registration.Keys
+	stopServer func() error // returns the result of Run
 
-	filePasses atomic.Int64 // of its servers
+	filePasses atomic.Int64
 
-	mu     sync.Mutex
-	events []nstance.Event
-	news   chan struct{} // closed and replaced with every event
+	mu         sync.Mutex
+	events     []nstance.Event
+	eventAdded chan struct{} // closed and replaced with every event
 }
 
 func newWorld(t *testing.T, s setup) *world {
 	t.Helper()
-	w := &world{T: t, store: s.store, cloud: simcloud.New(&s.cloud), news: make(chan struct{}), secrets: s.opts.Secrets}
+	w := &world{T: t, store: s.store, cloud: simcloud.New(&s.cloud), eventAdded: make(chan struct{}), secrets: s.opts.Secrets}
 	t.Cleanup(w.cloud.Close)
 	if w.store == nil {
 		w.store = storage.NewMemory()
 	}
-	if s.text == "" {
-		s.text = fmt.Sprintf(configuration, s.shard, s.size)
+	if s.config == "" {
+		s.config = fmt.Sprintf(configuration, s.shard, s.webSize)
 	}
-	w.conf.set(s.text, nil)
+	w.conf.set(s.config, nil)
 	s.opts.Journal = w.journal
 	if s.opts.Kinds == nil {
 		s.opts.Kinds = kinds
 	}
 	server.Hasten(&s.opts, func() { w.filePasses.Add(1) })
-	if s.over == nil {
-		s.over = w.cloud
+	if s.provider == nil {
+		s.provider = w.cloud
 	}
 	var err error
-	w.giveLeaseBack()
-	w.server, err = server.New(t.Context(), w.store, s.over, w.conf.read, &s.opts)
+	w.releaseLease()
+	w.server, err = server.New(t.Context(), w.store, s.provider, w.conf.read, &s.opts)
 	require.NoError(t, err)
 	w.run()
-	w.keys, err = keysOf(w)
+	w.keys, err = storedKeys(w)
 	require.NoError(t, err)
-	if !s.quiet {
-		w.leads()
+	if !s.noWait {
+		w.awaitLeading()
 	}
-	if !s.quiet && s.store == nil {
+	if !s.noWait && s.store == nil {
 		require.Eventually(t, func() bool { return server.GroupsKnown(w.server) }, eventually, time.Millisecond)
 	}
 	return w
 }
 
-// giveLeaseBack makes a store look as if the last leader had given its lease
-// back: no server has to wait for it then.
-func (w *world) giveLeaseBack() {
+// releaseLease makes a store look as if the last leader had released its lease,
+// so that no server has to wait for it.
+func (w *world) releaseLease() {
 	w.Helper()
 	if prepared, err := lease.Prepare(w.Context(), w.store, zone); err == nil && prepared {
 		return
@@ -156,22 +157,22 @@ func (w *world) giveLeaseBack() {
 	if _, err := w.store.Get(w.Context(), storage.LeaseKey(zone)); !errors.Is(err, nstance.NotFound) {
 		return
 	}
-	last := takesAtOnce(w, w.store)
+	last := immediateElector(w, w.store)
 	_, err := last.Campaign(w.Context())
 	require.NoError(w, err)
 	require.NoError(w, last.Resign(w.Context()))
 }
 
-// takesAtOnce returns an elector that waits for no other server.
-func takesAtOnce(t testing.TB, store storage.Store) lease.Elector {
+// immediateElector returns an elector that takes the lease without waiting.
+func immediateElector(t testing.TB, store storage.Store) lease.Elector {
 	t.Helper()
 	l, err := lease.New(store, zone, &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
 	require.NoError(t, err)
 	return l
 }
 
-// keysOf returns the cluster's keys as they are in storage.
-func keysOf(w *world) (*registration.Keys, error) {
+// storedKeys returns the cluster's keys as they are in storage.
+func storedKeys(w *world) (*registration.Keys, error) {
 	return registration.Bootstrap(w.Context(), vault.New(w.store, w.secrets), time.Now())
 }
 
@@ -180,35 +181,35 @@ func (w *world) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- w.server.Run(ctx) }()
-	w.stop = sync.OnceValue(func() error {
+	w.stopServer = sync.OnceValue(func() error {
 		cancel()
 		return receive(w.T, ended)
 	})
-	w.Cleanup(func() { require.NoError(w, w.stop()) })
+	w.Cleanup(func() { require.NoError(w, w.stopServer()) })
 	limit, done := context.WithTimeout(w.Context(), eventually)
 	defer done()
 	require.NoError(w, w.server.Ready(limit))
 }
 
-// leads waits until the server answers calls.
-func (w *world) leads() {
-	require.Eventually(w, func() bool { return w.get("/readyz").StatusCode == http.StatusOK }, eventually, 5*time.Millisecond)
+// awaitLeading waits until the server answers calls.
+func (w *world) awaitLeading() {
+	require.Eventually(w, func() bool { return w.getPage("/readyz").StatusCode == http.StatusOK }, eventually, 5*time.Millisecond)
 }
 
 func (w *world) journal(e nstance.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.events = append(w.events, e)
-	close(w.news)
-	w.news = make(chan struct{})
+	close(w.eventAdded)
+	w.eventAdded = make(chan struct{})
 }
 
-// await returns the first event that matches, as soon as there is one.
-func (w *world) await(typ nstance.EventType, id nstance.InstanceID) nstance.Event {
+// awaitEvent returns the first event that matches, as soon as there is one.
+func (w *world) awaitEvent(typ nstance.EventType, id nstance.InstanceID) nstance.Event {
 	w.Helper()
 	limit := time.After(eventually)
 	for {
-		e, ok, news := w.find(typ, id)
+		e, ok, news := w.findEvent(typ, id)
 		if ok {
 			return e
 		}
@@ -220,19 +221,19 @@ func (w *world) await(typ nstance.EventType, id nstance.InstanceID) nstance.Even
 	}
 }
 
-func (w *world) find(typ nstance.EventType, id nstance.InstanceID) (nstance.Event, bool, <-chan struct{}) {
+func (w *world) findEvent(typ nstance.EventType, id nstance.InstanceID) (nstance.Event, bool, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
 		if e.Type == typ && (id == "" || e.Instance == id) {
-			return e, true, w.news
+			return e, true, w.eventAdded
 		}
 	}
-	return nstance.Event{}, false, w.news
+	return nstance.Event{}, false, w.eventAdded
 }
 
-// count returns how many events of a type there were.
-func (w *world) count(typ nstance.EventType) (n int) {
+// countEvents returns how many events of a type there were.
+func (w *world) countEvents(typ nstance.EventType) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
@@ -243,8 +244,8 @@ func (w *world) count(typ nstance.EventType) (n int) {
 	return n
 }
 
-// machine waits for the group's first machine and returns its ID.
-func (w *world) machine(tenant nstance.TenantID) nstance.InstanceID {
+// awaitMachine waits for the group's first machine and returns its ID.
+func (w *world) awaitMachine(tenant nstance.TenantID) nstance.InstanceID {
 	w.Helper()
 	var id nstance.InstanceID
 	require.Eventually(w, func() bool {
@@ -255,46 +256,46 @@ func (w *world) machine(tenant nstance.TenantID) nstance.InstanceID {
 		}
 		return id != ""
 	}, eventually, time.Millisecond)
-	w.await(nstance.EventCreated, id)
+	w.awaitEvent(nstance.EventCreated, id)
 	return id
 }
 
-// nonce returns what the machine finds in its user data.
-func (w *world) nonce(id nstance.InstanceID) string {
+// userDataNonce returns the nonce in the machine's user data.
+func (w *world) userDataNonce(id nstance.InstanceID) string {
 	spec, ok := w.cloud.Spec(id)
 	require.True(w, ok)
 	return string(spec.UserData)
 }
 
-// A holder has a key and, once registered, a certificate.
-type holder struct {
+// A client has a key and, once registered, a certificate.
+type client struct {
 	w    *world
 	key  ed25519.PrivateKey
 	cert *tls.Certificate
 }
 
-func (w *world) holder() *holder { return &holder{w: w, key: pki.NewKey()} }
+func (w *world) newClient() *client { return &client{w: w, key: pki.NewKey()} }
 
-// dial opens a connection to addr as this holder.
-func (h *holder) dial(addr string) *grpc.ClientConn {
+// dial opens a connection to addr with the client's certificate.
+func (h *client) dial(addr string) *grpc.ClientConn {
 	return h.dialWith(addr, pki.ClientTLS(h.w.keys.Identity.Pool(), h.cert, zone, cluster))
 }
 
-func (h *holder) dialWith(addr string, cfg *tls.Config) *grpc.ClientConn {
+func (h *client) dialWith(addr string, cfg *tls.Config) *grpc.ClientConn {
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	require.NoError(h.w, err)
 	h.w.Cleanup(func() { conn.Close() })
 	return conn
 }
 
-func (h *holder) csr(key ed25519.PrivateKey) []byte {
+func (h *client) csr(key ed25519.PrivateKey) []byte {
 	csr, err := pki.NewCSR(key, "test")
 	require.NoError(h.w, err)
 	return csr
 }
 
-// register registers as an agent. Its errors are the server's.
-func (h *holder) register(nonce string) (nstance.Credential, error) {
+// register registers as an agent and returns the server's errors.
+func (h *client) register(nonce string) (nstance.Credential, error) {
 	conn := h.dial(h.w.server.Addresses().Registration)
 	defer conn.Close()
 	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(h.w.Context(), &apiv1.RegisterAgentRequest{
@@ -304,84 +305,84 @@ func (h *holder) register(nonce string) (nstance.Credential, error) {
 		return nstance.Credential{}, wire.ErrorOf(err)
 	}
 	c := wire.CredentialOf(resp.GetCredential())
-	h.use(h.key, c)
+	h.useCredential(h.key, c)
 	return c, nil
 }
 
-func (h *holder) use(key ed25519.PrivateKey, c nstance.Credential) {
+func (h *client) useCredential(key ed25519.PrivateKey, c nstance.Credential) {
 	h.key, h.cert = key, &tls.Certificate{Certificate: c.Chain, PrivateKey: key}
 }
 
-// client registers an operator or administrator and returns its holder.
-func (w *world) client(role nstance.Role, tenant nstance.TenantID) *holder {
+// registerClient registers an operator or administrator.
+func (w *world) registerClient(role nstance.Role, tenant nstance.TenantID) *client {
 	w.Helper()
 	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
 		Kind: role, Subject: string(cluster), Cluster: cluster, Tenant: tenant, JTI: rand.Text(),
 		NotBefore: time.Now().Add(-24 * time.Hour), Expiry: time.Now().Add(time.Hour),
 	})
 	require.NoError(w, err)
-	h := w.holder()
+	h := w.newClient()
 	conn := h.dial(w.server.Addresses().Registration)
 	defer conn.Close()
 	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterOperator(w.Context(), &apiv1.RegisterOperatorRequest{Nonce: nonce, Csr: h.csr(h.key)})
 	require.NoError(w, err)
-	h.use(h.key, wire.CredentialOf(resp.GetCredential()))
+	h.useCredential(h.key, wire.CredentialOf(resp.GetCredential()))
 	return h
 }
 
-// api returns the operator service as h sees it.
-func (h *holder) api() apiv1.OperatorServiceClient {
+// operatorAPI returns a client of the operators' API.
+func (h *client) operatorAPI() apiv1.OperatorServiceClient {
 	return apiv1.NewOperatorServiceClient(h.dial(h.w.server.Addresses().Operator))
 }
 
 func (w *world) admin() apiv1.OperatorServiceClient {
-	return w.client(nstance.RoleAdmin, nstance.DefaultTenant).api()
+	return w.registerClient(nstance.RoleAdmin, nstance.DefaultTenant).operatorAPI()
 }
 
-// agent registers an instance with the nonce in its user data.
-func (w *world) agent(id nstance.InstanceID) *holder {
+// registerAgent registers an instance with the nonce in its user data.
+func (w *world) registerAgent(id nstance.InstanceID) *client {
 	w.Helper()
-	h := w.holder()
-	_, err := h.register(w.nonce(id))
+	h := w.newClient()
+	_, err := h.register(w.userDataNonce(id))
 	require.NoError(w, err)
 	return h
 }
 
-// A talk is an agent's session, as the agent sees it.
-type talk struct {
+// An agentSession is the agent's end of a session.
+type agentSession struct {
 	*testing.T
-	holder *holder
-	stream grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
-	number uint64
-	heard  chan *apiv1.ConnectResponse
-	over   chan error  // why nothing more is heard
-	stays  atomic.Bool // when asked to go away
+	client       *client
+	stream       grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	lastNumber   uint64
+	messages     chan *apiv1.ConnectResponse
+	ended        chan error // why the session ended
+	ignoreGoAway atomic.Bool
 }
 
 // connect opens a session and waits for the welcome.
-func (h *holder) connect() *talk {
+func (h *client) connect() *agentSession {
 	h.w.Helper()
 	k := h.open(h.w.Context())
-	require.NotNil(h.w, k.hear().GetWelcome())
+	require.NotNil(h.w, k.nextMessage().GetWelcome())
 	return k
 }
 
-func (h *holder) open(ctx context.Context) *talk {
+func (h *client) open(ctx context.Context) *agentSession {
 	h.w.Helper()
 	ctx, leave := context.WithCancel(ctx)
 	h.w.Cleanup(leave)
 	stream, err := apiv1.NewAgentServiceClient(h.dial(h.w.server.Addresses().Agent)).Connect(ctx)
 	require.NoError(h.w, err)
-	k := &talk{T: h.w.T, holder: h, stream: stream, heard: make(chan *apiv1.ConnectResponse, 1000), over: make(chan error, 1)}
+	k := &agentSession{T: h.w.T, client: h, stream: stream, messages: make(chan *apiv1.ConnectResponse, 1000), ended: make(chan error, 1)}
 	go func() {
 		for {
 			m, err := stream.Recv()
 			if err != nil {
-				k.over <- err
+				k.ended <- err
 				return
 			}
-			k.heard <- m
-			if m.GetGoAway() != nil && !k.stays.Load() {
+			k.messages <- m
+			if m.GetGoAway() != nil && !k.ignoreGoAway.Load() {
 				leave()
 			}
 		}
@@ -389,96 +390,98 @@ func (h *holder) open(ctx context.Context) *talk {
 	return k
 }
 
-// say sends a message and returns its number.
-func (k *talk) say(m *apiv1.ConnectRequest) uint64 {
-	k.number++
-	m.Number = k.number
-	_ = k.stream.Send(m) // its failure is heard
-	return k.number
+// send sends a message and returns its number.
+func (k *agentSession) send(m *apiv1.ConnectRequest) uint64 {
+	k.lastNumber++
+	m.Number = k.lastNumber
+	_ = k.stream.Send(m) // an error also ends the session
+	return k.lastNumber
 }
 
-func (k *talk) report() uint64 {
-	return k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion, CanDrain: true}}})
+func (k *agentSession) sendReport() uint64 {
+	return k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion, CanDrain: true}}})
 }
 
-// notice sends a set of one notice and returns its revision.
-func (k *talk) notice(n nstance.Notice) uint64 { return k.notices(wire.NoticeAt(n, time.Now())) }
+// sendNotice sends a set of one notice and returns its revision.
+func (k *agentSession) sendNotice(n nstance.Notice) uint64 {
+	return k.sendNotices(wire.NoticeAt(n, time.Now()))
+}
 
-// notices sends a set of notices and returns its revision, which is the message's number.
-func (k *talk) notices(all ...*apiv1.Notice) uint64 {
-	return k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notices{
-		Notices: &apiv1.StandingNotices{Revision: k.number + 1, Notices: all},
+// sendNotices sends a set of notices and returns its revision, which is the message's number.
+func (k *agentSession) sendNotices(all ...*apiv1.Notice) uint64 {
+	return k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Notices{
+		Notices: &apiv1.StandingNotices{Revision: k.lastNumber + 1, Notices: all},
 	}})
 }
 
-// reportWith sends a report with notices, of which that of the message before is the revision.
-func (k *talk) reportWith(notices ...*apiv1.Notice) uint64 {
-	return k.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
-		Version: nstance.ReportVersion, CanDrain: true, Notices: &apiv1.StandingNotices{Revision: k.number, Notices: notices},
+// sendReportWith sends a report with notices. Their revision is the number of the message before.
+func (k *agentSession) sendReportWith(notices ...*apiv1.Notice) uint64 {
+	return k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
+		Version: nstance.ReportVersion, CanDrain: true, Notices: &apiv1.StandingNotices{Revision: k.lastNumber, Notices: notices},
 	}}})
 }
 
-// hear returns the next message.
-func (k *talk) hear() *apiv1.ConnectResponse {
+// nextMessage returns the next message.
+func (k *agentSession) nextMessage() *apiv1.ConnectResponse {
 	k.Helper()
 	select {
-	case m := <-k.heard:
+	case m := <-k.messages:
 		return m
 	default:
 	}
 	select {
-	case m := <-k.heard:
+	case m := <-k.messages:
 		return m
-	case err := <-k.over:
-		require.NoError(k, err, "the session is over")
+	case err := <-k.ended:
+		require.NoError(k, err, "the session ended")
 	case <-time.After(eventually):
-		require.FailNow(k, "nothing is heard")
+		require.FailNow(k, "no message")
 	}
 	return nil
 }
 
-// acked waits for the acknowledgement of a report, a revision of notices or the
-// result of a drain, passing over others.
-func (k *talk) acked(number uint64) {
+// awaitAck waits for the acknowledgement of a report, a revision of notices or
+// the result of a drain. It drops other messages.
+func (k *agentSession) awaitAck(number uint64) {
 	k.Helper()
-	for acknowledged(k.hear()) != number {
+	for ackNumber(k.nextMessage()) != number {
 		continue
 	}
 }
 
-func acknowledged(m *apiv1.ConnectResponse) uint64 {
+func ackNumber(m *apiv1.ConnectResponse) uint64 {
 	a := m.GetAcknowledgement()
 	return cmp.Or(a.GetReport(), a.GetNoticesRevision(), a.GetDrainGeneration())
 }
 
-// answered is acked, but what is passed over is still to be heard.
-func (k *talk) answered(number uint64) {
+// awaitAckKeepingOthers is awaitAck, but other messages stay to be received.
+func (k *agentSession) awaitAckKeepingOthers(number uint64) {
 	k.Helper()
 	var others []*apiv1.ConnectResponse
-	for m := k.hear(); acknowledged(m) != number; m = k.hear() {
+	for m := k.nextMessage(); ackNumber(m) != number; m = k.nextMessage() {
 		others = append(others, m)
 	}
 	for _, m := range others {
-		k.heard <- m
+		k.messages <- m
 	}
 }
 
-// ends waits for the end of the session and returns why.
-func (k *talk) ends() error {
+// awaitEnd waits for the end of the session and returns its error.
+func (k *agentSession) awaitEnd() error {
 	k.Helper()
-	return wire.ErrorOf(receive(k.T, k.over))
+	return wire.ErrorOf(receive(k.T, k.ended))
 }
 
-// ready registers the instance, connects, and reports well.
-func (w *world) ready(id nstance.InstanceID) *talk {
+// connectReady registers the instance, connects, and sends a healthy report.
+func (w *world) connectReady(id nstance.InstanceID) *agentSession {
 	w.Helper()
-	k := w.agent(id).connect()
-	k.answered(k.report()) // there may be files for it already
-	w.await(nstance.EventReady, id)
+	k := w.registerAgent(id).connect()
+	k.awaitAckKeepingOthers(k.sendReport()) // the server may already send files
+	w.awaitEvent(nstance.EventReady, id)
 	return k
 }
 
-func reclaim(id string, in time.Duration) nstance.Notice {
+func reclaimNotice(id string, in time.Duration) nstance.Notice {
 	now := time.Now().UTC()
 	return nstance.Notice{Kind: nstance.Reclaim, Action: "terminate", Source: "test/spot", EventID: id, Deadline: now.Add(in), DetectedAt: now}
 }
@@ -489,7 +492,7 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	case v := <-c:
 		return v
 	case <-time.After(eventually):
-		require.FailNow(t, "nothing came")
+		require.FailNow(t, "nothing received")
 		panic("unreachable")
 	}
 }

@@ -25,13 +25,13 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// pools are settings of a shard with a subnet pool for dynamic groups, and one
-// that is not.
+// pools are settings with a subnet pool that dynamic groups may use, and one that
+// they may not.
 const pools = `"subnet_pools": {"open": ["s-1", "s-2"], "closed": ["s-3"]}, "dynamic_subnet_pools": ["open"],`
 
-// refuses checks an error of the API: its code, the field that it names in words
-// and in its details, and that it says what to do.
-func refuses(t *testing.T, err error, code nstance.Code, field string) {
+// requireFieldError checks an error of the API: its code, the field in its text and
+// details, and that it tells what to do.
+func requireFieldError(t *testing.T, err error, code nstance.Code, field string) {
 	t.Helper()
 	require.ErrorIs(t, wire.ErrorOf(err), code)
 	st := status.Convert(err)
@@ -46,8 +46,8 @@ func refuses(t *testing.T, err error, code nstance.Code, field string) {
 	require.Fail(t, "no details", st.Message())
 }
 
-// groupsFile returns the entries of groups/{shard}.jsonc.
-func (w *world) groupsFile() map[string]map[string]any {
+// storedGroups returns the entries of groups/{shard}.jsonc.
+func (w *world) storedGroups() map[string]map[string]any {
 	w.Helper()
 	obj, err := w.store.Get(w.Context(), storage.GroupsKey(zone))
 	require.NoError(w, err)
@@ -58,8 +58,8 @@ func (w *world) groupsFile() map[string]map[string]any {
 	return file.Groups
 }
 
-// listed reports whether a group is in the list.
-func (w *world) listed(api apiv1.OperatorServiceClient, name string) bool {
+// groupListed reports whether ListGroups returns a group.
+func (w *world) groupListed(api apiv1.OperatorServiceClient, name string) bool {
 	w.Helper()
 	resp, err := api.ListGroups(w.Context(), &apiv1.ListGroupsRequest{})
 	require.NoError(w, err)
@@ -71,8 +71,8 @@ func (w *world) listed(api apiv1.OperatorServiceClient, name string) bool {
 	return false
 }
 
-// batch is a request for a dynamic group in which nothing is absent.
-func batch() *apiv1.CreateGroupRequest {
+// newGroupRequest is a complete request for a dynamic group.
+func newGroupRequest() *apiv1.CreateGroupRequest {
 	return &apiv1.CreateGroupRequest{
 		Group: "batch", Template: "vm", Size: proto.Int32(2), InstanceTypes: []string{"small", "large"}, SubnetPool: "open",
 		Vars: map[string]string{"colour": "green"}, Args: `{"boot_delay": "1ms"}`, DrainTimeout: durationpb.New(time.Minute),
@@ -84,7 +84,7 @@ func batch() *apiv1.CreateGroupRequest {
 func TestCreateGroup(t *testing.T) {
 	w := newWorld(t, setup{shard: pools})
 	api := w.admin()
-	made, err := api.CreateGroup(t.Context(), batch())
+	made, err := api.CreateGroup(t.Context(), newGroupRequest())
 	require.NoError(t, err)
 	g := made.GetGroup()
 	require.False(t, g.GetIsStatic())
@@ -97,8 +97,8 @@ func TestCreateGroup(t *testing.T) {
 	require.Equal(t, time.Minute, g.GetDrainTimeout().AsDuration())
 	require.Equal(t, "50%", g.GetRollout().GetMaxSurge())
 	require.Zero(t, g.GetRollout().GetHaltAfter())
-	require.True(t, proto.Equal(batch().GetMarket(), g.GetMarket()), "%v", g.GetMarket())
-	require.Eventually(t, func() bool { return w.machines("default") == 2 }, eventually, time.Millisecond)
+	require.True(t, proto.Equal(newGroupRequest().GetMarket(), g.GetMarket()), "%v", g.GetMarket())
+	require.Eventually(t, func() bool { return w.countMachines("default") == 2 }, eventually, time.Millisecond)
 	require.Eventually(t, func() bool {
 		list, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		return err == nil && slices.ContainsFunc(list.GetGroups(), func(v *apiv1.Group) bool {
@@ -107,11 +107,11 @@ func TestCreateGroup(t *testing.T) {
 	}, eventually, 10*time.Millisecond, "the base and the other member")
 
 	t.Run("the same request again succeeds", func(t *testing.T) {
-		again, err := api.CreateGroup(t.Context(), batch())
+		again, err := api.CreateGroup(t.Context(), newGroupRequest())
 		require.NoError(t, err)
 		require.Equal(t, "batch", again.GetGroup().GetGroup())
 	})
-	t.Run("another one for its name is refused by field", func(t *testing.T) {
+	t.Run("another definition for its name is refused by field", func(t *testing.T) {
 		for field, change := range map[string]func(*apiv1.CreateGroupRequest){
 			"size":           func(r *apiv1.CreateGroupRequest) { r.Size = proto.Int32(3) },
 			"market":         func(r *apiv1.CreateGroupRequest) { r.Market.MaxPrice = "0.06" },
@@ -123,13 +123,13 @@ func TestCreateGroup(t *testing.T) {
 			"protect":        func(r *apiv1.CreateGroupRequest) { r.Protect = true },
 			"subnet_pool":    func(r *apiv1.CreateGroupRequest) { r.SubnetPool = "" },
 		} {
-			req := batch()
+			req := newGroupRequest()
 			change(req)
 			_, err := api.CreateGroup(t.Context(), req)
-			refuses(t, err, nstance.Conflict, field)
+			requireFieldError(t, err, nstance.Conflict, field)
 		}
 	})
-	t.Run("what makes no sense is refused by field", func(t *testing.T) {
+	t.Run("an invalid request is refused by field", func(t *testing.T) {
 		for _, c := range []struct {
 			field string
 			code  nstance.Code
@@ -147,16 +147,16 @@ func TestCreateGroup(t *testing.T) {
 			{"rollout.max_surge", nstance.Invalid, &apiv1.CreateGroupRequest{Group: "x", Template: "vm", Size: proto.Int32(1), Rollout: &apiv1.Rollout{MaxSurge: "all"}}},
 		} {
 			_, err := api.CreateGroup(t.Context(), c.req)
-			refuses(t, err, c.code, c.field)
+			requireFieldError(t, err, c.code, c.field)
 		}
-		require.False(t, w.listed(api, "x"))
+		require.False(t, w.groupListed(api, "x"))
 	})
-	t.Run("a dry run makes nothing", func(t *testing.T) {
+	t.Run("a dry run creates nothing", func(t *testing.T) {
 		dry, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "x", Template: "vm", Size: proto.Int32(1), DryRun: true})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, dry.GetGroup().GetSize())
-		require.False(t, w.listed(api, "x"))
-		require.NotContains(t, w.groupsFile(), "default/x")
+		require.False(t, w.groupListed(api, "x"))
+		require.NotContains(t, w.storedGroups(), "default/x")
 	})
 	t.Run("every field may be changed", func(t *testing.T) {
 		resp, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{
@@ -174,17 +174,17 @@ func TestCreateGroup(t *testing.T) {
 		require.Equal(t, time.Second, g.GetRollout().GetMinReady().AsDuration(), "what is absent stays")
 		require.True(t, g.GetProtect())
 		_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", SubnetPool: proto.String("closed")})
-		refuses(t, err, nstance.Invalid, "subnet_pool")
+		requireFieldError(t, err, nstance.Invalid, "subnet_pool")
 	})
-	t.Run("it outlives the server", func(t *testing.T) {
-		require.NoError(t, w.stop())
-		second := newWorld(t, setup{shard: pools, store: w.store, over: w.cloud})
-		require.EqualValues(t, 1, second.group(second.admin(), "batch").GetSize())
+	t.Run("the next server has the group", func(t *testing.T) {
+		require.NoError(t, w.stopServer())
+		second := newWorld(t, setup{shard: pools, store: w.store, provider: w.cloud})
+		require.EqualValues(t, 1, second.getGroup(second.admin(), "batch").GetSize())
 	})
 }
 
 func TestStaticGroupsAreRestricted(t *testing.T) {
-	w := newWorld(t, setup{size: 1, shard: pools})
+	w := newWorld(t, setup{webSize: 1, shard: pools})
 	api := w.admin()
 	refused := map[string]*apiv1.UpdateGroupRequest{
 		"template": {Template: proto.String("vm")}, "subnet_pool": {SubnetPool: proto.String("open")}, "args": {Args: proto.String(`{"a": 1}`)},
@@ -194,7 +194,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 	for field, req := range refused {
 		req.Group = "web"
 		_, err := api.UpdateGroup(t.Context(), req)
-		refuses(t, err, nstance.Invalid, field)
+		requireFieldError(t, err, nstance.Invalid, field)
 	}
 	fields := (&apiv1.UpdateGroupRequest{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
@@ -205,27 +205,27 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 	}
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceTypes: &apiv1.Strings{Values: []string{"a", "b"}}})
 	require.NoError(t, err)
-	require.True(t, w.group(api, "web").GetHasOverlay())
-	require.False(t, w.group(api, "db").GetHasOverlay())
+	require.True(t, w.getGroup(api, "web").GetHasOverlay())
+	require.False(t, w.getGroup(api, "db").GetHasOverlay())
 }
 
 func TestDeleteGroup(t *testing.T) {
-	w := newWorld(t, setup{size: 1, shard: pools})
+	w := newWorld(t, setup{webSize: 1, shard: pools})
 	api := w.admin()
 	remove := func(req *apiv1.DeleteGroupRequest) (*apiv1.Group, error) {
 		resp, err := api.DeleteGroup(t.Context(), req)
 		return resp.GetGroup(), err
 	}
-	t.Run("a static group's changes go, and it returns to its values", func(t *testing.T) {
+	t.Run("a static group returns to its configured values", func(t *testing.T) {
 		_, err := remove(&apiv1.DeleteGroupRequest{Group: "web"})
-		refuses(t, err, nstance.Invalid, "group")
+		requireFieldError(t, err, nstance.Invalid, "group")
 		require.ErrorContains(t, err, "remove it from the configuration")
 		_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
 		require.NoError(t, err)
 		g, err := remove(&apiv1.DeleteGroupRequest{Group: "web", DryRun: true})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, g.GetSize())
-		require.EqualValues(t, 3, w.group(api, "web").GetSize())
+		require.EqualValues(t, 3, w.getGroup(api, "web").GetSize())
 		g, err = remove(&apiv1.DeleteGroupRequest{Group: "web"})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, g.GetSize())
@@ -233,12 +233,12 @@ func TestDeleteGroup(t *testing.T) {
 	})
 	_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1), Protect: true})
 	require.NoError(t, err)
-	id := w.machineOf("batch")
-	w.await(nstance.EventCreated, id)
-	k := w.ready(id)
-	t.Run("a protected one stays", func(t *testing.T) {
+	id := w.awaitMachineOf("batch")
+	w.awaitEvent(nstance.EventCreated, id)
+	k := w.connectReady(id)
+	t.Run("a protected group stays", func(t *testing.T) {
 		_, err := remove(&apiv1.DeleteGroupRequest{Group: "batch"})
-		refuses(t, err, nstance.Conflict, "protect")
+		requireFieldError(t, err, nstance.Conflict, "protect")
 		_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Protect: proto.Bool(false)})
 		require.NoError(t, err)
 	})
@@ -246,30 +246,30 @@ func TestDeleteGroup(t *testing.T) {
 		g, err := remove(&apiv1.DeleteGroupRequest{Group: "batch", DryRun: true})
 		require.NoError(t, err)
 		require.True(t, g.GetRemoving())
-		require.False(t, w.group(api, "batch").GetRemoving())
+		require.False(t, w.getGroup(api, "batch").GetRemoving())
 	})
-	t.Run("its members are drained, and it takes no orders meanwhile", func(t *testing.T) {
+	t.Run("its members are drained, and other changes are refused meanwhile", func(t *testing.T) {
 		g, err := remove(&apiv1.DeleteGroupRequest{Group: "batch"})
 		require.NoError(t, err)
 		require.True(t, g.GetRemoving())
-		require.NotNil(t, k.hear().GetDrain(), "the agent is asked to drain")
+		require.NotNil(t, k.nextMessage().GetDrain(), "the agent is asked to drain")
 		_, err = remove(&apiv1.DeleteGroupRequest{Group: "batch"})
 		require.NoError(t, err, "again is fine")
 		_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(9)})
-		refuses(t, err, nstance.Conflict, "group")
+		requireFieldError(t, err, nstance.Conflict, "group")
 		_, err = api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1)})
-		refuses(t, err, nstance.Conflict, "group")
+		requireFieldError(t, err, nstance.Conflict, "group")
 	})
-	t.Run("a restart in the middle changes nothing", func(t *testing.T) {
-		require.NoError(t, w.stop())
-		second := newWorld(t, setup{size: 1, shard: pools, store: w.store, over: w.cloud})
+	t.Run("a restart continues the removal", func(t *testing.T) {
+		require.NoError(t, w.stopServer())
+		second := newWorld(t, setup{webSize: 1, shard: pools, store: w.store, provider: w.cloud})
 		api := second.admin()
-		require.True(t, second.group(api, "batch").GetRemoving())
+		require.True(t, second.getGroup(api, "batch").GetRemoving())
 		_, err := api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
 		require.NoError(t, err)
-		second.await(nstance.EventGroupRemoved, "")
-		require.Eventually(t, func() bool { return !second.listed(api, "batch") }, eventually, time.Millisecond)
-		require.Eventually(t, func() bool { return second.groupsFile()["default/batch"] == nil }, eventually, time.Millisecond, "its entry goes with it")
+		second.awaitEvent(nstance.EventGroupRemoved, "")
+		require.Eventually(t, func() bool { return !second.groupListed(api, "batch") }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return second.storedGroups()["default/batch"] == nil }, eventually, time.Millisecond, "its entry goes with it")
 		_, err = api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Group: "batch"})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
 		_, err = api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(0)})
@@ -277,8 +277,8 @@ func TestDeleteGroup(t *testing.T) {
 	})
 }
 
-// machineOf waits for a group's machine.
-func (w *world) machineOf(group string) (id nstance.InstanceID) {
+// awaitMachineOf waits for a group's machine.
+func (w *world) awaitMachineOf(group string) (id nstance.InstanceID) {
 	w.Helper()
 	require.Eventually(w, func() bool {
 		for _, m := range w.cloud.Machines() {
@@ -291,103 +291,103 @@ func (w *world) machineOf(group string) (id nstance.InstanceID) {
 	return id
 }
 
-// without is the ordinary configuration without group blue/db.
-func without(t *testing.T) string {
-	return replace(t, ordinary(1), `,
+// configWithoutBlue is the default configuration without group blue/db.
+func configWithoutBlue(t *testing.T) string {
+	return replaceOnce(t, defaultConfig(1), `,
 		"blue": {"db": {"template": "vm", "size": 1, "vars": {"shape": "round"}}}`, "")
 }
 
 func TestReleasedAtARefresh(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
+	w := newWorld(t, setup{webSize: 1})
 	api := w.admin()
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Vars: &apiv1.Vars{Values: map[string]string{"mark": "own"}}})
 	require.NoError(t, err)
-	id := w.machine("blue")
-	before := w.group(api, "db")
+	id := w.awaitMachine("blue")
+	before := w.getGroup(api, "db")
 	require.True(t, before.GetIsStatic())
 
-	// The template goes too: what is left is the definition itself.
-	text := replace(t, without(t), `"templates": {"vm": {`, `"templates": {"other": {`)
-	w.conf.set(replace(t, text, `{"web": {"template": "vm"`, `{"web": {"template": "other"`), nil)
+	// The template is removed too: the group keeps its definition.
+	text := replaceOnce(t, configWithoutBlue(t), `"templates": {"vm": {`, `"templates": {"other": {`)
+	w.conf.set(replaceOnce(t, text, `{"web": {"template": "vm"`, `{"web": {"template": "other"`), nil)
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	released := w.group(api, "db")
+	released := w.getGroup(api, "db")
 	require.False(t, released.GetIsStatic())
 	require.Equal(t, before.GetInfraHash(), released.GetInfraHash(), "nothing is rotated")
 	require.Equal(t, before.GetRuntimeHash(), released.GetRuntimeHash())
 	require.Equal(t, before.GetVars(), released.GetVars())
 	require.EqualValues(t, 1, released.GetSize())
-	require.Equal(t, id, w.machine("blue"))
+	require.Equal(t, id, w.awaitMachine("blue"))
 	require.Empty(t, server.Problems(w.server))
 
-	// It is a dynamic group like any other.
+	// The group is a dynamic one now.
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Size: proto.Int32(2), DrainTimeout: durationpb.New(0)})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return w.machines("blue") == 2 }, eventually, time.Millisecond)
-	require.Eventually(t, func() bool { return w.groupsFile()["blue/db"]["dynamic"] == true }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return w.countMachines("blue") == 2 }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return w.storedGroups()["blue/db"]["dynamic"] == true }, eventually, time.Millisecond)
 
-	t.Run("and under the next leader", func(t *testing.T) {
-		require.NoError(t, w.stop())
-		second := newWorld(t, setup{text: w.conf.text, store: w.store, over: w.cloud})
+	t.Run("the next leader keeps it", func(t *testing.T) {
+		require.NoError(t, w.stopServer())
+		second := newWorld(t, setup{config: w.conf.text, store: w.store, provider: w.cloud})
 		api := second.admin()
-		require.EqualValues(t, 2, second.group(api, "db").GetSize())
-		require.Eventually(t, func() bool { return second.group(api, "db").GetInfraHash() != "" }, eventually, time.Millisecond, "its type is known")
-		require.Equal(t, before.GetInfraHash(), second.group(api, "db").GetInfraHash())
+		require.EqualValues(t, 2, second.getGroup(api, "db").GetSize())
+		require.Eventually(t, func() bool { return second.getGroup(api, "db").GetInfraHash() != "" }, eventually, time.Millisecond, "its type has been looked up")
+		require.Equal(t, before.GetInfraHash(), second.getGroup(api, "db").GetInfraHash())
 
-		// The configuration brings it back: it is what that says.
-		second.conf.set(ordinary(1), nil)
+		// A group that is configured again follows the configuration.
+		second.conf.set(defaultConfig(1), nil)
 		_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 		require.NoError(t, err)
-		g := second.group(api, "db")
+		g := second.getGroup(api, "db")
 		require.True(t, g.GetIsStatic())
 		require.False(t, g.GetHasOverlay())
 		require.EqualValues(t, 1, g.GetSize())
 		require.NotContains(t, g.GetVars(), "mark")
-		require.Eventually(t, func() bool { return second.groupsFile()["blue/db"]["dynamic"] == nil }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return second.storedGroups()["blue/db"]["dynamic"] == nil }, eventually, time.Millisecond)
 	})
 }
 
-// TestReleasedGroupIsProtected: taking a group out of the configuration lifts no
-// protection, under the next leader too.
+// TestReleasedGroupIsProtected: a group that is removed from the configuration stays
+// protected, under the next leader too.
 func TestReleasedGroupIsProtected(t *testing.T) {
 	protected := func(text string) string {
 		return strings.Replace(text, `"db": {"template": "vm"`, `"db": {"protect": true, "template": "vm"`, 1)
 	}
-	w := newWorld(t, setup{text: protected(ordinary(1))})
+	w := newWorld(t, setup{config: protected(defaultConfig(1))})
 	api := w.admin()
 	remove := func() error {
 		_, err := api.DeleteGroup(t.Context(), &apiv1.DeleteGroupRequest{Tenant: "blue", Group: "db"})
 		return err
 	}
-	w.machine("blue")
-	w.conf.set(without(t), nil)
-	require.NoError(t, w.refresh(api))
-	require.False(t, w.group(api, "db").GetIsStatic())
-	refuses(t, remove(), nstance.Conflict, "protect")
-	require.NoError(t, w.stop())
-	w = newWorld(t, setup{text: without(t), store: w.store, over: w.cloud})
+	w.awaitMachine("blue")
+	w.conf.set(configWithoutBlue(t), nil)
+	require.NoError(t, w.refreshConfig(api))
+	require.False(t, w.getGroup(api, "db").GetIsStatic())
+	requireFieldError(t, remove(), nstance.Conflict, "protect")
+	require.NoError(t, w.stopServer())
+	w = newWorld(t, setup{config: configWithoutBlue(t), store: w.store, provider: w.cloud})
 	api = w.admin()
-	require.True(t, w.group(api, "db").GetProtect())
-	refuses(t, remove(), nstance.Conflict, "protect")
+	require.True(t, w.getGroup(api, "db").GetProtect())
+	requireFieldError(t, remove(), nstance.Conflict, "protect")
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Protect: proto.Bool(false)})
 	require.NoError(t, err)
 	require.NoError(t, remove())
 }
 
 func TestReleasedAtATakeover(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	id := w.machine("blue")
-	before := w.group(w.admin(), "db")
-	require.Eventually(t, func() bool { return w.groupsFile()["blue/db"]["effective"] != nil }, eventually, time.Millisecond)
-	require.NoError(t, w.stop())
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine("blue")
+	before := w.getGroup(w.admin(), "db")
+	require.Eventually(t, func() bool { return w.storedGroups()["blue/db"]["effective"] != nil }, eventually, time.Millisecond)
+	require.NoError(t, w.stopServer())
 
-	// The next leader has never heard of the group, nor of what was accepted.
+	// The next leader knows neither the group nor the accepted configuration.
 	obj, err := w.store.Get(t.Context(), storage.AcceptedKey(zone))
 	require.NoError(t, err)
 	require.NoError(t, w.store.DeleteIfMatch(t.Context(), storage.AcceptedKey(zone), obj.Version))
-	second := newWorld(t, setup{store: w.store, over: w.cloud, text: without(t)})
+	second := newWorld(t, setup{store: w.store, provider: w.cloud, config: configWithoutBlue(t)})
 	api := second.admin()
-	g := second.group(api, "db")
+	g := second.getGroup(api, "db")
 	require.False(t, g.GetIsStatic())
 	require.EqualValues(t, 1, g.GetSize())
 	require.Equal(t, before.GetInfraHash(), g.GetInfraHash())
@@ -396,37 +396,37 @@ func TestReleasedAtATakeover(t *testing.T) {
 	require.Eventually(t, func() bool { m := w.cloud.Machines(); return len(m) == 2 && m[0].ID != id && m[1].ID != id }, eventually, time.Millisecond, "a loss is replaced")
 }
 
-// TestGroupsFollowWhatIsDurable: a configuration whose groups cannot be made durable
-// changes none of them until they can.
-func TestGroupsFollowWhatIsDurable(t *testing.T) {
+// TestGroupsChangeOnlyWhenDurable: a configuration changes no group until all are
+// durable.
+func TestGroupsChangeOnlyWhenDurable(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	faulty := storagetest.NewFaulty(storage.NewMemory())
-	w := newWorld(t, setup{size: 1, store: faulty})
+	w := newWorld(t, setup{webSize: 1, store: faulty})
 	api := w.admin()
-	id := w.machine("blue")
+	id := w.awaitMachine("blue")
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "groups/", Times: -1})
-	w.conf.set(without(t), nil)
+	w.conf.set(configWithoutBlue(t), nil)
 	_, err := api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
-	require.True(t, w.group(api, "db").GetIsStatic(), "the group in effect stays")
-	w.problem("does not follow the configuration yet")
+	require.True(t, w.getGroup(api, "db").GetIsStatic(), "the group in effect stays")
+	w.awaitProblem("does not follow the configuration yet")
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
-	require.EqualValues(t, 1, w.group(api, "web").GetSize())
+	require.EqualValues(t, 1, w.getGroup(api, "web").GetSize())
 	faulty.ClearFaults()
-	require.Eventually(t, func() bool { return !w.group(api, "db").GetIsStatic() }, eventually, 5*time.Millisecond)
-	require.Equal(t, id, w.machine("blue"))
+	require.Eventually(t, func() bool { return !w.getGroup(api, "db").GetIsStatic() }, eventually, 5*time.Millisecond)
+	require.Equal(t, id, w.awaitMachine("blue"))
 }
 
-// TestTwoWriters: the second writer lays its change over what is stored, and a lost
-// answer is no failure.
-func TestTwoWriters(t *testing.T) {
+// TestConcurrentGroupWriters: the second writer applies its change to the stored
+// state, and a lost answer is no error.
+func TestConcurrentGroupWriters(t *testing.T) {
 	memory := storage.NewMemory()
 	faulty := storagetest.NewFaulty(memory)
-	w := newWorld(t, setup{size: 1, store: faulty})
+	w := newWorld(t, setup{webSize: 1, store: faulty})
 	api := w.admin()
 	key := storage.GroupsKey(zone)
-	require.Eventually(t, func() bool { return w.groupsFile()["default/web"]["effective"] != nil }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return w.storedGroups()["default/web"]["effective"] != nil }, eventually, time.Millisecond)
 	type groups struct {
 		storage.Header
 		Groups map[string]map[string]any `json:"groups"`
@@ -442,21 +442,21 @@ func TestTwoWriters(t *testing.T) {
 	}})
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
 	require.NoError(t, err)
-	require.EqualValues(t, 3, w.group(api, "web").GetSize())
-	require.EqualValues(t, 4, w.group(api, "db").GetSize(), "nothing of the other's is lost")
+	require.EqualValues(t, 3, w.getGroup(api, "web").GetSize())
+	require.EqualValues(t, 4, w.getGroup(api, "db").GetSize(), "nothing of the other's is lost")
 
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: key, Mode: storagetest.LoseAnswer, Err: nstance.Errorf(nstance.Ambiguous, "lost")})
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)})
 	require.NoError(t, err)
-	require.EqualValues(t, 2, w.group(api, "web").GetSize())
+	require.EqualValues(t, 2, w.getGroup(api, "web").GetSize())
 
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: key, Times: -1})
 	_, err = api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1)})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
-	require.False(t, w.listed(api, "batch"))
+	require.False(t, w.groupListed(api, "batch"))
 	faulty.ClearFaults()
 
-	// Many at once.
+	// Concurrent changes.
 	var g errgroup.Group
 	for i := range 8 {
 		g.Go(func() error {
@@ -466,36 +466,36 @@ func TestTwoWriters(t *testing.T) {
 	}
 	require.NoError(t, g.Wait())
 	for i := range 8 {
-		require.True(t, w.listed(api, fmt.Sprint("g", i)))
+		require.True(t, w.groupListed(api, fmt.Sprint("g", i)))
 	}
 }
 
-// tenanted is the ordinary configuration with what tenants may name.
-func tenanted(t *testing.T) string {
+// configWithTenantLimits is the default configuration with limits of tenants.
+func configWithTenantLimits(t *testing.T) string {
 	return strings.Replace(fmt.Sprintf(configuration, pools, 1), `"templates": {`, `"tenants": {
 		"blue": {"templates": ["vm"], "subnet_pools": ["open"], "instance_types": ["small"], "max_instances": 3, "allow_args": ["disk.size"]}
 	},
 	"templates": {"vm2": {"kind": "web", "arch": "amd64"}, `, 1)
 }
 
-// TestLimitsCountWhatMakesNoSense: a group that has lost its subnet pool keeps its
-// members, so they count.
-func TestLimitsCountWhatMakesNoSense(t *testing.T) {
-	w := newWorld(t, setup{text: tenanted(t)})
-	blue := w.client(nstance.RoleOperator, "blue").api()
+// TestLimitsCountInvalidGroups: a group that lost its subnet pool keeps its members,
+// so they count.
+func TestLimitsCountInvalidGroups(t *testing.T) {
+	w := newWorld(t, setup{config: configWithTenantLimits(t)})
+	blue := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	group := &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(2), SubnetPool: "open"}
 	_, err := blue.CreateGroup(t.Context(), group)
 	require.NoError(t, err)
-	w.adopt(strings.NewReplacer(pools, "", `"subnet_pools": ["open"], `, "").Replace(tenanted(t)))
-	w.held(blue, "batch", plan.HoldPending)
+	w.applyConfig(strings.NewReplacer(pools, "", `"subnet_pools": ["open"], `, "").Replace(configWithTenantLimits(t)))
+	w.awaitHold(blue, "batch", plan.HoldPending)
 	_, err = blue.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "more", Template: "vm", Size: proto.Int32(1)})
-	refuses(t, err, nstance.Quota, "size")
+	requireFieldError(t, err, nstance.Quota, "size")
 }
 
 func TestTenantLimits(t *testing.T) {
-	w := newWorld(t, setup{text: tenanted(t)})
-	blue, red := w.client(nstance.RoleOperator, "blue").api(), w.client(nstance.RoleOperator, "red").api()
-	free := w.client(nstance.RoleOperator, "default").api()
+	w := newWorld(t, setup{config: configWithTenantLimits(t)})
+	blue, red := w.registerClient(nstance.RoleOperator, "blue").operatorAPI(), w.registerClient(nstance.RoleOperator, "red").operatorAPI()
+	free := w.registerClient(nstance.RoleOperator, "default").operatorAPI()
 	group := func(change func(*apiv1.CreateGroupRequest)) *apiv1.CreateGroupRequest {
 		req := &apiv1.CreateGroupRequest{
 			Group: "batch", Template: "vm", Size: proto.Int32(1), InstanceTypes: []string{"small"}, SubnetPool: "open", Args: `{"disk": {"size": 1}}`,
@@ -505,7 +505,7 @@ func TestTenantLimits(t *testing.T) {
 		}
 		return req
 	}
-	t.Run("what is not listed is refused by field", func(t *testing.T) {
+	t.Run("unlisted names are refused by field", func(t *testing.T) {
 		for field, change := range map[string]func(*apiv1.CreateGroupRequest){
 			"template":       func(r *apiv1.CreateGroupRequest) { r.Template = "vm2" },
 			"instance_types": func(r *apiv1.CreateGroupRequest) { r.InstanceTypes = []string{"small", "large"} },
@@ -513,16 +513,16 @@ func TestTenantLimits(t *testing.T) {
 			"args.role":      func(r *apiv1.CreateGroupRequest) { r.Args = `{"role": "admin"}` },
 		} {
 			_, err := blue.CreateGroup(t.Context(), group(change))
-			refuses(t, err, nstance.Denied, field)
+			requireFieldError(t, err, nstance.Denied, field)
 		}
 		_, err := blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "db", InstanceType: proto.String("large")})
-		refuses(t, err, nstance.Denied, "instance_type")
-		_, err = blue.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "db", InstanceType: "large"})
-		refuses(t, err, nstance.Denied, "instance_type")
+		requireFieldError(t, err, nstance.Denied, "instance_type")
+		_, err = blue.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "db", InstanceType: "large"})
+		requireFieldError(t, err, nstance.Denied, "instance_type")
 		_, err = red.CreateGroup(t.Context(), group(nil))
-		refuses(t, err, nstance.Denied, "template")
+		requireFieldError(t, err, nstance.Denied, "template")
 	})
-	t.Run("what is listed is not, and who is not limited may all", func(t *testing.T) {
+	t.Run("listed names are accepted, and tenants without limits may use all", func(t *testing.T) {
 		_, err := blue.CreateGroup(t.Context(), group(nil))
 		require.NoError(t, err)
 		_, err = free.CreateGroup(t.Context(), group(func(r *apiv1.CreateGroupRequest) { r.InstanceTypes = []string{"any"} }))
@@ -530,18 +530,18 @@ func TestTenantLimits(t *testing.T) {
 		_, err = w.admin().CreateGroup(t.Context(), group(func(r *apiv1.CreateGroupRequest) { r.Tenant, r.InstanceTypes = "red", []string{"any"} }))
 		require.NoError(t, err)
 	})
-	t.Run("the number of instances counts sizes and instances by request", func(t *testing.T) {
+	t.Run("the instance limit counts sizes and instances on demand", func(t *testing.T) {
 		_, err := blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(3)})
-		refuses(t, err, nstance.Quota, "size")
-		_, err = blue.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "db"})
+		requireFieldError(t, err, nstance.Quota, "size")
+		_, err = blue.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "db"})
 		require.NoError(t, err)
-		_, err = blue.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "db"})
-		refuses(t, err, nstance.Quota, "id")
+		_, err = blue.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "db"})
+		requireFieldError(t, err, nstance.Quota, "id")
 		_, err = blue.CreateGroup(t.Context(), group(func(r *apiv1.CreateGroupRequest) { r.Group = "more" }))
-		refuses(t, err, nstance.Quota, "size")
+		requireFieldError(t, err, nstance.Quota, "size")
 		_, err = blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(2)})
-		refuses(t, err, nstance.Quota, "size")
+		requireFieldError(t, err, nstance.Quota, "size")
 		_, err = blue.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", Size: proto.Int32(0)})
-		require.NoError(t, err, "fewer are never too many")
+		require.NoError(t, err, "a smaller size is always valid")
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// document decodes what stands under key.
-func (w *world) document(key string) (fields map[string]any) {
+// storedFields decodes the document under key.
+func (w *world) storedFields(key string) (fields map[string]any) {
 	w.Helper()
 	obj, err := w.store.Get(context.Background(), key)
 	require.NoError(w, err)
@@ -24,10 +24,10 @@ func (w *world) document(key string) (fields map[string]any) {
 	return fields
 }
 
-// addLaterField makes a document look as if a newer program had written it.
-func (w *world) addLaterField(key string) {
+// addUnknownField adds a field as a newer program would.
+func (w *world) addUnknownField(key string) {
 	w.Helper()
-	fields := w.document(key)
+	fields := w.storedFields(key)
 	fields["format"], fields["later"] = "1.9", map[string]any{"mode": "<new>"}
 	data, err := json.Marshal(fields)
 	require.NoError(w, err)
@@ -37,20 +37,20 @@ func (w *world) addLaterField(key string) {
 	require.NoError(w, err)
 }
 
-// TestLaterFieldsSurvive: a server keeps the fields that a newer one added to
-// any document, and the format that announces them.
-func TestLaterFieldsSurvive(t *testing.T) {
+// TestUnknownFieldsArePreserved: a server keeps fields that a newer one added to a
+// document, and the document's format number.
+func TestUnknownFieldsArePreserved(t *testing.T) {
 	store := storage.NewMemory()
 	const script = "userdata/base.sh"
 	v, err := store.PutIfAbsent(t.Context(), script, []byte("{{.Nonce}}"))
 	require.NoError(t, err)
 	conf := func(size int) string {
-		return provisioned(size, `"userdata": {"source": "url", "content": "storage:`+script+`"}, `, "")
+		return configWithTemplate(size, `"userdata": {"source": "url", "content": "storage:`+script+`"}, `, "")
 	}
-	w := newWorld(t, setup{store: store, text: conf(1)})
-	id := w.machine("default")
-	w.ready(id)
-	holder := w.client(nstance.RoleOperator, "default")
+	w := newWorld(t, setup{store: store, config: conf(1)})
+	id := w.awaitMachine("default")
+	w.connectReady(id)
+	holder := w.registerClient(nstance.RoleOperator, "default")
 	call := func(fn func(apiv1.OperatorServiceClient) error) func() {
 		return func() { require.NoError(t, fn(w.admin())) }
 	}
@@ -59,27 +59,27 @@ func TestLaterFieldsSurvive(t *testing.T) {
 		return err
 	})
 	resize()
-	require.NoError(t, w.stop())
+	require.NoError(t, w.stopServer())
 
 	rewrites := []struct {
 		key     string
 		rewrite func()
 	}{
-		{storage.LeaseKey(zone), func() {}}, // the next term does
+		{storage.LeaseKey(zone), func() {}}, // written by the next term
 		{storage.InstanceKey(zone, "default", "web", id), call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
 			return err
 		})},
-		{storage.OperatorKey("default", holder.who().Subject), func() { w.revoke(holder) }},
+		{storage.OperatorKey("default", holder.identity().Subject), func() { w.revoke(holder) }},
 		{storage.GroupsKey(zone), call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
 			return err
 		})},
-		{storage.AcceptedKey(zone), func() { w.adopt(conf(4)) }},
+		{storage.AcceptedKey(zone), func() { w.applyConfig(conf(4)) }},
 		{storage.ResolvedKey(zone), func() {
 			_, err := store.PutIfMatch(t.Context(), script, []byte("{{.Nonce}} v2"), v)
 			require.NoError(t, err)
-			w.adopt(conf(4))
+			w.applyConfig(conf(4))
 		}},
 		{storage.StateKey(zone), call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
@@ -92,15 +92,15 @@ func TestLaterFieldsSurvive(t *testing.T) {
 	}
 	before := map[string]any{}
 	for _, r := range rewrites {
-		w.addLaterField(r.key)
-		before[r.key] = w.document(r.key)["write_id"]
+		w.addUnknownField(r.key)
+		before[r.key] = w.storedFields(r.key)["write_id"]
 	}
-	w.successor(server.Options{})
+	w.startSuccessor(server.Options{})
 	for _, r := range rewrites {
 		t.Run(r.key, func(t *testing.T) {
 			r.rewrite()
-			require.Eventually(t, func() bool { return w.document(r.key)["write_id"] != before[r.key] }, eventually, 5*time.Millisecond)
-			after := w.document(r.key)
+			require.Eventually(t, func() bool { return w.storedFields(r.key)["write_id"] != before[r.key] }, eventually, 5*time.Millisecond)
+			after := w.storedFields(r.key)
 			require.Equal(t, "1.9", after["format"])
 			require.Equal(t, map[string]any{"mode": "<new>"}, after["later"])
 		})

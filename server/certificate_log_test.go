@@ -13,14 +13,14 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// TestCertificateLogFields pins what other tools read of a line.
+// TestCertificateLogFields pins the fields that other tools read.
 func TestCertificateLogFields(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
-	w.reload(served(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
-	id := w.machine(nstance.DefaultTenant)
-	w.ready(id).taker().takes()
+	w := newWorld(t, setup{webSize: 1})
+	w.applyConfig(configWithFiles(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
+	id := w.awaitMachine(nstance.DefaultTenant)
+	w.connectReady(id).newFileAgent().receiveSet()
 	var line map[string]string
-	require.NoError(t, json.Unmarshal([]byte(w.objects("certlog/s1/")[0]), &line), "every field is text")
+	require.NoError(t, json.Unmarshal([]byte(w.objectKeys("certlog/s1/")[0]), &line), "every field is text")
 	require.Equal(t, []string{"group", "instance", "issuer", "key", "not_after", "not_before", "serial", "subject", "tenant", "time"},
 		slices.Sorted(maps.Keys(line)))
 	require.Equal(t, string(id), line["instance"])
@@ -31,7 +31,7 @@ func TestCertificateLogFields(t *testing.T) {
 	}
 }
 
-// TestCertificateLogIsPruned by the days in its keys.
+// TestCertificateLogIsPruned deletes objects by the day in their keys.
 func TestCertificateLogIsPruned(t *testing.T) {
 	store := storage.NewMemory()
 	day := func(years int) string { return time.Now().AddDate(years, 0, 0).Format(time.DateOnly) }
@@ -39,7 +39,7 @@ func TestCertificateLogIsPruned(t *testing.T) {
 		_, err := store.PutIfAbsent(t.Context(), "certlog/s1/"+day(years)+"/A.jsonl", []byte("{}\n"))
 		require.NoError(t, err)
 	}
-	newWorld(t, setup{store: store, size: 1, shard: often})
+	newWorld(t, setup{store: store, webSize: 1, shard: often})
 	var left []string
 	require.Eventually(t, func() bool {
 		left = nil

@@ -17,8 +17,8 @@ import (
 	"github.com/nstance-go/nstance/server/web"
 )
 
-// ask fetches a page by another name than the server's address.
-func (w *world) ask(host, path string) (code int, body string) {
+// getAsHost fetches a page with another Host header than the server's address.
+func (w *world) getAsHost(host, path string) (code int, body string) {
 	w.Helper()
 	req, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "http://"+w.server.Addresses().HTTP+path, nil)
 	require.NoError(w, err)
@@ -31,24 +31,24 @@ func (w *world) ask(host, path string) (code int, body string) {
 	return resp.StatusCode, string(text)
 }
 
-// A page of another site may have its own name point to the server.
-func TestHTTPPortAcceptsItsNames(t *testing.T) {
-	text := strings.Replace(ordinary(1), `"status_page": {"detail": "full"}`,
+// DNS rebinding: another site may let its own name resolve to the server.
+func TestHTTPPortChecksHostNames(t *testing.T) {
+	text := strings.Replace(defaultConfig(1), `"status_page": {"detail": "full"}`,
 		`"status_page": {"detail": "full", "hosts": ["ops.example"]}, "advertise": {"operator": "nstance.example:8993"}`, 1)
-	w := newWorld(t, setup{text: text, opts: server.Options{
+	w := newWorld(t, setup{config: text, opts: server.Options{
 		Host: "this-machine", Advertise: config.Advertise{Agent: "agents.example:8994"},
 	}})
-	w.machine(nstance.DefaultTenant)
+	w.awaitMachine(nstance.DefaultTenant)
 	pages := []string{"/", "/status.json", "/metrics"}
 	for _, host := range []string{"attacker.example", "attacker.example:8990", "localhost.attacker.example", "127.0.0.1.attacker.example", "xlocalhost"} {
 		for _, page := range pages {
-			code, body := w.ask(host, page)
+			code, body := w.getAsHost(host, page)
 			require.Equal(t, http.StatusMisdirectedRequest, code, "%s of %s", page, host)
 			require.NotContains(t, body, "default")
 			require.Contains(t, body, "shard.status_page.hosts")
 		}
-		for _, page := range []string{"/healthz", "/readyz"} { // of load balancers, which say nothing
-			code, _ := w.ask(host, page)
+		for _, page := range []string{"/healthz", "/readyz"} { // health checks of load balancers show nothing
+			code, _ := w.getAsHost(host, page)
 			require.Equal(t, http.StatusOK, code)
 		}
 	}
@@ -57,35 +57,35 @@ func TestHTTPPortAcceptsItsNames(t *testing.T) {
 		"ops.example", "Ops.Example.:8990", "nstance.example", "agents.example:1", "this-machine",
 	} {
 		for _, page := range pages {
-			code, _ := w.ask(host, page)
+			code, _ := w.getAsHost(host, page)
 			require.Equal(t, http.StatusOK, code, "%s of %s", page, host)
 		}
 	}
 	w.conf.set(strings.Replace(text, "ops.example", "other.example", 1), nil)
 	_, err := w.server.Refresh(t.Context())
 	require.NoError(t, err)
-	code, _ := w.ask("other.example", "/")
+	code, _ := w.getAsHost("other.example", "/")
 	require.Equal(t, http.StatusOK, code, "names can be reloaded")
 }
 
-// The page has no authentication, so it shows what an operator of any tenant
+// The page has no authentication, so it shows only what an operator of any tenant
 // may see.
-func TestStatusPageIsASummary(t *testing.T) {
-	w := newWorld(t, setup{text: strings.Replace(ordinary(2), `"status_page": {"detail": "full"},`, "", 1)})
-	web1, db := w.machine(nstance.DefaultTenant), w.machine("blue")
-	w.ready(web1)
+func TestStatusPageSummary(t *testing.T) {
+	w := newWorld(t, setup{config: strings.Replace(defaultConfig(2), `"status_page": {"detail": "full"},`, "", 1)})
+	web1, db := w.awaitMachine(nstance.DefaultTenant), w.awaitMachine("blue")
+	w.connectReady(web1)
 	boss := w.admin()
 	_, err := boss.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web", Reason: "because of blue"})
 	require.NoError(t, err)
-	_, err = w.holder().register(w.nonce(web1)) // raises an alarm
+	_, err = w.newClient().register(w.userDataNonce(web1)) // an alarm
 	require.ErrorIs(t, err, nstance.Denied)
-	w.await(nstance.EventAlarm, web1)
+	w.awaitEvent(nstance.EventAlarm, web1)
 	_, err = boss.Freeze(t.Context(), &apiv1.FreezeRequest{Reason: "inspection"})
 	require.NoError(t, err)
 
-	operator, err := w.client(nstance.RoleOperator, "green").api().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+	operator, err := w.registerClient(nstance.RoleOperator, "green").operatorAPI().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 	require.NoError(t, err)
-	_, body := w.ask("localhost", "/status.json")
+	_, body := w.getAsHost("localhost", "/status.json")
 	var s web.Status
 	require.NoError(t, json.Unmarshal([]byte(body), &s))
 	require.True(t, s.Summary)
@@ -101,5 +101,5 @@ func TestStatusPageIsASummary(t *testing.T) {
 	for _, secret := range []string{"default", "blue", "web", `"db"`, string(web1), string(db), "because"} {
 		require.NotContains(t, body, secret)
 	}
-	require.Eventually(t, func() bool { return w.get("/").StatusCode == http.StatusOK }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return w.getPage("/").StatusCode == http.StatusOK }, eventually, time.Millisecond)
 }

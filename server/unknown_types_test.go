@@ -13,20 +13,20 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// inventedTypes returns names of instance types that no cloud has.
-func inventedTypes(set, n int) (names []string) {
+// unknownTypes returns names of instance types that do not exist.
+func unknownTypes(set, n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("invented-%d-%d", set, i))
 	}
 	return names
 }
 
-// TestInventedInstanceTypes: however many instance types a tenant invents, what is
-// known of those that groups name stays, its own groups' and other tenants'.
-func TestInventedInstanceTypes(t *testing.T) {
+// TestUnknownInstanceTypesAreBounded: however many unknown instance types a tenant
+// names, the cached types of all groups stay.
+func TestUnknownInstanceTypesAreBounded(t *testing.T) {
 	const sets, each = 40, 30
-	w := newWorld(t, setup{size: 1, cloud: simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.AMD64}, "arm": {nstance.ARM64}}}})
-	api, admin := w.client(nstance.RoleOperator, nstance.DefaultTenant).api(), w.admin()
+	w := newWorld(t, setup{webSize: 1, cloud: simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.AMD64}, "arm": {nstance.ARM64}}}})
+	api, admin := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI(), w.admin()
 	resolved := func() {
 		t.Helper()
 		resp, err := admin.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
@@ -39,20 +39,20 @@ func TestInventedInstanceTypes(t *testing.T) {
 	}
 	for i := range sets {
 		_, err := api.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{
-			Group: "web", InstanceTypes: &apiv1.Strings{Values: inventedTypes(i, each)},
+			Group: "web", InstanceTypes: &apiv1.Strings{Values: unknownTypes(i, each)},
 		}})
 		require.NoError(t, err)
 		resolved()
 	}
 	for i := range sets {
 		_, err := api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{
-			Group: fmt.Sprint("g", i), Template: "vm", Size: proto.Int32(0), InstanceTypes: inventedTypes(i, each),
+			Group: fmt.Sprint("g", i), Template: "vm", Size: proto.Int32(0), InstanceTypes: unknownTypes(i, each),
 		})
 		require.NoError(t, err)
 		resolved()
 	}
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("arm")})
-	refuses(t, err, nstance.Invalid, "instance_type")
-	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceTypes: &apiv1.Strings{Values: inventedTypes(0, 65)}})
-	refuses(t, err, nstance.Invalid, "instance_types")
+	requireFieldError(t, err, nstance.Invalid, "instance_type")
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceTypes: &apiv1.Strings{Values: unknownTypes(0, 65)}})
+	requireFieldError(t, err, nstance.Invalid, "instance_types")
 }

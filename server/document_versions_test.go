@@ -15,9 +15,8 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// TestDocumentsSayTheVersion and, as long as it is the first, that there was none
-// before.
-func TestDocumentsSayTheVersion(t *testing.T) {
+// TestDocumentVersions: every document has the version, which is the first one.
+func TestDocumentVersions(t *testing.T) {
 	for _, path := range []string{"../README.md", "../docs/scope.md"} {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -28,17 +27,16 @@ func TestDocumentsSayTheVersion(t *testing.T) {
 	require.Contains(t, string(scope), server.Version+" is the first", "say which upgrades were tried")
 }
 
-// TestNewerFormatIsRefused by the name of the object, and nothing is written
-// over it.
+// TestNewerFormatIsRefused: the error names the object, which is not overwritten.
 func TestNewerFormatIsRefused(t *testing.T) {
 	for _, key := range []string{storage.LeaseKey(zone), storage.AcceptedKey(zone), storage.GroupsKey(zone), storage.StateKey(zone)} {
 		t.Run(key, func(t *testing.T) {
-			w := newWorld(t, setup{size: 1})
-			w.ready(w.machine("default"))
-			w.machine("blue")
+			w := newWorld(t, setup{webSize: 1})
+			w.connectReady(w.awaitMachine("default"))
+			w.awaitMachine("blue")
 			_, err := w.admin().PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "db", Tenant: "blue", Reason: "busy"})
 			require.NoError(t, err)
-			require.NoError(t, w.stop())
+			require.NoError(t, w.stopServer())
 			obj, err := w.store.Get(t.Context(), key)
 			require.NoError(t, err)
 			var doc map[string]any
@@ -50,7 +48,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 			require.NoError(t, err)
 
 			creates := w.cloud.Count(simcloud.OpCreate)
-			next := newWorld(t, setup{size: 1, store: w.store, over: w.cloud, quiet: true})
+			next := newWorld(t, setup{webSize: 1, store: w.store, provider: w.cloud, noWait: true})
 			require.Eventually(t, func() bool {
 				return strings.Contains(strings.Join(server.Problems(next.server), "\n"), key)
 			}, eventually, 5*time.Millisecond, "it is named")

@@ -15,11 +15,12 @@ import (
 	"github.com/nstance-go/nstance/server"
 )
 
-// tuned is the ordinary configuration with other settings of the shard.
-func tuned(size int, shard string) string { return fmt.Sprintf(configuration, shard, size) }
+// configWithSettings is the default configuration with further settings of the shard.
+func configWithSettings(size int, shard string) string {
+	return fmt.Sprintf(configuration, shard, size)
+}
 
-// Each of these settings was once accepted and then not in force, or refused for
-// good. What shows that it is in force is what it does.
+// A reload puts these settings in force. Each test checks the setting's effect.
 func TestReloadOfTheCreateRate(t *testing.T) {
 	const tight, wide = `"create_rate": {"per_second": 0.001, "burst": 2},`, `"create_rate": {"per_second": 50, "burst": 50},`
 	grow := func(w *world, want int) {
@@ -27,31 +28,31 @@ func TestReloadOfTheCreateRate(t *testing.T) {
 		require.Eventually(t, func() bool { return len(w.cloud.Machines()) == want }, eventually, time.Millisecond)
 	}
 	t.Run("at once", func(t *testing.T) {
-		w := newWorld(t, setup{text: tuned(5, tight)})
+		w := newWorld(t, setup{config: configWithSettings(5, tight)})
 		grow(w, 2)
-		w.conf.set(tuned(5, wide), nil)
+		w.conf.set(configWithSettings(5, wide), nil)
 		changed, err := w.server.Refresh(t.Context())
 		require.NoError(t, err)
 		require.True(t, changed)
 		grow(w, 6)
 	})
-	t.Run("after a restart, and again", func(t *testing.T) {
-		w := newWorld(t, setup{text: tuned(5, tight)})
+	t.Run("after a restart, and at the next reload", func(t *testing.T) {
+		w := newWorld(t, setup{config: configWithSettings(5, tight)})
 		grow(w, 2)
-		require.NoError(t, w.stop())
-		w.conf.set(tuned(5, wide), nil)
-		w.successor(server.Options{})
+		require.NoError(t, w.stopServer())
+		w.conf.set(configWithSettings(5, wide), nil)
+		w.startSuccessor(server.Options{})
 		grow(w, 6)
 		api := w.admin()
 		require.Empty(t, w.configStatus(api).GetRejectedError())
-		w.adopt(tuned(5, tight))
+		w.applyConfig(configWithSettings(5, tight))
 	})
-	t.Run("for the next leader, whatever its own file says", func(t *testing.T) {
-		w := newWorld(t, setup{text: tuned(0, tight)})
+	t.Run("for the next leader, although its own file differs", func(t *testing.T) {
+		w := newWorld(t, setup{config: configWithSettings(0, tight)})
 		grow(w, 1)
-		w.adopt(tuned(0, wide))
-		w.conf.set(tuned(5, wide), nil)
-		w.successor(server.Options{})
+		w.applyConfig(configWithSettings(0, wide))
+		w.conf.set(configWithSettings(5, wide), nil)
+		w.startSuccessor(server.Options{})
 		grow(w, 6)
 	})
 }
@@ -59,44 +60,44 @@ func TestReloadOfTheCreateRate(t *testing.T) {
 func TestReloadOfTheHealthInterval(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	long, short := `"health_interval": "1h",`, `"health_interval": "300ms",`
-	interval := func(k *talk) time.Duration {
+	interval := func(k *agentSession) time.Duration {
 		t.Helper()
-		return k.hear().GetWelcome().GetReportInterval().AsDuration()
+		return k.nextMessage().GetWelcome().GetReportInterval().AsDuration()
 	}
-	t.Run("agents come back to hear it, and are judged by it then", func(t *testing.T) {
+	t.Run("agents reconnect to receive it, and silence is measured by it", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, setup{text: tuned(1, long)})
-		id := w.machine(nstance.DefaultTenant)
-		h := w.agent(id)
+		w := newWorld(t, setup{config: configWithSettings(1, long)})
+		id := w.awaitMachine(nstance.DefaultTenant)
+		h := w.registerAgent(id)
 		k := h.open(t.Context())
 		require.Equal(t, time.Hour, interval(k))
-		k.acked(k.report())
-		w.await(nstance.EventReady, id)
+		k.awaitAck(k.sendReport())
+		w.awaitEvent(nstance.EventReady, id)
 
-		w.adopt(tuned(1, short))
-		for m := k.hear(); m.GetGoAway() == nil; {
-			m = k.hear()
+		w.applyConfig(configWithSettings(1, short))
+		for m := k.nextMessage(); m.GetGoAway() == nil; {
+			m = k.nextMessage()
 		}
 		k = h.open(t.Context())
 		require.Equal(t, 300*time.Millisecond, interval(k))
-		w.await(nstance.EventUnhealthy, id) // it says nothing any more
+		w.awaitEvent(nstance.EventUnhealthy, id) // it sends no more reports
 	})
-	t.Run("an agent that would not go loses its session", func(t *testing.T) {
+	t.Run("an agent that ignores the request loses its session", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, setup{text: tuned(1, long)})
-		k := w.agent(w.machine(nstance.DefaultTenant)).connect()
-		k.stays.Store(true)
-		w.adopt(tuned(1, short))
-		require.Error(t, k.ends())
+		w := newWorld(t, setup{config: configWithSettings(1, long)})
+		k := w.registerAgent(w.awaitMachine(nstance.DefaultTenant)).connect()
+		k.ignoreGoAway.Store(true)
+		w.applyConfig(configWithSettings(1, short))
+		require.Error(t, k.awaitEnd())
 	})
 	t.Run("after a restart", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, setup{text: tuned(1, long)})
-		id := w.machine(nstance.DefaultTenant)
-		h := w.agent(id)
-		require.NoError(t, w.stop())
-		w.conf.set(tuned(1, short), nil)
-		w.successor(server.Options{})
+		w := newWorld(t, setup{config: configWithSettings(1, long)})
+		id := w.awaitMachine(nstance.DefaultTenant)
+		h := w.registerAgent(id)
+		require.NoError(t, w.stopServer())
+		w.conf.set(configWithSettings(1, short), nil)
+		w.startSuccessor(server.Options{})
 		require.Eventually(t, func() bool {
 			k := h.open(t.Context())
 			return interval(k) == 300*time.Millisecond
@@ -107,52 +108,52 @@ func TestReloadOfTheHealthInterval(t *testing.T) {
 func TestReloadOfTheBreaker(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	conf := func(most string) string {
-		return tuned(2, fmt.Sprintf(`"health_interval": "250ms", "breaker": {"max_unhealthy": %q},`, most))
+		return configWithSettings(2, fmt.Sprintf(`"health_interval": "250ms", "breaker": {"max_unhealthy": %q},`, most))
 	}
-	// held returns a world whose three members have fallen silent together.
+	// held returns a world whose three members became silent together.
 	held := func(t *testing.T) *world {
-		w := newWorld(t, setup{text: conf("1%")})
+		w := newWorld(t, setup{config: conf("1%")})
 		require.Eventually(t, func() bool { return len(w.cloud.Machines()) == 3 }, eventually, time.Millisecond)
-		var talks []*talk
+		var talks []*agentSession
 		for _, m := range w.cloud.Machines() {
-			talks = append(talks, w.ready(m.ID))
+			talks = append(talks, w.connectReady(m.ID))
 		}
 		for _, k := range talks {
-			k.report()
+			k.sendReport()
 		}
-		require.Contains(t, w.await(nstance.EventAlarm, "").Reason, "of the shard's 3 members fell silent")
-		require.Zero(t, w.count(nstance.EventUnhealthy))
+		require.Contains(t, w.awaitEvent(nstance.EventAlarm, "").Reason, "of the shard's 3 members fell silent")
+		require.Zero(t, w.countEvents(nstance.EventUnhealthy))
 		return w
 	}
 	t.Run("at once", func(t *testing.T) {
 		t.Parallel()
 		w := held(t)
-		w.adopt(conf("100%"))
-		w.await(nstance.EventUnhealthy, "")
+		w.applyConfig(conf("100%"))
+		w.awaitEvent(nstance.EventUnhealthy, "")
 	})
 	t.Run("after a restart", func(t *testing.T) {
 		t.Parallel()
 		w := held(t)
-		require.NoError(t, w.stop())
+		require.NoError(t, w.stopServer())
 		w.conf.set(conf("100%"), nil)
-		w.successor(server.Options{})
-		w.await(nstance.EventUnhealthy, "")
+		w.startSuccessor(server.Options{})
+		w.awaitEvent(nstance.EventUnhealthy, "")
 	})
-	t.Run("for the next leader, whatever its own file says", func(t *testing.T) {
+	t.Run("for the next leader, although its own file differs", func(t *testing.T) {
 		t.Parallel()
 		w := held(t)
-		w.adopt(conf("100%"))
+		w.applyConfig(conf("100%"))
 		w.conf.set(conf("100%"), nil)
-		w.successor(server.Options{})
-		w.await(nstance.EventUnhealthy, "")
+		w.startSuccessor(server.Options{})
+		w.awaitEvent(nstance.EventUnhealthy, "")
 	})
 }
 
-// A watchedCloud notes what it is asked.
+// A watchedCloud records the calls of a provider.
 type watchedCloud struct {
 	*simcloud.Cloud
 	lists atomic.Int64
-	limit atomic.Int64 // how long the last create may take, a time.Duration
+	limit atomic.Int64 // timeout of the last create, a time.Duration
 }
 
 func (c *watchedCloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
@@ -172,35 +173,35 @@ func newWatchedCloud(t *testing.T) *watchedCloud {
 	return c
 }
 
-// The rest of the rule takes minutes: see package reconcile.
+// Package reconcile tests the rest of the rule, which takes minutes.
 func TestReloadOfTheCollection(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	cloud := newWatchedCloud(t)
-	w := newWorld(t, setup{text: tuned(1, `"gc": {"interval": "1d"},`), over: cloud})
-	w.await(nstance.EventCreated, "")
+	w := newWorld(t, setup{config: configWithSettings(1, `"gc": {"interval": "1d"},`), provider: cloud})
+	w.awaitEvent(nstance.EventCreated, "")
 	before := cloud.lists.Load()
-	w.adopt(tuned(1, `"gc": {"interval": "1s"},`))
+	w.applyConfig(configWithSettings(1, `"gc": {"interval": "1s"},`))
 	require.Eventually(t, func() bool { return cloud.lists.Load() >= before+2 }, eventually, time.Millisecond)
 }
 
 func TestReloadOfTheRequestTimeout(t *testing.T) {
 	cloud := newWatchedCloud(t)
-	w := newWorld(t, setup{text: tuned(1, `"request_timeout": "1h",`), over: cloud})
+	w := newWorld(t, setup{config: configWithSettings(1, `"request_timeout": "1h",`), provider: cloud})
 	made := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == n }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == n }, eventually, time.Millisecond)
 	}
 	made(2)
 	require.Greater(t, time.Duration(cloud.limit.Load()), 50*time.Minute)
-	w.adopt(tuned(1, `"request_timeout": "77s",`))
-	w.adopt(tuned(2, `"request_timeout": "77s",`))
+	w.applyConfig(configWithSettings(1, `"request_timeout": "77s",`))
+	w.applyConfig(configWithSettings(2, `"request_timeout": "77s",`))
 	made(3)
 	require.LessOrEqual(t, time.Duration(cloud.limit.Load()), 77*time.Second)
 }
 
-// What is said to need a restart is refused by name, and nothing else is.
+// Exactly the settings that are documented to need a restart are refused by name.
 func TestReloadThatNeedsARestart(t *testing.T) {
-	w := newWorld(t, setup{text: tuned(1, "")})
+	w := newWorld(t, setup{config: configWithSettings(1, "")})
 	for field, change := range map[string][2]string{
 		"cluster.id":             {`"id": "c1"`, `"id": "c2"`},
 		"shard.id":               {`"id": "s1"`, `"id": "s2"`},
@@ -211,12 +212,12 @@ func TestReloadThatNeedsARestart(t *testing.T) {
 		"shard.election.ttl":     {`"shutdown_timeout"`, `"election": {"ttl": "7s"}, "shutdown_timeout"`},
 	} {
 		t.Run(field, func(t *testing.T) {
-			w.conf.set(replace(t, tuned(1, ""), change[0], change[1]), nil)
+			w.conf.set(replaceOnce(t, configWithSettings(1, ""), change[0], change[1]), nil)
 			_, err := w.server.Refresh(t.Context())
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, field+": cannot change")
 			require.NotContains(t, err.Error(), "secret")
 		})
 	}
-	w.adopt(tuned(1, `"file_refresh": "9s", "image_refresh": "2h", "max_change": 7, "default_drain_timeout": "3s",`))
+	w.applyConfig(configWithSettings(1, `"file_refresh": "9s", "image_refresh": "2h", "max_change": 7, "default_drain_timeout": "3s",`))
 }

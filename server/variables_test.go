@@ -11,32 +11,34 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// TestVariablesAreNotInterpretedInScripts: a variable that is set through the API runs
-// nothing on a machine, whatever it holds.
+// TestVariablesAreNotInterpretedInScripts: the content of a variable that is set
+// through the API is never executed on a machine.
 func TestVariablesAreNotInterpretedInScripts(t *testing.T) {
 	const raw, safe = `"content": "#!/bin/sh\necho {{.Vars.colour}}"`, `"content": "#!/bin/sh\necho {{quote .Vars.colour}}"`
-	with := func(content string) string { return replace(t, ordinary(1), `"content": "{{.Nonce}}"`, content) }
-	w := newWorld(t, setup{text: with(raw)})
-	api := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+	with := func(content string) string {
+		return replaceOnce(t, defaultConfig(1), `"content": "{{.Nonce}}"`, content)
+	}
+	w := newWorld(t, setup{config: with(raw)})
+	api := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	evil := map[string]string{"colour": "red; $(reboot)\n"}
 
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Vars: &apiv1.Vars{Values: evil}})
-	refuses(t, err, nstance.Invalid, "vars.colour")
+	requireFieldError(t, err, nstance.Invalid, "vars.colour")
 	_, err = api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1), Vars: evil})
-	refuses(t, err, nstance.Invalid, "vars.colour")
-	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Vars: evil})
-	refuses(t, err, nstance.Invalid, "vars.colour")
-	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newID(t), Group: "web", Vars: map[string]string{"colour": "dark-red"}})
+	requireFieldError(t, err, nstance.Invalid, "vars.colour")
+	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", Vars: evil})
+	requireFieldError(t, err, nstance.Invalid, "vars.colour")
+	_, err = api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: newRequestID(t), Group: "web", Vars: map[string]string{"colour": "dark-red"}})
 	require.NoError(t, err)
 
-	w.adopt(with(safe))
+	w.applyConfig(with(safe))
 	_, err = api.CreateGroup(t.Context(), &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(1), Vars: evil})
 	require.NoError(t, err)
-	id := w.machineOf("batch")
+	id := w.awaitMachineOf("batch")
 	spec, ok := w.cloud.Spec(id)
 	require.True(t, ok)
 	require.Equal(t, "#!/bin/sh\necho 'red; $(reboot)\n'", string(spec.UserData))
 
-	w.adopt(with(raw))
-	require.Contains(t, w.held(api, "batch", plan.HoldPending).GetReason(), "vars.colour")
+	w.applyConfig(with(raw))
+	require.Contains(t, w.awaitHold(api, "batch", plan.HoldPending).GetReason(), "vars.colour")
 }

@@ -35,23 +35,22 @@ import (
 	"github.com/nstance-go/nstance/storage/s3"
 )
 
-// spoilings are what happens to single answers of the storage. What it changed
-// before, stays changed.
-var spoilings = map[string]faultproxy.Fault{
-	"409":                             {Mode: faultproxy.Refuse, Status: 409, Body: refusal("ConditionalRequestConflict"), Match: isWrite},
-	"409 after a landed write":        {Mode: faultproxy.Replace, Status: 409, Body: refusal("ConditionalRequestConflict"), Match: isWrite},
-	"412 after a landed write":        {Mode: faultproxy.Replace, Status: 412, Body: refusal("PreconditionFailed"), Match: isWrite},
-	"500 after a landed write":        {Mode: faultproxy.Replace, Status: 500, Body: refusal("InternalError"), Match: isWrite},
-	"time-out after a landed write":   {Mode: faultproxy.Hang, Match: isWrite},
-	"connection cut before":           {Mode: faultproxy.Cut},
-	"connection cut after it landed":  {Mode: faultproxy.LoseAnswer},
-	"slow down":                       {Mode: faultproxy.Refuse, Status: 503, Body: refusal("SlowDown"), Times: 3},
-	"unavailable":                     {Mode: faultproxy.Refuse, Status: 503, Body: refusal("ServiceUnavailable"), Times: 2},
-	"a list that is older than it is": {Mode: faultproxy.Stale, Match: listsInstances, Times: 3},
+// storageFaults affect single answers of the storage. Writes that landed before stay.
+var storageFaults = map[string]faultproxy.Fault{
+	"409":                            {Mode: faultproxy.Refuse, Status: 409, Body: errorBody("ConditionalRequestConflict"), Match: isWrite},
+	"409 after a landed write":       {Mode: faultproxy.Replace, Status: 409, Body: errorBody("ConditionalRequestConflict"), Match: isWrite},
+	"412 after a landed write":       {Mode: faultproxy.Replace, Status: 412, Body: errorBody("PreconditionFailed"), Match: isWrite},
+	"500 after a landed write":       {Mode: faultproxy.Replace, Status: 500, Body: errorBody("InternalError"), Match: isWrite},
+	"time-out after a landed write":  {Mode: faultproxy.Hang, Match: isWrite},
+	"connection cut before":          {Mode: faultproxy.Cut},
+	"connection cut after it landed": {Mode: faultproxy.LoseAnswer},
+	"slow down":                      {Mode: faultproxy.Refuse, Status: 503, Body: errorBody("SlowDown"), Times: 3},
+	"unavailable":                    {Mode: faultproxy.Refuse, Status: 503, Body: errorBody("ServiceUnavailable"), Times: 2},
+	"stale list":                     {Mode: faultproxy.Stale, Match: listsInstances, Times: 3},
 }
 
-func refusal(code string) string {
-	return `<?xml version="1.0"?><Error><Code>` + code + `</Code><Message>as the test wants it</Message></Error>`
+func errorBody(code string) string {
+	return `<?xml version="1.0"?><Error><Code>` + code + `</Code><Message>injected by the test</Message></Error>`
 }
 
 func isWrite(r *http.Request) bool {
@@ -62,75 +61,75 @@ func listsInstances(r *http.Request) bool {
 	return r.URL.Query().Get("list-type") == "2" && r.URL.Query().Get("prefix") == storage.InstancePrefix(zone)
 }
 
-// A site is one of two servers of a shard, with a way to the storage of its own.
-type site struct {
+// A faultyServer is one of two servers of a shard, with its own proxy to the storage.
+type faultyServer struct {
 	*world
-	proxy *faultproxy.Proxy
-	up    atomic.Bool // its storage may be spoilt
+	proxy         *faultproxy.Proxy
+	faultsAllowed atomic.Bool
 }
 
-// A shard is two servers, a simulated cloud, and a real agent on each machine.
-type spoiltShard struct {
+// A faultyShard is two servers, a simulated cloud, and a real agent on each machine.
+type faultyShard struct {
 	*testing.T
-	cloud  *simcloud.Cloud
-	direct storage.Store
-	sites  [2]*site
-	addrs  []server.Addresses // theirs, always the same
-	admin  *holder
-	rng    *rand.Rand
+	cloud     *simcloud.Cloud
+	direct    storage.Store
+	servers   [2]*faultyServer
+	addresses []server.Addresses // of the servers, the same after restarts
+	admin     *client
+	rng       *rand.Rand
 
-	mu   sync.Mutex
-	made map[nstance.InstanceID]map[string]bool // handles of all machines ever made
+	mu             sync.Mutex
+	createdHandles map[nstance.InstanceID]map[string]bool // of all machines, deleted ones included
 }
 
-// maker notes what is made.
-type maker struct {
+// recordingProvider records the handles of created machines.
+type recordingProvider struct {
 	nstance.Provider
-	s *spoiltShard
+	shard *faultyShard
 }
 
-func (m maker) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+func (m recordingProvider) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	got, err := m.Provider.Create(ctx, spec)
 	if err == nil {
-		m.s.mu.Lock()
-		defer m.s.mu.Unlock()
-		if m.s.made[got.ID] == nil {
-			m.s.made[got.ID] = map[string]bool{}
+		m.shard.mu.Lock()
+		defer m.shard.mu.Unlock()
+		if m.shard.createdHandles[got.ID] == nil {
+			m.shard.createdHandles[got.ID] = map[string]bool{}
 		}
-		m.s.made[got.ID][got.ProviderID] = true
+		m.shard.createdHandles[got.ID][got.ProviderID] = true
 	}
 	return got, err
 }
 
-func (s *spoiltShard) open(bucket, endpoint string) storage.Store {
+func (s *faultyShard) openStore(bucket, endpoint string) storage.Store {
 	store, err := s3.Open(s.Context(), realserver.URL(bucket, endpoint), &s3.Options{Timeout: time.Second})
 	require.NoError(s, err)
 	return store
 }
 
-func newSpoiltShard(t *testing.T, seed uint64, bucket, endpoint string) *spoiltShard {
-	s := &spoiltShard{T: t, cloud: simcloud.New(nil), rng: rand.New(rand.NewPCG(seed, 0)), made: map[nstance.InstanceID]map[string]bool{}}
+func newFaultyShard(t *testing.T, seed uint64, bucket, endpoint string) *faultyShard {
+	s := &faultyShard{T: t, cloud: simcloud.New(nil), rng: rand.New(rand.NewPCG(seed, 0)), createdHandles: map[nstance.InstanceID]map[string]bool{}}
 	t.Cleanup(s.cloud.Close)
-	s.direct = s.open(bucket, endpoint)
+	s.direct = s.openStore(bucket, endpoint)
 	keys, err := registration.Bootstrap(t.Context(), vault.New(s.direct, nil), time.Now())
 	require.NoError(t, err)
-	for i := range s.sites {
+	for i := range s.servers {
 		proxy, err := faultproxy.New(endpoint)
 		require.NoError(t, err)
 		front := httptest.NewServer(proxy)
 		t.Cleanup(func() { proxy.Close(); front.CloseClientConnections(); front.Close() })
-		st := &site{proxy: proxy, world: &world{T: t, cloud: s.cloud, keys: keys, news: make(chan struct{})}}
-		st.store = s.open(bucket, front.URL)
+		st := &faultyServer{proxy: proxy, world: &world{T: t, cloud: s.cloud, keys: keys, eventAdded: make(chan struct{})}}
+		st.store = s.openStore(bucket, front.URL)
 		st.conf.set(strings.NewReplacer("127.0.0.1:0", "@").Replace(fmt.Sprintf(configuration,
 			`"election": {"ttl": "2s"}, "request_timeout": "2s", "health_interval": "1s", "create_rate": {"per_second": 1000, "burst": 1000},`, 3)), nil)
-		for strings.Contains(st.conf.text, "@") { // it must be the same after a restart
+		for strings.Contains(st.conf.text, "@") { // the same after a restart
 			st.conf.text = strings.Replace(st.conf.text, "@", freeAddress(t), 1)
 		}
-		s.sites[i] = st
+		s.servers[i] = st
 		s.start(st)
-		s.addrs = append(s.addrs, st.server.Addresses())
+		s.addresses = append(s.addresses, st.server.Addresses())
 	}
-	s.admin = s.leader().client(nstance.RoleAdmin, nstance.DefaultTenant)
+	s.admin = s.leader().registerClient(nstance.RoleAdmin, nstance.DefaultTenant)
 	return s
 }
 
@@ -141,37 +140,37 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// start starts a server, with sound storage at first.
-func (s *spoiltShard) start(st *site) {
+// start starts a server, at first without storage faults.
+func (s *faultyShard) start(st *faultyServer) {
 	st.proxy.ClearFaults()
 	_, err := lease.Prepare(s.Context(), st.store, zone)
 	require.NoError(s, err)
 	elector, err := lease.New(st.store, zone, &lease.Options{TTL: 2 * time.Second})
 	require.NoError(s, err)
-	for limit := time.Now().Add(eventually); ; { // a service manager tries again, too
-		st.server, err = server.New(s.Context(), st.store, maker{s.cloud, s}, st.conf.read, &server.Options{Kinds: kinds, Elector: elector})
+	for limit := time.Now().Add(eventually); ; { // a service manager would also try again
+		st.server, err = server.New(s.Context(), st.store, recordingProvider{s.cloud, s}, st.conf.read, &server.Options{Kinds: kinds, Elector: elector})
 		if err == nil || time.Now().After(limit) {
 			break
 		}
 	}
 	require.NoError(s, err)
 	st.run()
-	st.up.Store(true)
+	st.faultsAllowed.Store(true)
 }
 
-// restart stops a server as its service manager would, and starts it again.
-func (s *spoiltShard) restart(st *site) {
-	st.up.Store(false)
+// restart stops a server and starts it again, as a service manager does.
+func (s *faultyShard) restart(st *faultyServer) {
+	st.faultsAllowed.Store(false)
 	st.proxy.ClearFaults()
-	require.NoError(s, st.stop())
+	require.NoError(s, st.stopServer())
 	s.start(st)
 }
 
-// leader waits until there is one.
-func (s *spoiltShard) leader() *site {
+// leader waits for a leader.
+func (s *faultyShard) leader() *faultyServer {
 	for limit := time.Now().Add(eventually); time.Now().Before(limit); <-time.After(5 * time.Millisecond) {
-		for _, st := range s.sites {
-			if st.get("/readyz").StatusCode == http.StatusOK {
+		for _, st := range s.servers {
+			if st.getPage("/readyz").StatusCode == http.StatusOK {
 				return st
 			}
 		}
@@ -180,9 +179,8 @@ func (s *spoiltShard) leader() *site {
 	return nil
 }
 
-// populate runs an agent on each machine for as long as that is there, until
-// ctx ends.
-func (s *spoiltShard) populate(ctx context.Context) {
+// runAgents runs an agent on each machine while it exists, until ctx ends.
+func (s *faultyShard) runAgents(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	agents := map[nstance.InstanceID]context.CancelFunc{}
@@ -193,8 +191,8 @@ func (s *spoiltShard) populate(ctx context.Context) {
 			if agents[m.ID] == nil {
 				var of context.Context
 				of, agents[m.ID] = context.WithCancel(ctx)
-				a := s.agent(m.ID)
-				wg.Go(func() { _ = a.Run(of) }) // it ends when its machine does
+				a := s.newAgent(m.ID)
+				wg.Go(func() { _ = a.Run(of) }) // it ends with its machine
 			}
 		}
 		for id, end := range agents {
@@ -214,13 +212,13 @@ func (s *spoiltShard) populate(ctx context.Context) {
 	}
 }
 
-func (s *spoiltShard) agent(id nstance.InstanceID) *agent.Agent {
+func (s *faultyShard) newAgent(id nstance.InstanceID) *agent.Agent {
 	dir := filepath.Join(s.TempDir(), string(id))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		panic(err)
 	}
 	spec, _ := s.cloud.Spec(id)
-	for name, data := range map[string][]byte{"nonce.jwt": spec.UserData, "ca.crt": s.sites[0].keys.Identity.CertPEM()} {
+	for name, data := range map[string][]byte{"nonce.jwt": spec.UserData, "ca.crt": s.servers[0].keys.Identity.CertPEM()} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			panic(err)
 		}
@@ -229,7 +227,7 @@ func (s *spoiltShard) agent(id nstance.InstanceID) *agent.Agent {
 		InstanceID: id, Provider: "none", IdentityDir: dir, KeysDir: filepath.Join(dir, "keys"), RecvDir: filepath.Join(dir, "recv"),
 		Drain: func(context.Context, nstance.Drain) (nstance.Outcome, string) { return nstance.OutcomeDrained, "" },
 	}
-	for _, at := range s.addrs {
+	for _, at := range s.addresses {
 		o.RegistrationAddrs, o.AgentAddrs = append(o.RegistrationAddrs, at.Registration), append(o.AgentAddrs, at.Agent)
 	}
 	a, err := agent.New(o)
@@ -239,11 +237,11 @@ func (s *spoiltShard) agent(id nstance.InstanceID) *agent.Agent {
 	return a
 }
 
-// spoil spoils answers until ctx ends.
-func (s *spoiltShard) spoil(ctx context.Context, seed uint64) {
+// injectFaults injects faults until ctx ends.
+func (s *faultyShard) injectFaults(ctx context.Context, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var names []string
-	for name := range spoilings {
+	for name := range storageFaults {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -253,18 +251,18 @@ func (s *spoiltShard) spoil(ctx context.Context, seed uint64) {
 			return
 		case <-time.After(time.Duration(rng.Int64N(int64(60 * time.Millisecond)))):
 		}
-		st := s.sites[rng.IntN(2)]
+		st := s.servers[rng.IntN(2)]
 		if n%20 == 0 {
-			st.proxy.ClearFaults() // of what met no request
+			st.proxy.ClearFaults() // removes faults that no request has met
 		}
-		if st.up.Load() {
-			st.proxy.Inject(spoilings[names[n%len(names)]])
+		if st.faultsAllowed.Load() {
+			st.proxy.Inject(storageFaults[names[n%len(names)]])
 		}
 	}
 }
 
-// call calls the leader as an administrator. Errors are ignored.
-func (s *spoiltShard) call(do func(context.Context, apiv1.OperatorServiceClient) error) error {
+// callLeader calls the leader as an administrator.
+func (s *faultyShard) callLeader(do func(context.Context, apiv1.OperatorServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
 	defer cancel()
 	conn := s.admin.dial(s.leader().server.Addresses().Operator)
@@ -272,29 +270,30 @@ func (s *spoiltShard) call(do func(context.Context, apiv1.OperatorServiceClient)
 	return do(ctx, apiv1.NewOperatorServiceClient(conn))
 }
 
-func (s *spoiltShard) scale(size int) error {
-	return s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+func (s *faultyShard) scaleGroup(size int) error {
+	return s.callLeader(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
 		_, err := api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(int32(size))})
 		return err
 	})
 }
 
-// trouble does one thing that people, clouds and service managers do.
-func (s *spoiltShard) trouble() {
+// disturb does one random thing: an operator's request, the death of a machine or a
+// restart of the leader.
+func (s *faultyShard) disturb() {
 	var id nstance.InstanceID
 	if machines := s.cloud.Machines(); len(machines) > 0 {
 		id = machines[s.rng.IntN(len(machines))].ID
 	}
 	switch s.rng.IntN(8) {
 	case 0, 1, 2:
-		_ = s.scale(1 + s.rng.IntN(6))
+		_ = s.scaleGroup(1 + s.rng.IntN(6))
 	case 3:
-		_ = s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+		_ = s.callLeader(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
 			_, err := api.DrainInstance(ctx, &apiv1.DrainInstanceRequest{Id: string(id)})
 			return err
 		})
 	case 4, 5:
-		_ = s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+		_ = s.callLeader(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
 			_, err := api.DeleteInstance(ctx, &apiv1.DeleteInstanceRequest{Id: string(id)})
 			return err
 		})
@@ -305,27 +304,27 @@ func (s *spoiltShard) trouble() {
 	}
 }
 
-// settle ends the trouble and waits until the shard is as it should be.
-func (s *spoiltShard) settle(size int) {
-	for _, st := range s.sites {
-		s.restart(st) // the present leader has read what is
+// settle restarts the servers without faults and waits until the shard is correct.
+func (s *faultyShard) settle(size int) {
+	for _, st := range s.servers {
+		s.restart(st) // the next leader reads everything again
 	}
-	require.Eventually(s, func() bool { return s.scale(size) == nil }, eventually, 50*time.Millisecond)
+	require.Eventually(s, func() bool { return s.scaleGroup(size) == nil }, eventually, 50*time.Millisecond)
 	var why string
 	ok := false
 	for limit := time.Now().Add(2 * eventually); !ok && time.Now().Before(limit); <-time.After(50 * time.Millisecond) {
-		why = s.unsettled(size)
+		why = s.unsettledReason(size)
 		ok = why == ""
 	}
 	require.True(s, ok, why)
-	for id, handles := range s.made {
-		require.Len(s, handles, 1, "machines ever made of %s", id)
+	for id, handles := range s.createdHandles {
+		require.Len(s, handles, 1, "all machines of %s", id)
 	}
 }
 
-// unsettled says what is not as it should be: so many members ready, and one of
-// the other group, each a machine with a record.
-func (s *spoiltShard) unsettled(size int) string {
+// unsettledReason tells why the shard is not correct yet: group web must have size
+// ready members and group db one, each a machine with a record.
+func (s *faultyShard) unsettledReason(size int) string {
 	recs, problems, err := storage.NewRecords(s.direct, zone, nil).Load(s.Context())
 	require.NoError(s, err)
 	require.Empty(s, problems)
@@ -350,33 +349,33 @@ func (s *spoiltShard) unsettled(size int) string {
 	return ""
 }
 
-// liveThrough is the test: work and spoilt answers for some time, and peace
-// after that.
-func liveThrough(t *testing.T, seed uint64, bucket, endpoint string, d time.Duration) {
-	s := newSpoiltShard(t, seed, bucket, endpoint)
-	var agents, spoiler sync.WaitGroup
-	populated, desert := context.WithCancel(context.Background())
-	spoilt, heal := context.WithCancel(context.Background())
+// testStorageFaults disturbs a shard and its storage for the time d, then waits until
+// it has settled.
+func testStorageFaults(t *testing.T, seed uint64, bucket, endpoint string, d time.Duration) {
+	s := newFaultyShard(t, seed, bucket, endpoint)
+	var agents, injector sync.WaitGroup
+	populated, stopAgents := context.WithCancel(context.Background())
+	faulty, stopFaults := context.WithCancel(context.Background())
 	defer agents.Wait()
-	defer desert()
-	defer spoiler.Wait()
-	defer heal()
-	agents.Go(func() { s.populate(populated) })
-	spoiler.Go(func() { s.spoil(spoilt, seed) })
+	defer stopAgents()
+	defer injector.Wait()
+	defer stopFaults()
+	agents.Go(func() { s.runAgents(populated) })
+	injector.Go(func() { s.injectFaults(faulty, seed) })
 	n := 0
 	for end := time.Now().Add(d); time.Now().Before(end); n++ {
-		s.trouble()
+		s.disturb()
 		<-time.After(time.Duration(s.rng.Int64N(int64(150 * time.Millisecond))))
 	}
-	heal()
-	spoiler.Wait()
+	stopFaults()
+	injector.Wait()
 	s.settle(4)
-	faults := s.sites[0].proxy.Spoilt() + s.sites[1].proxy.Spoilt()
-	t.Logf("%d troubles, %d spoilt answers, %d machines", n, faults, len(s.made))
+	faults := s.servers[0].proxy.Spoilt() + s.servers[1].proxy.Spoilt()
+	t.Logf("%d disturbances, %d faulty answers, %d machines", n, faults, len(s.createdHandles))
 	require.Greater(t, faults, 10)
 }
 
-func TestDamagedStorage(t *testing.T) {
+func TestStorageFaults(t *testing.T) {
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
 		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
@@ -387,5 +386,5 @@ func TestDamagedStorage(t *testing.T) {
 	require.NoError(t, back.CreateBucket("shard"))
 	srv := httptest.NewServer(gofakes3.New(back, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
 	t.Cleanup(srv.Close)
-	liveThrough(t, 1, "shard", srv.URL, 4*time.Second)
+	testStorageFaults(t, 1, "shard", srv.URL, 4*time.Second)
 }

@@ -13,11 +13,11 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// TestRequestsMayBeRepeated: an answer may be lost, and then it is unknown whether
-// the order was heard. Given again it succeeds, and what it did is done once.
-func TestRequestsMayBeRepeated(t *testing.T) {
-	w := newWorld(t, setup{size: 4})
-	operator := w.client(nstance.RoleOperator, nstance.DefaultTenant).api()
+// TestRepeatedRequests: a client that lost an answer repeats its request. The repeat
+// succeeds, and the request is carried out once.
+func TestRepeatedRequests(t *testing.T) {
+	w := newWorld(t, setup{webSize: 4})
+	operator := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	w.watch(operator, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}).snapshot()
 	api := w.admin()
 	var ids []string
@@ -31,15 +31,15 @@ func TestRequestsMayBeRepeated(t *testing.T) {
 		return len(ids) == 4
 	}, eventually, time.Millisecond)
 	for _, id := range ids {
-		w.await(nstance.EventCreated, nstance.InstanceID(id))
-		w.ready(nstance.InstanceID(id))
+		w.awaitEvent(nstance.EventCreated, nstance.InstanceID(id))
+		w.connectReady(nstance.InstanceID(id))
 	}
 	var generation uint64
 	var once []nstance.EventType
 	for _, order := range []struct {
 		name string
 		give func(ctx context.Context) (proto.Message, error)
-		did  nstance.EventType // empty: nothing that is done once only
+		did  nstance.EventType // empty: no event to count
 	}{
 		{"UpdateGroup", func(ctx context.Context) (proto.Message, error) {
 			return api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: "web", Vars: &apiv1.Vars{Values: map[string]string{"colour": "green"}}})
@@ -86,8 +86,8 @@ func TestRequestsMayBeRepeated(t *testing.T) {
 			once = append(once, order.did)
 		}
 	}
-	require.NoError(t, w.stop()) // so that nothing more happens
+	require.NoError(t, w.stopServer()) // no further events
 	for _, typ := range once {
-		require.Equal(t, 1, w.count(typ), typ)
+		require.Equal(t, 1, w.countEvents(typ), typ)
 	}
 }

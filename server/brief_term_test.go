@@ -12,13 +12,13 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
-// brief grants terms, of which the first is over before anything comes of it.
-type brief struct {
+// A briefElector grants terms. The first one ends at once.
+type briefElector struct {
 	lease.Elector
 	once sync.Once
 }
 
-func (b *brief) Campaign(ctx context.Context) (term *lease.Term, err error) {
+func (b *briefElector) Campaign(ctx context.Context) (term *lease.Term, err error) {
 	term, err = b.Elector.Campaign(ctx)
 	b.once.Do(func() {
 		if err == nil {
@@ -28,10 +28,10 @@ func (b *brief) Campaign(ctx context.Context) (term *lease.Term, err error) {
 	return term, err
 }
 
-// TestBriefTerm: a lease may be lost, and a server told to stop, in the moment
-// in which it begins to lead.
+// TestBriefTerm: the lease is lost, or the server is stopped, just when it starts to
+// lead.
 func TestBriefTerm(t *testing.T) {
 	store := storage.NewMemory()
-	w := newWorld(t, setup{store: store, opts: server.Options{Elector: &brief{Elector: takesAtOnce(t, store)}}})
-	require.NoError(t, w.stop())
+	w := newWorld(t, setup{store: store, opts: server.Options{Elector: &briefElector{Elector: immediateElector(t, store)}}})
+	require.NoError(t, w.stopServer())
 }

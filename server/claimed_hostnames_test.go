@@ -15,34 +15,34 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
-// calledItself starts the agent of a machine that registered under a name of its
-// own choice.
-func (w *world) calledItself(hostname string) *machine {
+// startAgentWithHostname starts the agent of a machine that registered with a
+// hostname of its own choice.
+func (w *world) startAgentWithHostname(hostname string) *agentMachine {
 	w.Helper()
-	m := w.unpack(w.machine(nstance.DefaultTenant))
-	h := w.holder()
+	m := w.applyUserData(w.awaitMachine(nstance.DefaultTenant))
+	h := w.newClient()
 	conn := h.dial(w.server.Addresses().Registration)
 	defer conn.Close()
 	_, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(w.Context(), &apiv1.RegisterAgentRequest{
-		Nonce: w.nonce(m.id), Csr: h.csr(h.key), Addresses: []string{"203.0.113.7"}, Hostname: hostname,
+		Nonce: w.userDataNonce(m.id), Csr: h.csr(h.key), Addresses: []string{"203.0.113.7"}, Hostname: hostname,
 	})
 	require.NoError(w, err)
 	pair := filepath.Join(m.dir, "identity", "v1")
 	require.NoError(w, os.Mkdir(pair, 0o700))
-	require.NoError(w, pki.SaveKey(filepath.Join(pair, "key.pem"), h.key)) // the same key gets the same certificate
+	require.NoError(w, pki.SaveKey(filepath.Join(pair, "key.pem"), h.key)) // the agent registers again with the same key
 	addrs := w.server.Addresses()
-	m.o = agent.Options{
+	m.options = agent.Options{
 		InstanceID: m.id, RegistrationAddrs: []string{addrs.Registration}, AgentAddrs: []string{addrs.Agent},
-		IdentityDir: filepath.Join(m.dir, "identity"), KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: calm{},
+		IdentityDir: filepath.Join(m.dir, "identity"), KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: noNotices{},
 	}
 	m.start()
-	w.await(nstance.EventReady, m.id)
-	require.Equal(w, hostname, w.record(nstance.DefaultTenant, "web", m.id).Hostname)
+	w.awaitEvent(nstance.EventReady, m.id)
+	require.Equal(w, hostname, w.instanceRecord(nstance.DefaultTenant, "web", m.id).Hostname)
 	return m
 }
 
-// fileError waits for an error of the machine's file.
-func (m *machine) fileError(api apiv1.OperatorServiceClient, path, says string) {
+// awaitFileError waits until a file of the machine has the error.
+func (m *agentMachine) awaitFileError(api apiv1.OperatorServiceClient, path, says string) {
 	m.w.Helper()
 	require.Eventually(m.w, func() bool {
 		for _, f := range m.w.instance(api, m.id).GetLastReport().GetFiles() {
@@ -54,20 +54,20 @@ func (m *machine) fileError(api apiv1.OperatorServiceClient, path, says string) 
 	}, eventually, eventually/1000)
 }
 
-func TestClaimedNames(t *testing.T) {
+func TestClaimedHostnames(t *testing.T) {
 	const file = `"web.crt": {"kind": "certificate", "certificate": "web"}`
-	t.Run("are refused by the configuration", func(t *testing.T) {
-		w := newWorld(t, setup{size: 1})
+	t.Run("are refused in the configuration", func(t *testing.T) {
+		w := newWorld(t, setup{webSize: 1})
 		for _, cert := range []string{
 			`"web": {"dns_names": ["{{.Instance.FQDN}}"]}`, `"web": {"dns_names": ["a", "{{with .Instance}}{{.Hostname}}{{end}}.example.com"]}`,
 			`"web": {"common_name": "{{$.Instance.Hostname}}"}`,
 		} {
-			w.conf.set(served(1, "", red, cert, file, ""), nil)
+			w.conf.set(configWithFiles(1, "", red, cert, file, ""), nil)
 			_, err := w.server.Refresh(t.Context())
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, "dns_suffix")
 		}
-		w.conf.set(served(1, "", red, `"web": {"dns_suffix": ".example.com"}`, file, ""), nil)
+		w.conf.set(configWithFiles(1, "", red, `"web": {"dns_suffix": ".example.com"}`, file, ""), nil)
 		_, err := w.server.Refresh(t.Context())
 		require.ErrorContains(t, err, `".example.com" is not a domain`)
 	})
@@ -79,17 +79,17 @@ func TestClaimedNames(t *testing.T) {
 	for _, claim := range []string{"payments.other-tenant.internal", "payments.evilweb.example", "web.example", "a..web.example", "a_b.web.example"} {
 		for what, cert := range certificates {
 			t.Run(claim+" is not certified as "+what, func(t *testing.T) {
-				w := newWorld(t, setup{text: served(1, often, red, cert, file, "")})
-				m := w.calledItself(claim)
-				m.fileError(w.admin(), "web.crt", claim)
-				require.Empty(t, m.read("recv", "web.crt"))
-				require.Empty(t, w.objects("certlog/s1/"), "nothing was issued")
+				w := newWorld(t, setup{config: configWithFiles(1, often, red, cert, file, "")})
+				m := w.startAgentWithHostname(claim)
+				m.awaitFileError(w.admin(), "web.crt", claim)
+				require.Empty(t, m.readFile("recv", "web.crt"))
+				require.Empty(t, w.objectKeys("certlog/s1/"), "nothing was issued")
 			})
 		}
 	}
 	t.Run("are certified within the domain", func(t *testing.T) {
-		w := newWorld(t, setup{text: served(1, often, red, `"web": {"dns_names": ["{{.Instance.FQDN}}", "all.example"], "dns_suffix": "web.example"}`, file, "")})
-		m := w.calledItself("a.web.example")
+		w := newWorld(t, setup{config: configWithFiles(1, often, red, `"web": {"dns_names": ["{{.Instance.FQDN}}", "all.example"], "dns_suffix": "web.example"}`, file, "")})
+		m := w.startAgentWithHostname("a.web.example")
 		var pair tls.Certificate
 		require.Eventually(t, func() (ok bool) {
 			loaded, err := pki.LoadPair(filepath.Join(m.dir, "recv", "web.crt"), filepath.Join(m.dir, "keys", "web.pem"))

@@ -24,8 +24,8 @@ import (
 	"github.com/nstance-go/nstance/server/config"
 )
 
-// connections is a setting of the shard.
-func connections(format string, args ...any) string {
+// connectionSettings is the shard setting "connections".
+func connectionSettings(format string, args ...any) string {
 	return fmt.Sprintf(`"connections": {`+format+`},`, args...)
 }
 
@@ -39,53 +39,53 @@ func (w *world) ports() map[string]string {
 	return ports
 }
 
-// A stranger opens connections and says nothing on them.
-type stranger struct {
+// An anonymousClient opens connections and sends nothing.
+type anonymousClient struct {
 	*testing.T
-	from  string // address; empty: any
-	mu    sync.Mutex
-	open  int
-	conns []net.Conn
-	wg    sync.WaitGroup
+	sourceIP string // empty: any
+	mu       sync.Mutex
+	open     int
+	conns    []net.Conn
+	wg       sync.WaitGroup
 }
 
-func newStranger(t *testing.T, from string) *stranger {
-	s := &stranger{T: t, from: from}
-	t.Cleanup(s.leave)
+func newAnonymousClient(t *testing.T, from string) *anonymousClient {
+	s := &anonymousClient{T: t, sourceIP: from}
+	t.Cleanup(s.closeAll)
 	return s
 }
 
-func (s *stranger) dial(addr string) net.Conn {
+func (s *anonymousClient) dial(addr string) net.Conn {
 	d := net.Dialer{Timeout: eventually}
-	if s.from != "" {
-		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(s.from)}
+	if s.sourceIP != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(s.sourceIP)}
 	}
 	conn, err := d.DialContext(s.Context(), "tcp", addr)
 	require.NoError(s, err)
 	return conn
 }
 
-// knock opens a connection and follows what becomes of it.
-func (s *stranger) knock(addr string) {
+// openSilent opens a connection and counts it until the server closes it.
+func (s *anonymousClient) openSilent(addr string) {
 	conn := s.dial(addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns, s.open = append(s.conns, conn), s.open+1
 	s.wg.Go(func() {
-		_, _ = io.Copy(io.Discard, conn) // until the server closes it
+		_, _ = io.Copy(io.Discard, conn) // returns when the server closes it
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.open--
 	})
 }
 
-func (s *stranger) count() int {
+func (s *anonymousClient) countOpen() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
 }
 
-func (s *stranger) leave() {
+func (s *anonymousClient) closeAll() {
 	s.mu.Lock()
 	for _, conn := range s.conns {
 		conn.Close()
@@ -95,44 +95,44 @@ func (s *stranger) leave() {
 	s.wg.Wait()
 }
 
-// persist opens connections without end, until stop.
-func (s *stranger) persist(addr string) (stop func()) {
+// openRepeatedly opens connections until stop.
+func (s *anonymousClient) openRepeatedly(addr string) (stop func()) {
 	ctx, cancel := context.WithCancel(s.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(s.from)}}
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(s.sourceIP)}}
 			if conn, err := d.DialContext(ctx, "tcp", addr); err == nil {
 				defer conn.Close()
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond): // a handshake must be possible between two
+			case <-time.After(5 * time.Millisecond): // leaves time for handshakes of clients
 			}
 		}
 	}()
 	return sync.OnceFunc(func() { cancel(); <-done })
 }
 
-func TestSilentConnectionsEnd(t *testing.T) {
+func TestSilentConnectionsAreClosed(t *testing.T) {
 	w := newWorld(t, setup{
-		shard: connections(`"handshake": "100ms", "anonymous_age": "100ms"`),
+		shard: connectionSettings(`"handshake": "100ms", "anonymous_age": "100ms"`),
 		opts:  server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}},
 	})
 	for name, addr := range w.ports() {
 		t.Run(name, func(t *testing.T) {
-			conn := newStranger(t, "").dial(addr)
+			conn := newAnonymousClient(t, "").dial(addr)
 			defer conn.Close()
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(eventually)))
 			_, err := io.Copy(io.Discard, conn)
 			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it is still open")
 		})
 		if name == "http" {
-			continue // no handshake
+			continue // this port has no TLS
 		}
-		t.Run(name+", in the middle of a handshake", func(t *testing.T) {
-			conn := newStranger(t, "").dial(addr)
+		t.Run(name+", during a handshake", func(t *testing.T) {
+			conn := newAnonymousClient(t, "").dial(addr)
 			defer conn.Close()
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(eventually)))
 			cfg := pki.ClientTLS(w.keys.Identity.Pool(), nil, zone, cluster)
@@ -140,13 +140,13 @@ func TestSilentConnectionsEnd(t *testing.T) {
 			if err := tls.Client(conn, cfg).HandshakeContext(t.Context()); err != nil {
 				return // refused without certificate
 			}
-			_, err := io.Copy(io.Discard, conn) // the preface of HTTP/2 does not come
+			_, err := io.Copy(io.Discard, conn) // the HTTP/2 preface is never sent
 			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it is still open")
 		})
 	}
 }
 
-// A call whose request never comes keeps its connection busy.
+// A call whose request is never sent keeps its connection open.
 func TestHalfOpenCalls(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	half := func(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
@@ -154,11 +154,11 @@ func TestHalfOpenCalls(t *testing.T) {
 		return conn.NewStream(ctx, desc, apiv1.RegistrationService_RegisterAgent_FullMethodName)
 	}
 	t.Run("end with their connection", func(t *testing.T) {
-		w := newWorld(t, setup{shard: connections(`"anonymous_age": "400ms"`)})
+		w := newWorld(t, setup{shard: connectionSettings(`"anonymous_age": "400ms"`)})
 		const conns, each = 8, 16
 		ended := make(chan error, conns*each)
 		for range conns {
-			conn := w.holder().dial(w.server.Addresses().Registration)
+			conn := w.newClient().dial(w.server.Addresses().Registration)
 			for range each {
 				go func() {
 					call, err := half(t.Context(), conn)
@@ -172,11 +172,11 @@ func TestHalfOpenCalls(t *testing.T) {
 		for range conns * each {
 			require.Error(t, receive(t, ended))
 		}
-		w.agent(w.machine("blue"))
+		w.registerAgent(w.awaitMachine("blue"))
 	})
 	t.Run("are few at once on one connection", func(t *testing.T) {
 		w := newWorld(t, setup{})
-		conn := w.holder().dial(w.server.Addresses().Registration)
+		conn := w.newClient().dial(w.server.Addresses().Registration)
 		began := make(chan context.CancelFunc, 16)
 		for range cap(began) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -192,102 +192,102 @@ func TestHalfOpenCalls(t *testing.T) {
 			open = append(open, receive(t, began))
 		}
 		require.Empty(t, began)
-		open[0]() // makes room for one
+		open[0]() // frees one call
 		receive(t, began)
 	})
 }
 
-func TestAnonymousConnectionsDisplaceNoClient(t *testing.T) {
+func TestAnonymousConnectionsDoNotBlockClients(t *testing.T) {
 	const limit = 20
-	serve := func(t *testing.T, settings string) (w *world, first *talk) {
+	serve := func(t *testing.T, settings string) (w *world, first *agentSession) {
 		w = newWorld(t, setup{
-			size: 1, shard: connections(`"handshake": "5m", "anonymous_age": "5m", ` + settings),
+			webSize: 1, shard: connectionSettings(`"handshake": "5m", "anonymous_age": "5m", ` + settings),
 			opts: server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}},
 		})
-		return w, w.ready(w.machine("blue"))
+		return w, w.connectReady(w.awaitMachine("blue"))
 	}
-	// works goes through what each kind of client does first.
-	works := func(t *testing.T, w *world, first *talk) {
+	// works makes the first calls of each kind of client.
+	works := func(t *testing.T, w *world, first *agentSession) {
 		t.Helper()
-		first.acked(first.report()) // a session that is open stays
-		w.ready(w.machine(nstance.DefaultTenant))
+		first.awaitAck(first.sendReport()) // an open session stays
+		w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 		_, err := w.admin().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
-		require.Equal(t, http.StatusOK, w.get("/healthz").StatusCode)
+		require.Equal(t, http.StatusOK, w.getPage("/healthz").StatusCode)
 	}
-	t.Run("one address that holds what it can, and clients from the same", func(t *testing.T) {
+	t.Run("clients from an address that holds its maximum of connections", func(t *testing.T) {
 		w, first := serve(t, fmt.Sprintf(`"per_source": %d`, limit))
-		s := newStranger(t, "127.0.0.1")
+		s := newAnonymousClient(t, "127.0.0.1")
 		for _, addr := range w.ports() {
 			for range 2 * limit {
-				s.knock(addr)
+				s.openSilent(addr)
 			}
 		}
-		require.Eventually(t, func() bool { return s.count() <= limit }, eventually, time.Millisecond)
-		require.Equal(t, limit, s.count(), "at all ports together")
+		require.Eventually(t, func() bool { return s.countOpen() <= limit }, eventually, time.Millisecond)
+		require.Equal(t, limit, s.countOpen(), "at all ports together")
 		works(t, w, first)
 	})
-	t.Run("one address that goes on", func(t *testing.T) {
+	t.Run("one address that opens connections repeatedly", func(t *testing.T) {
 		w, first := serve(t, `"per_source": 200`)
-		s := newStranger(t, "127.0.0.1")
+		s := newAnonymousClient(t, "127.0.0.1")
 		for _, addr := range w.ports() {
-			defer s.persist(addr)()
+			defer s.openRepeatedly(addr)()
 		}
 		works(t, w, first)
 	})
-	t.Run("many addresses that hold all there is", func(t *testing.T) {
+	t.Run("many addresses that hold all connections", func(t *testing.T) {
 		w, first := serve(t, `"per_source": 10, "anonymous": 100`)
-		var all []*stranger
+		var all []*anonymousClient
 		for i := range 30 {
-			s := newStranger(t, fmt.Sprintf("127.0.1.%d", i+1))
+			s := newAnonymousClient(t, fmt.Sprintf("127.0.1.%d", i+1))
 			all = append(all, s)
 			for range 5 {
-				s.knock(w.server.Addresses().Agent)
+				s.openSilent(w.server.Addresses().Agent)
 			}
 		}
 		total := func() (n int) {
 			for _, s := range all {
-				n += s.count()
+				n += s.countOpen()
 			}
 			return n
 		}
 		require.Eventually(t, func() bool { return total() <= 100 }, eventually, time.Millisecond)
 		works(t, w, first)
 	})
-	t.Run("strangers that use up the connections altogether", func(t *testing.T) {
+	t.Run("anonymous clients above the total limit", func(t *testing.T) {
 		w, first := serve(t, `"max": 50`)
-		s := newStranger(t, "127.0.0.1")
+		s := newAnonymousClient(t, "127.0.0.1")
 		for range 100 {
-			s.knock(w.server.Addresses().Agent)
+			s.openSilent(w.server.Addresses().Agent)
 		}
-		require.Eventually(t, func() bool { return s.count() < 50 }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return s.countOpen() < 50 }, eventually, time.Millisecond)
 		works(t, w, first)
 	})
 }
 
-func TestConnectionsOfClients(t *testing.T) {
-	w := newWorld(t, setup{size: 12, shard: connections(`"per_source": 4, "anonymous": 8, "per_client": 3`)})
+func TestConnectionsPerClient(t *testing.T) {
+	w := newWorld(t, setup{webSize: 12, shard: connectionSettings(`"per_source": 4, "anonymous": 8, "per_client": 3`)})
 	t.Run("a fleet behind one address fits", func(t *testing.T) {
-		require.Eventually(t, func() bool { return w.count(nstance.EventCreated) == 13 }, eventually, time.Millisecond)
-		var all []*talk
+		require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == 13 }, eventually, time.Millisecond)
+		var all []*agentSession
 		for _, m := range w.cloud.Machines() {
-			all = append(all, w.agent(m.ID).connect())
+			all = append(all, w.registerAgent(m.ID).connect())
 		}
 		require.Len(t, all, 13)
 		for _, k := range all {
-			k.acked(k.report())
+			k.awaitAck(k.sendReport())
 		}
 	})
-	t.Run("one client holds a few, and the newest", func(t *testing.T) {
+	t.Run("one client keeps its newest few connections", func(t *testing.T) {
 		var ended atomic.Int32
-		watch := func(h *holder) apiv1.OperatorService_WatchGroupsClient {
-			stream, err := h.api().WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{})
+		watch := func(h *client) apiv1.OperatorService_WatchGroupsClient {
+			stream, err := h.operatorAPI().WatchGroups(t.Context(), &apiv1.WatchGroupsRequest{})
 			require.NoError(t, err)
 			_, err = stream.Recv()
 			require.NoError(t, err)
 			return stream
 		}
-		op, other := w.client(nstance.RoleOperator, "blue"), w.client(nstance.RoleOperator, "blue")
+		op, other := w.registerClient(nstance.RoleOperator, "blue"), w.registerClient(nstance.RoleOperator, "blue")
 		kept := watch(other)
 		for range 10 {
 			stream := watch(op)
@@ -299,7 +299,7 @@ func TestConnectionsOfClients(t *testing.T) {
 		}
 		require.Eventually(t, func() bool { return ended.Load() == 7 }, eventually, time.Millisecond)
 		require.NoError(t, kept.Context().Err())
-		_, err := other.api().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
+		_, err := other.operatorAPI().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
 	})
 }

@@ -9,10 +9,10 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// TestUnchangedIsReported: to pause what is paused, to resume what goes
-// on, to say what was said before.
-func TestUnchangedIsReported(t *testing.T) {
-	w := newWorld(t, setup{size: 1})
+// TestUnchangedRequestsAreReported: pausing a paused group, resuming a running one,
+// repeating an update.
+func TestUnchangedRequestsAreReported(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
 	api := w.admin()
 	type answer interface{ GetUnchanged() bool }
 	for _, c := range []struct {

@@ -22,9 +22,9 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// answers makes a call and returns what it says, as text: all of a list, or of a
-// watch what comes until it contains a word.
-func (m method) answers(t *testing.T, conn *grpc.ClientConn, req proto.Message, word string) string {
+// responseText makes a call and returns the response as text: a whole list, or the
+// messages of a watch until one contains word.
+func (m rpc) responseText(t *testing.T, conn *grpc.ClientConn, req proto.Message, word string) string {
 	t.Helper()
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(m.name, "/"), "/", ".")))
 	require.NoError(t, err)
@@ -51,54 +51,54 @@ func (m method) answers(t *testing.T, conn *grpc.ClientConn, req proto.Message, 
 	return text
 }
 
-// TestTenantsReceiveNoEventsOfOthers asks everything that an operator may ask
-// without naming an object, while another tenant has a group, machines, a drain,
-// a problem, a hold and a configuration that is refused for it.
+// TestTenantsReceiveNoEventsOfOthers makes every call that names no object, while
+// another tenant has a group, machines, a drain, a problem, a hold and a refused
+// configuration.
 func TestTenantsReceiveNoEventsOfOthers(t *testing.T) {
 	const theirs, group = "crimson", "vermilion"
-	text := replace(t, ordinary(0), `"blue": {`, `"crimson": {"vermilion": {"template": "vm", "size": 2}, "scarlet": {"template": "vm", "size": 1}}, "blue": {`)
+	text := replaceOnce(t, defaultConfig(0), `"blue": {`, `"crimson": {"vermilion": {"template": "vm", "size": 2}, "scarlet": {"template": "vm", "size": 1}}, "blue": {`)
 	store := storage.NewMemory()
 	_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"crimson/scarlet": {"size": -1}}}`))
 	require.NoError(t, err)
-	w := newWorld(t, setup{text: text, store: store})
+	w := newWorld(t, setup{config: text, store: store})
 	api := w.admin()
-	mine := w.machine("blue")
-	w.ready(mine)
-	lost := w.machine(theirs)
-	k := w.ready(lost)
-	k.acked(k.notice(reclaim("e-crimson", time.Minute)))
-	w.await(nstance.EventReplacementRequested, "")
+	mine := w.awaitMachine("blue")
+	w.connectReady(mine)
+	lost := w.awaitMachine(theirs)
+	k := w.connectReady(lost)
+	k.awaitAck(k.sendNotice(reclaimNotice("e-crimson", time.Minute)))
+	w.awaitEvent(nstance.EventReplacementRequested, "")
 	_, err = api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Tenant: theirs, Group: group, Reason: "of vermilion"})
 	require.NoError(t, err)
-	w.held(api, group, plan.HoldPaused)
-	w.journalled(api, nstance.EventDrainStarted, lost)
-	w.conf.set(replace(t, text, `"vermilion": {`, `"vermilion ": {`), nil)
-	require.ErrorIs(t, w.refresh(api), nstance.Invalid)
+	w.awaitHold(api, group, plan.HoldPaused)
+	w.awaitJournalled(api, nstance.EventDrainStarted, lost)
+	w.conf.set(replaceOnce(t, text, `"vermilion": {`, `"vermilion ": {`), nil)
+	require.ErrorIs(t, w.refreshConfig(api), nstance.Invalid)
 
-	all, own := w.client(nstance.RoleAdmin, "default").dial(w.server.Addresses().Operator), w.client(nstance.RoleOperator, "blue").dial(w.server.Addresses().Operator)
-	may, asked := published(t), 0
-	for _, m := range methods() {
-		about := rows[m.short()]
-		if about.about != none || !slices.Contains(may[m.short()], nstance.RoleOperator) || strings.Contains(m.short(), "RenewCertificate") || strings.Contains(m.short(), "CreateGroup") {
+	all, own := w.registerClient(nstance.RoleAdmin, "default").dial(w.server.Addresses().Operator), w.registerClient(nstance.RoleOperator, "blue").dial(w.server.Addresses().Operator)
+	may, asked := documentedAccess(t), 0
+	for _, m := range certificateRPCs() {
+		about := rpcRows[m.rowName()]
+		if about.about != aboutNothing || !slices.Contains(may[m.rowName()], nstance.RoleOperator) || strings.Contains(m.rowName(), "RenewCertificate") || strings.Contains(m.rowName(), "CreateGroup") {
 			continue
 		}
 		asked++
-		t.Run(m.short(), func(t *testing.T) {
-			require.Contains(t, m.answers(t, all, about.request(aim{}), theirs), theirs, "an administrator is told")
-			told := m.answers(t, own, about.request(aim{}), "synced")
+		t.Run(m.rowName(), func(t *testing.T) {
+			require.Contains(t, m.responseText(t, all, about.request(callTarget{}), theirs), theirs, "administrators see it")
+			told := m.responseText(t, own, about.request(callTarget{}), "synced")
 			for _, word := range []string{theirs, group, "scarlet", string(lost)} {
 				require.NotContains(t, told, word)
 			}
 		})
 	}
 	require.Equal(t, 9, asked)
-	t.Run("not even how many agents they have", func(t *testing.T) {
+	t.Run("the number of their agents is not shown", func(t *testing.T) {
 		count := func(api apiv1.OperatorServiceClient) int32 {
 			resp, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 			require.NoError(t, err)
 			return resp.GetAgentsConnected()
 		}
 		require.EqualValues(t, 2, count(api))
-		require.EqualValues(t, 1, count(w.client(nstance.RoleOperator, "blue").api()))
+		require.EqualValues(t, 1, count(w.registerClient(nstance.RoleOperator, "blue").operatorAPI()))
 	})
 }
