@@ -22,7 +22,8 @@ type (
 	// Registered says that an instance has its certificate, durably.
 	Registered struct{ ID InstanceID }
 
-	// Reported carries one health report, already checked to be in order.
+	// Reported carries one health report, already checked to be in order. Its notices
+	// are for display: each is a Noticed fact of its own.
 	Reported struct{ Report Report }
 
 	// FilesReported carries the state of an instance's files. With an empty

@@ -230,8 +230,8 @@ func (s *shard) wantGrant(m *member) {
 // reopenLoss has the loss that m was to replace replaced by another one, unless m
 // failed for what it was made from.
 func (s *shard) reopenLoss(m *member) {
-	if lost := s.members[m.replaces]; lost != nil && !m.creationFailed {
-		lost.answered = false
+	if lost := s.members[m.replaces]; lost != nil && m.replacement != replacementNotOwed {
+		lost.replacement = replacementOwed
 	}
 }
 
@@ -259,12 +259,14 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 		return nil, err
 	}
 	rec.ID = id
-	m := &member{id: id, rec: rec, state: nstance.Pending, lastGood: a.LastGood, replaces: a.Replaces, step: stepCreate, requiredMarket: a.Market}
+	m := &member{id: id, rec: rec, state: nstance.Pending, stepState: stepState{step: stepCreate}, origin: origin{
+		lastGood: a.LastGood, replaces: a.Replaces, requiredMarket: a.Market,
+	}}
 	if a.LastGood {
 		m.requestedDefinition = &def
 	}
 	if lost := s.members[a.Replaces]; lost != nil {
-		lost.answered = true
+		lost.replacement = replacementCreated
 	}
 	s.addMember(g, m)
 	return m, nil

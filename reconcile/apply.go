@@ -57,16 +57,17 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 	}
 	switch a.Kind {
 	case plan.StartDrain:
-		m.state, m.step = nstance.Draining, stepDrain
-		m.drain, m.drainDeadline = s.newDrain(m, a, now), a.Deadline
-		m.drainEnded, m.formerExecutor, m.operatorGoneAt = false, "", time.Time{}
+		m.state, m.drainState = nstance.Draining, drainState{drain: s.newDrain(m, a, now), drainDeadline: a.Deadline}
+		m.owe(stepDrain)
 		s.publishCauses(m, a)
 	case plan.Tighten:
 		d := *m.drain
 		d.Deadline, d.Causes, d.Voluntary = a.Deadline.UTC(), a.Causes, a.Voluntary
-		m.drain, m.drainDeadline, m.step = &d, a.Deadline, stepDrain
+		m.drain, m.drainDeadline = &d, a.Deadline
+		m.owe(stepDrain)
 	case plan.CancelDrain:
-		m.state, m.step, m.drain, m.drainDeadline, m.drainEnded = nstance.Booting, stepCancel, nil, time.Time{}, false
+		m.state, m.drainState = nstance.Booting, drainState{}
+		m.owe(stepCancel)
 	case plan.Delete:
 		if m.state == nstance.Deleting {
 			return // the step goes on by itself
@@ -77,14 +78,13 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 		if m.drain != nil && !m.drainEnded && !m.gone {
 			s.publish(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
 		}
-		m.state, m.step, m.deleteCauses = nstance.Deleting, stepDelete, a.Causes
+		m.state, m.deleteCauses = nstance.Deleting, a.Causes
+		m.owe(stepDelete)
 	case plan.Create: // has no member yet
 	}
 	if m.state.Leaving() && !plan.AllVoluntary(a.Causes) {
 		s.recordReturn(m, false)
 	}
-	m.retryDue, m.attempts = time.Time{}, 0
-	m.planRevision++
 	s.rebalance(m.group)
 }
 

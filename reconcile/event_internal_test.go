@@ -63,13 +63,16 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 	require.NoError(t, err)
 	g := r.groups[key]
 	return &member{
-		id: id, durable: true, state: nstance.Booting, machineSince: born, wasReady: true, connected: true,
+		id: id, durable: true, state: nstance.Booting,
 		rec: storage.Instance{
 			ID: id, Tenant: key.Tenant, Group: key.Group, CreatedAt: born, RegisteredAt: born,
 			InfraHash: g.hash, RuntimeHash: g.runtime, Definition: "d",
 		},
-		machine: nstance.Machine{ID: id, ProviderID: string(id)}, healthTrack: r.health.Begin(eventNow, true),
-		report: nstance.Report{InstanceID: id}, reportAt: eventNow, healthySince: born,
+		machineState: machineState{machine: nstance.Machine{ID: id, ProviderID: string(id)}, machineSince: born},
+		agentState: agentState{
+			healthTrack: r.health.Begin(eventNow, true), report: nstance.Report{InstanceID: id}, reportAt: eventNow,
+			connected: true, healthySince: born, wasReady: true,
+		},
 	}
 }
 

@@ -109,7 +109,7 @@ func (s *shard) reassignDrain(m *member, now time.Time) (next time.Time) {
 	}
 	d := *m.drain
 	m.formerExecutor, d.Executor = m.drain.Executor, to
-	m.drain, m.step, m.retryDue, m.attempts = &d, stepDrain, time.Time{}, 0
-	m.planRevision++
+	m.drain = &d
+	m.owe(stepDrain)
 	return time.Time{}
 }

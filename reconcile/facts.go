@@ -42,9 +42,6 @@ func (s *shard) handleReport(m *member, rep nstance.Report, now time.Time) {
 	first := m.reportAt.IsZero()
 	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
 	m.healthTrack.Reported(now)
-	for _, n := range rep.Notices {
-		s.handleNotice(m, n, nil)
-	}
 	switch good := rep.ProbesPassed() && m.registered(); {
 	case good && m.healthySince.IsZero():
 		m.healthySince = now
@@ -222,8 +219,8 @@ func (s *shard) retryLostLaunch(m *member, cause nstance.LossCause, now time.Tim
 	m.loss = loss{cause: cause}
 	s.rememberLoss(m, now)
 	m.loss, m.machine, m.machineSince, m.missingSince = loss{}, nstance.Machine{}, time.Time{}, time.Time{}
-	m.state, m.step, m.attempts = nstance.Provisioning, stepCreate, 0
-	m.planRevision++
+	m.state = nstance.Provisioning
+	m.owe(stepCreate)
 	m.needsNewToken = true
 	s.requestAnotherGrant(m)
 	return true

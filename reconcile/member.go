@@ -11,73 +11,108 @@ import (
 
 // A member is one instance's state in memory.
 type member struct {
-	id             nstance.InstanceID
-	rec            storage.Instance // as last known to be durable
-	durable        bool             // rec exists in storage, or may
-	group          *group
-	state          nstance.State      // pending, provisioning, booting, draining, deleting, failed
-	lastGood       bool               // made from the last good definition
+	id        nstance.InstanceID
+	rec       storage.Instance // as last known to be durable
+	durable   bool             // rec exists in storage, or may
+	group     *group
+	state     nstance.State // pending, provisioning, booting, draining, deleting, failed
+	published memberPublications
+
+	origin
+	requestState
+	machineState
+	machineCalls
+	createGrant
+	agentState
+	noticeState
+	removalState
+	drainState
+	stepState
+}
+
+// An origin is why a member was made, and what from.
+type origin struct {
+	lastGood       bool               // from the last good definition
 	requiredMarket nstance.MarketType // that it must be made in; empty: as its definition says. Spot: it returns from on-demand, until it is ready
 	replaces       nstance.InstanceID
+	definitionErr  error // why the definition on record was not read when it was to be created
+}
 
+// machineState is what is known of a member's machine.
+type machineState struct {
 	machine      nstance.Machine
 	machineSince time.Time // when this term first knew of the machine; zero: it knows of none
 	missingSince time.Time // first NotFound of a registered machine
-	published    memberPublications
+	answeredAt   time.Time // when the latest question was asked that the provider has answered
 	loss
-	answeredAt time.Time // when the latest question was asked that the provider has answered
+	replacement replacementState
+}
 
-	machineCalls
-	createGrant
+// A replacementState says whether the loss of a member is to be made good.
+type replacementState int
 
+const (
+	replacementOwed replacementState = iota
+	replacementCreated
+	replacementNotOwed // it failed for what it was made from
+)
+
+// agentState is what a member's agent has shown in this term.
+type agentState struct {
 	unrecordedRegistration bool // it was said to have registered, and its record does not say so
+	healthTrack            health.Track
+	report                 nstance.Report
+	reportAt               time.Time
+	connected              bool
+	streamBrokenAt         time.Time // when its stream broke without goodbye; zero while it is up
+	queriesAfterBreak      int       // how often the provider was asked again since then, and answered
+	healthySince           time.Time
+	wasReady               bool
+	graceUntil             time.Time
+}
 
-	healthTrack       health.Track
-	report            nstance.Report
-	reportAt          time.Time
-	connected         bool
-	streamBrokenAt    time.Time // when its stream broke without goodbye; zero while it is up
-	queriesAfterBreak int       // how often the provider was asked again since then, and answered
-	healthySince      time.Time
-	wasReady          bool // in this term
-	graceUntil        time.Time
+// noticeState is what was announced about a member.
+type noticeState struct {
+	notices        []nstance.Notice
+	noticeEnds     map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
+	droppedNotices []string                 // event IDs of notices that the cloud did not follow up
+	pendingAcks    map[string][]func()      // by event ID: owed once the consequence is durable
+}
 
-	notices         []nstance.Notice
-	noticeEnds      map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
-	droppedNotices  []string                 // event IDs of notices that the cloud did not follow up
-	pendingAcks     map[string][]func()      // by event ID: owed once the consequence is durable
+// removalState is why a member goes, and what keeps it.
+type removalState struct {
 	removalCause    *nstance.Cause
+	skipDrain       bool
 	preserve        *storage.Preserve // as asked for; durable unless that is under way
 	preserveExpired bool              // it was preserved for as long as was asked for
-	skipDrain       bool
-	drain           *nstance.Drain // as planned; durable once step is done
-	drainDeadline   time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
-	drainEnded      bool
-	formerExecutor  nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
-	operatorGoneAt  time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
-	deleteCauses    []nstance.Cause  // of the delete
+	deleteCauses    []nstance.Cause
+	leftBefore      bool      // it was already leaving when this term found it
+	withdrawBy      time.Time // its deletion waits for load balancers until then
+	withdrawalOver  bool
+}
 
-	requestState // of what was made by request
-
-	step         stepKind // what the executor owes this member
-	planRevision int      // grows with every action, so that a step that ends late does not undo a newer one
-	running      bool     // a lane has it
-	retryDue     time.Time
-	attempts     int
-
-	definitionErr  error // why the definition on record was not read when it was to be created
-	answered       bool  // a replacement has been created for it, or it is a failed creation
-	creationFailed bool  // for what it was made from
-	leftBefore     bool  // it was already leaving when this term found it
-
-	withdrawBy     time.Time // its deletion waits for load balancers until then
-	withdrawalOver bool
+// drainState is the drain of a member. The zero drainState is none.
+type drainState struct {
+	drain          *nstance.Drain // as planned; durable once step is done
+	drainDeadline  time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
+	drainEnded     bool
+	formerExecutor nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
+	operatorGoneAt time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
 }
 
 // memberPublications is what the journal was told of a member.
 type memberPublications struct {
 	market    bool // that its market is another than was asked for
 	contested bool // that its machine carries other marks
+}
+
+// stepState is the step that a member is owed.
+type stepState struct {
+	step     stepKind
+	revision int  // grows with every step, so that one that ends late does not undo a newer one
+	running  bool // a lane has it
+	retryDue time.Time
+	attempts int
 }
 
 // A stepKind is what the executor does next for a member.
@@ -97,12 +132,18 @@ func (s stepKind) String() string {
 	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "note"}[s]
 }
 
-// due is when the next step of m is due; zero while it runs.
-func (m *member) due() time.Time {
-	if m.running || m.step == stepNone {
+// owe has a step done next, in place of any other, and at once.
+func (s *stepState) owe(step stepKind) {
+	s.step, s.retryDue, s.attempts = step, time.Time{}, 0
+	s.revision++
+}
+
+// due is when the step is due; zero while it runs.
+func (s *stepState) due() time.Time {
+	if s.running || s.step == stepNone {
 		return time.Time{}
 	}
-	return m.retryDue
+	return s.retryDue
 }
 
 // machineKnown reports whether this term knows the machine of m.

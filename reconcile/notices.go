@@ -30,9 +30,7 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 		}
 		return
 	case !n.Kind.Dooms():
-		if ack != nil { // those in reports are repeats
-			s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
-		}
+		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
 		call(ack)
 		return
 	case slices.Contains(m.droppedNotices, n.EventID):
@@ -198,8 +196,7 @@ func (s *shard) recordStandingNotices(g *group, now time.Time) {
 			continue
 		}
 		if held || kept || len(m.rec.Notices) > 0 {
-			m.step, m.retryDue, m.attempts = stepWriteNotices, time.Time{}, 0
-			m.planRevision++
+			m.owe(stepWriteNotices)
 		}
 	}
 }

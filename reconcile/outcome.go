@@ -28,10 +28,10 @@ func (s *shard) outcome(m *member, step stepKind, planned int, err error) {
 	case errors.Is(err, errOutdated), m.rec.Deleting != nil && m.step != stepDelete:
 		s.trustRecord(m)
 		return
-	case m.planRevision != planned:
+	case m.revision != planned:
 		return
 	case err == nil:
-		m.step, m.retryDue, m.attempts = stepNone, time.Time{}, 0
+		m.owe(stepNone)
 		return
 	case errors.Is(err, errSoldOut) && !m.rec.OnDemand:
 		s.forget(m)
@@ -40,7 +40,7 @@ func (s *shard) outcome(m *member, step stepKind, planned int, err error) {
 		s.abandon(m, err)
 		return
 	case step == stepCreate && m.throttled && m.grant == grantWanted:
-		m.retryDue, m.attempts = time.Time{}, 0
+		m.owe(stepCreate)
 		return
 	case step == stepCreate && refused(err):
 		s.createRefused(m, err)
@@ -62,10 +62,8 @@ var errOutdated error = &nstance.Error{Code: nstance.Conflict, Msg: "the record 
 // trustRecord resets m to its record, whatever was planned. The next plan starts
 // from there.
 func (s *shard) trustRecord(m *member) {
-	m.step, m.retryDue, m.attempts = stepNone, time.Time{}, 0
-	m.planRevision++
-	m.drain, m.drainDeadline, m.drainEnded = m.rec.Drain, time.Time{}, false
-	m.formerExecutor, m.operatorGoneAt = "", time.Time{}
+	m.owe(stepNone)
+	m.drainState = drainState{drain: m.rec.Drain}
 	s.rebalance(m.group)
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
@@ -109,8 +107,8 @@ func (s *shard) failWithoutMachine(m *member, why nstance.Cause) {
 	s.admission.ReturnAddress(m.subnet)
 	m.subnet = ""
 	s.reopenLoss(m)
-	m.state, m.step, m.deleteCauses = nstance.Failed, stepDelete, []nstance.Cause{why}
-	m.retryDue, m.attempts = time.Time{}, 0
+	m.state, m.deleteCauses = nstance.Failed, []nstance.Cause{why}
+	m.owe(stepDelete)
 }
 
 // abandon gives up an intent that has no machine and cannot get one. The next plan
@@ -118,9 +116,9 @@ func (s *shard) failWithoutMachine(m *member, why nstance.Cause) {
 // on demand cannot get another ID, so it fails.
 func (s *shard) abandon(m *member, err error) {
 	why := nstance.Cause{Kind: nstance.CauseAbandoned, Message: err.Error()}
-	m.retryDue, m.attempts = time.Time{}, 0
 	if !m.rec.OnDemand {
-		m.step, m.removalCause = stepNone, &why
+		m.removalCause = &why
+		m.owe(stepNone)
 		return
 	}
 	m.refusedWith = &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Remedy: "make a new ID, and ask again", Err: err}

@@ -8,7 +8,7 @@ import (
 // plan sees. It runs in a lane.
 func (r *Reconciler) perform(ctx context.Context, m *member) {
 	r.mu.Lock()
-	step, planned := m.step, m.planRevision
+	step, planned := m.step, m.revision
 	r.mu.Unlock()
 	var err error
 	switch step {

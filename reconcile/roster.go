@@ -103,7 +103,9 @@ func (s *shard) addRecovered(g *group, rec storage.Instance, since time.Time) *m
 // recovered returns the member of a record that an earlier term wrote, as of
 // the time when this one found it.
 func (s *shard) recovered(rec storage.Instance, since time.Time) *member {
-	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}, notices: slices.Clone(rec.Notices), preserve: rec.Preserve}
+	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}}
+	m.notices = slices.Clone(rec.Notices)
+	m.preserve = rec.Preserve
 	switch {
 	case rec.Deleting != nil:
 		m.state, m.step, m.deleteCauses, m.leftBefore = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}, true
@@ -209,7 +211,7 @@ func (s *shard) resolveDesired(g *group) {
 // failedToBecomeReady counts a failed creation, unless capacity was the reason, and
 // records why it failed.
 func (s *shard) failedToBecomeReady(m *member, why string) {
-	m.answered, m.creationFailed = true, true
+	m.replacement = replacementNotOwed
 	h := &m.group.history
 	h.Refusals++
 	h.LastFailure = clip.Text(why, maxFailure)

@@ -43,7 +43,7 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
 		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
 	}
-	v.Answered = m.answered
+	v.Answered = m.replacement != replacementOwed
 	if v.Inherited = m.leftBefore; !m.state.Leaving() {
 		v.Inherited = !m.foundAt.IsZero()
 	}

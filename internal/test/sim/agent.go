@@ -163,13 +163,7 @@ func (a *agent) report(r *reconcile.Reconciler) {
 	if a.loseMessage() {
 		return
 	}
-	a.mu.Lock()
-	standing := slices.DeleteFunc(slices.Clone(a.notices), func(n nstance.Notice) bool { return n.Cancelled })
-	a.mu.Unlock()
-	if len(standing) > 0 {
-		a.w.check.recordShortage()
-	}
-	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true, Notices: a.received(r, standing...)}})
+	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true}})
 	a.w.check.markReady(a.id)
 }
 
@@ -188,7 +182,7 @@ func (a *agent) sendNotices(r *reconcile.Reconciler) {
 			continue
 		}
 		a.w.check.recordShortage()
-		r.Observe(nstance.Noticed{ID: a.id, Notice: a.received(r, n)[0], Ack: func() {
+		r.Observe(nstance.Noticed{ID: a.id, Notice: a.received(r, n), Ack: func() {
 			if !n.Cancelled {
 				a.w.check.checkAcknowledged(a.id, n.EventID)
 			}
@@ -197,13 +191,9 @@ func (a *agent) sendNotices(r *reconcile.Reconciler) {
 	}
 }
 
-// received returns notices with the arrival time of the server's clock.
-func (a *agent) received(r *reconcile.Reconciler, notices ...nstance.Notice) (out []nstance.Notice) {
-	now := a.w.clockOf(r).now().UTC()
-	for _, n := range notices {
-		out = append(out, wire.NoticeReceived(wire.NoticeAt(n, time.Now()), now))
-	}
-	return out
+// received returns a notice with the arrival time of the server's clock.
+func (a *agent) received(r *reconcile.Reconciler, n nstance.Notice) nstance.Notice {
+	return wire.NoticeReceived(wire.NoticeAt(n, time.Now()), a.w.clockOf(r).now().UTC())
 }
 
 // acknowledged stops the repetition of a notice, if the acknowledgement arrives.
