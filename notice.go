@@ -37,6 +37,50 @@ func (n Notice) Repeats(known Notice) bool {
 		n.Cancelled == known.Cancelled && n.NotBefore.Equal(known.NotBefore) && !n.Tightens(known)
 }
 
+const (
+	// drainMargin is kept between a drain's end and the cloud's deadline, so that
+	// the end is ours.
+	drainMargin = 10 * time.Second
+
+	// shortestWarning is assumed for a reclaim that names no deadline: 30 s is
+	// what Google Compute Engine leaves between the signal and power-off
+	// (cloud.google.com/compute/docs/instances/spot, "Preemption process"), and
+	// no supported cloud announces less.
+	shortestWarning = 30 * time.Second
+)
+
+// DrainBy returns when a drain for the notice must end: 10 s before the cloud takes
+// the machine, or a third of the time left if that is less. For a reclaim without a
+// deadline the cloud's time is estimated; for other kinds without one DrainBy is zero.
+// A machine that still runs when a notice is received too late is drained in the
+// shortest time that any cloud leaves: a deadline in the past would be no drain at all.
+func (n Notice) DrainBy(now time.Time) time.Time {
+	end := n.end(now)
+	if end.IsZero() {
+		return end
+	}
+	left := max(0, end.Sub(now))
+	return now.Add(left - min(drainMargin, left/3))
+}
+
+// end returns when the cloud takes the machine, as far as is known.
+func (n Notice) end(now time.Time) time.Time {
+	end := n.Deadline
+	switch {
+	case !end.IsZero():
+	case n.Kind != Reclaim:
+		return time.Time{}
+	case n.DetectedAt.IsZero():
+		end = now.Add(shortestWarning)
+	default:
+		end = n.DetectedAt.Add(shortestWarning)
+	}
+	if !end.After(n.ReceivedAt) {
+		end = n.ReceivedAt.Add(shortestWarning)
+	}
+	return end
+}
+
 // A NoticeKind says what a notice means for the machine.
 type NoticeKind string
 

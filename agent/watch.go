@@ -94,17 +94,10 @@ func (a *Agent) drainWithoutServer(n nstance.Notice, left time.Duration) {
 	}, n.EventID)
 }
 
-// shortestWarning is the assumed time left after a notice without a deadline, or
-// with a past deadline while the machine still runs. No supported cloud gives less
-// (GCP: Compute Engine documentation, "Preemption process").
-const shortestWarning = 30 * time.Second
-
-// fallbackTime returns how long such a drain may take: the time until the deadline
-// minus a margin, computed as the server does.
+// fallbackTime returns how long such a drain may take, as the server would plan it.
+// Whatever its kind, a notice without a deadline leaves the shortest time that any
+// cloud does.
 func fallbackTime(n nstance.Notice, now time.Time) time.Duration {
-	left := shortestWarning
-	if n.Deadline.After(now) {
-		left = n.Deadline.Sub(now)
-	}
-	return left - min(10*time.Second, left/3)
+	n.Kind, n.ReceivedAt = nstance.Reclaim, now
+	return n.DrainBy(now).Sub(now)
 }
