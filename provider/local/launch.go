@@ -30,27 +30,27 @@ func (c *Cloud) Launch(ctx context.Context, spec nstance.MachineSpec, o Launch) 
 // that time, or changes the time. It does not end the machine: Destroy does. It
 // fails as Interrupt does.
 func (c *Cloud) Announce(id nstance.InstanceID, action string, at time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.living(id)
+	c.machines.Lock()
+	defer c.machines.Unlock()
+	m, err := c.machines.Living(id)
 	if err != nil {
 		return err
 	}
-	m.metadata.Reclaim(action, at)
+	m.Metadata.Reclaim(action, at)
 	return nil
 }
 
 // Destroy kills machine id and returns when all of it has been removed, or ctx
 // ends. Nil if there is no such machine.
 func (c *Cloud) Destroy(ctx context.Context, id nstance.InstanceID) error {
-	c.mu.Lock()
-	m := c.machines[id]
-	if m != nil {
+	c.machines.Lock()
+	m, ok := c.machines.ByID(id)
+	if ok {
 		m.signal(syscall.SIGKILL)
-		m.requestStop()
+		m.Stop()
 	}
-	c.mu.Unlock()
-	if m == nil {
+	c.machines.Unlock()
+	if !ok {
 		return nil
 	}
 	select {

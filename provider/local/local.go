@@ -25,6 +25,7 @@ import (
 	"cmp"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,6 +36,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/machines"
 )
 
 // Options describe the cloud. Only Command is required.
@@ -79,13 +81,8 @@ type Cloud struct {
 	path string   // of the program, absolute
 	root string   // holds the machines' folders; made by New
 	env  []string // of every machine
-	wg   sync.WaitGroup
 
-	mu       sync.Mutex
-	closed   bool
-	seq      int
-	machines map[nstance.InstanceID]*machine
-	handles  map[string]*machine
+	machines *machines.Set[*machine]
 }
 
 var _ nstance.Provider = (*Cloud)(nil)
@@ -94,7 +91,7 @@ var _ nstance.Provider = (*Cloud)(nil)
 // Invalid when an option is wrong: no such program, a folder that cannot be
 // written to, an unknown protocol.
 func New(o *Options) (*Cloud, error) {
-	c := &Cloud{machines: map[nstance.InstanceID]*machine{}, handles: map[string]*machine{}}
+	c := &Cloud{}
 	if o != nil {
 		c.o = *o
 	}
@@ -116,6 +113,9 @@ func New(o *Options) (*Cloud, error) {
 		return nil, nstance.FieldError("dir", "name an existing folder that can be written to", "%v", err)
 	}
 	c.root = root
+	c.machines = machines.New[*machine](machines.Options{
+		Root: root, Prefix: "local", Zone: zone, Address: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Protocol: c.o.Protocol,
+	})
 	return c, nil
 }
 
@@ -173,12 +173,7 @@ func (s *sharedWriter) Write(b []byte) (int, error) {
 // is left, and removes the folders that the cloud made. Calls after it are
 // answered Unavailable. It may be called more than once.
 func (c *Cloud) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	for _, m := range c.machines {
-		m.requestStop()
-	}
-	c.mu.Unlock()
-	c.wg.Wait()
+	c.machines.Close()
+	c.machines.Wait()
 	return os.RemoveAll(c.root)
 }

@@ -96,9 +96,9 @@ func joinWords(a, b string) string {
 
 // TypeArchs implements [nstance.TypeLister].
 func (c *Cloud) TypeArchs(ctx context.Context, names []string) (map[string][]nstance.Arch, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.available(ctx); err != nil {
+	c.machines.Lock()
+	defer c.machines.Unlock()
+	if err := c.machines.Available(ctx); err != nil {
 		return nil, err
 	}
 	archs := map[string][]nstance.Arch{}

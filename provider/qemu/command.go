@@ -65,7 +65,7 @@ func commonArgs(accel string) []string {
 // service. QEMU reads it as a shell would, after it has taken doubled commas for
 // single ones.
 func (m *machine) relayCommand() (string, error) {
-	host, port, err := net.SplitHostPort(m.address)
+	host, port, err := net.SplitHostPort(m.Address)
 	if err != nil {
 		return "", err
 	}

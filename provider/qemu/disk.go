@@ -28,7 +28,7 @@ func (m *machine) makeDisks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(m.dir, seedFile), seed, 0o600)
+	return os.WriteFile(filepath.Join(m.Dir, seedFile), seed, 0o600)
 }
 
 // makeOverlay makes the disk that a machine writes to. The image stays as it is.
@@ -42,7 +42,7 @@ func (m *machine) makeOverlay(ctx context.Context) error {
 		args = append(args, strconv.Itoa(m.shape.disk)+"G")
 	}
 	cmd := exec.CommandContext(ctx, imageTool, args...)
-	cmd.Dir = m.dir
+	cmd.Dir = m.Dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", imageTool, err, bytes.TrimSpace(out))
 	}

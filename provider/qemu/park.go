@@ -31,9 +31,9 @@ func parkModes() []nstance.ParkMode {
 // itself off, and boots from the same disk when it is woken; one without an
 // image boots anew.
 func (c *Cloud) Park(ctx context.Context, want nstance.Machine, mode nstance.ParkMode) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.find(ctx, want)
+	c.machines.Lock()
+	defer c.machines.Unlock()
+	m, err := c.machines.Find(ctx, want)
 	if err != nil {
 		return err
 	}
@@ -42,29 +42,29 @@ func (c *Cloud) Park(ctx context.Context, want nstance.Machine, mode nstance.Par
 		return nstance.FieldError("warm_pool.mode", "park it as it was created to be", "machine %s was created to be parked %q, not %q", want.ID, m.spec.Park, mode)
 	case m.parked && m.ctx.Err() == nil:
 		return nil
-	case m.view.Status != nstance.StatusRunning || len(m.orders) > 0:
-		return nstance.Errorf(nstance.Conflict, "machine %s is %s", want.ID, m.view.Status)
+	case m.View.Status != nstance.StatusRunning || len(m.orders) > 0:
+		return nstance.Errorf(nstance.Conflict, "machine %s is %s", want.ID, m.View.Status)
 	}
-	m.parked, m.view.Status = true, nstance.StatusStopping
+	m.parked, m.View.Status = true, nstance.StatusStopping
 	m.orders <- orderPark
 	return nil
 }
 
 // Wake implements [nstance.Parker].
 func (c *Cloud) Wake(ctx context.Context, want nstance.Machine) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.find(ctx, want)
+	c.machines.Lock()
+	defer c.machines.Unlock()
+	m, err := c.machines.Find(ctx, want)
 	if err != nil {
 		return err
 	}
 	switch {
-	case m.view.Status == nstance.StatusRunning || m.view.Status == nstance.StatusPending:
+	case m.View.Status == nstance.StatusRunning || m.View.Status == nstance.StatusPending:
 		return nil
-	case !m.parked || m.view.Status != nstance.StatusStopped || len(m.orders) > 0:
-		return nstance.Errorf(nstance.Conflict, "machine %s is %s", want.ID, m.view.Status)
+	case !m.parked || m.View.Status != nstance.StatusStopped || len(m.orders) > 0:
+		return nstance.Errorf(nstance.Conflict, "machine %s is %s", want.ID, m.View.Status)
 	}
-	m.parked, m.view.Status, m.view.Cause = false, nstance.StatusPending, ""
+	m.parked, m.View.Status, m.View.Cause = false, nstance.StatusPending, ""
 	m.orders <- orderWake
 	return nil
 }
@@ -72,7 +72,7 @@ func (c *Cloud) Wake(ctx context.Context, want nstance.Machine) error {
 // obey parks or wakes the machine.
 func (m *machine) obey(what order) {
 	if what == orderWake {
-		_, err := os.Stat(filepath.Join(m.dir, memoryFile))
+		_, err := os.Stat(filepath.Join(m.Dir, memoryFile))
 		m.boot(err == nil)
 		return
 	}
@@ -105,11 +105,11 @@ func (m *machine) hibernate() {
 		return // being deleted
 	}
 	m.c.log.Warn("machine cannot hibernate and runs on", "instance_id", m.spec.ID, "err", err)
-	err = errors.Join(removeMemory(m.dir), m.process.monitor.Execute(m.ctx, "cont", nil, nil))
-	m.c.mu.Lock()
-	defer m.c.mu.Unlock()
+	err = errors.Join(removeMemory(m.Dir), m.process.monitor.Execute(m.ctx, "cont", nil, nil))
+	m.c.machines.Lock()
+	defer m.c.machines.Unlock()
 	if m.parked = false; m.ctx.Err() == nil && err == nil {
-		m.view.Status = nstance.StatusRunning
+		m.View.Status = nstance.StatusRunning
 	}
 }
 

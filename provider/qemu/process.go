@@ -46,7 +46,7 @@ func (m *machine) start(restore bool) error {
 	}
 	p := &process{done: make(chan struct{})}
 	p.cmd = exec.Command(m.c.qemu, args...)
-	p.cmd.Dir = m.dir
+	p.cmd.Dir = m.Dir
 	p.cmd.Stdout, p.cmd.Stderr = m.console, &p.stderr
 	p.cmd.WaitDelay = outputLimit
 	p.cmd.SysProcAttr = diesWithThread()
@@ -72,7 +72,7 @@ func (m *machine) start(restore bool) error {
 		return p.explain(err)
 	}
 	if restore {
-		err = p.resume(ctx, m.dir)
+		err = p.resume(ctx, m.Dir)
 	}
 	return p.explain(err)
 }

@@ -25,11 +25,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/machines"
 )
 
 // The addresses that a machine sees.
@@ -52,13 +54,8 @@ type Cloud struct {
 	accel  func() string // the accelerator; the first call may take probeLimit
 	ctx    context.Context
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
 
-	mu       sync.Mutex
-	closed   bool
-	seq      int
-	machines map[nstance.InstanceID]*machine
-	handles  map[string]*machine
+	machines *machines.Set[*machine]
 }
 
 var (
@@ -74,7 +71,7 @@ func New(o *Options, log *slog.Logger) (*Cloud, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Cloud{log: log, machines: map[nstance.InstanceID]*machine{}, handles: map[string]*machine{}}
+	c := &Cloud{log: log}
 	if o != nil {
 		c.o = *o
 	}
@@ -93,6 +90,10 @@ func New(o *Options, log *slog.Logger) (*Cloud, error) {
 		return nil, optionError("dir", "name an existing folder that can be written to", "%v", err)
 	}
 	c.root = root
+	c.machines = machines.New[*machine](machines.Options{
+		Root: root, Prefix: "qemu", Zone: zone, Protocol: c.o.Protocol, MaxMachines: c.o.MaxMachines,
+		Address: netip.AddrFrom4([4]byte{169, 254, 169, 15}), // the first that QEMU's DHCP server leases
+	})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.accel = sync.OnceValue(c.chooseAccel)
 	return c, nil
@@ -102,26 +103,10 @@ func New(o *Options, log *slog.Logger) (*Cloud, error) {
 // is left, and removes the folders that the cloud made. Calls after it are
 // answered Unavailable. It may be called more than once.
 func (c *Cloud) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	for _, m := range c.machines {
-		m.halt()
-	}
-	c.mu.Unlock()
+	c.machines.Close()
 	c.cancel()
-	c.wg.Wait()
+	c.machines.Wait()
 	return os.RemoveAll(c.root)
-}
-
-// available fails when the cloud is closed or ctx has ended. It needs c.mu.
-func (c *Cloud) available(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return nstance.Errorf(nstance.Unavailable, "nothing was done: %w", ctx.Err())
-	}
-	if c.closed {
-		return nstance.Errorf(nstance.Unavailable, "the cloud is closed")
-	}
-	return nil
 }
 
 // isExit reports whether err only says that a process did not end well.
