@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/conformance"
 	"github.com/nstance-go/nstance/provider/providertest"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
@@ -477,10 +476,6 @@ func (b balancer) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, m 
 	return b.Cloud.LeaveBalancer(ctx, lb, m)
 }
 
-// defectVariable is the environment variable that names the defect of a test binary started
-// again.
-const defectVariable = "NSTANCE_PROVIDERTEST_DEFECT"
-
 // TestSubject is what TestDefects runs in processes of their own, where it must fail.
 // By itself it checks a healthy provider.
 func TestSubject(t *testing.T) {
@@ -495,7 +490,7 @@ func TestSubject(t *testing.T) {
 		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: c.TakeAddress, holds: c.HoldsAddress,
 			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c}
 		wait := time.Duration(0) // the default
-		if d, ok := findDefect(os.Getenv(defectVariable)); ok {
+		if d, ok := findDefect(conformance.Defect()); ok {
 			d.infect(p, c)
 			wait = time.Second // it fails anyway: no need to wait
 		}
@@ -522,31 +517,14 @@ func findDefect(name string) (defect, bool) {
 	return d, ok
 }
 
-// runDefect runs the suite against the named defect, which must fail, and returns what
-// it prints.
-func runDefect(t *testing.T, name, subtests string) string {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, self, "-test.v", "-test.run", "^TestSubject$"+subtests)
-	cmd.Env = append(os.Environ(), defectVariable+"="+name)
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, ctx.Err(), "the run took too long:\n%s", out)
-	require.Error(t, err, "the suite let it pass:\n%s", out)
-	return string(out)
-}
-
 // TestDefects: a provider that breaks one promise fails the subtest of that promise.
 func TestDefects(t *testing.T) {
 	for name, d := range defects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			subtest := strings.ReplaceAll(d.failing, " ", "_")
-			out := runDefect(t, name, "/^"+strings.ReplaceAll(regexp.QuoteMeta(subtest), "/", "$/^")+"$")
-			require.Contains(t, out, "--- FAIL: TestSubject/"+subtest+" ")
-			require.Contains(t, out, "the calls before the failure:")
+			pattern := "/^" + strings.ReplaceAll(regexp.QuoteMeta(subtest), "/", "$/^") + "$"
+			conformance.RequireFailure(t, "TestSubject", pattern, name, "--- FAIL: TestSubject/"+subtest+" ", "the calls before the failure:")
 		})
 	}
 }
@@ -629,11 +607,7 @@ func TestSmokeDefects(t *testing.T) {
 	for name, d := range smokeDefects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out := runDefect(t, name, "")
-			require.Contains(t, out, "--- FAIL: TestSubject/smoke ")
-			require.Contains(t, out, d.message)
-			require.Contains(t, out, "no other subtest was run")
-			require.Equal(t, 1, strings.Count(out, "=== RUN   TestSubject/"), out)
+			conformance.RequireSmokeFailure(t, "TestSubject", name, d.message)
 		})
 	}
 }
@@ -667,18 +641,16 @@ func TestHangs(t *testing.T) {
 	for name, d := range hangs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out := runDefect(t, name, "")
-			require.Contains(t, out, "--- PASS: TestSubject/smoke ")
-			require.Contains(t, out, "--- FAIL: TestSubject/"+strings.ReplaceAll(d.failing, " ", "_")+" ")
-			require.Contains(t, out, " hangs: it has not returned after 1s")
-			require.Contains(t, out, "in vain; repair them first")
+			failing := "--- FAIL: TestSubject/" + strings.ReplaceAll(d.failing, " ", "_") + " "
+			conformance.RequireFailure(t, "TestSubject", "", name, "--- PASS: TestSubject/smoke ", failing,
+				" hangs: it has not returned after 1s", "in vain; repair them first")
 		})
 	}
 }
 
 // TestSkips: what is not checked is skipped with the reason.
 func TestSkips(t *testing.T) {
-	if os.Getenv(defectVariable) == "no input" {
+	if conformance.Defect() == "no input" {
 		providertest.Run(t, func(t *testing.T) providertest.Subject {
 			c := simcloud.New(nil)
 			t.Cleanup(c.Close)
@@ -686,16 +658,14 @@ func TestSkips(t *testing.T) {
 		})
 		return
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", "^TestSkips$/^(smoke|args|address|ability|user_data)$")
-	cmd.Env = append(os.Environ(), defectVariable+"=no input")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
+	out, passed := conformance.Rerun(t, "TestSkips", "/^(smoke|args|address|ability|user_data)$", "no input")
+	require.True(t, passed, out)
 	for _, reason := range []string{
 		"Subject.BadArgs is empty", "Subject.UserData is nil", "the provider is no nstance.AddressMover", "the provider is no nstance.AccountNamer",
 		"the provider is no nstance.ImageResolver", "the provider is no nstance.SubnetCounter", "the provider is no nstance.TypeLister",
 		"the provider is no nstance.Balancer",
 	} {
-		require.Contains(t, string(out), "not checked: "+reason)
+		require.Contains(t, out, "not checked: "+reason)
 	}
 }
 

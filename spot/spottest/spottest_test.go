@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/conformance"
 	"github.com/nstance-go/nstance/spot"
 	"github.com/nstance-go/nstance/spot/spottest"
 )
@@ -177,49 +176,29 @@ func (h hangsInOutage) Watch(ctx context.Context) iter.Seq2[nstance.Notice, erro
 	}
 }
 
-// runDefective runs the suite against a defective detector, which must fail, and returns
-// what it prints. Since that fails the process too, it is a process of its own: this test
-// binary again, running TestDefective.
-func runDefective(t *testing.T, name, subtests string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	child := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.run", "^TestDefective$"+subtests)
-	child.Env = append(os.Environ(), "SPOTTEST_DEFECT="+name)
-	out, err := child.CombinedOutput()
-	require.NoError(t, ctx.Err(), "the run took too long: %s", out)
-	require.Error(t, err, "the suite found no defect: %s", out)
-	return string(out)
-}
-
 // The suite must fail for a defective detector.
 func TestSuiteFindsDefects(t *testing.T) {
 	for _, d := range defects {
 		t.Run(d.promise, func(t *testing.T) {
 			t.Parallel()
-			require.Contains(t, runDefective(t, d.promise, "/^"+d.promise+"$"), "--- FAIL: TestDefective/"+d.promise)
+			conformance.RequireFailure(t, "TestDefective", "/^"+d.promise+"$", d.promise, "--- FAIL: TestDefective/"+d.promise)
 		})
 	}
 	for name, d := range smoking {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out := runDefective(t, name, "")
-			require.Contains(t, out, "--- FAIL: TestDefective/smoke ")
-			require.Contains(t, out, d.message)
-			require.Equal(t, 1, strings.Count(out, "=== RUN   TestDefective/"), out)
+			conformance.RequireSmokeFailure(t, "TestDefective", name, d.message)
 		})
 	}
 	t.Run("hangs in an outage", func(t *testing.T) {
-		out := runDefective(t, "hangs in an outage", "")
-		require.Contains(t, out, "--- PASS: TestDefective/smoke ")
-		require.Contains(t, out, "Watch has yielded no error within 1s; the call before: Cloud.Break() answered nil")
-		require.Contains(t, out, "in vain; repair them first")
+		conformance.RequireFailure(t, "TestDefective", "", "hangs in an outage", "--- PASS: TestDefective/smoke ",
+			"Watch has yielded no error within 1s; the call before: Cloud.Break() answered nil", "in vain; repair them first")
 	})
 }
 
 func TestDefective(t *testing.T) {
 	alter, limit := func(d nstance.SpotDetector) nstance.SpotDetector { return d }, 10*time.Second
-	name := os.Getenv("SPOTTEST_DEFECT")
+	name := conformance.Defect()
 	for _, d := range defects {
 		if d.promise == name {
 			alter = d.alter

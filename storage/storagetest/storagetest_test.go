@@ -4,15 +4,11 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/conformance"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -110,11 +106,9 @@ func (s hangsOnConflict) PutIfAbsent(ctx context.Context, key string, data []byt
 	return v, err
 }
 
-const brokenEnv = "STORAGETEST_BROKEN"
-
 // TestBrokenStore is run in child processes by TestSuiteCatches; alone it does nothing.
 func TestBrokenStore(t *testing.T) {
-	name := os.Getenv(brokenEnv)
+	name := conformance.Defect()
 	if b, ok := broken[name]; ok {
 		storagetest.Run(t, func(*testing.T) storage.Store { return b.store() })
 	}
@@ -129,42 +123,22 @@ func TestBrokenStore(t *testing.T) {
 	}
 }
 
-// runBroken runs the suite against the named store, which must fail, and returns what
-// it prints.
-func runBroken(t *testing.T, name, subtests string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	child := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.run=^TestBrokenStore$"+subtests)
-	child.Env = append(os.Environ(), brokenEnv+"="+name, "GORACE=atexit_sleep_ms=0")
-	out, err := child.CombinedOutput()
-	require.NoError(t, ctx.Err(), "the run took too long: %s", out)
-	require.Error(t, err, "the suite accepts a store that %s", name)
-	return string(out)
-}
-
 func TestSuiteCatches(t *testing.T) {
 	for name, b := range broken {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			require.Contains(t, runBroken(t, name, "/^"+b.subtest+"$"), "--- FAIL: TestBrokenStore/"+b.subtest)
+			conformance.RequireFailure(t, "TestBrokenStore", "/^"+b.subtest+"$", name, "--- FAIL: TestBrokenStore/"+b.subtest)
 		})
 	}
 	for name, b := range smoking {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out := runBroken(t, name, "")
-			require.Contains(t, out, "--- FAIL: TestBrokenStore/smoke ")
-			require.Contains(t, out, b.message)
-			require.Equal(t, 1, strings.Count(out, "=== RUN   TestBrokenStore/"), out)
+			conformance.RequireSmokeFailure(t, "TestBrokenStore", name, b.message)
 		})
 	}
 	t.Run("hangs on conflict", func(t *testing.T) {
-		out := runBroken(t, "hangs on conflict", "")
-		require.Contains(t, out, "--- PASS: TestBrokenStore/smoke ")
-		require.Contains(t, out, "--- FAIL: TestBrokenStore/put-if-absent_writes_once ")
-		require.Contains(t, out, ") hangs: it has not returned after 1s")
-		require.Contains(t, out, "in vain; repair them first")
+		conformance.RequireFailure(t, "TestBrokenStore", "", "hangs on conflict", "--- PASS: TestBrokenStore/smoke ",
+			"--- FAIL: TestBrokenStore/put-if-absent_writes_once ", ") hangs: it has not returned after 1s", "in vain; repair them first")
 	})
 }
 
