@@ -52,49 +52,26 @@ func main() {
 	}
 }
 
-// A clock takes down when the server had each instance's notice.
+// A clock records when the server had each instance's notice.
 type clock struct {
-	mu      sync.Mutex
-	had     map[nstance.InstanceID]time.Time
-	ready   int
-	changed chan struct{}
+	rig.Changes
+	had   map[nstance.InstanceID]time.Time
+	ready int
 }
 
 func (c *clock) journal(e nstance.Event) {
 	now := time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	switch e.Type {
 	case nstance.EventNoticeDetected:
-		c.had[e.Instance] = now
+		c.Do(func() { c.had[e.Instance] = now })
 	case nstance.EventReady:
-		c.ready++
-	default:
-		return
-	}
-	close(c.changed)
-	c.changed = make(chan struct{})
-}
-
-func (c *clock) wait(ctx context.Context, done func() bool) error {
-	for {
-		c.mu.Lock()
-		ok, changed := done(), c.changed
-		c.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		c.Do(func() { c.ready++ })
 	}
 }
 
 // run measures one kind of metadata service.
 func run(ctx context.Context, protocol string, agents int, poll, spread time.Duration) (samples []time.Duration, err error) {
-	c := &clock{had: map[nstance.InstanceID]time.Time{}, changed: make(chan struct{})}
+	c := &clock{had: map[nstance.InstanceID]time.Time{}}
 	r, err := rig.Start(ctx, rig.Options{Machines: agents, Journal: c.journal})
 	if err != nil {
 		return nil, err
@@ -105,11 +82,11 @@ func run(ctx context.Context, protocol string, agents int, poll, spread time.Dur
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.stop()) }()
-	if err := c.wait(ctx, func() bool { return c.ready == agents }); err != nil {
+	if err := c.Wait(ctx, func() bool { return c.ready == agents }); err != nil {
 		return nil, fmt.Errorf("not all agents became ready: %w", err)
 	}
 	shown := f.announce(ctx, spread)
-	if err := c.wait(ctx, func() bool { return len(c.had) == agents }); err != nil {
+	if err := c.Wait(ctx, func() bool { return len(c.had) == agents }); err != nil {
 		return nil, fmt.Errorf("not every notice arrived: %w", err)
 	}
 	for id, at := range shown {

@@ -16,7 +16,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,7 +91,7 @@ func connect(ctx context.Context, r *rig.Rig, w *watcher) ([]*agent, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return fleet, w.wait(ctx, func() bool { return w.ready == len(fleet) })
+	return fleet, w.Wait(ctx, func() bool { return w.ready == len(fleet) })
 }
 
 // floors measures what the same connections do anyway.
@@ -120,17 +119,16 @@ func tell(ctx context.Context, fleet []*agent, w *watcher) error {
 		if err := a.notice(); err != nil {
 			return err
 		}
-		if err := w.wait(ctx, func() bool { return len(w.created) > i }); err != nil {
+		if err := w.Wait(ctx, func() bool { return len(w.created) > i }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// A watcher takes down when things happened to which instance.
+// A watcher records when things happened to which instance.
 type watcher struct {
-	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced
+	rig.Changes
 	ready    int
 	replaces map[nstance.InstanceID]nstance.InstanceID // by the new one
 	sent     map[nstance.InstanceID]time.Time
@@ -140,22 +138,14 @@ type watcher struct {
 
 func newWatcher() *watcher {
 	return &watcher{
-		changed: make(chan struct{}), replaces: map[nstance.InstanceID]nstance.InstanceID{},
-		sent: map[nstance.InstanceID]time.Time{}, received: map[nstance.InstanceID]time.Time{}, created: map[nstance.InstanceID]time.Time{},
+		replaces: map[nstance.InstanceID]nstance.InstanceID{}, sent: map[nstance.InstanceID]time.Time{},
+		received: map[nstance.InstanceID]time.Time{}, created: map[nstance.InstanceID]time.Time{},
 	}
 }
 
 func (w *watcher) note(what map[nstance.InstanceID]time.Time, id nstance.InstanceID) {
 	now := time.Now()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	what[id] = now
-	w.signal()
-}
-
-func (w *watcher) signal() {
-	close(w.changed)
-	w.changed = make(chan struct{})
+	w.Do(func() { what[id] = now })
 }
 
 // journal is called by the server; the first event of a notice is written when
@@ -165,41 +155,19 @@ func (w *watcher) journal(e nstance.Event) {
 	case nstance.EventNoticeDetected:
 		w.note(w.received, e.Instance)
 	case nstance.EventReplacementRequested:
-		w.mu.Lock()
-		w.replaces[e.Instance] = e.Replaces
-		w.mu.Unlock()
+		w.Do(func() { w.replaces[e.Instance] = e.Replaces })
 	case nstance.EventReady:
-		w.mu.Lock()
-		w.ready++
-		w.signal()
-		w.mu.Unlock()
-	}
-}
-
-// wait returns when done, which is called under the lock, returns true.
-func (w *watcher) wait(ctx context.Context, done func() bool) error {
-	for {
-		w.mu.Lock()
-		ok, changed := done(), w.changed
-		w.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		w.Do(func() { w.ready++ })
 	}
 }
 
 // took returns how long after each of since the create was called.
 func (w *watcher) took(since map[nstance.InstanceID]time.Time) (out []time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for id, at := range w.created {
-		out = append(out, at.Sub(since[id]))
-	}
+	w.Do(func() {
+		for id, at := range w.created {
+			out = append(out, at.Sub(since[id]))
+		}
+	})
 	return out
 }
 
@@ -214,11 +182,10 @@ type watched struct {
 // Create implements nstance.Provider.
 func (p watched) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	now := time.Now()
-	p.w.mu.Lock()
-	if old := p.w.replaces[spec.ID]; old != "" {
-		p.w.created[old] = now
-		p.w.signal()
-	}
-	p.w.mu.Unlock()
+	p.w.Do(func() {
+		if old := p.w.replaces[spec.ID]; old != "" {
+			p.w.created[old] = now
+		}
+	})
 	return p.Provider.Create(ctx, spec)
 }
