@@ -3,12 +3,10 @@ package azure_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/azure"
 )
@@ -23,34 +22,9 @@ import (
 // The whole contract is checked against a server in storage/blob, by make test-storage.
 // These tests check requests and the meaning of each answer.
 
-// service answers every request in the same way and records it.
-type service struct {
-	answer http.HandlerFunc
-
-	mu   sync.Mutex
-	seen []*http.Request
-}
-
-func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
-	s.mu.Lock()
-	s.seen = append(s.seen, r)
-	s.mu.Unlock()
-	s.answer(w, r)
-}
-
-// took returns the requests since the last call.
-func (s *service) took() []*http.Request {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	seen := s.seen
-	s.seen = nil
-	return seen
-}
-
-func open(t *testing.T, answer http.HandlerFunc) (*service, storage.Store) {
+func open(t *testing.T, answer http.HandlerFunc) (*faultproxy.Recorder, storage.Store) {
 	t.Helper()
-	srv := &service{answer: answer}
+	srv := &faultproxy.Recorder{Answer: answer}
 	h := httptest.NewServer(srv)
 	t.Cleanup(h.Close)
 	client, err := container.NewClientWithNoCredential(h.URL+"/account/box?sig=topsecret", nil)
@@ -90,18 +64,18 @@ func TestConditionsGoOut(t *testing.T) {
 	v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 	require.NoError(t, err)
 	require.Equal(t, storage.Version("0x8DC0FFEE"), v, "the tag in the write's own answer")
-	put := srv.took()
+	put := srv.Requests()
 	require.Len(t, put, 1)
 	require.Equal(t, "*", put[0].Header.Get("If-None-Match"))
 
 	_, err = s.PutIfMatch(t.Context(), "a", []byte("2"), v)
 	require.NoError(t, err)
-	put = srv.took()
+	put = srv.Requests()
 	require.Len(t, put, 1)
 	require.Equal(t, `"0x8DC0FFEE"`, put[0].Header.Get("If-Match"))
 
 	require.NoError(t, s.DeleteIfMatch(t.Context(), "a", v))
-	del := srv.took()
+	del := srv.Requests()
 	require.Len(t, del, 1, "no look before")
 	require.Equal(t, `"0x8DC0FFEE"`, del[0].Header.Get("If-Match"))
 
@@ -141,13 +115,13 @@ func TestAnswers(t *testing.T) {
 			srv, s := open(t, refuse(c.status, c.code))
 			err := s.DeleteIfMatch(t.Context(), "a", "7")
 			require.Equal(t, c.write, nstance.CodeOf(err), "%v", err)
-			srv.took()
+			srv.Requests()
 			_, err = s.PutIfMatch(t.Context(), "a", []byte("1"), "7")
 			if c.write == nstance.NotFound {
 				c.write = nstance.Conflict // a missing object is a changed one
 			}
 			require.Equal(t, c.write, nstance.CodeOf(err), "%v", err)
-			require.Len(t, srv.took(), 1, "a write is sent once")
+			require.Len(t, srv.Requests(), 1, "a write is sent once")
 			_, err = s.Get(t.Context(), "a")
 			require.Equal(t, c.read, nstance.CodeOf(err), "%v", err)
 		})
@@ -157,7 +131,7 @@ func TestAnswers(t *testing.T) {
 		_, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 		require.ErrorIs(t, err, nstance.Ambiguous)
 		require.NotContains(t, err.Error(), "topsecret", "the URL holds a signature")
-		require.Len(t, srv.took(), 1)
+		require.Len(t, srv.Requests(), 1)
 	})
 	t.Run("no answer in time", func(t *testing.T) {
 		_, s := open(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })

@@ -1,7 +1,6 @@
 package gcs_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +21,7 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/gcs"
 )
@@ -31,35 +30,9 @@ import (
 // These tests check requests and the meaning of each answer, where the emulators are
 // imprecise.
 
-// service answers every request in the same way and records it.
-type service struct {
-	answer http.HandlerFunc
-
-	mu   sync.Mutex
-	seen []*http.Request
-}
-
-func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	s.mu.Lock()
-	s.seen = append(s.seen, r)
-	s.mu.Unlock()
-	s.answer(w, r)
-}
-
-// took returns the requests since the last call.
-func (s *service) took() []*http.Request {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	seen := s.seen
-	s.seen = nil
-	return seen
-}
-
-func open(t *testing.T, answer http.HandlerFunc) (*service, storage.Store) {
+func open(t *testing.T, answer http.HandlerFunc) (*faultproxy.Recorder, storage.Store) {
 	t.Helper()
-	srv := &service{answer: answer}
+	srv := &faultproxy.Recorder{Answer: answer}
 	h := httptest.NewServer(srv)
 	t.Cleanup(h.Close)
 	client, err := gcstorage.NewClient(t.Context(), option.WithoutAuthentication(), option.WithEndpoint(h.URL+"/storage/v1/"))
@@ -108,25 +81,25 @@ func TestConditionsGoOut(t *testing.T) {
 	v, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 	require.NoError(t, err)
 	require.Equal(t, storage.Version("1700000000000042"), v, "the generation in the write's own answer")
-	put := srv.took()
+	put := srv.Requests()
 	require.Len(t, put, 1)
 	require.Equal(t, "0", put[0].URL.Query().Get("ifGenerationMatch"))
 
 	_, err = s.PutIfMatch(t.Context(), "a", []byte("2"), v)
 	require.NoError(t, err)
-	put = srv.took()
+	put = srv.Requests()
 	require.Len(t, put, 1)
 	require.Equal(t, string(v), put[0].URL.Query().Get("ifGenerationMatch"))
 
 	require.NoError(t, s.DeleteIfMatch(t.Context(), "a", v))
-	del := srv.took()
+	del := srv.Requests()
 	require.Len(t, del, 1, "no look before")
 	require.Equal(t, http.MethodDelete, del[0].Method)
 	require.Equal(t, string(v), del[0].URL.Query().Get("ifGenerationMatch"))
 
 	for range s.List(t.Context(), "instance/", "instance/b") {
 	}
-	list := srv.took()[0].URL.Query()
+	list := srv.Requests()[0].URL.Query()
 	require.Equal(t, "p/instance/", list.Get("prefix"))
 	require.Equal(t, "p/instance/b", list.Get("startOffset"))
 }
@@ -137,7 +110,7 @@ func TestInvalidVersions(t *testing.T) {
 		_, err := s.PutIfMatch(t.Context(), "a", []byte("2"), v)
 		require.ErrorIs(t, err, nstance.Conflict, "%q", v)
 	}
-	require.Empty(t, srv.took(), "nothing goes out without a condition")
+	require.Empty(t, srv.Requests(), "nothing goes out without a condition")
 }
 
 func TestAnswers(t *testing.T) {
@@ -161,7 +134,7 @@ func TestAnswers(t *testing.T) {
 			srv, s := open(t, refuse(c.status, c.reason))
 			_, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 			require.Equal(t, c.write, nstance.CodeOf(err), "%v", err)
-			require.Len(t, srv.took(), 1, "a write is sent once")
+			require.Len(t, srv.Requests(), 1, "a write is sent once")
 			err = s.DeleteIfMatch(t.Context(), "a", "7")
 			require.Equal(t, c.write, nstance.CodeOf(err), "%v", err)
 			_, err = s.Get(t.Context(), "a")
@@ -192,7 +165,7 @@ func TestAnswers(t *testing.T) {
 		srv, s := open(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		_, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
 		require.ErrorIs(t, err, nstance.Ambiguous)
-		require.Len(t, srv.took(), 1)
+		require.Len(t, srv.Requests(), 1)
 	})
 	t.Run("no answer in time", func(t *testing.T) {
 		_, s := open(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -220,7 +193,7 @@ func TestReplacedWhileRead(t *testing.T) {
 	_, err := s.Get(t.Context(), "a")
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.NotErrorIs(t, err, nstance.NotFound)
-	require.Len(t, srv.took(), 2)
+	require.Len(t, srv.Requests(), 2)
 }
 
 func ExampleNew() {
@@ -249,14 +222,14 @@ func TestOpen(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Denied)
 	})
 	t.Run("an emulator's objects are read before deletion", func(t *testing.T) {
-		srv := &service{answer: accept}
+		srv := &faultproxy.Recorder{Answer: accept}
 		h := httptest.NewServer(srv)
 		defer h.Close()
 		t.Setenv("STORAGE_EMULATOR_HOST", h.Listener.Addr().String())
 		s, err := gcs.Open(t.Context(), "gs://bucket?prefix=p", nil)
 		require.NoError(t, err)
 		require.Error(t, s.DeleteIfMatch(t.Context(), "a", "7"))
-		for _, r := range srv.took() {
+		for _, r := range srv.Requests() {
 			require.Equal(t, http.MethodGet, r.Method)
 		}
 	})
