@@ -27,12 +27,12 @@ var clouds = []string{
 }
 
 // anyOwn permits every package of this module.
-var anyOwn = []string{"agent", "api/v1", "confighash", "drain", "health", "provider", "reconcile", "registration", "server", "spot", "storage",
-	"agent/...", "drain/...", "internal/...", "provider/...", "reconcile/...", "server/...", "spot/...", "storage/..."}
+var anyOwn = []string{"agent", "api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "registration", "server", "spot", "storage",
+	"agent/...", "drain/...", "internal/...", "journal/...", "provider/...", "reconcile/...", "server/...", "spot/...", "storage/..."}
 
 // belowRooms is what a room of the server may reach: no other room, and not the
 // server, which gives it the functions that it needs.
-var belowRooms = []string{"api/v1", "confighash", "drain", "health", "provider", "reconcile", "reconcile/...", "registration", "spot", "storage", "storage/...",
+var belowRooms = []string{"api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "reconcile/...", "registration", "spot", "storage", "storage/...",
 	"server/config", "server/files", "server/internal/ports", "internal/..."}
 
 // smallest are packages that every other one of the module may import but the root.
@@ -59,6 +59,7 @@ var floors = []struct {
 	{"./drain/hook", []string{"drain", "internal/command"}, append([]string{"google.golang.org/"}, heavy...), "the hook links into small agents"},
 	{"./registration", []string{"internal/pki"}, append([]string{"google.golang.org/"}, heavy...), "registration knows no transport"},
 	{"./storage", nil, append([]string{"google.golang.org/"}, heavy...), "the port links no cloud and no SQLite"},
+	{"./journal", nil, append([]string{"google.golang.org/"}, heavy...), "the port of journals links no SQLite"},
 	{"./storage/lease", []string{"storage"}, heavy, "the lease can be embedded on its own"},
 	{"./storage/secret", []string{"storage"}, heavy, "sealing needs no cloud"},
 	{"./internal/manager", []string{"storage", "storage/secret"}, heavy, "what secret managers share knows none of them"},
@@ -89,6 +90,7 @@ var floors = []struct {
 	{"./server/files", []string{"registration", "internal/pki", "internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
 	{"./cmd/nstance-agent", []string{"agent", "agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent's binary stays small"},
 	{"./server/internal/ports", []string{"confighash", "provider", "registration", "server/config", "server/files", "internal/duration", "internal/nearest", "internal/pki", "internal/render", "internal/templates"}, clouds, "connections know no call, no term and no room"},
+	{"./server", []string{"agent", "api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "registration", "spot", "storage", "agent/...", "internal/...", "reconcile/...", "server/...", "storage/..."}, append([]string{"modernc.org/"}, clouds...), "a program that embeds the server links no cloud and no SQLite, but those it names"},
 	{"./server/internal/address", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/configuration", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/garbage", belowRooms, clouds, "a room knows no other room and not the server"},

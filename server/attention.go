@@ -42,7 +42,7 @@ func (s *Server) attention() []reconcile.Attention {
 	if t != nil {
 		return t.attention()
 	}
-	out := entries(attentionJournal, "look at the disk of this server", s.cache.Problems())
+	out := entries(attentionJournal, "look at the disk of this server", s.events.Problems())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.termError; err != nil {
@@ -60,7 +60,7 @@ func (t *term) attention() []reconcile.Attention {
 		entries(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
 		entries(attentionFiles, "configure what the file needs, or put the secret", t.agents.FileProblems()),
 		entries(attentionGarbage, "look at the storage", t.collector.Problems()),
-		entries(attentionJournal, "look at the disk of this server", s.cache.Problems()),
+		entries(attentionJournal, "look at the disk of this server", s.events.Problems()),
 		entries(attentionKeys, "look at the storage", s.keys.Problems()),
 	)
 	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return strings.Compare(a.Kind, b.Kind) })

@@ -1,8 +1,6 @@
 package server_test
 
 import (
-	"context"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -13,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/storage/cache"
 )
 
 // awaitJournalled waits until an event is in the journal's file.
@@ -189,7 +187,7 @@ func TestInterruptionsAmongManyEvents(t *testing.T) {
 	say(nstance.EventReady, fresh, nil)
 	say(nstance.EventDeleted, lost, nil)
 
-	w := newWorld(t, setup{opts: server.Options{Cache: writeJournal(t, events)}})
+	w := newWorld(t, setup{opts: server.Options{Events: journalOf(events)}})
 	api := w.admin()
 	list := func(req *apiv1.ListInterruptionsRequest) (ids []string, all []*apiv1.Interruption) {
 		t.Helper()
@@ -216,27 +214,11 @@ func TestInterruptionsAmongManyEvents(t *testing.T) {
 	require.Empty(t, got)
 }
 
-// writeJournal returns the path of a journal with these events.
-func writeJournal(t *testing.T, events []nstance.Event) string {
-	path := filepath.Join(t.TempDir(), "journal.db")
-	c, err := cache.Open(path, &cache.Options{Interval: 5 * time.Millisecond})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	n := 0
-	for part := range slices.Chunk(events, 500) { // batches that a slow machine writes in time
-		for _, e := range part {
-			c.Append(e)
-		}
-		n += len(part)
-		require.Eventually(t, func() bool {
-			last, err := c.Events(t.Context(), cache.Filter{Newest: true, Limit: 1})
-			return err == nil && len(last) == 1 && int(last[0].Seq) == n
-		}, eventually, 5*time.Millisecond)
+// journalOf returns a journal with these events.
+func journalOf(events []nstance.Event) journal.Journal {
+	kept := journal.NewMemory(2 * len(events))
+	for _, e := range events {
+		kept.Append(e)
 	}
-	cancel()
-	require.NoError(t, receive(t, ended))
-	require.NoError(t, c.Close())
-	return path
+	return kept
 }

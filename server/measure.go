@@ -19,7 +19,7 @@ import (
 // measure gathers what metrics show of this moment.
 func (s *Server) measure() metrics.State {
 	conf := s.config.InForce()
-	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: Version, JournalLost: s.cache.Dropped()}
+	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: Version, JournalLost: s.events.Dropped()}
 	t := s.term.Load()
 	if t == nil {
 		out.Attention = attentionCounts(s.attention())

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/version"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/agents"
@@ -38,7 +39,7 @@ const Version = version.Software
 // Options configure a Server beside its required parts.
 type Options struct {
 	Secrets *secret.Box          // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
-	Cache   string               // file of the SQLite journal; empty: a temporary one, gone when Run has returned
+	Events  journal.Journal      // keeps the events that the API shows; Run runs it, its owner closes it afterwards. Nil: the latest, in memory
 	Journal func(nstance.Event)  // also receives every event, at times concurrently; must not block
 	Shared  bool                 // has a port for other servers of the shard, so that they need not poll the lease
 	Elector lease.Elector        // instead of the shard's lease, in which a server takes part by default
@@ -84,7 +85,6 @@ type intervals struct {
 	filePass       time.Duration
 	collectorCheck time.Duration // 0: as package garbage has it
 	campaign       time.Duration // between two attempts to lead, or to read what a leader must know
-	journal        time.Duration // before events are written; 0: as package cache has it
 
 	filePassed func() // called after each pass over files; nil: nothing
 }
@@ -112,7 +112,7 @@ type Server struct {
 	log       *slog.Logger
 	elector   lease.Elector
 	telemetry telemetry
-	cache     *journalCache
+	events    journal.Journal
 	alarms    alarms
 
 	config  *configuration.Reloader
@@ -133,7 +133,7 @@ type Server struct {
 
 // New returns a server for the shard that the configuration from source names,
 // with its truth in store and its machines at p. It reads and validates the
-// configuration, and opens the journal; nothing else happens before Run.
+// configuration; nothing else happens before Run.
 func New(ctx context.Context, store storage.Store, p nstance.Provider, source Source, opts *Options) (*Server, error) {
 	s := &Server{store: store, provider: p, started: make(chan struct{})}
 	if opts != nil {
@@ -180,8 +180,8 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	s.peers = s.newPeers()
 	s.elector = s.opts.Elector
-	if s.cache, err = openJournal(s.opts.Cache, s.opts.intervals.journal, s.log); err != nil {
-		return nil, err
+	if s.events = s.opts.Events; s.events == nil {
+		s.events = journal.NewMemory(0)
 	}
 	return s, nil
 }
@@ -190,7 +190,6 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 // has stopped. It returns early when the keys cannot be read or made, or a
 // listener cannot be opened.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.cache.close()
 	err := s.openKeys(ctx)
 	if err != nil {
 		return err
@@ -209,7 +208,11 @@ func (s *Server) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { s.cache.run(work) })
+	wg.Go(func() {
+		if err := s.events.Run(work); err != nil {
+			s.log.Error("journal stopped", "err", err)
+		}
+	})
 	wg.Go(func() { s.keys.Run(work) })
 	wg.Go(s.ports.serve)
 	s.campaign(ctx)

@@ -18,6 +18,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
@@ -286,12 +287,15 @@ func TestSessionOfAnInstanceBeingDeleted(t *testing.T) {
 // would write hundreds per second.
 func TestReportsAreNotWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	w := newWorld(t, setup{webSize: 1, opts: server.Options{Cache: path}})
+	kept, err := sqlite.Open(path, nil)
+	require.NoError(t, err)
+	w := newWorld(t, setup{webSize: 1, opts: server.Options{Events: kept}})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
 	k.awaitAck(k.sendReport())
 	require.NotNil(t, w.instance(w.admin(), id).GetLastReport(), "the last report is shown from memory")
 	require.NoError(t, w.stopServer())
+	require.NoError(t, kept.Close())
 
 	db, err := sql.Open("sqlite", path)
 	require.NoError(t, err)

@@ -5,11 +5,11 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/operators"
 	"github.com/nstance-go/nstance/server/web"
-	"github.com/nstance-go/nstance/storage/cache"
 )
 
 // Bounds on what the status page shows.
@@ -67,7 +67,7 @@ func (s *Server) status(r *http.Request) web.Status {
 		}
 		out.Instances = append(out.Instances, row)
 	}
-	if events, err := s.cache.Events(r.Context(), cache.Filter{Limit: shownEvents, Newest: true}); err == nil {
+	if events, err := s.events.Events(r.Context(), journal.Filter{Limit: shownEvents, Newest: true}); err == nil {
 		out.Events = append(out.Events, public(events)...)
 	} else {
 		s.log.Warn("the journal cannot be read", "err", err)

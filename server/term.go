@@ -175,7 +175,7 @@ func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 // that it calls blocks.
 func (t *term) journal(e nstance.Event) {
 	e.Seq = t.operators.Publish(e)
-	t.server.cache.Append(e)
+	t.server.events.Append(e)
 	t.server.telemetry.Event(e)
 	if t.server.opts.Journal != nil {
 		t.server.opts.Journal(e)

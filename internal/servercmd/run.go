@@ -18,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
@@ -154,8 +155,13 @@ func (r *running) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	kept, err := sqlite.Open(filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"), &sqlite.Options{Log: r.log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kept.Close()) }()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
-		Kinds: r.parts.Kinds, Secrets: box, SecretSource: secrets, Cache: filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"),
+		Kinds: r.parts.Kinds, Secrets: box, SecretSource: secrets, Events: kept,
 		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Traces: traces, Log: r.log,
 	})
 	if err != nil {

@@ -63,7 +63,7 @@ func (h *home) open() (err error) {
 }
 
 func (h *home) storageDir() string  { return filepath.Join(h.dir, "storage") }
-func (h *home) cacheFile() string   { return filepath.Join(h.dir, "journal.db") }
+func (h *home) journalFile() string { return filepath.Join(h.dir, "journal.db") }
 func (h *home) identityDir() string { return filepath.Join(h.dir, "admin") }
 func (h *home) machinesDir() string { return filepath.Join(h.dir, "machines") }
 func (h *home) machineLog() string  { return filepath.Join(h.dir, "machines.log") }

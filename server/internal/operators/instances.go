@@ -8,8 +8,8 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage/cache"
 )
 
 // ListInstances implements the RPC.
@@ -55,7 +55,7 @@ func (o *Service) GetInstance(ctx context.Context, req *apiv1.GetInstanceRequest
 	if err != nil {
 		return nil, err
 	}
-	filter := cache.Filter{Instance: id, Limit: 1000, Newest: true}
+	filter := journal.Filter{Instance: id, Limit: 1000, Newest: true}
 	if c.Role != nstance.RoleAdmin {
 		filter.Tenant = c.Tenant
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/storage/cache"
+	"github.com/nstance-go/nstance/journal"
 )
 
 // rehearsalSource begins the source of notices that an operator rehearses.
@@ -27,27 +27,27 @@ var interruptionTypes = []nstance.EventType{
 
 // interruptions reads the interruptions by the notices that f selects, latest first. It
 // reads only events of the instances concerned.
-func interruptions(ctx context.Context, j *cache.Cache, f cache.Filter) ([]*apiv1.Interruption, error) {
-	sightings, err := j.Sightings(ctx, f)
-	if err != nil || len(sightings) == 0 {
+func interruptions(ctx context.Context, j journal.Journal, f journal.Filter) ([]*apiv1.Interruption, error) {
+	notices, err := j.Notices(ctx, f)
+	if err != nil || len(notices) == 0 {
 		return nil, err
 	}
-	about := make([]nstance.InstanceID, 0, len(sightings))
-	for _, sight := range sightings {
-		about = append(about, sight.Instance)
+	about := make([]nstance.InstanceID, 0, len(notices))
+	for _, n := range notices {
+		about = append(about, n.Instance)
 	}
-	after := sightings[len(sightings)-1].Seq - 1
-	replacements := cache.Filter{Tenant: f.Tenant, After: after, Types: []nstance.EventType{nstance.EventReplacementRequested}, Replaces: about}
+	after := notices[len(notices)-1].Seq - 1
+	replacements := journal.Filter{Tenant: f.Tenant, After: after, Types: []nstance.EventType{nstance.EventReplacementRequested}, Replaces: about}
 	if err := eachEvent(ctx, j, replacements, func(e nstance.Event) { about = append(about, e.Instance) }); err != nil {
 		return nil, err
 	}
 	s := newInterruptionReader()
-	if err := eachEvent(ctx, j, cache.Filter{Tenant: f.Tenant, After: after, Types: interruptionTypes, Any: about}, s.add); err != nil {
+	if err := eachEvent(ctx, j, journal.Filter{Tenant: f.Tenant, After: after, Types: interruptionTypes, Any: about}, s.add); err != nil {
 		return nil, err
 	}
-	out := make([]*apiv1.Interruption, 0, len(sightings))
-	for _, sight := range sightings {
-		if i := s.find(sight.Instance, sight.EventID); i != nil {
+	out := make([]*apiv1.Interruption, 0, len(notices))
+	for _, n := range notices {
+		if i := s.find(n.Instance, n.EventID); i != nil {
 			out = append(out, i)
 		}
 	}
@@ -56,7 +56,7 @@ func interruptions(ctx context.Context, j *cache.Cache, f cache.Filter) ([]*apiv
 
 // eachEvent calls do with every event that f selects, oldest first, and holds no more
 // than a page of them.
-func eachEvent(ctx context.Context, j *cache.Cache, f cache.Filter, do func(nstance.Event)) error {
+func eachEvent(ctx context.Context, j journal.Journal, f journal.Filter, do func(nstance.Event)) error {
 	for f.Limit = journalPage; ; {
 		events, err := j.Events(ctx, f)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/storage/cache"
+	"github.com/nstance-go/nstance/journal"
 )
 
 const (
@@ -60,8 +60,8 @@ func (o *Service) ListEvents(ctx context.Context, req *apiv1.ListEventsRequest) 
 	return resp, nil
 }
 
-func eventFilter(c caller, req *apiv1.ListEventsRequest) (f cache.Filter, err error) {
-	f = cache.Filter{
+func eventFilter(c caller, req *apiv1.ListEventsRequest) (f journal.Filter, err error) {
+	f = journal.Filter{
 		Group: nstance.GroupID(req.GetGroup()), Since: wire.TimeOf(req.GetSince()), Until: wire.TimeOf(req.GetUntil()),
 		Limit: int(req.GetLimit()), Newest: req.GetNewest(),
 	}
@@ -121,7 +121,7 @@ func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterrup
 	if err != nil {
 		return nil, err
 	}
-	list, err := interruptions(ctx, o.Events, cache.Filter{
+	list, err := interruptions(ctx, o.Events, journal.Filter{
 		Tenant: tenant, Group: nstance.GroupID(req.GetGroup()), Instance: nstance.InstanceID(req.GetInstance()),
 		EventID: req.GetEventId(), Types: noticeTypes, Limit: limit,
 	})

@@ -11,11 +11,11 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/cache"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -27,7 +27,7 @@ type Options struct {
 	Config  func() *config.Config // in force
 	Now     func() time.Time
 	Store   storage.Store
-	Events  *cache.Cache
+	Events  journal.Journal
 	Keys    clusterKeys
 	Ring    *registration.Keyring
 	Issuer  func() string // key that signs certificates of identities now

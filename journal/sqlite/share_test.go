@@ -1,4 +1,4 @@
-package cache_test
+package sqlite_test
 
 import (
 	"strconv"
@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage/cache"
+	"github.com/nstance-go/nstance/journal"
+	"github.com/nstance-go/nstance/journal/sqlite"
 )
 
 func of(tenant nstance.TenantID, typ nstance.EventType, reason string) nstance.Event {
@@ -18,7 +19,7 @@ func of(tenant nstance.TenantID, typ nstance.EventType, reason string) nstance.E
 
 func TestTenantsShareTheJournal(t *testing.T) {
 	path := newPath(t)
-	options := &cache.Options{MaxEvents: 100, MaxAlarms: 20}
+	options := &sqlite.Options{MaxEvents: 100, MaxAlarms: 20}
 	c := open(t, path, options)
 	for i := range 10 {
 		c.Append(of("quiet", nstance.EventReady, strconv.Itoa(i)))
@@ -35,24 +36,24 @@ func TestTenantsShareTheJournal(t *testing.T) {
 	}
 	write(t, c)
 	t.Run("a busy tenant evicts no events of the others", func(t *testing.T) {
-		require.Len(t, events(t, c, cache.Filter{Tenant: "quiet", Types: []nstance.EventType{nstance.EventReady}}), 10)
-		require.Len(t, events(t, c, cache.Filter{Types: []nstance.EventType{nstance.EventClockWrong}}), 10)
+		require.Len(t, events(t, c, journal.Filter{Tenant: "quiet", Types: []nstance.EventType{nstance.EventReady}}), 10)
+		require.Len(t, events(t, c, journal.Filter{Types: []nstance.EventType{nstance.EventClockWrong}}), 10)
 	})
 	t.Run("a busy tenant keeps its newest", func(t *testing.T) {
-		all := events(t, c, cache.Filter{Tenant: "loud", Types: []nstance.EventType{nstance.EventNoticeIgnored}, Limit: 1000})
+		all := events(t, c, journal.Filter{Tenant: "loud", Types: []nstance.EventType{nstance.EventNoticeIgnored}, Limit: 1000})
 		require.LessOrEqual(t, len(all), 90)
 		require.GreaterOrEqual(t, len(all), 80)
 		require.Equal(t, "2999", all[len(all)-1].Reason)
 	})
 	t.Run("alarms are kept apart", func(t *testing.T) {
-		require.Len(t, events(t, c, cache.Filter{Types: []nstance.EventType{nstance.EventAlarm}}), 2)
+		require.Len(t, events(t, c, journal.Filter{Types: []nstance.EventType{nstance.EventAlarm}}), 2)
 	})
 	t.Run("alarms have their own limit", func(t *testing.T) {
 		for i := range 100 {
 			c.Append(of("loud", nstance.EventAlarm, strconv.Itoa(i)))
 		}
 		write(t, c)
-		alarms := events(t, c, cache.Filter{Types: []nstance.EventType{nstance.EventAlarm}})
+		alarms := events(t, c, journal.Filter{Types: []nstance.EventType{nstance.EventAlarm}})
 		require.LessOrEqual(t, len(alarms), 22)
 		require.Equal(t, "look", alarms[0].Reason)
 		require.Equal(t, nstance.TenantID("quiet"), alarms[0].Tenant)
@@ -64,13 +65,13 @@ func TestTenantsShareTheJournal(t *testing.T) {
 			again.Append(of("loud", nstance.EventNoticeIgnored, strconv.Itoa(i)))
 		}
 		write(t, again)
-		require.Len(t, events(t, again, cache.Filter{Tenant: "quiet"}), 11)
-		require.LessOrEqual(t, len(events(t, again, cache.Filter{Tenant: "loud", Limit: 1000})), 130)
+		require.Len(t, events(t, again, journal.Filter{Tenant: "quiet"}), 11)
+		require.LessOrEqual(t, len(events(t, again, journal.Filter{Tenant: "loud", Limit: 1000})), 130)
 	})
 }
 
 func TestTenantsShareTheQueue(t *testing.T) {
-	c := open(t, newPath(t), &cache.Options{Queue: 100})
+	c := open(t, newPath(t), &sqlite.Options{Queue: 100})
 	for i := range 1000 {
 		c.Append(of("loud", nstance.EventReady, strconv.Itoa(i)))
 	}
@@ -78,7 +79,7 @@ func TestTenantsShareTheQueue(t *testing.T) {
 		c.Append(of("quiet", nstance.EventReady, strconv.Itoa(i)))
 	}
 	write(t, c)
-	require.Len(t, events(t, c, cache.Filter{Tenant: "quiet"}), 10)
-	require.Len(t, events(t, c, cache.Filter{Tenant: "loud", Limit: 1000}), 90)
+	require.Len(t, events(t, c, journal.Filter{Tenant: "quiet"}), 10)
+	require.Len(t, events(t, c, journal.Filter{Tenant: "loud", Limit: 1000}), 90)
 	require.EqualValues(t, 910, c.Dropped())
 }

@@ -1,4 +1,4 @@
-package cache
+package sqlite
 
 import (
 	"context"
@@ -11,18 +11,18 @@ import (
 
 // ensureFile makes sure that there is a usable file, and replaces one that is not:
 // its events are lost then, queued ones are not.
-func (c *Cache) ensureFile(ctx context.Context) error {
-	c.mu.Lock()
-	f, why := c.file, c.replaceReason
-	c.mu.Unlock()
+func (j *Journal) ensureFile(ctx context.Context) error {
+	j.mu.Lock()
+	f, why := j.file, j.replaceReason
+	j.mu.Unlock()
 	switch {
 	case f == nil:
-		return c.reopen()
+		return j.reopen()
 	case why != nil:
-		return c.replace(ctx, f, why)
+		return j.replace(ctx, f, why)
 	}
-	if why = f.check(ctx, c.path); mustReplace(why) {
-		return c.replace(ctx, f, why)
+	if why = f.check(ctx, j.path); mustReplace(why) {
+		return j.replace(ctx, f, why)
 	}
 	return why
 }
@@ -34,30 +34,30 @@ func mustReplace(err error) bool {
 
 // replace closes the file after its last reader has finished, and opens another one
 // in its place. Until then readers get Unavailable.
-func (c *Cache) replace(ctx context.Context, old *file, why error) error {
-	c.mu.Lock()
-	c.file, c.replaceReason = nil, nil
-	c.mu.Unlock()
+func (j *Journal) replace(ctx context.Context, old *file, why error) error {
+	j.mu.Lock()
+	j.file, j.replaceReason = nil, nil
+	j.mu.Unlock()
 	old.users.Wait() // a reader that closes after the next file is opened could remove its log
 	lost := "its events are lost"
 	if n := old.events(ctx); n >= 0 {
 		lost = fmt.Sprintf("its %d events are lost", n)
 	}
 	if err := old.close(); err != nil {
-		c.opts.Log.Warn("cache not closed", "path", c.path, "err", err)
+		j.opts.Log.Warn("journal not closed", "path", j.path, "err", err)
 	}
 	where := ""
 	if unusable(why) || errors.Is(why, errCut) {
-		if err := setAside(c.path, c.path+corruptSuffix); err != nil {
-			return pathError(c.path, err)
+		if err := setAside(j.path, j.path+corruptSuffix); err != nil {
+			return pathError(j.path, err)
 		}
-		where = ", kept as " + c.path + corruptSuffix
-	} else if err := removeLogs(c.path); err != nil {
-		return pathError(c.path, err)
+		where = ", kept as " + j.path + corruptSuffix
+	} else if err := removeLogs(j.path); err != nil {
+		return pathError(j.path, err)
 	}
-	c.opts.Log.Warn("cache replaced", "path", c.path, "lost", lost, "err", why)
-	c.addNote("the journal's file was replaced%s, and %s: %v", where, lost, why)
-	return c.reopen()
+	j.opts.Log.Warn("journal replaced", "path", j.path, "lost", lost, "err", why)
+	j.addNote("the journal's file was replaced%s, and %s: %v", where, lost, why)
+	return j.reopen()
 }
 
 // removeLogs removes the logs of a database that is gone. The file in its place must
@@ -72,20 +72,20 @@ func removeLogs(path string) error {
 }
 
 // reopen opens the file at the path, or makes it. Event numbers continue.
-func (c *Cache) reopen() error {
-	f, rebuilt, err := openAny(c.path, c.opts)
+func (j *Journal) reopen() error {
+	f, rebuilt, err := openAny(j.path, j.opts)
 	if err != nil {
 		return err
 	}
-	if err := f.numberFrom(c.last); err != nil {
+	if err := f.numberFrom(j.last); err != nil {
 		return errors.Join(classify(err), f.close())
 	}
 	if rebuilt != "" {
-		c.addNote("the journal's file could not be used, and was kept as %s", rebuilt)
+		j.addNote("the journal's file could not be used, and was kept as %s", rebuilt)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.file, c.counts = f, nil
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.file, j.counts = f, nil
 	return nil
 }
 

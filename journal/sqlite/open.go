@@ -1,4 +1,4 @@
-package cache
+package sqlite
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // schemaVersion is the file's user_version. A file of another version is set
-// aside, not converted: it is a cache.
+// aside, not converted: it is a sqlite.
 const schemaVersion = 1
 
 const schema = `
@@ -33,29 +33,29 @@ CREATE INDEX events_by_group ON events (grp, tenant, seq);
 CREATE INDEX events_by_instance ON events (instance, seq) WHERE instance <> '';
 `
 
-// Open opens the cache at path, and makes it where there is none. A file that
+// Open opens the journal at path, and makes it where there is none. A file that
 // is damaged, or of another version, is renamed to path.corrupt (replacing an
-// earlier one), logged and named by Rebuilt; an empty cache takes its place.
+// earlier one), logged and named by Rebuilt; an empty journal takes its place.
 // Fails with Denied when the path cannot be written, Unavailable when the file
 // system fails in another way. A full file system is no failure: nothing
 // is written then until there is space.
-func Open(path string, o *Options) (*Cache, error) {
-	c := &Cache{opts: o.orDefaults(), wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
+func Open(path string, o *Options) (*Journal, error) {
+	j := &Journal{opts: o.orDefaults(), wake: make(chan struct{}, 1), full: make(chan struct{}, 1)}
 	var err error
-	if c.path, err = filepath.Abs(path); err != nil {
+	if j.path, err = filepath.Abs(path); err != nil {
 		return nil, pathError(path, err)
 	}
-	if c.file, c.rebuilt, err = openAny(c.path, c.opts); err != nil {
+	if j.file, j.rebuilt, err = openAny(j.path, j.opts); err != nil {
 		if !storageFull(err) {
 			return nil, err
 		}
-		c.recordOutcome(err)
-		signal(c.wake)
+		j.recordOutcome(err)
+		signal(j.wake)
 	}
-	if c.rebuilt != "" {
-		c.addNote("the journal's file could not be used, and was kept as %s", c.rebuilt)
+	if j.rebuilt != "" {
+		j.addNote("the journal's file could not be used, and was kept as %s", j.rebuilt)
 	}
-	return c, nil
+	return j, nil
 }
 
 // corruptSuffix is appended to the name of a file that cannot be used.
@@ -71,7 +71,7 @@ func openAny(path string, opts Options) (f *file, rebuilt string, err error) {
 		return f, "", err
 	}
 	rebuilt = path + corruptSuffix
-	opts.Log.Warn("cache set aside and rebuilt", "path", path, "aside", rebuilt, "err", err)
+	opts.Log.Warn("journal set aside and rebuilt", "path", path, "aside", rebuilt, "err", err)
 	if err := setAside(path, rebuilt); err != nil {
 		return nil, rebuilt, pathError(path, err)
 	}
@@ -94,7 +94,7 @@ func touch(path string) error {
 
 func pathError(path string, err error) error {
 	out := &nstance.Error{
-		Code: nstance.Unavailable, Field: "cache", Msg: fmt.Sprintf("open %s: %v", path, err), Err: err,
+		Code: nstance.Unavailable, Field: "journal", Msg: fmt.Sprintf("open %s: %v", path, err), Err: err,
 		Remedy: "name a file in a directory that this program's user may write",
 	}
 	if errors.Is(err, fs.ErrPermission) {
@@ -210,7 +210,7 @@ func classify(err error) error {
 	if err == nil {
 		return nil
 	}
-	return nstance.Errorf(nstance.Unavailable, "cache: %w", err)
+	return nstance.Errorf(nstance.Unavailable, "journal: %w", err)
 }
 
 func setAside(path, renamed string) error {

@@ -1,12 +1,11 @@
-// Package cache keeps, on the machine itself, what a server shows but can do
-// without: the journal of events. It is a SQLite file that may be deleted at any
-// time. No decision depends on it.
+// Package sqlite keeps a journal in a SQLite file on the machine itself, which may be
+// deleted at any time.
 //
 // Writers never wait: events are queued, bounded, and written in batches by
-// [Cache.Run]. While the disk is full they stay queued; events beyond the bound
+// [Journal.Run]. While the disk is full they stay queued; events beyond the bound
 // are dropped and counted. A file that is damaged or deleted is replaced by an
-// empty one, open or not. [Cache.Problems] reports all that.
-package cache
+// empty one, open or not. [Journal.Problems] reports all that.
+package sqlite
 
 import (
 	"log/slog"
@@ -14,10 +13,13 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/journal"
 )
 
-// A Cache is an open file. Its methods may be called concurrently.
-type Cache struct {
+var _ journal.Journal = (*Journal)(nil)
+
+// A Journal is an open file. Its methods may be called concurrently.
+type Journal struct {
 	path    string
 	opts    Options
 	rebuilt string
@@ -87,34 +89,34 @@ func (o *Options) orDefaults() Options {
 // Append queues an event for the journal. It never blocks. The journal gives
 // it a sequence number of its own, whatever e.Seq says. What e points to must
 // not be changed any more.
-func (c *Cache) Append(e nstance.Event) {
-	c.mu.Lock()
-	n := len(c.events)
-	c.queueEvent(e)
-	c.mu.Unlock()
-	signal(c.wake)
+func (j *Journal) Append(e nstance.Event) {
+	j.mu.Lock()
+	n := len(j.events)
+	j.queueEvent(e)
+	j.mu.Unlock()
+	signal(j.wake)
 	if n+1 >= batch {
-		signal(c.full)
+		signal(j.full)
 	}
 }
 
 // Dropped returns how many events were lost because too many were waiting.
-func (c *Cache) Dropped() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.dropped
+func (j *Journal) Dropped() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.dropped
 }
 
 // Rebuilt returns the new path of a file that Open could not use and set aside, or
 // "" if there was none.
-func (c *Cache) Rebuilt() string { return c.rebuilt }
+func (j *Journal) Rebuilt() string { return j.rebuilt }
 
 // Close closes the file. Call it after Run has returned.
-func (c *Cache) Close() error {
-	c.mu.Lock()
-	f := c.file
-	c.file = nil
-	c.mu.Unlock()
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	f := j.file
+	j.file = nil
+	j.mu.Unlock()
 	if f == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package cache
+package sqlite
 
 import (
 	"context"
@@ -11,33 +11,33 @@ import (
 
 // Run writes what is queued, in batches, until ctx ends; then it writes the
 // rest and returns nil. A batch that cannot be written is retried, and a file that
-// cannot be used any more is replaced: a failure of the cache never ends a server.
+// cannot be used any more is replaced: a failure of the journal never ends a server.
 // Problems and the log report it. It is called once.
-func (c *Cache) Run(ctx context.Context) error {
-	c.setRunning(true)
-	defer c.setRunning(false)
-	check := time.NewTicker(20 * c.opts.Interval)
+func (j *Journal) Run(ctx context.Context) error {
+	j.setRunning(true)
+	defer j.setRunning(false)
+	check := time.NewTicker(20 * j.opts.Interval)
 	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			c.flush(ctx)
+			j.flush(ctx)
 			return nil
 		case <-check.C:
-		case <-c.wake:
+		case <-j.wake:
 		}
-		if c.waitForBatch(ctx) && !c.flush(ctx) {
-			signal(c.wake)
+		if j.waitForBatch(ctx) && !j.flush(ctx) {
+			signal(j.wake)
 		}
 	}
 }
 
 // waitForBatch waits for a full batch or the interval, and returns false when ctx
 // ends.
-func (c *Cache) waitForBatch(ctx context.Context) bool {
-	full, wait := c.full, c.opts.Interval
-	if c.retryDelay > 0 {
-		full, wait = nil, c.retryDelay // the queue may stay full: do not spin
+func (j *Journal) waitForBatch(ctx context.Context) bool {
+	full, wait := j.full, j.opts.Interval
+	if j.retryDelay > 0 {
+		full, wait = nil, j.retryDelay // the queue may stay full: do not spin
 	}
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -52,45 +52,45 @@ func (c *Cache) waitForBatch(ctx context.Context) bool {
 
 // flush writes all queued events and reports whether that succeeded. It finishes its
 // batch even when ctx ends.
-func (c *Cache) flush(ctx context.Context) bool {
+func (j *Journal) flush(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	defer c.release(c.takeWaiting(true))
-	err := c.write(ctx)
+	defer j.release(j.takeWaiting(true))
+	err := j.write(ctx)
 	if mustReplace(err) { // retry with the new file
-		err = c.write(ctx)
+		err = j.write(ctx)
 	}
-	c.recordOutcome(err)
+	j.recordOutcome(err)
 	if err == nil {
-		c.retryDelay = 0
+		j.retryDelay = 0
 	} else {
-		c.retryDelay = min(max(2*c.retryDelay, c.opts.Interval), maxRetryDelay)
+		j.retryDelay = min(max(2*j.retryDelay, j.opts.Interval), maxRetryDelay)
 	}
 	return err == nil
 }
 
-func (c *Cache) setRunning(running bool) {
-	c.mu.Lock()
-	c.running = running
-	c.mu.Unlock()
+func (j *Journal) setRunning(running bool) {
+	j.mu.Lock()
+	j.running = running
+	j.mu.Unlock()
 	if !running {
-		c.release(c.takeWaiting(false))
+		j.release(j.takeWaiting(false))
 	}
 }
 
 // takeWaiting returns the waiting readers, and sets whether a flush begins now.
-func (c *Cache) takeWaiting(flush bool) []chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := c.waiting
-	c.waiting, c.flushing = nil, flush
+func (j *Journal) takeWaiting(flush bool) []chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := j.waiting
+	j.waiting, j.flushing = nil, flush
 	return out
 }
 
-func (c *Cache) release(readers []chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.flushing = false
+func (j *Journal) release(readers []chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.flushing = false
 	for _, r := range readers {
 		close(r)
 	}
@@ -98,17 +98,17 @@ func (c *Cache) release(readers []chan struct{}) {
 
 // waitForFlush waits until the events that are queued now were written, or failed to
 // be. It does not wait while writes fail.
-func (c *Cache) waitForFlush(ctx context.Context) {
-	c.mu.Lock()
-	if !c.running || c.failure != nil || len(c.events) == 0 && !c.flushing {
-		c.mu.Unlock()
+func (j *Journal) waitForFlush(ctx context.Context) {
+	j.mu.Lock()
+	if !j.running || j.failure != nil || len(j.events) == 0 && !j.flushing {
+		j.mu.Unlock()
 		return
 	}
 	done := make(chan struct{})
-	c.waiting = append(c.waiting, done)
-	c.mu.Unlock()
-	signal(c.wake)
-	signal(c.full)
+	j.waiting = append(j.waiting, done)
+	j.mu.Unlock()
+	signal(j.wake)
+	signal(j.full)
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -116,54 +116,54 @@ func (c *Cache) waitForFlush(ctx context.Context) {
 }
 
 // write writes all queued events to a usable file.
-func (c *Cache) write(ctx context.Context) error {
-	if err := c.ensureFile(ctx); err != nil {
+func (j *Journal) write(ctx context.Context) error {
+	if err := j.ensureFile(ctx); err != nil {
 		return err
 	}
-	events := c.takeQueue()
-	err := c.store(ctx, events)
+	events := j.takeQueue()
+	err := j.store(ctx, events)
 	if err != nil {
-		c.counts = nil // it is unknown which events landed
-		c.putBack(events)
+		j.counts = nil // it is unknown which events landed
+		j.putBack(events)
 	} else {
-		err = c.trimEvents(ctx, events)
+		err = j.trimEvents(ctx, events)
 	}
 	if unusable(err) {
-		c.requestReplacement(c.file, err)
+		j.requestReplacement(j.file, err)
 	}
 	return err
 }
 
-func (c *Cache) takeQueue() []nstance.Event {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	events := c.events
-	c.events = nil
+func (j *Journal) takeQueue() []nstance.Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	events := j.events
+	j.events = nil
 	return events
 }
 
 // putBack queues events again that could not be written, before newer ones. If the
 // queue is full, the newest events are dropped.
-func (c *Cache) putBack(events []nstance.Event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	events = append(events, c.events...)
-	if over := len(events) - c.opts.Queue; over > 0 {
-		events = events[:c.opts.Queue]
-		c.dropped += uint64(over)
+func (j *Journal) putBack(events []nstance.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	events = append(events, j.events...)
+	if over := len(events) - j.opts.Queue; over > 0 {
+		events = events[:j.opts.Queue]
+		j.dropped += uint64(over)
 	}
-	c.events = events
+	j.events = events
 }
 
-func (c *Cache) store(ctx context.Context, events []nstance.Event) error {
+func (j *Journal) store(ctx context.Context, events []nstance.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	return c.inTx(ctx, func(tx *sql.Tx) error { return storeEvents(ctx, tx, events) })
+	return j.inTx(ctx, func(tx *sql.Tx) error { return storeEvents(ctx, tx, events) })
 }
 
-func (c *Cache) inTx(ctx context.Context, do func(*sql.Tx) error) error {
-	tx, err := c.file.write.BeginTx(ctx, nil)
+func (j *Journal) inTx(ctx context.Context, do func(*sql.Tx) error) error {
+	tx, err := j.file.write.BeginTx(ctx, nil)
 	if err != nil {
 		return classify(err)
 	}

@@ -1,4 +1,4 @@
-package cache_test
+package sqlite_test
 
 import (
 	"os"
@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage/cache"
+	"github.com/nstance-go/nstance/journal/sqlite"
 )
 
 // Root may write everywhere, so this thread alone touches files as nobody.
 func TestOpenInReadOnlyFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locked")
 	require.NoError(t, os.Mkdir(dir, 0o555))
-	path := filepath.Join(dir, "cache.db")
+	path := filepath.Join(dir, "sqlite.db")
 
 	if os.Getuid() == 0 {
 		for p := dir; p != os.TempDir() && p != "/"; p = filepath.Dir(p) {
@@ -30,7 +30,7 @@ func TestOpenInReadOnlyFolder(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { _, _ = unix.SetfsuidRetUid(0) }()
 	}
-	_, err := cache.Open(path, nil)
+	_, err := sqlite.Open(path, nil)
 	require.ErrorIs(t, err, nstance.Denied)
 	require.ErrorContains(t, err, path)
 	require.ErrorContains(t, err, "may write")

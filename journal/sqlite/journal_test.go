@@ -1,4 +1,4 @@
-package cache_test
+package sqlite_test
 
 import (
 	"bytes"
@@ -18,10 +18,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"modernc.org/sqlite"
+	driversqlite "modernc.org/sqlite"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage/cache"
+	"github.com/nstance-go/nstance/journal"
+	"github.com/nstance-go/nstance/journal/sqlite"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -38,30 +39,30 @@ func reasons(events []nstance.Event) []string {
 	return out
 }
 
-func open(t *testing.T, path string, o *cache.Options) *cache.Cache {
+func open(t *testing.T, path string, o *sqlite.Options) *sqlite.Journal {
 	t.Helper()
-	c, err := cache.Open(path, o)
+	c, err := sqlite.Open(path, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
 
 // write runs the writer once for all queued events.
-func write(t *testing.T, c *cache.Cache) {
+func write(t *testing.T, c journal.Journal) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, c.Run(ctx))
 }
 
-func events(t *testing.T, c *cache.Cache, f cache.Filter) []nstance.Event {
+func events(t *testing.T, c journal.Journal, f journal.Filter) []nstance.Event {
 	t.Helper()
 	got, err := c.Events(t.Context(), f)
 	require.NoError(t, err)
 	return got
 }
 
-func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "sub", "cache #1?.db") }
+func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "sub", "journal #1?.db") }
 
 func TestJournal(t *testing.T) {
 	path := newPath(t)
@@ -81,23 +82,23 @@ func TestJournal(t *testing.T) {
 	write(t, c)
 
 	t.Run("every field comes back, with the journal's own number", func(t *testing.T) {
-		got := events(t, c, cache.Filter{Limit: 1})
+		got := events(t, c, journal.Filter{Limit: 1})
 		want := full
 		want.Seq = 1
 		require.Equal(t, []nstance.Event{want}, got)
 	})
 	for _, f := range []struct {
 		name   string
-		filter cache.Filter
+		filter journal.Filter
 		want   []string
 	}{
-		{"all", cache.Filter{}, []string{"full", "other tenant", "of no tenant", "0", "1", "2", "3", "4"}},
-		{"a tenant's", cache.Filter{Tenant: "acme"}, []string{"other tenant"}},
-		{"a group's", cache.Filter{Tenant: "default", Group: "web", Limit: 2}, []string{"full", "0"}},
-		{"an instance's", cache.Filter{Instance: "i2"}, []string{"other tenant"}},
-		{"later ones", cache.Filter{After: 6}, []string{"3", "4"}},
-		{"newest ones, oldest first", cache.Filter{Newest: true, Limit: 2}, []string{"3", "4"}},
-		{"a stranger's", cache.Filter{Tenant: "x' OR 1=1 --"}, []string{}},
+		{"all", journal.Filter{}, []string{"full", "other tenant", "of no tenant", "0", "1", "2", "3", "4"}},
+		{"a tenant's", journal.Filter{Tenant: "acme"}, []string{"other tenant"}},
+		{"a group's", journal.Filter{Tenant: "default", Group: "web", Limit: 2}, []string{"full", "0"}},
+		{"an instance's", journal.Filter{Instance: "i2"}, []string{"other tenant"}},
+		{"later ones", journal.Filter{After: 6}, []string{"3", "4"}},
+		{"newest ones, oldest first", journal.Filter{Newest: true, Limit: 2}, []string{"3", "4"}},
+		{"a stranger's", journal.Filter{Tenant: "x' OR 1=1 --"}, []string{}},
 	} {
 		t.Run("shows "+f.name, func(t *testing.T) { require.Equal(t, f.want, reasons(events(t, c, f.filter))) })
 	}
@@ -106,7 +107,7 @@ func TestJournal(t *testing.T) {
 		require.Empty(t, again.Rebuilt())
 		again.Append(event("later"))
 		write(t, again)
-		got := events(t, again, cache.Filter{After: 8})
+		got := events(t, again, journal.Filter{After: 8})
 		require.Equal(t, []string{"later"}, reasons(got))
 		require.EqualValues(t, 9, got[0].Seq)
 	})
@@ -126,12 +127,12 @@ func TestJournal(t *testing.T) {
 		c.Append(bad)
 		c.Append(event("after bad"))
 		write(t, c)
-		require.Equal(t, []string{"after bad"}, reasons(events(t, c, cache.Filter{Newest: true, Limit: 1})))
+		require.Equal(t, []string{"after bad"}, reasons(events(t, c, journal.Filter{Newest: true, Limit: 1})))
 	})
 }
 
 func TestRetention(t *testing.T) {
-	c := open(t, newPath(t), &cache.Options{MaxEvents: 50})
+	c := open(t, newPath(t), &sqlite.Options{MaxEvents: 50})
 	for i := range 170 {
 		c.Append(event(strconv.Itoa(i)))
 		if i%30 == 0 {
@@ -140,7 +141,7 @@ func TestRetention(t *testing.T) {
 	}
 	write(t, c)
 	t.Run("the newest events stay", func(t *testing.T) {
-		got := events(t, c, cache.Filter{Limit: 1000})
+		got := events(t, c, journal.Filter{Limit: 1000})
 		require.LessOrEqual(t, len(got), 55)
 		require.GreaterOrEqual(t, len(got), 50)
 		require.Equal(t, "169", got[len(got)-1].Reason)
@@ -150,7 +151,7 @@ func TestRetention(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	t.Run("writes by itself, and the rest at the end", func(t *testing.T) {
-		c := open(t, newPath(t), &cache.Options{Interval: 5 * time.Millisecond})
+		c := open(t, newPath(t), &sqlite.Options{Interval: 5 * time.Millisecond})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
@@ -164,35 +165,35 @@ func TestRun(t *testing.T) {
 		}
 		wg.Wait()
 		require.Eventually(t, func() bool {
-			got, err := c.Events(t.Context(), cache.Filter{Limit: 1000})
+			got, err := c.Events(t.Context(), journal.Filter{Limit: 1000})
 			return err == nil && len(got) == 100
 		}, 10*time.Second, 5*time.Millisecond)
 		c.Append(event("last"))
 		cancel()
 		require.NoError(t, <-done)
-		require.Equal(t, []string{"last"}, reasons(events(t, c, cache.Filter{After: 100})))
+		require.Equal(t, []string{"last"}, reasons(events(t, c, journal.Filter{After: 100})))
 		require.Zero(t, c.Dropped())
 	})
 	t.Run("a read returns all events queued before it", func(t *testing.T) {
-		c := open(t, newPath(t), &cache.Options{Interval: time.Hour})
+		c := open(t, newPath(t), &sqlite.Options{Interval: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
 		for i := range 20 { // Run may not have started at the first
 			c.Append(event(strconv.Itoa(i)))
-			if got := events(t, c, cache.Filter{Newest: true, Limit: 1}); i > 0 || len(got) > 0 {
+			if got := events(t, c, journal.Filter{Newest: true, Limit: 1}); i > 0 || len(got) > 0 {
 				require.Eventually(t, func() bool {
-					return slices.Equal(reasons(events(t, c, cache.Filter{Newest: true, Limit: 1})), []string{strconv.Itoa(i)})
+					return slices.Equal(reasons(events(t, c, journal.Filter{Newest: true, Limit: 1})), []string{strconv.Itoa(i)})
 				}, 10*time.Second, time.Millisecond)
 			}
 		}
 		c.Append(event("last"))
-		require.Equal(t, []string{"last"}, reasons(events(t, c, cache.Filter{Newest: true, Limit: 1})))
+		require.Equal(t, []string{"last"}, reasons(events(t, c, journal.Filter{Newest: true, Limit: 1})))
 		cancel()
 		require.NoError(t, <-done)
 	})
 	t.Run("a full batch does not wait", func(t *testing.T) {
-		c := open(t, newPath(t), &cache.Options{Interval: time.Hour})
+		c := open(t, newPath(t), &sqlite.Options{Interval: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
@@ -200,24 +201,24 @@ func TestRun(t *testing.T) {
 			c.Append(event("x"))
 		}
 		require.Eventually(t, func() bool {
-			got, err := c.Events(t.Context(), cache.Filter{Limit: 1})
+			got, err := c.Events(t.Context(), journal.Filter{Limit: 1})
 			return err == nil && len(got) == 1
 		}, 10*time.Second, 5*time.Millisecond)
 		cancel()
 		require.NoError(t, <-done)
 	})
 	t.Run("too much is dropped and counted", func(t *testing.T) {
-		c := open(t, newPath(t), &cache.Options{Queue: 10})
+		c := open(t, newPath(t), &sqlite.Options{Queue: 10})
 		for i := range 13 {
 			c.Append(event(strconv.Itoa(i)))
 		}
 		require.EqualValues(t, 3, c.Dropped())
 		write(t, c)
-		require.Len(t, events(t, c, cache.Filter{}), 10)
+		require.Len(t, events(t, c, journal.Filter{}), 10)
 	})
 	t.Run("a failed batch is repeated", func(t *testing.T) {
 		var log bytes.Buffer
-		c := open(t, newPath(t), &cache.Options{Queue: 3, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		c := open(t, newPath(t), &sqlite.Options{Queue: 3, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, c.Exec(t.Context(), "ALTER TABLE events RENAME TO away"))
 		c.Append(event("1"))
 		write(t, c)
@@ -229,7 +230,7 @@ func TestRun(t *testing.T) {
 		require.NoError(t, c.Exec(t.Context(), "ALTER TABLE away RENAME TO events"))
 		write(t, c)
 		require.Contains(t, log.String(), "ok=true")
-		require.Equal(t, []string{"1", "2", "3"}, reasons(events(t, c, cache.Filter{})))
+		require.Equal(t, []string{"1", "2", "3"}, reasons(events(t, c, journal.Filter{})))
 		require.EqualValues(t, 1, c.Dropped())
 	})
 }
@@ -237,7 +238,7 @@ func TestRun(t *testing.T) {
 func TestOpen(t *testing.T) {
 	filled := func(t *testing.T) string {
 		path := newPath(t)
-		c, err := cache.Open(path, nil)
+		c, err := sqlite.Open(path, nil)
 		require.NoError(t, err)
 		for i := range 300 {
 			c.Append(event(strconv.Itoa(i)))
@@ -259,17 +260,17 @@ func TestOpen(t *testing.T) {
 			spoiled, err := os.ReadFile(path)
 			require.NoError(t, err)
 			var log bytes.Buffer
-			c := open(t, path, &cache.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			c := open(t, path, &sqlite.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 			require.Equal(t, path+".corrupt", c.Rebuilt())
 			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
-			require.Contains(t, log.String(), "cache set aside and rebuilt")
+			require.Contains(t, log.String(), "journal set aside and rebuilt")
 			kept, err := os.ReadFile(c.Rebuilt())
 			require.NoError(t, err)
 			require.Equal(t, spoiled, kept)
-			require.Empty(t, events(t, c, cache.Filter{}))
+			require.Empty(t, events(t, c, journal.Filter{}))
 			c.Append(event("new"))
 			write(t, c)
-			require.Len(t, events(t, c, cache.Filter{}), 1)
+			require.Len(t, events(t, c, journal.Filter{}), 1)
 			require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 			again := open(t, path, nil)
 			require.Empty(t, again.Rebuilt(), "the new file is sound")
@@ -280,7 +281,7 @@ func TestOpen(t *testing.T) {
 		for range 2 {
 			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 			require.NoError(t, os.WriteFile(path, []byte("this is not a database, not even nearly"), 0o600))
-			c, err := cache.Open(path, nil)
+			c, err := sqlite.Open(path, nil)
 			require.NoError(t, err)
 			require.NoError(t, c.Close())
 		}
@@ -292,19 +293,19 @@ func TestOpen(t *testing.T) {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "file")
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
-		for _, path := range []string{filepath.Join(file, "cache.db"), dir} {
-			_, err := cache.Open(path, nil)
+		for _, path := range []string{filepath.Join(file, "sqlite.db"), dir} {
+			_, err := sqlite.Open(path, nil)
 			require.Error(t, err)
 			require.ErrorContains(t, err, path)
 			require.ErrorContains(t, err, "may write")
 			require.Contains(t, []nstance.Code{nstance.Denied, nstance.Unavailable}, nstance.CodeOf(err))
 		}
 	})
-	t.Run("a closed cache answers Unavailable", func(t *testing.T) {
-		c, err := cache.Open(newPath(t), nil)
+	t.Run("a closed journal answers Unavailable", func(t *testing.T) {
+		c, err := sqlite.Open(newPath(t), nil)
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
-		_, err = c.Events(t.Context(), cache.Filter{})
+		_, err = c.Events(t.Context(), journal.Filter{})
 		require.ErrorIs(t, err, nstance.Unavailable)
 	})
 }
@@ -318,7 +319,7 @@ func overwrite(t *testing.T, path string, at int64, data []byte) {
 }
 
 func exec(t *testing.T, path, stmt string) {
-	c, err := cache.Open(path, nil)
+	c, err := sqlite.Open(path, nil)
 	require.NoError(t, err)
 	require.NoError(t, c.Exec(t.Context(), stmt))
 	require.NoError(t, c.Close())
@@ -331,7 +332,7 @@ func Example() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	c, err := cache.Open(filepath.Join(dir, "cache.db"), nil)
+	c, err := sqlite.Open(filepath.Join(dir, "sqlite.db"), nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -345,7 +346,7 @@ func Example() {
 	cancel()
 	wg.Wait()
 
-	events, err := c.Events(context.Background(), cache.Filter{Instance: "i1"})
+	events, err := c.Events(context.Background(), journal.Filter{Instance: "i1"})
 	fmt.Println(len(events), events[0].Seq, events[0].Type, err)
 	// Output:
 	// run: <nil>
@@ -360,7 +361,7 @@ var during atomic.Pointer[func() error]
 func TestBatchIsPutBackInOrder(t *testing.T) {
 	registerDuring()
 	for queue, want := range map[int][]string{100: {"1", "2", "3", "4", "5"}, 3: {"1", "2", "3"}} {
-		c := open(t, newPath(t), &cache.Options{Queue: queue})
+		c := open(t, newPath(t), &sqlite.Options{Queue: queue})
 		require.NoError(t, c.Exec(t.Context(), "CREATE TRIGGER hold BEFORE INSERT ON events BEGIN SELECT nstance_test_during(); END"))
 		c.Append(event("1"))
 		c.Append(event("2"))
@@ -374,14 +375,14 @@ func TestBatchIsPutBackInOrder(t *testing.T) {
 		write(t, c)
 		require.NoError(t, c.Exec(t.Context(), "DROP TRIGGER hold"))
 		write(t, c)
-		require.Equal(t, want, reasons(events(t, c, cache.Filter{})), "queue of %d", queue)
+		require.Equal(t, want, reasons(events(t, c, journal.Filter{})), "queue of %d", queue)
 		require.EqualValues(t, 5-len(want), c.Dropped())
 	}
 }
 
 // registerDuring gives SQLite a function that calls during.
 var registerDuring = sync.OnceFunc(func() {
-	sqlite.MustRegisterScalarFunction("nstance_test_during", 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+	driversqlite.MustRegisterScalarFunction("nstance_test_during", 0, func(*driversqlite.FunctionContext, []driver.Value) (driver.Value, error) {
 		return int64(0), (*during.Load())()
 	})
 })

@@ -1,4 +1,4 @@
-package cache
+package sqlite
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A file is the cache's file while it is open.
+// A file is the journal's file while it is open.
 type file struct {
 	write *sql.DB // one connection: SQLite has one writer anyway
 	read  *sql.DB
@@ -61,29 +61,29 @@ func (f *file) events(ctx context.Context) (n int) {
 
 // reading calls do with the file's readers. After an error that the file caused,
 // Run replaces the file.
-func (c *Cache) reading(do func(*sql.DB) error) error {
-	c.mu.Lock()
-	f := c.file
+func (j *Journal) reading(do func(*sql.DB) error) error {
+	j.mu.Lock()
+	f := j.file
 	if f == nil {
-		c.mu.Unlock()
-		return nstance.Errorf(nstance.Unavailable, "cache: there is no file at present")
+		j.mu.Unlock()
+		return nstance.Errorf(nstance.Unavailable, "journal: there is no file at present")
 	}
 	f.users.Add(1)
-	c.mu.Unlock()
+	j.mu.Unlock()
 	defer f.users.Done()
 	err := do(f.read)
 	if unusable(err) {
-		c.requestReplacement(f, err)
+		j.requestReplacement(f, err)
 	}
 	return err
 }
 
 // requestReplacement has Run replace f, unless it has done so already.
-func (c *Cache) requestReplacement(f *file, why error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.file == f && c.replaceReason == nil {
-		c.replaceReason = why
-		signal(c.wake)
+func (j *Journal) requestReplacement(f *file, why error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == f && j.replaceReason == nil {
+		j.replaceReason = why
+		signal(j.wake)
 	}
 }

@@ -1,4 +1,4 @@
-package cache_test
+package sqlite_test
 
 import (
 	"bytes"
@@ -14,11 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage/cache"
+	"github.com/nstance-go/nstance/journal"
+	"github.com/nstance-go/nstance/journal/sqlite"
 )
 
-// running runs the cache in the background until the test ends.
-func running(t *testing.T, c *cache.Cache) {
+// running runs the journal in the background until the test ends.
+func running(t *testing.T, c *sqlite.Journal) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -31,15 +32,15 @@ func soon(t *testing.T, what string, is func() bool) {
 	require.Eventually(t, is, 20*time.Second, 5*time.Millisecond, what)
 }
 
-func shown(c *cache.Cache) string { return strings.Join(c.Problems(), "\n") }
+func shown(c *sqlite.Journal) string { return strings.Join(c.Problems(), "\n") }
 
 // newest waits until the newest event has that reason.
-func newest(t *testing.T, c *cache.Cache, reason string) nstance.Event {
+func newest(t *testing.T, c *sqlite.Journal, reason string) nstance.Event {
 	t.Helper()
 	var got []nstance.Event
 	soon(t, reason+" is in the journal", func() bool {
 		var err error
-		got, err = c.Events(t.Context(), cache.Filter{Newest: true, Limit: 1})
+		got, err = c.Events(t.Context(), journal.Filter{Newest: true, Limit: 1})
 		return err == nil && len(got) == 1 && got[0].Reason == reason
 	})
 	return got[0]
@@ -48,7 +49,7 @@ func newest(t *testing.T, c *cache.Cache, reason string) nstance.Event {
 // SQLite's own limit gives its own error: database or disk is full.
 func TestFull(t *testing.T) {
 	var log bytes.Buffer
-	c := open(t, newPath(t), &cache.Options{Queue: 100, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	c := open(t, newPath(t), &sqlite.Options{Queue: 100, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, c.Exec(t.Context(), "PRAGMA max_page_count = 20"))
 	big := strings.Repeat("x", 4096)
 	for n := range 100 {
@@ -62,7 +63,7 @@ func TestFull(t *testing.T) {
 	require.Contains(t, shown(c), "database or disk is full")
 	require.Contains(t, shown(c), "1 events wait, 0 events were dropped")
 	require.Contains(t, log.String(), "ok=false")
-	before := events(t, c, cache.Filter{Limit: 1000})
+	before := events(t, c, journal.Filter{Limit: 1000})
 	require.NotEmpty(t, before, "what is there can be read")
 
 	for n := range 150 {
@@ -74,7 +75,7 @@ func TestFull(t *testing.T) {
 
 	require.NoError(t, c.Exec(t.Context(), "PRAGMA max_page_count = 100000"))
 	write(t, c)
-	after := events(t, c, cache.Filter{Limit: 1000})
+	after := events(t, c, journal.Filter{Limit: 1000})
 	require.Len(t, after, len(before)+100)
 	require.Equal(t, "late 98", after[len(after)-1].Reason)
 	require.Len(t, c.Problems(), 1)
@@ -86,7 +87,7 @@ func TestFull(t *testing.T) {
 }
 
 func TestFullAndRunning(t *testing.T) {
-	c := open(t, newPath(t), &cache.Options{Interval: 5 * time.Millisecond})
+	c := open(t, newPath(t), &sqlite.Options{Interval: 5 * time.Millisecond})
 	require.NoError(t, c.Exec(t.Context(), "PRAGMA max_page_count = 20"))
 	running(t, c)
 	for n := range 30 {
@@ -97,7 +98,7 @@ func TestFullAndRunning(t *testing.T) {
 	c.Append(event("room again"))
 	newest(t, c, "room again")
 	soon(t, "and that it is over", func() bool { return len(c.Problems()) == 0 })
-	require.Len(t, events(t, c, cache.Filter{Limit: 1000}), 31, "nothing is lost")
+	require.Len(t, events(t, c, journal.Filter{Limit: 1000}), 31, "nothing is lost")
 }
 
 func TestDamagedWhileOpen(t *testing.T) {
@@ -123,7 +124,7 @@ func TestDamagedWhileOpen(t *testing.T) {
 		t.Run("a file that is "+tt.name+" is reported and replaced", func(t *testing.T) {
 			path := newPath(t)
 			var log bytes.Buffer
-			c, err := cache.Open(path, &cache.Options{Interval: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			c, err := sqlite.Open(path, &sqlite.Options{Interval: 5 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			require.NoError(t, err)
 			for n := range 300 {
 				c.Append(event(strconv.Itoa(n)))
@@ -140,17 +141,17 @@ func TestDamagedWhileOpen(t *testing.T) {
 			c.Append(event("new"))
 			e := newest(t, c, "new")
 			require.Greater(t, e.Seq, nstance.Seq(300), "numbers are never used again")
-			require.Len(t, events(t, c, cache.Filter{}), 1)
+			require.Len(t, events(t, c, journal.Filter{}), 1)
 			_, err = os.Stat(path + ".corrupt")
 			require.Equal(t, tt.kept, err == nil, "%v", err)
 			cancel()
 			require.NoError(t, <-done)
 			require.NoError(t, c.Close())
-			require.Contains(t, log.String(), "cache replaced")
+			require.Contains(t, log.String(), "journal replaced")
 
 			again := open(t, path, nil)
 			require.Empty(t, again.Rebuilt(), "the new one is sound")
-			require.Equal(t, []string{"new"}, reasons(events(t, again, cache.Filter{})))
+			require.Equal(t, []string{"new"}, reasons(events(t, again, journal.Filter{})))
 		})
 	}
 }
@@ -159,7 +160,7 @@ func TestDamagedWhileOpen(t *testing.T) {
 // events, which neither the writer nor the checks read.
 func TestReadersNotice(t *testing.T) {
 	path := newPath(t)
-	c := open(t, path, &cache.Options{Interval: time.Hour}) // without checks
+	c := open(t, path, &sqlite.Options{Interval: time.Hour}) // without checks
 	for n := range 300 {
 		c.Append(event(strconv.Itoa(n)))
 	}
@@ -173,17 +174,17 @@ func TestReadersNotice(t *testing.T) {
 	c.Append(event("sound so far"))
 	write(t, c)
 	require.Empty(t, c.Problems())
-	_, err = c.Events(t.Context(), cache.Filter{Limit: 1000})
+	_, err = c.Events(t.Context(), journal.Filter{Limit: 1000})
 	require.ErrorIs(t, err, nstance.Unavailable)
 	c.Append(event("new"))
 	write(t, c)
 	require.Contains(t, shown(c), "kept as "+path+".corrupt")
-	require.Equal(t, []string{"new"}, reasons(events(t, c, cache.Filter{})))
+	require.Equal(t, []string{"new"}, reasons(events(t, c, journal.Filter{})))
 }
 
 // A file that was damaged before Open is a problem too.
 func TestRebuiltIsAProblem(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "cache.db")
+	path := filepath.Join(t.TempDir(), "sqlite.db")
 	require.NoError(t, os.WriteFile(path, []byte("this is not a database, not even nearly"), 0o600))
 	require.Contains(t, shown(open(t, path, nil)), path+".corrupt")
 }

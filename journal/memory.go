@@ -1,0 +1,97 @@
+package journal
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/nstance-go/nstance"
+)
+
+// Memory is a Journal that ends with the process, and keeps the latest events only.
+type Memory struct {
+	keep int
+
+	mu     sync.Mutex
+	last   nstance.Seq
+	events []nstance.Event
+}
+
+var _ Journal = (*Memory)(nil)
+
+// NewMemory returns a journal of the latest so many events; 0 or less means 10,000.
+func NewMemory(events int) *Memory {
+	if events <= 0 {
+		events = 10_000
+	}
+	return &Memory{keep: events}
+}
+
+// Append implements [Journal].
+func (m *Memory) Append(e nstance.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last++
+	e.Seq = m.last
+	if m.events = append(m.events, e); len(m.events) >= 2*m.keep { // so that not every event moves all others
+		m.events = slices.Clone(m.events[len(m.events)-m.keep:])
+	}
+}
+
+// Events implements [Journal].
+func (m *Memory) Events(_ context.Context, f Filter) (found []nstance.Event, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kept := m.kept()
+	for i := range kept {
+		e := &kept[i]
+		if f.Newest {
+			e = &kept[len(kept)-1-i]
+		}
+		if len(found) == f.Max() {
+			break
+		}
+		if f.Matches(e) {
+			found = append(found, *e)
+		}
+	}
+	if f.Newest {
+		slices.Reverse(found)
+	}
+	return found, nil
+}
+
+// Notices implements [Journal].
+func (m *Memory) Notices(_ context.Context, f Filter) (found []Notice, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := map[Notice]bool{}
+	for _, e := range m.kept() {
+		if e.Notice == nil || e.Notice.EventID == "" || !f.Matches(&e) {
+			continue
+		}
+		n := Notice{Instance: e.Instance, EventID: e.Notice.EventID}
+		if !known[n] {
+			known[n] = true
+			n.Seq = e.Seq
+			found = append(found, n)
+		}
+	}
+	slices.Reverse(found)
+	return found[:min(len(found), f.Max())], nil
+}
+
+// kept returns the events that are kept. It needs the lock.
+func (m *Memory) kept() []nstance.Event { return m.events[max(0, len(m.events)-m.keep):] }
+
+// Run implements [Journal]: there is nothing to do.
+func (m *Memory) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Problems implements [Journal]: there are none.
+func (m *Memory) Problems() []string { return nil }
+
+// Dropped implements [Journal]: what is too old is not lost.
+func (m *Memory) Dropped() uint64 { return 0 }
