@@ -442,8 +442,8 @@ func (p *program) login(ctx context.Context, dir string, o *LoginOptions, out *o
 	})
 }
 
-// read returns what the file, or standard input for -, holds. A missing file is
-// a mistake in the command line, not an absent object.
+// read returns what the file, or standard input for -, holds: at most limit bytes. A
+// missing file is a mistake in the command line, not an absent object.
 func (p *program) read(flag, path string, limit int64) (string, error) {
 	in := p.stdin
 	switch path {

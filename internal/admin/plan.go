@@ -3,8 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -77,25 +75,16 @@ func (p *program) proposed(file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	in := p.stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, nstance.FieldError("--file", "name a file that can be read", "%v", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxConfig+1))
+	data, err := p.read("file", file, 8*maxConfig)
 	switch {
 	case err != nil:
-		return nil, nstance.FieldError("--file", "name a file that can be read", "%v", err)
+		return nil, err
 	case len(data) > maxConfig:
 		return nil, nstance.FieldError("--file", "put it at the configuration's source, and plan without --file", "has more than %d bytes, the limit of a request", maxConfig)
 	case len(data) == 0:
 		return nil, nstance.FieldError("--file", "name the configuration", "%s is empty", file)
 	}
-	return data, nil
+	return []byte(data), nil
 }
 
 func (p *program) plan(ctx context.Context, c *client, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -208,25 +206,15 @@ const maxContent = 8 << 20
 
 // content reads the file that --from names; nil if it is not given.
 func (p *program) content(from string) ([]byte, error) {
-	in := p.stdin
-	switch from {
-	case "":
+	if from == "" {
 		return nil, nil
-	case "-":
-	default:
-		f, err := os.Open(from)
-		if err != nil {
-			return nil, nstance.FieldError("--from", "name a file that can be read", "%v", err)
-		}
-		defer f.Close()
-		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxContent))
+	data, err := p.read("from", from, maxContent)
 	if err != nil {
-		return nil, nstance.FieldError("--from", "name a file that can be read", "%v", err)
+		return nil, err
 	}
 	if len(data) == 0 {
 		return nil, nstance.FieldError("--from", "to remove the record use --remove", "is empty")
 	}
-	return data, nil
+	return []byte(data), nil
 }

@@ -37,6 +37,11 @@ func TestRecordRepairRequests(t *testing.T) {
 	r = w.run("record", "repair", "k", "--from", file, "--yes")
 	require.Equal(t, 2, r.code)
 	require.Contains(t, r.errors, "--remove")
+	require.NoError(t, os.WriteFile(file, make([]byte, 8<<20+1), 0o600))
+	r = w.run("record", "repair", "k", "--from", file, "--yes")
+	require.Equal(t, 2, r.code, "a part of it must not be written")
+	require.Contains(t, r.errors, "too large")
+	require.Empty(t, w.done())
 }
 
 // TestRepairWithoutServer works in the storage itself.
