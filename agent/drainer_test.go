@@ -1,4 +1,4 @@
-package agent // the drainer is tested apart from sessions
+package agent // tests the drainer without sessions
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-// A bench is a drainer at work in a bubble, with a hook that runs until told.
-type bench struct {
+// A drainerBench is a drainer in a bubble with a hook that runs until the test ends it.
+type drainerBench struct {
 	*drainer
 	finish chan nstance.Outcome
 
@@ -26,16 +26,16 @@ type bench struct {
 	results []*apiv1.DrainResult
 }
 
-func (b *bench) ran() int     { b.guard.Lock(); defer b.guard.Unlock(); return b.runs }
-func (b *bench) stopped() int { b.guard.Lock(); defer b.guard.Unlock(); return b.ended }
+func (b *drainerBench) hookRuns() int  { b.guard.Lock(); defer b.guard.Unlock(); return b.runs }
+func (b *drainerBench) hookStops() int { b.guard.Lock(); defer b.guard.Unlock(); return b.ended }
 
-func (b *bench) told() []*apiv1.DrainResult {
+func (b *drainerBench) sentResults() []*apiv1.DrainResult {
 	b.guard.Lock()
 	defer b.guard.Unlock()
 	return slices.Clone(b.results)
 }
 
-func (b *bench) drainHook(ctx context.Context, _ nstance.Drain) (nstance.Outcome, string) {
+func (b *drainerBench) drainHook(ctx context.Context, _ nstance.Drain) (nstance.Outcome, string) {
 	b.count(&b.runs)
 	select {
 	case <-ctx.Done():
@@ -46,23 +46,23 @@ func (b *bench) drainHook(ctx context.Context, _ nstance.Drain) (nstance.Outcome
 	}
 }
 
-func (b *bench) count(n *int) {
+func (b *drainerBench) count(n *int) {
 	b.guard.Lock()
 	defer b.guard.Unlock()
 	*n++
 }
 
-func (b *bench) tell(r *apiv1.DrainResult) {
+func (b *drainerBench) recordResult(r *apiv1.DrainResult) {
 	b.guard.Lock()
 	defer b.guard.Unlock()
 	b.results = append(b.results, r)
 }
 
-func drained(t *testing.T, f func(t *testing.T, b *bench)) {
+func testDrainer(t *testing.T, f func(t *testing.T, b *drainerBench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{finish: make(chan nstance.Outcome)}
-		b.drainer = newDrainer(b.drainHook, b.tell, slog.New(slog.DiscardHandler))
+		b := &drainerBench{finish: make(chan nstance.Outcome)}
+		b.drainer = newDrainer(b.drainHook, b.recordResult, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error)
 		go func() { over <- b.Run(ctx) }()
@@ -72,202 +72,202 @@ func drained(t *testing.T, f func(t *testing.T, b *bench)) {
 	})
 }
 
-func (b *bench) end(o nstance.Outcome) {
+func (b *drainerBench) endHook(o nstance.Outcome) {
 	b.finish <- o
 	synctest.Wait()
 }
 
-func in(generation uint64, d time.Duration) nstance.Drain {
+func drainWithin(generation uint64, d time.Duration) nstance.Drain {
 	return nstance.Drain{Generation: generation, Deadline: time.Now().Add(d)}
 }
 
 func TestDrainerCommands(t *testing.T) {
-	t.Run("the hook runs once for a generation, and its outcome is told as often as asked", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.command(in(3, time.Minute))
+	t.Run("the hook runs once per generation, and its outcome is sent for each request", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(3, time.Minute))
 			synctest.Wait()
-			b.command(in(3, time.Minute))
-			b.end(nstance.OutcomeDrained)
-			require.Len(t, b.told(), 1)
-			b.command(in(3, time.Minute))
+			b.command(drainWithin(3, time.Minute))
+			b.endHook(nstance.OutcomeDrained)
+			require.Len(t, b.sentResults(), 1)
+			b.command(drainWithin(3, time.Minute))
 			synctest.Wait()
-			require.Equal(t, 1, b.ran())
-			require.Len(t, b.told(), 2)
-			require.EqualValues(t, 3, b.told()[1].GetGeneration())
-			require.Equal(t, "drained", b.told()[1].GetOutcome())
+			require.Equal(t, 1, b.hookRuns())
+			require.Len(t, b.sentResults(), 2)
+			require.EqualValues(t, 3, b.sentResults()[1].GetGeneration())
+			require.Equal(t, "drained", b.sentResults()[1].GetOutcome())
 		})
 	})
 	t.Run("a deadline ends the hook, and an earlier one tightens", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			began := time.Now()
-			b.command(in(3, time.Hour))
+			b.command(drainWithin(3, time.Hour))
 			synctest.Wait()
-			b.command(in(3, time.Minute))
-			b.command(in(3, 2*time.Hour)) // later: ignored
+			b.command(drainWithin(3, time.Minute))
+			b.command(drainWithin(3, 2*time.Hour)) // later: ignored
 			<-time.After(59 * time.Second)
 			synctest.Wait()
-			require.Empty(t, b.told())
+			require.Empty(t, b.sentResults())
 			<-time.After(time.Second)
 			synctest.Wait()
-			require.Len(t, b.told(), 1)
-			require.Equal(t, "failed", b.told()[0].GetOutcome())
+			require.Len(t, b.sentResults(), 1)
+			require.Equal(t, "failed", b.sentResults()[0].GetOutcome())
 			require.Equal(t, time.Minute, time.Since(began))
 		})
 	})
-	t.Run("a cancel stops it and nothing is told", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.command(in(3, time.Hour))
+	t.Run("a cancel stops it and no result is sent", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(3, time.Hour))
 			synctest.Wait()
 			b.cancel(2) // of an older one
 			synctest.Wait()
-			require.Zero(t, b.stopped())
+			require.Zero(t, b.hookStops())
 			b.cancel(3)
 			synctest.Wait()
-			require.Equal(t, 1, b.stopped())
-			require.Empty(t, b.told())
+			require.Equal(t, 1, b.hookStops())
+			require.Empty(t, b.sentResults())
 		})
 	})
 	t.Run("a cancel of a newer one stops it too", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.command(in(3, time.Hour))
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(3, time.Hour))
 			synctest.Wait()
-			b.cancel(4) // of one that it was not told of
+			b.cancel(4) // of a generation that the agent did not receive
 			synctest.Wait()
-			require.Equal(t, 1, b.stopped())
-			require.Empty(t, b.told())
+			require.Equal(t, 1, b.hookStops())
+			require.Empty(t, b.sentResults())
 		})
 	})
-	t.Run("a cancel does not stop what no server asked for", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.fallback(in(0, time.Hour), "event")
+	t.Run("a cancel does not stop the agent's own drain", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.fallback(drainWithin(0, time.Hour), "event")
 			synctest.Wait()
 			b.cancel(3)
 			synctest.Wait()
-			require.Zero(t, b.stopped())
-			b.end(nstance.OutcomeDrained)
+			require.Zero(t, b.hookStops())
+			b.endHook(nstance.OutcomeDrained)
 		})
 	})
-	t.Run("what has ended is not told of another generation", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.command(in(3, time.Hour))
+	t.Run("an ended drain sends no result for another generation", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(3, time.Hour))
 			synctest.Wait()
-			b.end(nstance.OutcomeDrained)
-			b.command(in(5, time.Hour))
+			b.endHook(nstance.OutcomeDrained)
+			b.command(drainWithin(5, time.Hour))
 			synctest.Wait()
-			require.Equal(t, 2, b.ran())
-			require.Len(t, b.told(), 1, "nothing is known of it yet")
-			b.end(nstance.OutcomeFailed)
-			require.EqualValues(t, 5, b.told()[1].GetGeneration())
-			require.Equal(t, "failed", b.told()[1].GetOutcome())
+			require.Equal(t, 2, b.hookRuns())
+			require.Len(t, b.sentResults(), 1, "nothing is known of it yet")
+			b.endHook(nstance.OutcomeFailed)
+			require.EqualValues(t, 5, b.sentResults()[1].GetGeneration())
+			require.Equal(t, "failed", b.sentResults()[1].GetOutcome())
 		})
 	})
 	t.Run("a new generation replaces the old, one hook at a time", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.command(in(3, time.Hour))
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(3, time.Hour))
 			synctest.Wait()
-			b.command(in(5, time.Hour))
+			b.command(drainWithin(5, time.Hour))
 			synctest.Wait()
-			require.Equal(t, 1, b.stopped())
-			require.Equal(t, 2, b.ran())
-			b.end(nstance.OutcomeDrained)
-			require.Len(t, b.told(), 1)
-			require.EqualValues(t, 5, b.told()[0].GetGeneration())
+			require.Equal(t, 1, b.hookStops())
+			require.Equal(t, 2, b.hookRuns())
+			b.endHook(nstance.OutcomeDrained)
+			require.Len(t, b.sentResults(), 1)
+			require.EqualValues(t, 5, b.sentResults()[0].GetGeneration())
 		})
 	})
-	t.Run("without a hook the answer is a failure", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
+	t.Run("without a hook the result is a failure", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			b.hook = nil
-			b.command(in(3, time.Hour))
+			b.command(drainWithin(3, time.Hour))
 			synctest.Wait()
-			require.Len(t, b.told(), 1)
-			require.Equal(t, "failed", b.told()[0].GetOutcome())
+			require.Len(t, b.sentResults(), 1)
+			require.Equal(t, "failed", b.sentResults()[0].GetOutcome())
 		})
 	})
-	t.Run("the agent's own end is no outcome", func(t *testing.T) {
-		var last *bench
-		drained(t, func(t *testing.T, b *bench) {
+	t.Run("the end of the agent is no outcome", func(t *testing.T) {
+		var last *drainerBench
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			last = b
-			b.command(in(3, time.Hour))
+			b.command(drainWithin(3, time.Hour))
 			synctest.Wait()
 		})
-		require.Equal(t, 1, last.stopped())
-		require.Empty(t, last.told())
+		require.Equal(t, 1, last.hookStops())
+		require.Empty(t, last.sentResults())
 	})
 }
 
 func TestDrainerFallback(t *testing.T) {
-	t.Run("its outcome is told when a server asks", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.fallback(in(0, time.Minute), "event")
+	t.Run("its outcome is sent when a server asks", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.fallback(drainWithin(0, time.Minute), "event")
 			synctest.Wait()
-			b.end(nstance.OutcomeDrained)
-			require.Empty(t, b.told())
-			b.command(in(4, time.Minute))
+			b.endHook(nstance.OutcomeDrained)
+			require.Empty(t, b.sentResults())
+			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
-			require.Equal(t, 1, b.ran())
-			require.Len(t, b.told(), 1)
-			require.EqualValues(t, 4, b.told()[0].GetGeneration())
+			require.Equal(t, 1, b.hookRuns())
+			require.Len(t, b.sentResults(), 1)
+			require.EqualValues(t, 4, b.sentResults()[0].GetGeneration())
 		})
 	})
-	t.Run("a server adopts one that runs", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.fallback(in(0, time.Hour), "event")
+	t.Run("a server adopts a running drain", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.fallback(drainWithin(0, time.Hour), "event")
 			synctest.Wait()
-			b.command(in(4, time.Minute))
+			b.command(drainWithin(4, time.Minute))
 			b.withdraw("event") // the server decides now
-			b.end(nstance.OutcomeDrained)
-			require.Equal(t, 1, b.ran())
-			require.EqualValues(t, 4, b.told()[0].GetGeneration())
+			b.endHook(nstance.OutcomeDrained)
+			require.Equal(t, 1, b.hookRuns())
+			require.EqualValues(t, 4, b.sentResults()[0].GetGeneration())
 		})
 	})
-	t.Run("one that failed is tried again when a server asks", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.fallback(in(0, time.Minute), "event")
+	t.Run("a failed drain is tried again when a server asks", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.fallback(drainWithin(0, time.Minute), "event")
 			synctest.Wait()
-			b.end(nstance.OutcomeFailed)
-			b.command(in(4, time.Minute))
+			b.endHook(nstance.OutcomeFailed)
+			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
-			b.end(nstance.OutcomeDrained)
-			require.Equal(t, 2, b.ran())
-			require.Equal(t, "drained", b.told()[0].GetOutcome())
+			b.endHook(nstance.OutcomeDrained)
+			require.Equal(t, 2, b.hookRuns())
+			require.Equal(t, "drained", b.sentResults()[0].GetOutcome())
 		})
 	})
-	t.Run("a withdrawn notice stops it, and a later drain starts afresh", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.fallback(in(0, time.Hour), "event")
+	t.Run("a withdrawn notice stops it, and a later drain starts anew", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.fallback(drainWithin(0, time.Hour), "event")
 			synctest.Wait()
 			b.withdraw("another")
 			synctest.Wait()
-			require.Zero(t, b.stopped())
+			require.Zero(t, b.hookStops())
 			b.withdraw("event")
 			synctest.Wait()
-			require.Equal(t, 1, b.stopped())
-			b.command(in(4, time.Minute))
+			require.Equal(t, 1, b.hookStops())
+			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
-			require.Equal(t, 2, b.ran())
+			require.Equal(t, 2, b.hookRuns())
 		})
 	})
-	t.Run("one that has failed for a server is tried again for a notice that no server acknowledges", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.command(in(4, time.Minute))
+	t.Run("a drain that failed for a server is tried again for an unacknowledged notice", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
-			b.end(nstance.OutcomeFailed)
-			b.fallback(in(0, time.Minute), "event")
+			b.endHook(nstance.OutcomeFailed)
+			b.fallback(drainWithin(0, time.Minute), "event")
 			synctest.Wait()
-			require.Equal(t, 2, b.ran())
-			b.end(nstance.OutcomeDrained)
-			require.Len(t, b.told(), 1, "no server has asked for that one")
+			require.Equal(t, 2, b.hookRuns())
+			b.endHook(nstance.OutcomeDrained)
+			require.Len(t, b.sentResults(), 1, "no server has asked for that one")
 		})
 	})
-	t.Run("a drain that a server asked for is not doubled", func(t *testing.T) {
-		drained(t, func(t *testing.T, b *bench) {
-			b.command(in(4, time.Minute))
+	t.Run("a drain for a server is not started twice", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
-			b.fallback(in(0, time.Minute), "event")
-			b.end(nstance.OutcomeDrained)
-			b.fallback(in(0, time.Minute), "event")
+			b.fallback(drainWithin(0, time.Minute), "event")
+			b.endHook(nstance.OutcomeDrained)
+			b.fallback(drainWithin(0, time.Minute), "event")
 			synctest.Wait()
-			require.Equal(t, 1, b.ran())
+			require.Equal(t, 1, b.hookRuns())
 		})
 	})
 }

@@ -1,4 +1,5 @@
 package agent
 
-// SetNotify replaces the way to systemd, so that a test in fake time can listen.
+// SetNotify replaces the notifications to systemd, so that a test in fake time can
+// receive them.
 func SetNotify(a *Agent, send func(state string)) { a.notifySystemd = send }

@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEveryLineOfTheLogNamesTheMachineOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *shard, m *machine) {
+func TestLogLinesNameMachineOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 		var text bytes.Buffer
-		m.o.Log = slog.New(slog.NewTextHandler(&text, nil))
+		m.options.Log = slog.New(slog.NewTextHandler(&text, nil))
 		_, stop := m.start()
-		s.next().until(t, isReport)
+		s.awaitSession().awaitMessage(t, isReport)
 		stop()
 		require.GreaterOrEqual(t, strings.Count(text.String(), "\n"), 2, "registered, and connected")
 		for line := range strings.Lines(text.String()) {

@@ -14,8 +14,8 @@ import (
 
 const someID = "acc06bgm7733st2576nx5jht4ecjw"
 
-// minimal is the least that an agent needs.
-func minimal() map[string]string {
+// minimalVariables are the required variables.
+func minimalVariables() map[string]string {
 	return map[string]string{
 		"NSTANCE_INSTANCE_ID":              someID,
 		"NSTANCE_SERVER_REGISTRATION_ADDR": "server:8992",
@@ -23,8 +23,8 @@ func minimal() map[string]string {
 	}
 }
 
-// build does what a program does: read the environment, make the agent.
-func build(vars map[string]string) (*agent.Options, error) {
+// agentFromEnv reads the environment and creates the agent, as programs do.
+func agentFromEnv(vars map[string]string) (*agent.Options, error) {
 	o, err := agent.FromEnv(func(name string) string { return vars[name] })
 	if err != nil {
 		return nil, err
@@ -34,15 +34,15 @@ func build(vars map[string]string) (*agent.Options, error) {
 }
 
 func TestFromEnv(t *testing.T) {
-	t.Run("the least is enough", func(t *testing.T) {
-		o, err := build(minimal())
+	t.Run("the required variables are enough", func(t *testing.T) {
+		o, err := agentFromEnv(minimalVariables())
 		require.NoError(t, err)
 		require.Equal(t, nstance.InstanceID(someID), o.InstanceID)
 		require.Equal(t, []string{"server:8994", "10.0.0.2:8994", "[fd00::1]:8994"}, o.AgentAddrs)
 		require.Empty(t, o.DrainHook)
 	})
-	t.Run("every variable arrives", func(t *testing.T) {
-		vars := minimal()
+	t.Run("every variable is used", func(t *testing.T) {
+		vars := minimalVariables()
 		for name, value := range map[string]string{
 			"NSTANCE_INSTANCE_KIND": "acc", "NSTANCE_IDENTITY_DIR": "/i", "NSTANCE_IDENTITY_MODE": "0640",
 			"NSTANCE_KEYS_DIR": "/k", "NSTANCE_KEYS_MODE": "600", "NSTANCE_RECV_DIR": "/r", "NSTANCE_RECV_MODE": "0660",
@@ -53,7 +53,7 @@ func TestFromEnv(t *testing.T) {
 		} {
 			vars[name] = value
 		}
-		o, err := build(vars)
+		o, err := agentFromEnv(vars)
 		require.NoError(t, err)
 		require.Equal(t, &agent.Options{
 			InstanceID: someID, Kind: "acc",
@@ -79,15 +79,15 @@ func TestFromEnv(t *testing.T) {
 		require.Equal(t, asked, listed)
 	})
 	t.Run("a hook with spaces in its words is a JSON array", func(t *testing.T) {
-		vars := minimal()
+		vars := minimalVariables()
 		vars["NSTANCE_DRAIN_HOOK"] = `["/opt/my app/drain", "--why", "$HOME"]`
-		o, err := build(vars)
+		o, err := agentFromEnv(vars)
 		require.NoError(t, err)
 		require.Equal(t, []string{"/opt/my app/drain", "--why", "$HOME"}, o.DrainHook)
 	})
 }
 
-func TestMistakesAreNamed(t *testing.T) {
+func TestOptionErrors(t *testing.T) {
 	for _, c := range []struct{ name, value, says string }{
 		{"NSTANCE_INSTANCE_ID", "", "no instance ID"},
 		{"NSTANCE_INSTANCE_ID", "i-123", "5 characters"},
@@ -118,16 +118,16 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"WATCHDOG_USEC", "30s", "systemd"},
 	} {
 		t.Run(fmt.Sprintf("%s=%s", c.name, c.value), func(t *testing.T) {
-			vars := minimal()
+			vars := minimalVariables()
 			vars[c.name] = c.value
-			_, err := build(vars)
+			_, err := agentFromEnv(vars)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, c.name+":")
 			require.ErrorContains(t, err, c.says)
 			require.NotContains(t, err.Error(), "secret")
 		})
 	}
-	t.Run("all at once", func(t *testing.T) {
+	t.Run("all errors at once", func(t *testing.T) {
 		_, err := agent.New(nil)
 		for _, name := range []string{"NSTANCE_INSTANCE_ID", "NSTANCE_SERVER_REGISTRATION_ADDR", "NSTANCE_SERVER_AGENT_ADDR"} {
 			require.ErrorContains(t, err, name)
@@ -135,7 +135,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	})
 }
 
-func TestNewLeavesItsOptionsAlone(t *testing.T) {
+func TestNewDoesNotChangeOptions(t *testing.T) {
 	o := &agent.Options{InstanceID: someID, RegistrationAddrs: []string{"a:1"}, AgentAddrs: []string{"a:2"}}
 	before := *o
 	_, err := agent.New(o)
@@ -152,9 +152,9 @@ func FuzzFromEnv(f *testing.F) {
 	f.Add("NSTANCE_METADATA_URL", "http://[::1]:80")
 	f.Add("WATCHDOG_USEC", "1")
 	f.Fuzz(func(t *testing.T, name, value string) {
-		vars := minimal()
+		vars := minimalVariables()
 		vars[name] = value
-		o, err := build(vars)
+		o, err := agentFromEnv(vars)
 		if err != nil {
 			require.Equal(t, nstance.Invalid, nstance.CodeOf(err))
 			require.ErrorContains(t, err, name)
@@ -171,7 +171,7 @@ func ExampleFromEnv() {
 		fmt.Println(err)
 		return
 	}
-	o.InstanceID = "i-0123456789abcdef0" // the cloud's ID is not ours
+	o.InstanceID = "i-0123456789abcdef0" // an ID of the cloud
 	o.RegistrationAddrs, o.AgentAddrs = []string{"server:8992"}, []string{"server:8994"}
 	_, err = agent.New(o)
 	fmt.Println(err)

@@ -1,4 +1,4 @@
-package agent // the outbox is plain data: what it promises is tested without a session
+package agent // tests the outbox without sessions
 
 import (
 	"fmt"
@@ -15,13 +15,13 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func reclaim(id string) nstance.Notice {
+func reclaimNotice(id string) nstance.Notice {
 	return nstance.Notice{Kind: nstance.Reclaim, Action: "terminate", Source: "aws/spot", EventID: id,
 		Deadline: noon.Add(2 * time.Minute), DetectedAt: noon}
 }
 
-// due returns all messages that are due.
-func due(o *outbox, now time.Time) (messages []*apiv1.ConnectRequest) {
+// dueMessages returns all messages that are due.
+func dueMessages(o *outbox, now time.Time) (messages []*apiv1.ConnectRequest) {
 	for {
 		m, _ := o.next(now)
 		if m == nil {
@@ -31,8 +31,8 @@ func due(o *outbox, now time.Time) (messages []*apiv1.ConnectRequest) {
 	}
 }
 
-// said returns what a set says of each notice: its event, whether it is acknowledged (+) and cancelled (-).
-func said(set *apiv1.StandingNotices) (all []string) {
+// noticeStates returns each notice of a set: its event, + if acknowledged, - if cancelled.
+func noticeStates(set *apiv1.StandingNotices) (all []string) {
 	for _, n := range set.GetNotices() {
 		text := n.GetEventId()
 		if slices.Contains(set.GetAcknowledged(), n.GetEventId()) {
@@ -49,148 +49,148 @@ func said(set *apiv1.StandingNotices) (all []string) {
 func TestOutboxNotices(t *testing.T) {
 	t.Run("the notices are due at once and again until they are acknowledged", func(t *testing.T) {
 		var o outbox
-		require.True(t, o.observe(reclaim("a"), noon))
+		require.True(t, o.observe(reclaimNotice("a"), noon))
 		m, _ := o.next(noon)
-		require.Equal(t, []string{"a"}, said(m.GetNotices()))
+		require.Equal(t, []string{"a"}, noticeStates(m.GetNotices()))
 		require.EqualValues(t, 1, m.GetNumber())
 		require.EqualValues(t, 1, m.GetNotices().GetRevision())
 
 		m, wait := o.next(noon.Add(time.Second))
 		require.Nil(t, m)
 		require.Equal(t, 4*time.Second, wait)
-		again := due(&o, noon.Add(5*time.Second))
+		again := dueMessages(&o, noon.Add(5*time.Second))
 		require.Len(t, again, 1)
 		require.EqualValues(t, 2, again[0].GetNumber())
 		require.EqualValues(t, 1, again[0].GetNotices().GetRevision(), "the same notices")
 
 		o.ackNotices(1)
-		require.Empty(t, due(&o, noon.Add(time.Hour)))
+		require.Empty(t, dueMessages(&o, noon.Add(time.Hour)))
 	})
 	t.Run("a report sends them too", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		require.Equal(t, []string{"a"}, said(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
-		require.Empty(t, due(&o, noon))
-		require.Len(t, due(&o, noon.Add(5*time.Second)), 1, "it was not acknowledged")
+		o.observe(reclaimNotice("a"), noon)
+		require.Equal(t, []string{"a"}, noticeStates(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
+		require.Empty(t, dueMessages(&o, noon))
+		require.Len(t, dueMessages(&o, noon.Add(5*time.Second)), 1, "it was not acknowledged")
 	})
-	t.Run("an acknowledged notice goes on standing", func(t *testing.T) {
+	t.Run("an acknowledged notice stays in the set", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		due(&o, noon)
+		o.observe(reclaimNotice("a"), noon)
+		dueMessages(&o, noon)
 		o.ackNotices(1)
 		require.Len(t, o.standing(), 1)
-		require.Equal(t, []string{"a+"}, said(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
+		require.Equal(t, []string{"a+"}, noticeStates(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
 	})
 	t.Run("each session begins with all notices, from number 1", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		due(&o, noon)
+		o.observe(reclaimNotice("a"), noon)
+		dueMessages(&o, noon)
 		o.ackNotices(1)
-		o.observe(reclaim("b"), noon)
-		due(&o, noon)
+		o.observe(reclaimNotice("b"), noon)
+		dueMessages(&o, noon)
 		o.begin()
 		m, _ := o.next(noon)
-		require.Equal(t, []string{"a+", "b"}, said(m.GetNotices()))
+		require.Equal(t, []string{"a+", "b"}, noticeStates(m.GetNotices()))
 		require.EqualValues(t, 1, m.GetNumber())
 		o.ackNotices(2)
-		require.Empty(t, due(&o, noon.Add(time.Hour)))
+		require.Empty(t, dueMessages(&o, noon.Add(time.Hour)))
 		o.begin()
-		require.Len(t, due(&o, noon), 1, "acknowledged or not: the server may be another one")
+		require.Len(t, dueMessages(&o, noon), 1, "acknowledged or not: the server may be another one")
 	})
 	t.Run("a revision acknowledges all before it, and none after it", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		o.observe(reclaim("b"), noon)
-		o.observe(reclaim("c"), noon)
+		o.observe(reclaimNotice("a"), noon)
+		o.observe(reclaimNotice("b"), noon)
+		o.observe(reclaimNotice("c"), noon)
 		o.ackNotices(2)
-		require.Equal(t, []string{"a+", "b+", "c"}, said(due(&o, noon)[0].GetNotices()))
+		require.Equal(t, []string{"a+", "b+", "c"}, noticeStates(dueMessages(&o, noon)[0].GetNotices()))
 		o.ackNotices(1)
 		require.EqualValues(t, 2, o.ackedRevision, "an older acknowledgement takes nothing back")
 		o.ackNotices(99)
-		o.observe(reclaim("d"), noon)
-		require.Equal(t, []string{"a+", "b+", "c+", "d"}, said(due(&o, noon)[0].GetNotices()), "a revision that was never sent")
+		o.observe(reclaimNotice("d"), noon)
+		require.Equal(t, []string{"a+", "b+", "c+", "d"}, noticeStates(dueMessages(&o, noon)[0].GetNotices()), "a revision that was never sent")
 	})
-	t.Run("the same announcement again changes nothing", func(t *testing.T) {
+	t.Run("a repeated announcement changes nothing", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		due(&o, noon)
+		o.observe(reclaimNotice("a"), noon)
+		dueMessages(&o, noon)
 		o.ackNotices(1)
 		for _, later := range []time.Duration{0, -time.Second, time.Hour} {
-			again := reclaim("a")
+			again := reclaimNotice("a")
 			again.DetectedAt = noon.Add(time.Second)
 			again.Deadline = again.Deadline.Add(later)
 			require.False(t, o.observe(again, noon.Add(time.Second)))
 		}
-		require.Empty(t, due(&o, noon.Add(time.Second)))
-		require.Equal(t, []nstance.Notice{reclaim("a")}, o.standing())
+		require.Empty(t, dueMessages(&o, noon.Add(time.Second)))
+		require.Equal(t, []nstance.Notice{reclaimNotice("a")}, o.standing())
 	})
 	t.Run("an earlier deadline is due again", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		due(&o, noon)
+		o.observe(reclaimNotice("a"), noon)
+		dueMessages(&o, noon)
 		o.ackNotices(1)
-		sooner := reclaim("a")
+		sooner := reclaimNotice("a")
 		sooner.Deadline, sooner.DetectedAt = noon.Add(time.Minute), noon.Add(time.Second)
 		require.True(t, o.observe(sooner, noon))
 		m, _ := o.next(noon)
 		require.EqualValues(t, 2, m.GetNotices().GetRevision())
-		require.Equal(t, []string{"a"}, said(m.GetNotices()))
+		require.Equal(t, []string{"a"}, noticeStates(m.GetNotices()))
 		require.Equal(t, noon, o.standing()[0].DetectedAt)
 		o.ackNotices(1) // is for the old form
-		require.NotEmpty(t, due(&o, noon.Add(time.Minute)))
+		require.NotEmpty(t, dueMessages(&o, noon.Add(time.Minute)))
 	})
 	t.Run("a withdrawn notice is sent until that is acknowledged", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		due(&o, noon)
+		o.observe(reclaimNotice("a"), noon)
+		dueMessages(&o, noon)
 		o.ackNotices(1)
-		gone := reclaim("a")
+		gone := reclaimNotice("a")
 		gone.Cancelled = true
 		require.True(t, o.observe(gone, noon))
 		require.Empty(t, o.standing())
 		o.ackNotices(1) // is for the notice
 		o.begin()
-		require.Equal(t, []string{"a-"}, said(due(&o, noon)[0].GetNotices()))
-		require.Equal(t, []string{"a-"}, said(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
+		require.Equal(t, []string{"a-"}, noticeStates(dueMessages(&o, noon)[0].GetNotices()))
+		require.Equal(t, []string{"a-"}, noticeStates(o.sendReport(nstance.Report{}, noon).GetReport().GetNotices()))
 		o.ackNotices(2)
 		require.Empty(t, o.notices)
 		require.Nil(t, o.sendReport(nstance.Report{}, noon).GetReport().GetNotices())
 	})
-	t.Run("there is a bound, and what dooms the machine is kept", func(t *testing.T) {
+	t.Run("the set is bounded, and notices that doom the machine are kept", func(t *testing.T) {
 		var o outbox
 		for i := range wire.MaxNotices {
-			n := reclaim(fmt.Sprint("m", i))
+			n := reclaimNotice(fmt.Sprint("m", i))
 			n.Kind = nstance.Maintenance
 			require.True(t, o.observe(n, noon))
 		}
 		for i := range wire.MaxNotices {
-			require.True(t, o.observe(reclaim(fmt.Sprint("r", i)), noon))
+			require.True(t, o.observe(reclaimNotice(fmt.Sprint("r", i)), noon))
 		}
-		require.False(t, o.observe(reclaim("one more"), noon))
+		require.False(t, o.observe(reclaimNotice("one more"), noon))
 		require.Len(t, o.notices, wire.MaxNotices)
 		require.Equal(t, nstance.Reclaim, o.standing()[0].Kind)
 	})
 }
 
 func TestOutboxLateNotices(t *testing.T) {
-	t.Run("a deadline in the past is not judged: the detector does that", func(t *testing.T) {
+	t.Run("a deadline in the past is kept: only the detector drops stale notices", func(t *testing.T) {
 		var o outbox
-		require.True(t, o.observe(reclaim("a"), noon.Add(3*time.Minute)))
+		require.True(t, o.observe(reclaimNotice("a"), noon.Add(3*time.Minute)))
 		require.Len(t, o.standing(), 1)
 	})
-	t.Run("a notice stands past its deadline", func(t *testing.T) {
+	t.Run("a notice stays past its deadline", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		require.False(t, o.observe(reclaim("a"), noon.Add(time.Hour)))
+		o.observe(reclaimNotice("a"), noon)
+		require.False(t, o.observe(reclaimNotice("a"), noon.Add(time.Hour)))
 		require.Len(t, o.standing(), 1)
-		require.NotEmpty(t, due(&o, noon.Add(time.Hour)))
+		require.NotEmpty(t, dueMessages(&o, noon.Add(time.Hour)))
 	})
 }
 
 func TestOutboxSendsDurations(t *testing.T) {
 	var o outbox
-	o.observe(reclaim("a"), noon)
-	none := reclaim("b")
+	o.observe(reclaimNotice("a"), noon)
+	none := reclaimNotice("b")
 	none.Deadline = time.Time{}
 	o.observe(none, noon)
 	now := noon.Add(7 * time.Second)
@@ -214,23 +214,23 @@ func TestOutboxResults(t *testing.T) {
 	t.Run("a result is sent until it is acknowledged, over sessions", func(t *testing.T) {
 		var o outbox
 		o.result(result(7))
-		require.Len(t, due(&o, noon), 1)
+		require.Len(t, dueMessages(&o, noon), 1)
 		_, wait := o.next(noon.Add(time.Second))
 		require.Equal(t, 4*time.Second, wait)
-		require.Len(t, due(&o, noon.Add(5*time.Second)), 1)
+		require.Len(t, dueMessages(&o, noon.Add(5*time.Second)), 1)
 		o.begin()
 		m, _ := o.next(noon)
 		require.EqualValues(t, 7, m.GetDrainResult().GetGeneration())
 		o.ack(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_DrainGeneration{DrainGeneration: 7}})
 		require.Empty(t, o.results)
 	})
-	t.Run("one generation is owed once", func(t *testing.T) {
+	t.Run("one result is kept per generation", func(t *testing.T) {
 		var o outbox
 		o.result(result(7))
 		o.result(result(7))
-		require.Len(t, due(&o, noon), 1)
+		require.Len(t, dueMessages(&o, noon), 1)
 	})
-	t.Run("only the latest are kept", func(t *testing.T) {
+	t.Run("only the latest results are kept", func(t *testing.T) {
 		var o outbox
 		for g := range uint64(10) {
 			o.result(result(g))
@@ -241,9 +241,9 @@ func TestOutboxResults(t *testing.T) {
 }
 
 func TestOutboxOverdue(t *testing.T) {
-	t.Run("a doomed machine is on its own after 5 s, once", func(t *testing.T) {
+	t.Run("an unacknowledged notice that dooms the machine is overdue after 5 s, once", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
+		o.observe(reclaimNotice("a"), noon)
 		due, wait := o.overdue(noon.Add(time.Second))
 		require.Nil(t, due)
 		require.Equal(t, 4*time.Second, wait)
@@ -254,20 +254,20 @@ func TestOutboxOverdue(t *testing.T) {
 		require.Nil(t, due)
 		require.Zero(t, wait)
 	})
-	t.Run("not when it was acknowledged, in whatever form", func(t *testing.T) {
+	t.Run("not when any form of it was acknowledged", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
-		due(&o, noon)
+		o.observe(reclaimNotice("a"), noon)
+		dueMessages(&o, noon)
 		o.ackNotices(1)
-		sooner := reclaim("a")
+		sooner := reclaimNotice("a")
 		sooner.Deadline = noon.Add(time.Minute)
 		o.observe(sooner, noon)
 		due, _ := o.overdue(noon.Add(time.Hour))
 		require.Nil(t, due)
 	})
-	t.Run("not for what dooms nothing", func(t *testing.T) {
+	t.Run("not for a notice that does not doom the machine", func(t *testing.T) {
 		var o outbox
-		n := reclaim("a")
+		n := reclaimNotice("a")
 		n.Kind = nstance.Rebalance
 		o.observe(n, noon)
 		due, _ := o.overdue(noon.Add(time.Hour))
@@ -291,7 +291,7 @@ func TestOutboxReports(t *testing.T) {
 	})
 	t.Run("numbers grow over all kinds of message", func(t *testing.T) {
 		var o outbox
-		o.observe(reclaim("a"), noon)
+		o.observe(reclaimNotice("a"), noon)
 		m, _ := o.next(noon)
 		require.EqualValues(t, 1, m.GetNumber())
 		require.EqualValues(t, 2, o.sendReport(nstance.Report{}, noon).GetNumber())

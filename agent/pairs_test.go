@@ -1,4 +1,4 @@
-package agent // the directory's layout is private; what holds at each place to die is tested here
+package agent // tests the private layout of the identity directory
 
 import (
 	"crypto/ed25519"
@@ -18,28 +18,28 @@ import (
 
 const thisMachine = nstance.InstanceID("acc06bgm7733st2576nx5jht4ecjw")
 
-// A mint issues certificates for a identityDir's next key.
-type mint struct {
+// A certificateIssuer issues certificates for an identityDir's next key.
+type certificateIssuer struct {
 	t         *testing.T
 	authority *registration.Authority
 	v         identityDir
 }
 
-func newMint(t *testing.T) *mint {
+func newCertificateIssuer(t *testing.T) *certificateIssuer {
 	t.Helper()
 	authority, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
-	m := &mint{t, authority, identityDir{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}}
+	m := &certificateIssuer{t, authority, identityDir{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}}
 	require.NoError(t, os.MkdirAll(m.v.dir, 0o700))
 	require.NoError(t, m.v.saveClaims(claims{Cluster: "prod", Shard: "zone-a", ConfigHash: "v1:sha256:00"}))
 	return m
 }
 
-func (m *mint) credential() nstance.Credential {
+func (m *certificateIssuer) credential() nstance.Credential {
 	return m.issue(string(thisMachine), nstance.RoleAgent)
 }
 
-func (m *mint) issue(subject string, role nstance.Role) nstance.Credential {
+func (m *certificateIssuer) issue(subject string, role nstance.Role) nstance.Credential {
 	m.t.Helper()
 	key, err := m.v.nextKey()
 	require.NoError(m.t, err)
@@ -51,8 +51,8 @@ func (m *mint) issue(subject string, role nstance.Role) nstance.Credential {
 	return nstance.Credential{Chain: [][]byte{issued.Certificate}, Roots: [][]byte{m.authority.Certificate()}, Serial: issued.Serial}
 }
 
-// serial returns that of the identity in use.
-func (m *mint) serial() string {
+// currentSerial returns the serial of the identity in use.
+func (m *certificateIssuer) currentSerial() string {
 	m.t.Helper()
 	id, err := m.v.load()
 	require.NoError(m.t, err)
@@ -62,11 +62,11 @@ func (m *mint) serial() string {
 
 func TestPairs(t *testing.T) {
 	t.Run("an empty directory holds no identity", func(t *testing.T) {
-		_, err := newMint(t).v.load()
+		_, err := newCertificateIssuer(t).v.load()
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
 	t.Run("the next key stays until its certificate is installed", func(t *testing.T) {
-		m := newMint(t)
+		m := newCertificateIssuer(t)
 		for range 3 {
 			first, err := m.v.nextKey()
 			require.NoError(t, err)
@@ -80,18 +80,18 @@ func TestPairs(t *testing.T) {
 		}
 	})
 	t.Run("the well-known names show the pair in use", func(t *testing.T) {
-		m := newMint(t)
+		m := newCertificateIssuer(t)
 		for range 3 {
 			c := m.credential()
 			require.NoError(t, m.v.install(c))
 			pair, err := pki.LoadPair(m.v.path("cert.pem"), m.v.path("key.pem"))
 			require.NoError(t, err)
 			require.Equal(t, c.Serial, pki.SerialOf(pair.Leaf))
-			require.Equal(t, c.Serial, m.serial())
+			require.Equal(t, c.Serial, m.currentSerial())
 		}
 	})
-	t.Run("a certificate without roots keeps those of before", func(t *testing.T) {
-		m := newMint(t)
+	t.Run("a certificate without roots keeps the previous roots", func(t *testing.T) {
+		m := newCertificateIssuer(t)
 		require.NoError(t, m.v.write(m.v.path("ca.crt"), m.authority.CertPEM()))
 		for range 2 {
 			c := m.credential()
@@ -102,15 +102,15 @@ func TestPairs(t *testing.T) {
 			require.Equal(t, string(m.authority.CertPEM()), string(got))
 		}
 	})
-	t.Run("a certificate for another key is never put to use", func(t *testing.T) {
-		m := newMint(t)
+	t.Run("a certificate for another key is not used", func(t *testing.T) {
+		m := newCertificateIssuer(t)
 		good := m.credential()
 		require.NoError(t, m.v.install(good))
 		require.ErrorIs(t, m.v.install(good), nstance.Invalid, "it is for the former key")
-		require.Equal(t, good.Serial, m.serial())
+		require.Equal(t, good.Serial, m.currentSerial())
 	})
 	t.Run("a link to another name is an error, not absence", func(t *testing.T) {
-		m := newMint(t)
+		m := newCertificateIssuer(t)
 		require.NoError(t, m.v.install(m.credential()))
 		require.NoError(t, m.v.link("elsewhere", linkCurrent))
 		_, err := m.v.load()
@@ -119,22 +119,22 @@ func TestPairs(t *testing.T) {
 }
 
 func TestAccept(t *testing.T) {
-	for name, spoil := range map[string]func(m *mint, c nstance.Credential) nstance.Credential{
-		"no certificate": func(_ *mint, c nstance.Credential) nstance.Credential { c.Chain = nil; return c },
-		"garbage":        func(_ *mint, c nstance.Credential) nstance.Credential { c.Chain = [][]byte{{1}}; return c },
-		"another machine's": func(m *mint, _ nstance.Credential) nstance.Credential {
+	for name, spoil := range map[string]func(m *certificateIssuer, c nstance.Credential) nstance.Credential{
+		"no certificate": func(_ *certificateIssuer, c nstance.Credential) nstance.Credential { c.Chain = nil; return c },
+		"garbage":        func(_ *certificateIssuer, c nstance.Credential) nstance.Credential { c.Chain = [][]byte{{1}}; return c },
+		"another machine's": func(m *certificateIssuer, _ nstance.Credential) nstance.Credential {
 			return m.issue("acc06bgm7733st2576nx5jht4ec00", nstance.RoleAgent)
 		},
-		"another role's": func(m *mint, _ nstance.Credential) nstance.Credential {
+		"another role's": func(m *certificateIssuer, _ nstance.Credential) nstance.Credential {
 			return m.issue(string(thisMachine), nstance.RoleOperator)
 		},
-		"another key's": func(m *mint, c nstance.Credential) nstance.Credential {
+		"another key's": func(m *certificateIssuer, c nstance.Credential) nstance.Credential {
 			require.NoError(m.t, m.v.install(c))
 			return c
 		},
 	} {
 		t.Run("refuses "+name, func(t *testing.T) {
-			m := newMint(t)
+			m := newCertificateIssuer(t)
 			r := &registrant{id: thisMachine, identityDir: m.v}
 			c := spoil(m, m.credential())
 			key, err := m.v.nextKey()
@@ -145,15 +145,15 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestDyingWhileInstalling ends install before each of its changes, as a crash
-// would, and looks at what the next process finds.
-func TestDyingWhileInstalling(t *testing.T) {
+// TestCrashDuringInstall ends install before each of its changes, as a crash would,
+// and checks the state that the next process finds.
+func TestCrashDuringInstall(t *testing.T) {
 	crash := errors.New("crash")
-	for before := range 4 { // certificates installed before: of the third, an old one is removed
+	for before := range 4 { // certificates installed before; the third install removes an old one
 		installed := false // whether the new certificate is found
 		for n, crashed := 0, true; crashed; n++ {
 			t.Run(fmt.Sprintf("certificate %d at step %d", before+1, n), func(t *testing.T) {
-				m := newMint(t)
+				m := newCertificateIssuer(t)
 				old := ""
 				for range before {
 					c := m.credential()
@@ -187,7 +187,7 @@ func TestDyingWhileInstalling(t *testing.T) {
 				}
 				require.True(t, crashed || installed)
 				if installed {
-					require.Equal(t, c.Serial, m.serial(), "what was found once is found again")
+					require.Equal(t, c.Serial, m.currentSerial(), "what was found once is found again")
 				}
 				if err == nil {
 					require.True(t, id.roots.Equal(m.authority.Pool()))
@@ -198,7 +198,7 @@ func TestDyingWhileInstalling(t *testing.T) {
 
 				next := m.credential()
 				require.NoError(t, m.v.install(next))
-				require.Equal(t, next.Serial, m.serial())
+				require.Equal(t, next.Serial, m.currentSerial())
 				names, err := filepath.Glob(m.v.path("v*"))
 				require.NoError(t, err)
 				require.LessOrEqual(t, len(names), 2)
@@ -207,8 +207,8 @@ func TestDyingWhileInstalling(t *testing.T) {
 	}
 }
 
-func TestSpentNonce(t *testing.T) {
-	m := newMint(t)
+func TestUsedNonce(t *testing.T) {
+	m := newCertificateIssuer(t)
 	require.False(t, m.v.nonceUsed("a"))
 	require.NoError(t, m.v.markNonceUsed("a"))
 	require.True(t, m.v.nonceUsed("a"))
@@ -218,8 +218,8 @@ func TestSpentNonce(t *testing.T) {
 	require.NotContains(t, string(data), "a\n", "it is a digest")
 }
 
-func TestServerOfTheNonceWithoutServerFile(t *testing.T) {
-	m := newMint(t)
+func TestServerAddressFromNonce(t *testing.T) {
+	m := newCertificateIssuer(t)
 	require.NoError(t, m.v.write(m.v.path(fileNonce), []byte(jwt(goodPayload)+"\n")))
 	require.NoError(t, m.v.install(m.credential()))
 	require.NoError(t, os.Remove(m.v.path(fileServer)))

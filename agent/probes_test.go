@@ -14,23 +14,23 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// withProbes writes a file of probes and returns an environment that names it.
-func withProbes(t *testing.T, text string) (vars map[string]string, path string) {
-	vars, path = minimal(), filepath.Join(t.TempDir(), "probes.jsonc")
+// writeProbes writes a probes file and returns an environment that names it.
+func writeProbes(t *testing.T, text string) (vars map[string]string, path string) {
+	vars, path = minimalVariables(), filepath.Join(t.TempDir(), "probes.jsonc")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	vars["NSTANCE_PROBES"] = path
 	return vars, path
 }
 
-func TestFileOfProbes(t *testing.T) {
+func TestProbesFile(t *testing.T) {
 	t.Run("has every kind, every field, comments and spare commas", func(t *testing.T) {
-		vars, _ := withProbes(t, `// what this machine is for
+		vars, _ := writeProbes(t, `// what this machine is for
 			[
 				{"name": "disk", "command": ["/usr/local/bin/check disk", "", "$HOME"], "interval": "1m", "timeout": "30s"},
 				{"name": "web", "http": "http://127.0.0.1:8080/healthz"}, /* the least */
 				{"name": "db", "tcp": "localhost:5432",},
 			] // the end`)
-		o, err := build(vars)
+		o, err := agentFromEnv(vars)
 		require.NoError(t, err)
 		require.Equal(t, []health.Probe{
 			{Name: "disk", Command: []string{"/usr/local/bin/check disk", "", "$HOME"}, Interval: time.Minute, Timeout: 30 * time.Second},
@@ -38,15 +38,15 @@ func TestFileOfProbes(t *testing.T) {
 			{Name: "db", TCP: "localhost:5432"},
 		}, o.Probes)
 	})
-	t.Run("may say that there are none", func(t *testing.T) {
-		vars, _ := withProbes(t, "[]")
-		o, err := build(vars)
+	t.Run("may be empty", func(t *testing.T) {
+		vars, _ := writeProbes(t, "[]")
+		o, err := agentFromEnv(vars)
 		require.NoError(t, err)
 		require.Empty(t, o.Probes)
 	})
 }
 
-func TestMistakesInTheFileOfProbesAreNamed(t *testing.T) {
+func TestProbesFileErrors(t *testing.T) {
 	for text, says := range map[string][]string{
 		``:                {"correct the JSON"},
 		`[{"name": "a"`:   {"correct the JSON"},
@@ -74,8 +74,8 @@ func TestMistakesInTheFileOfProbesAreNamed(t *testing.T) {
 		strings.Repeat(" ", 64<<10) + "[]":                            {"has more than 65536 bytes"},
 	} {
 		t.Run(text[:min(len(text), 50)], func(t *testing.T) {
-			vars, path := withProbes(t, text)
-			_, err := build(vars)
+			vars, path := writeProbes(t, text)
+			_, err := agentFromEnv(vars)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, "NSTANCE_PROBES: "+path+": ")
 			for _, part := range says {
@@ -89,9 +89,9 @@ func TestMistakesInTheFileOfProbesAreNamed(t *testing.T) {
 			t.TempDir():                              "not a regular file",
 			os.DevNull:                               "not a regular file",
 		} {
-			vars := minimal()
+			vars := minimalVariables()
 			vars["NSTANCE_PROBES"] = path
-			_, err := build(vars)
+			_, err := agentFromEnv(vars)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, "NSTANCE_PROBES: "+path+": ")
 			require.ErrorContains(t, err, says)
@@ -100,19 +100,19 @@ func TestMistakesInTheFileOfProbesAreNamed(t *testing.T) {
 	})
 }
 
-// TestReportsDoNotWaitLongForProbes is not in a bubble: there, a command that
-// runs holds up the clock.
-func TestReportsDoNotWaitLongForProbes(t *testing.T) {
+// TestSlowProbesDoNotDelayReports is not in a bubble, because a running command would
+// stop the bubble's clock.
+func TestSlowProbesDoNotDelayReports(t *testing.T) {
 	s := newShard(t, registration.Options{})
 	defer s.stop()
-	m := s.machine()
-	m.o.ReportInterval = 100 * time.Millisecond
-	m.o.Probes = []health.Probe{{Name: "slow", Command: []string{"/bin/sleep", "1000"}, Timeout: time.Minute}}
+	m := s.newMachine()
+	m.options.ReportInterval = 100 * time.Millisecond
+	m.options.Probes = []health.Probe{{Name: "slow", Command: []string{"/bin/sleep", "1000"}, Timeout: time.Minute}}
 	_, stop := m.start()
 	defer stop()
 	v := receive(t, s.visits)
 	for range 3 {
-		probe := receive(t, v.up).GetReport().GetProbes()[0]
+		probe := receive(t, v.received).GetReport().GetProbes()[0]
 		require.False(t, probe.GetOk())
 		require.Equal(t, "no result yet", probe.GetMessage())
 	}

@@ -16,142 +16,142 @@ import (
 
 func TestRecovery(t *testing.T) {
 	// asleep registers, and starts again after the certificate has expired.
-	asleep := func(t *testing.T, s *shard, m *machine) (first *visit) {
+	asleep := func(t *testing.T, s *testShard, m *machine) (first *serverSession) {
 		t.Helper()
 		_, stop := m.start()
-		first = s.next()
+		first = s.awaitSession()
 		stop()
 		require.NoError(t, os.Remove(m.path("nonce.jwt")))
-		after(lifetime + time.Minute)
+		advance(lifetime + time.Minute)
 		return first
 	}
 
-	t.Run("a time without servers, longer than a certificate's life, needs no nonce", func(t *testing.T) {
+	t.Run("an outage longer than a certificate's life needs no nonce", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newShard(t, registration.Options{AgentLifetime: 8 * time.Minute})
 			defer s.stop()
-			m := s.machine()
+			m := s.newMachine()
 			a, stop := m.start()
 			defer stop()
-			first := s.next()
+			first := s.awaitSession()
 			require.NoError(t, os.Remove(m.path("nonce.jwt")))
-			s.network.away(true)
-			after(10 * time.Minute)
+			s.network.setDown(true)
+			advance(10 * time.Minute)
 			require.False(t, a.Status().Connected)
-			s.network.away(false)
+			s.network.setDown(false)
 			back := time.Now()
-			second := s.next()
+			second := s.awaitSession()
 			require.LessOrEqual(t, second.at.Sub(back), 70*time.Second, "the backoff of a long outage for one port, the short one for the other")
 			require.Equal(t, first.id.Subject, second.id.Subject)
 			require.NotEqual(t, first.id.Serial, second.id.Serial)
 			require.NotEqual(t, first.id.Key, second.id.Key)
-			second.until(t, isReport)
+			second.awaitMessage(t, isReport)
 			synctest.Wait()
 			require.True(t, a.Status().Healthy())
-			require.Equal(t, 1, s.count("register"))
-			require.Equal(t, 1, s.count("recover"))
+			require.Equal(t, 1, s.countCalls("register"))
+			require.Equal(t, 1, s.countCalls("recover"))
 			require.Zero(t, s.alarms.Load())
 		})
 	})
 	t.Run("a machine that slept for thirty hours is back at once", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			asleep(t, s, m)
-			after(29 * time.Hour)
+			advance(29 * time.Hour)
 			woke := time.Now()
 			_, stop := m.start()
 			defer stop()
-			require.Equal(t, woke, s.next().at)
+			require.Equal(t, woke, s.awaitSession().at)
 		})
 	})
-	t.Run("a lost reply heals itself with the same key, over a restart, too", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("after a lost reply the same key is certified, also after a restart", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			asleep(t, s, m)
-			s.do(func() { s.lose["recover"] = 3 })
+			s.configure(func() { s.lostReplies["recover"] = 3 })
 			_, stop := m.start()
 			synctest.Wait()
 			stop()
 			_, stop = m.start()
 			defer stop()
-			s.next()
-			s.do(func() {
-				require.Len(t, s.calls["recover"], 4)
-				for _, csr := range s.calls["recover"] {
-					require.Equal(t, s.calls["recover"][0], csr)
+			s.awaitSession()
+			s.configure(func() {
+				require.Len(t, s.callCSRs["recover"], 4)
+				for _, csr := range s.callCSRs["recover"] {
+					require.Equal(t, s.callCSRs["recover"][0], csr)
 				}
 			})
 			require.Zero(t, s.alarms.Load())
 		})
 	})
-	t.Run("so does a renewal whose reply was lost before the silence", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.do(func() { s.lose["renew"] = 1 })
+	t.Run("a renewal whose reply was lost before the outage uses the same key", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			s.configure(func() { s.lostReplies["renew"] = 1 })
 			_, stop := m.start()
-			s.next()
-			for s.count("renew") == 0 {
-				after(time.Second)
+			s.awaitSession()
+			for s.countCalls("renew") == 0 {
+				advance(time.Second)
 			}
 			stop()
-			after(3 * lifetime)
+			advance(3 * lifetime)
 			_, stop = m.start()
 			defer stop()
-			s.next()
-			require.Equal(t, 1, s.count("recover"))
+			s.awaitSession()
+			require.Equal(t, 1, s.countCalls("recover"))
 			require.Zero(t, s.alarms.Load())
 		})
 	})
-	t.Run("a deleted instance is told so, seldom", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("a deleted instance is refused and retries seldom", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			asleep(t, s, m)
 			delete(s.records.all, m.id)
 			a, stop := m.start()
 			defer stop()
-			after(10 * time.Minute)
+			advance(10 * time.Minute)
 			require.Contains(t, a.Status().Error, "no record")
 			require.Contains(t, a.Status().Error, "certificate that ends at")
 			require.False(t, a.Status().Registered)
-			require.LessOrEqual(t, s.count("recover"), 22)
+			require.LessOrEqual(t, s.countCalls("recover"), 22)
 		})
 	})
-	t.Run("a used nonce is not presented", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			nonce := m.nonce(m.id, time.Hour)
+	t.Run("a used nonce is not sent", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			nonce := m.mintNonce(m.id, time.Hour)
 			asleep(t, s, m)
-			m.write("nonce.jwt", nonce)
+			m.writeIdentityFile("nonce.jwt", nonce)
 			_, stop := m.start()
 			defer stop()
-			s.next()
-			require.Equal(t, 1, s.count("register"))
+			s.awaitSession()
+			require.Equal(t, 1, s.countCalls("register"))
 			require.Zero(t, s.alarms.Load())
 		})
 	})
-	t.Run("a clock that is fast does not make it spin", func(t *testing.T) {
+	t.Run("a fast clock causes no retry loop", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var behind atomic.Int64 // the server, seen from the agent
+			var behind atomic.Int64 // how far the server's clock is behind the agent's
 			s := newShard(t, registration.Options{AgentLifetime: lifetime, Now: func() time.Time {
 				return time.Now().Add(-time.Duration(behind.Load()))
 			}})
 			defer s.stop()
-			after(3 * lifetime) // the authority must be older than any certificate
-			m := s.machine()
+			advance(3 * lifetime) // the authority must be older than any certificate
+			m := s.newMachine()
 			asleep(t, s, m)
 			behind.Store(int64(2 * lifetime))
 			a, stop := m.start()
 			defer stop()
-			after(10 * time.Minute)
+			advance(10 * time.Minute)
 			require.Contains(t, a.Status().Error, "clock")
-			require.LessOrEqual(t, s.count("recover"), 22)
+			require.LessOrEqual(t, s.countCalls("recover"), 22)
 			issued := s.records.all[m.id].Pending.Serial
-			after(10 * time.Minute)
+			advance(10 * time.Minute)
 			require.Equal(t, issued, s.records.all[m.id].Pending.Serial)
 			behind.Store(0)
-			s.next()
+			s.awaitSession()
 		})
 	})
 }
 
-// TestCalledExpired: the machine's clock is slow, and so it has the server's
-// word for it only.
-func TestCalledExpired(t *testing.T) {
+// TestExpiryReportedByServer: the machine's clock is slow, so only the server's TLS
+// alert shows the expiry.
+func TestExpiryReportedByServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64
 		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -162,18 +162,18 @@ func TestCalledExpired(t *testing.T) {
 		cfg := pki.ServerTLS(cert, s.authority.Pool(), nstance.RoleAgent)
 		cfg.Time = now
 		s.serveAgentsWith(addrA, s.listen(addrA), cfg)
-		m := s.machine()
-		m.o.AgentAddrs = []string{addrA}
+		m := s.newMachine()
+		m.options.AgentAddrs = []string{addrA}
 		_, stop := m.start()
 		defer stop()
-		first := s.next()
+		first := s.awaitSession()
 		ahead.Store(int64(2 * lifetime))
-		s.network.away(true)
-		s.network.away(false)
-		second := s.next()
+		s.network.setDown(true)
+		s.network.setDown(false)
+		second := s.awaitSession()
 		require.NotEqual(t, first.id.Serial, second.id.Serial)
 		require.Less(t, second.at.Sub(first.at), time.Minute)
-		require.Equal(t, 1, s.count("recover"))
-		require.Zero(t, s.count("renew"))
+		require.Equal(t, 1, s.countCalls("recover"))
+		require.Zero(t, s.countCalls("renew"))
 	})
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// skewed runs f with a server whose clock is behind the agent's by that much, or
-// ahead if it is negative.
-func skewed(t *testing.T, behind time.Duration, f func(t *testing.T, s *shard, m *machine)) {
+// inSkewedBubble runs f with a server whose clock is behind the agent's, or ahead if
+// behind is negative.
+func inSkewedBubble(t *testing.T, behind time.Duration, f func(t *testing.T, s *testShard, m *machine)) {
 	synctest.Test(t, func(t *testing.T) {
 		now := func() time.Time { return time.Now().Add(-behind) }
 		s := newAuthority(t, registration.Options{AgentLifetime: lifetime, Now: now})
@@ -29,84 +29,84 @@ func skewed(t *testing.T, behind time.Duration, f func(t *testing.T, s *shard, m
 		cfg.Time = now
 		s.serveAgentsWith(addrA, s.listen(addrA), cfg)
 		if behind > 0 {
-			after(behind) // the authority must be older than any certificate
+			advance(behind) // the authority must be older than any certificate
 		}
-		m := s.machine()
-		m.write("nonce.jwt", m.nonce(m.id, 24*time.Hour))
-		m.o.AgentAddrs = []string{addrA}
+		m := s.newMachine()
+		m.writeIdentityFile("nonce.jwt", m.mintNonce(m.id, 24*time.Hour))
+		m.options.AgentAddrs = []string{addrA}
 		f(t, s, m)
 	})
 }
 
-func TestRenewalGoesByElapsedTime(t *testing.T) {
+func TestRenewalUsesElapsedTime(t *testing.T) {
 	due := (lifetime+time.Minute)*2/3 - time.Minute
-	t.Run("a clock that is ahead renews no sooner", func(t *testing.T) {
-		skewed(t, lifetime*3/4, func(t *testing.T, s *shard, m *machine) {
+	t.Run("a fast clock does not renew sooner", func(t *testing.T) {
+		inSkewedBubble(t, lifetime*3/4, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
 			defer stop()
-			first := s.next()
-			after(due - time.Second)
-			require.Zero(t, s.count("renew"))
-			second := s.next()
+			first := s.awaitSession()
+			advance(due - time.Second)
+			require.Zero(t, s.countCalls("renew"))
+			second := s.awaitSession()
 			require.WithinDuration(t, first.at.Add(due), second.at, 2*time.Second)
-			after(due - time.Second)
-			require.Equal(t, 1, s.count("renew"))
+			advance(due - time.Second)
+			require.Equal(t, 1, s.countCalls("renew"))
 		})
 	})
 	t.Run("after a restart it renews once", func(t *testing.T) {
-		skewed(t, lifetime*3/4, func(t *testing.T, s *shard, m *machine) {
+		inSkewedBubble(t, lifetime*3/4, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
-			s.next()
+			s.awaitSession()
 			stop()
 			_, stop = m.start()
 			defer stop()
-			after(due - time.Second)
-			require.Equal(t, 1, s.count("renew"))
+			advance(due - time.Second)
+			require.Equal(t, 1, s.countCalls("renew"))
 		})
 	})
-	t.Run("a clock that is behind renews in time, over a restart, too", func(t *testing.T) {
-		skewed(t, -3*lifetime, func(t *testing.T, s *shard, m *machine) {
+	t.Run("a slow clock renews in time, also after a restart", func(t *testing.T) {
+		inSkewedBubble(t, -3*lifetime, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
-			s.next()
+			s.awaitSession()
 			stop()
 			_, stop = m.start()
 			defer stop()
-			first := s.next()
-			second := s.next()
+			first := s.awaitSession()
+			second := s.awaitSession()
 			require.LessOrEqual(t, second.at.Sub(first.at), due+2*time.Second)
-			require.Equal(t, 1, s.count("renew"))
+			require.Equal(t, 1, s.countCalls("renew"))
 		})
 	})
-	t.Run("new sessions do not hurry a renewal that fails", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.do(func() { s.lose["renew"] = 1 << 20 })
+	t.Run("new sessions do not speed up a failing renewal", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			s.configure(func() { s.lostReplies["renew"] = 1 << 20 })
 			_, stop := m.start()
-			s.next()
+			s.awaitSession()
 			stop()
-			after(due)
+			advance(due)
 			_, stop = m.start()
 			defer stop()
-			for range 60 { // each long enough to be called well, so that the next one comes at once
-				v := s.next()
+			for range 60 { // each lasts long enough that the next one starts at once
+				v := s.awaitSession()
 				<-time.After(6 * time.Second)
-				v.end <- status.Error(codes.Unavailable, "restart")
+				v.endWith <- status.Error(codes.Unavailable, "restart")
 			}
-			require.LessOrEqual(t, s.count("renew"), 30)
+			require.LessOrEqual(t, s.countCalls("renew"), 30)
 		})
 	})
-	t.Run("a server that asks in every session is not always obeyed", func(t *testing.T) {
+	t.Run("requests of the server in every session are limited", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newShard(t, registration.Options{PerHolder: registration.Limit{PerSecond: 1e6, Burst: 1e6}})
 			defer s.stop()
-			_, stop := s.machine().start()
+			_, stop := s.newMachine().start()
 			defer stop()
 			for began := time.Now(); time.Since(began) < 10*time.Minute; {
-				v := s.next()
+				v := s.awaitSession()
 				v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
 					Renewal: &apiv1.RenewalRequest{Within: durationpb.New(time.Millisecond)},
 				}})
 			}
-			require.LessOrEqual(t, s.count("renew"), 61)
+			require.LessOrEqual(t, s.countCalls("renew"), 61)
 		})
 	})
 }

@@ -1,4 +1,4 @@
-package agent // a route is plain data
+package agent // tests routes without sessions
 
 import (
 	"cmp"
@@ -40,7 +40,7 @@ func TestRoute(t *testing.T) {
 			require.LessOrEqual(t, most[i], time.Duration(limit)*time.Second, "failure %d", i+1)
 		}
 	})
-	t.Run("a server that is back at the other port ends the long outage", func(t *testing.T) {
+	t.Run("an answer at the other port ends the long outage", func(t *testing.T) {
 		r := newRoute("a:1")
 		for range 100 {
 			r.recordFailure(0, false)
@@ -70,7 +70,7 @@ func TestRoute(t *testing.T) {
 		r.recordFailure(0, false)
 		require.LessOrEqual(t, r.wait(), maxBackoff)
 	})
-	t.Run("go away means at once, to the suggested addresses first", func(t *testing.T) {
+	t.Run("go away reconnects at once, to the suggested addresses first", func(t *testing.T) {
 		r := newRoute("a:1")
 		r.step()
 		r.redirect([]string{"leader:1", "not an address", "leader:1", "other:1"}, time.Minute)
@@ -84,7 +84,7 @@ func TestRoute(t *testing.T) {
 		addr, _ = r.step()
 		require.Equal(t, "a:1", addr)
 	})
-	t.Run("go away without address means at once, too", func(t *testing.T) {
+	t.Run("go away without address reconnects at once", func(t *testing.T) {
 		r := newRoute("a:1", "b:1")
 		r.step()
 		r.redirect(nil, time.Minute)
@@ -92,7 +92,7 @@ func TestRoute(t *testing.T) {
 		require.Equal(t, "b:1", addr)
 		require.Zero(t, wait)
 	})
-	t.Run("servers that send agents to each other do not make them spin", func(t *testing.T) {
+	t.Run("servers that redirect agents to each other cause no loop", func(t *testing.T) {
 		r := newRoute("a:1")
 		for range maxRedirects {
 			r.redirect([]string{"b:1"}, 0)
@@ -116,7 +116,7 @@ func TestRoute(t *testing.T) {
 		r.redirect(many, 0)
 		require.LessOrEqual(t, len(r.suggested), maxSuggested)
 	})
-	t.Run("after a renewal the same server at once", func(t *testing.T) {
+	t.Run("after a renewal the same server is dialled at once", func(t *testing.T) {
 		r := newRoute("a:1", "b:1")
 		addr, _ := r.step()
 		r.reconnectNow(addr)
@@ -133,49 +133,49 @@ func TestRoute(t *testing.T) {
 	})
 }
 
-// A dial is what an agent does next.
-type dial struct {
+// A nextDial is the time of an agent's next dial.
+type nextDial struct {
 	at    time.Duration
 	route *route
 }
 
-// dials is a queue of them, by time.
-type dials []dial
+// A dialQueue is a heap of dials by time.
+type dialQueue []nextDial
 
-func (d dials) Len() int           { return len(d) }
-func (d dials) Less(i, j int) bool { return d[i].at < d[j].at }
-func (d dials) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
-func (d *dials) Push(x any)        { *d = append(*d, x.(dial)) }
-func (d *dials) Pop() any {
+func (d dialQueue) Len() int           { return len(d) }
+func (d dialQueue) Less(i, j int) bool { return d[i].at < d[j].at }
+func (d dialQueue) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d *dialQueue) Push(x any)        { *d = append(*d, x.(nextDial)) }
+func (d *dialQueue) Pop() any {
 	last := (*d)[len(*d)-1]
 	*d = (*d)[:len(*d)-1]
 	return last
 }
 
-// TestFleetInALongOutage plays an hour of 10,000 agents that lost their servers
-// together. Each dials once in 30 s on average, so that 333 dials come in a second.
-func TestFleetInALongOutage(t *testing.T) {
+// TestFleetInLongOutage simulates an hour of 10,000 agents that lost their servers at
+// the same time. Each dials every 30 s on average, together 333 times per second.
+func TestFleetInLongOutage(t *testing.T) {
 	const (
 		agents, limit = 10_000, 400
 		window, end   = 10 * time.Second, time.Hour
-		settled       = 5 * time.Minute // by then every agent has found the outage to be long
+		settled       = 5 * time.Minute // by then every agent is in the long outage
 	)
 	for name, refusal := range map[string]bool{"that do not answer, or do not lead": false, "that refuse": true} {
 		t.Run("servers "+name, func(t *testing.T) {
-			var queue dials
+			var queue dialQueue
 			for range agents {
 				r := &route{addrs: []string{"a:1", "b:1"}}
-				r.recordFailure(time.Hour, refusal) // a session that was well
+				r.recordFailure(time.Hour, refusal) // after a healthy session
 				_, wait := r.step()
-				heap.Push(&queue, dial{wait, r})
+				heap.Push(&queue, nextDial{wait, r})
 			}
 			counts := make([]int, end/window)
 			for queue[0].at < end {
-				next, _ := heap.Pop(&queue).(dial)
+				next, _ := heap.Pop(&queue).(nextDial)
 				counts[next.at/window]++
 				next.route.recordFailure(0, refusal)
 				_, wait := next.route.step()
-				heap.Push(&queue, dial{next.at + wait, next.route})
+				heap.Push(&queue, nextDial{next.at + wait, next.route})
 			}
 			for i := int(settled / window); i < len(counts); i++ {
 				require.Less(t, counts[i], limit*int(window/time.Second), "from %v on", time.Duration(i)*window)

@@ -25,144 +25,144 @@ func reclaimIn(d time.Duration) nstance.Notice {
 }
 
 func TestReports(t *testing.T) {
-	t.Run("the server's interval wins, and no report is late", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.interval = 10 * time.Second
+	t.Run("the server's interval is used, and no report is late", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			s.reportInterval = 10 * time.Second
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
-			v.until(t, isReport)
+			v := s.awaitSession()
+			v.awaitMessage(t, isReport)
 			for range 20 {
 				began := time.Now()
-				v.until(t, isReport)
+				v.awaitMessage(t, isReport)
 				require.LessOrEqual(t, time.Since(began), 10*time.Second)
 				require.GreaterOrEqual(t, time.Since(began), 9*time.Second)
 			}
 		})
 	})
-	t.Run("without one the agent's own", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			m.o.ReportInterval = 30 * time.Second
+	t.Run("without it the agent's interval is used", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			m.options.ReportInterval = 30 * time.Second
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
-			v.until(t, isReport)
+			v := s.awaitSession()
+			v.awaitMessage(t, isReport)
 			began := time.Now()
-			v.until(t, isReport)
+			v.awaitMessage(t, isReport)
 			require.InDelta(t, 28.5, time.Since(began).Seconds(), 1.6)
 		})
 	})
 	t.Run("numbers grow within a session and start again in the next", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			for want := range uint64(5) {
-				require.Equal(t, want+1, v.until(t, isReport).GetNumber())
+				require.Equal(t, want+1, v.awaitMessage(t, isReport).GetNumber())
 			}
-			v.end <- status.Error(codes.Unavailable, "restart")
-			require.EqualValues(t, 1, s.next().until(t, isReport).GetNumber())
+			v.endWith <- status.Error(codes.Unavailable, "restart")
+			require.EqualValues(t, 1, s.awaitSession().awaitMessage(t, isReport).GetNumber())
 		})
 	})
-	t.Run("it says whether there is a hook", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			m.o.Drain = func(context.Context, nstance.Drain) (nstance.Outcome, string) { return nstance.OutcomeDrained, "" }
+	t.Run("a report tells whether there is a hook", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			m.options.Drain = func(context.Context, nstance.Drain) (nstance.Outcome, string) { return nstance.OutcomeDrained, "" }
 			_, stop := m.start()
 			defer stop()
-			require.True(t, s.next().until(t, isReport).GetReport().GetCanDrain())
+			require.True(t, s.awaitSession().awaitMessage(t, isReport).GetReport().GetCanDrain())
 		})
 	})
 }
 
 func TestNotices(t *testing.T) {
 	t.Run("a notice is sent at once, with its deadline", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
-			v.until(t, isReport)
+			v := s.awaitSession()
+			v.awaitMessage(t, isReport)
 			n := reclaimIn(2 * time.Minute)
 			m.notice <- n
 			began := time.Now()
-			got := noticesOf(v.until(t, isNotice))[0]
+			got := noticesOf(v.awaitMessage(t, isNotice))[0]
 			require.Equal(t, began, time.Now(), "nothing waited")
 			require.Equal(t, "event-1", got.GetEventId())
 			require.True(t, n.Deadline.Equal(got.GetDeadline().AsTime()))
 		})
 	})
 	t.Run("an acknowledged one is not sent again but is in every report, of every session", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			a, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			m.notice <- reclaimIn(2 * time.Minute)
-			v.until(t, isNotice)
+			v.awaitMessage(t, isNotice)
 			for range 3 {
-				require.False(t, isNotice(v.until(t, func(m *apiv1.ConnectRequest) bool { return isReport(m) || isNotice(m) })))
+				require.False(t, isNotice(v.awaitMessage(t, func(m *apiv1.ConnectRequest) bool { return isReport(m) || isNotice(m) })))
 			}
-			require.Len(t, noticesOf(v.until(t, isReport)), 1)
-			v.end <- status.Error(codes.Unavailable, "restart")
-			v = s.next()
-			first := v.until(t, func(*apiv1.ConnectRequest) bool { return true })
+			require.Len(t, noticesOf(v.awaitMessage(t, isReport)), 1)
+			v.endWith <- status.Error(codes.Unavailable, "restart")
+			v = s.awaitSession()
+			first := v.awaitMessage(t, func(*apiv1.ConnectRequest) bool { return true })
 			require.True(t, isNotice(first), "the first message of the next session")
 			require.Equal(t, []string{"event-1"}, first.GetNotices().GetAcknowledged())
-			require.Len(t, noticesOf(v.until(t, isReport)), 1, "its first report")
+			require.Len(t, noticesOf(v.awaitMessage(t, isReport)), 1, "its first report")
 			require.Len(t, a.Status().Notices, 1)
 		})
 	})
 	t.Run("it is retried until acknowledged, over sessions", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.do(func() { s.mute = true })
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			s.configure(func() { s.withholdAcks = true })
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			m.notice <- reclaimIn(2 * time.Minute)
-			v.until(t, isNotice)
+			v.awaitMessage(t, isNotice)
 			began := time.Now()
-			v.until(t, isNotice)
+			v.awaitMessage(t, isNotice)
 			require.Equal(t, 5*time.Second, time.Since(began))
-			v.end <- status.Error(codes.Unavailable, "restart")
-			v = s.next()
-			v.ack(v.until(t, isNotice))
-			after(time.Minute)
-			for len(v.up) > 0 {
-				require.False(t, isNotice(<-v.up))
+			v.endWith <- status.Error(codes.Unavailable, "restart")
+			v = s.awaitSession()
+			v.ack(v.awaitMessage(t, isNotice))
+			advance(time.Minute)
+			for len(v.received) > 0 {
+				require.False(t, isNotice(<-v.received))
 			}
 		})
 	})
-	t.Run("what was seen before there was a session is not lost", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			nonce := m.nonce(m.id, time.Hour)
+	t.Run("a notice detected before the first session is sent", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			nonce := m.mintNonce(m.id, time.Hour)
 			require.NoError(t, os.Remove(m.path("nonce.jwt")))
 			_, stop := m.start()
 			defer stop()
 			m.notice <- reclaimIn(2 * time.Minute)
-			after(3 * time.Minute) // past its deadline: judged at first sight only
-			m.write("nonce.jwt", nonce)
-			v := s.next()
-			require.Len(t, noticesOf(v.until(t, isReport)), 1)
+			advance(3 * time.Minute) // past its deadline: only a first reading can be stale
+			m.writeIdentityFile("nonce.jwt", nonce)
+			v := s.awaitSession()
+			require.Len(t, noticesOf(v.awaitMessage(t, isReport)), 1)
 		})
 	})
 	t.Run("a deadline in the past is sent: the server asks the provider", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			m.notice <- reclaimIn(-time.Second)
-			left := noticesOf(v.until(t, isNotice))[0].GetTimeLeft()
+			left := noticesOf(v.awaitMessage(t, isNotice))[0].GetTimeLeft()
 			require.NotNil(t, left)
 			require.Equal(t, -time.Second, left.AsDuration())
 		})
 	})
-	t.Run("text that is no UTF-8 does not end the session", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("invalid UTF-8 does not end the session", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			n := reclaimIn(time.Minute)
 			n.Action = "term\xffinate"
 			m.notice <- n
-			require.Equal(t, "terminate", noticesOf(v.until(t, isNotice))[0].GetAction())
+			require.Equal(t, "terminate", noticesOf(v.awaitMessage(t, isNotice))[0].GetAction())
 		})
 	})
 }
@@ -178,7 +178,7 @@ type hookLog struct {
 
 func (m *machine) hook() *hookLog {
 	h := &hookLog{finish: make(chan nstance.Outcome)}
-	m.o.Drain = h.run
+	m.options.Drain = h.run
 	return h
 }
 
@@ -203,18 +203,18 @@ func (h *hookLog) log() ([]nstance.Drain, []time.Time, int) {
 	return slices.Clone(h.runs), slices.Clone(h.at), h.ended
 }
 
-func TestOwnHook(t *testing.T) {
-	t.Run("a notice unacknowledged for 5 s makes the agent drain itself, and say so when asked", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+func TestHookWithoutServer(t *testing.T) {
+	t.Run("after 5 s without acknowledgement the agent runs its hook and reports the result when asked", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
-			s.do(func() { s.mute = true })
+			s.configure(func() { s.withholdAcks = true })
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			n := reclaimIn(2 * time.Minute)
 			seen := time.Now()
 			m.notice <- n
-			after(6 * time.Second)
+			advance(6 * time.Second)
 			runs, at, _ := h.log()
 			require.Len(t, runs, 1)
 			require.Equal(t, seen.Add(5*time.Second), at[0])
@@ -222,56 +222,56 @@ func TestOwnHook(t *testing.T) {
 			require.Equal(t, "event-1", runs[0].Causes[0].EventID)
 
 			h.finish <- nstance.OutcomeDrained
-			s.do(func() { s.mute = false })
+			s.configure(func() { s.withholdAcks = false })
 			v.drain(4, time.Now().Add(time.Minute))
-			r := v.until(t, isResult).GetDrainResult()
+			r := v.awaitMessage(t, isResult).GetDrainResult()
 			require.EqualValues(t, 4, r.GetGeneration())
 			require.Equal(t, "drained", r.GetOutcome())
 			runs, _, _ = h.log()
 			require.Len(t, runs, 1, "not run twice")
 		})
 	})
-	t.Run("without any server, too", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("without any server", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
-			m.o.AgentAddrs = []string{"absent.test:8994"}
+			m.options.AgentAddrs = []string{"absent.test:8994"}
 			_, stop := m.start()
 			defer stop()
 			n := reclaimIn(2 * time.Minute)
 			n.Deadline = time.Time{}
 			m.notice <- n
-			after(5 * time.Second)
+			advance(5 * time.Second)
 			runs, _, _ := h.log()
 			require.Len(t, runs, 1)
 			left := 25 * time.Second // of the shortest warning, which began when the notice was detected
 			require.Equal(t, (left - left/3).Round(time.Millisecond), time.Until(runs[0].Deadline).Round(time.Millisecond), "less the margin")
 		})
 	})
-	t.Run("an acknowledged notice leaves the hook alone", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("an acknowledged notice does not run the hook", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
 			_, stop := m.start()
 			defer stop()
-			s.next()
+			s.awaitSession()
 			m.notice <- reclaimIn(2 * time.Minute)
-			after(time.Minute)
+			advance(time.Minute)
 			runs, _, _ := h.log()
 			require.Empty(t, runs)
 		})
 	})
 	t.Run("a withdrawn notice stops it", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
-			s.do(func() { s.mute = true })
+			s.configure(func() { s.withholdAcks = true })
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			n := reclaimIn(2 * time.Minute)
 			m.notice <- n
-			after(10 * time.Second)
+			advance(10 * time.Second)
 			n.Cancelled = true
 			m.notice <- n
-			v.until(t, func(m *apiv1.ConnectRequest) bool { return isNotice(m) && noticesOf(m)[0].GetCancelled() })
+			v.awaitMessage(t, func(m *apiv1.ConnectRequest) bool { return isNotice(m) && noticesOf(m)[0].GetCancelled() })
 			synctest.Wait()
 			_, _, ended := h.log()
 			require.Equal(t, 1, ended)
@@ -281,25 +281,25 @@ func TestOwnHook(t *testing.T) {
 
 func TestDrainCommands(t *testing.T) {
 	t.Run("the hook runs once and its result is sent until acknowledged, over sessions", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			deadline := time.Now().Add(time.Minute)
 			v.drain(2, deadline)
 			v.drain(2, deadline)
-			s.do(func() { s.mute = true })
+			s.configure(func() { s.withholdAcks = true })
 			h.finish <- nstance.OutcomeDrained
-			r := v.until(t, isResult)
+			r := v.awaitMessage(t, isResult)
 			require.Equal(t, "said so", r.GetDrainResult().GetMessage())
-			v.until(t, isResult)
-			v.end <- status.Error(codes.Unavailable, "restart")
-			v = s.next()
-			v.ack(v.until(t, isResult))
-			after(time.Minute)
-			for len(v.up) > 0 {
-				require.False(t, isResult(<-v.up))
+			v.awaitMessage(t, isResult)
+			v.endWith <- status.Error(codes.Unavailable, "restart")
+			v = s.awaitSession()
+			v.ack(v.awaitMessage(t, isResult))
+			advance(time.Minute)
+			for len(v.received) > 0 {
+				require.False(t, isResult(<-v.received))
 			}
 			runs, _, _ := h.log()
 			require.Len(t, runs, 1)
@@ -308,27 +308,27 @@ func TestDrainCommands(t *testing.T) {
 			require.EqualValues(t, "notice", runs[0].Causes[0].Kind)
 		})
 	})
-	t.Run("it goes on while the agent has no session", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("it continues without a session", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			v.drain(2, time.Now().Add(time.Hour))
 			synctest.Wait()
-			v.end <- status.Error(codes.Unavailable, "restart")
-			<-v.gone
+			v.endWith <- status.Error(codes.Unavailable, "restart")
+			<-v.ended
 			h.finish <- nstance.OutcomeDrained
-			require.EqualValues(t, 2, s.next().until(t, isResult).GetDrainResult().GetGeneration())
+			require.EqualValues(t, 2, s.awaitSession().awaitMessage(t, isResult).GetDrainResult().GetGeneration())
 		})
 	})
-	t.Run("its time left decides, not the server's clock", func(t *testing.T) {
+	t.Run("the remaining time counts, not the server's clock", func(t *testing.T) {
 		for _, left := range []time.Duration{time.Minute, 0} {
-			inBubble(t, func(t *testing.T, s *shard, m *machine) {
+			inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 				h := m.hook()
 				_, stop := m.start()
 				defer stop()
-				s.next().send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
+				s.awaitSession().send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: &apiv1.DrainCommand{
 					Generation: 2, Deadline: timestamppb.New(time.Now().Add(-17 * time.Hour)), TimeLeft: durationpb.New(left), Causes: []*apiv1.Cause{{Kind: "notice", EventId: "event-1"}},
 				}}})
 				synctest.Wait()
@@ -339,28 +339,28 @@ func TestDrainCommands(t *testing.T) {
 		}
 	})
 	t.Run("a cancel stops it", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
+			v := s.awaitSession()
 			v.drain(2, time.Now().Add(time.Hour))
-			after(time.Second)
+			advance(time.Second)
 			v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_DrainCancel{DrainCancel: &apiv1.DrainCancel{Generation: 2}}})
-			after(time.Second)
+			advance(time.Second)
 			_, _, ended := h.log()
 			require.Equal(t, 1, ended)
-			for len(v.up) > 0 {
-				require.False(t, isResult(<-v.up))
+			for len(v.received) > 0 {
+				require.False(t, isResult(<-v.received))
 			}
 		})
 	})
-	t.Run("the agent's end ends it", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("the end of the agent ends it", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
 			_, stop := m.start()
-			s.next().drain(2, time.Now().Add(time.Hour))
-			after(time.Second)
+			s.awaitSession().drain(2, time.Now().Add(time.Hour))
+			advance(time.Second)
 			stop()
 			_, _, ended := h.log()
 			require.Equal(t, 1, ended)
@@ -370,79 +370,79 @@ func TestDrainCommands(t *testing.T) {
 
 func TestReconnect(t *testing.T) {
 	t.Run("a broken session comes back within seconds, at the next address", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			a, stop := m.start()
 			defer stop()
-			v := s.next()
-			after(time.Minute)
-			v.end <- status.Error(codes.Unavailable, "restart")
+			v := s.awaitSession()
+			advance(time.Minute)
+			v.endWith <- status.Error(codes.Unavailable, "restart")
 			began := time.Now()
-			next := s.next()
+			next := s.awaitSession()
 			require.Less(t, time.Since(began), time.Second)
 			require.NotEqual(t, v.addr, next.addr)
 			synctest.Wait()
 			require.True(t, a.Status().Connected)
 		})
 	})
-	t.Run("a line that swallows everything is found in under 15 s", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("a connection that loses all packets is detected within 15 s", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			a, stop := m.start()
 			defer stop()
-			s.next()
-			after(33 * time.Second)
-			s.network.cut()
+			s.awaitSession()
+			advance(33 * time.Second)
+			s.network.blackhole()
 			cut := time.Now()
 			for a.Status().Connected {
-				after(100 * time.Millisecond)
+				advance(100 * time.Millisecond)
 				require.Less(t, time.Since(cut), 15*time.Second)
 			}
-			next := s.next()
+			next := s.awaitSession()
 			require.Less(t, next.at.Sub(cut), 16*time.Second)
 		})
 	})
 	t.Run("an idle session is never broken by its own pings", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.interval = 10 * time.Minute
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			s.reportInterval = 10 * time.Minute
 			_, stop := m.start()
 			defer stop()
-			s.next()
-			after(30 * time.Minute)
+			s.awaitSession()
+			advance(30 * time.Minute)
 			require.Empty(t, s.visits)
 		})
 	})
-	t.Run("go away means at once, to the named address, after a goodbye", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			m.o.AgentAddrs = []string{addrA}
+	t.Run("go away reconnects at once to the named address, after a goodbye", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			m.options.AgentAddrs = []string{addrA}
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
-			after(time.Minute)
+			v := s.awaitSession()
+			advance(time.Minute)
 			v.goAway(addrB)
 			began := time.Now()
-			next := s.next()
+			next := s.awaitSession()
 			require.Equal(t, addrB, next.addr)
 			require.Equal(t, began, time.Now(), "nothing waited")
-			v.until(t, isGoodbye)
+			v.awaitMessage(t, isGoodbye)
 		})
 	})
 	t.Run("without a listener the agent backs off with jitter", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			m.o.AgentAddrs = []string{addrA}
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			m.options.AgentAddrs = []string{addrA}
 			_, stop := m.start()
 			defer stop()
-			v := s.next()
-			after(time.Minute)
+			v := s.awaitSession()
+			advance(time.Minute)
 			v.goAway("absent.test:8994")
-			next := s.next()
+			next := s.awaitSession()
 			require.Equal(t, addrA, next.addr)
 			require.Contains(t, s.network.dials, "absent.test:8994")
 		})
 	})
 	t.Run("a standby's go away before any welcome is followed", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			m.o.AgentAddrs = []string{addrA}
-			s.do(func() {
-				s.before = func(v *visit) *apiv1.ConnectResponse {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			m.options.AgentAddrs = []string{addrA}
+			s.configure(func() {
+				s.firstMessage = func(v *serverSession) *apiv1.ConnectResponse {
 					if v.addr != addrA {
 						return nil
 					}
@@ -452,38 +452,38 @@ func TestReconnect(t *testing.T) {
 			_, stop := m.start()
 			defer stop()
 			began := time.Now()
-			require.Equal(t, addrA, s.next().addr)
-			require.Equal(t, addrB, s.next().addr)
+			require.Equal(t, addrA, s.awaitSession().addr)
+			require.Equal(t, addrB, s.awaitSession().addr)
 			require.Equal(t, began, time.Now())
 		})
 	})
-	t.Run("a server that does not welcome is given up after 10 s", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.do(func() {
-				s.before = func(v *visit) *apiv1.ConnectResponse {
+	t.Run("a server without welcome is left after 10 s", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			s.configure(func() {
+				s.firstMessage = func(v *serverSession) *apiv1.ConnectResponse {
 					if v.addr != addrA {
 						return nil
 					}
-					return &apiv1.ConnectResponse{} // of a kind that this agent does not know
+					return &apiv1.ConnectResponse{} // a message unknown to this agent
 				}
 			})
 			a, stop := m.start()
 			defer stop()
-			first := s.next()
-			<-first.gone
+			first := s.awaitSession()
+			<-first.ended
 			synctest.Wait()
 			require.Contains(t, a.Status().Error, "no welcome")
-			require.Less(t, s.next().at.Sub(first.at), 12*time.Second)
+			require.Less(t, s.awaitSession().at.Sub(first.at), 12*time.Second)
 		})
 	})
 	t.Run("a refusal is reported and retried slowly", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
-			s.do(func() {
-				s.refuse = func(nstance.Identity, string) error { return status.Error(codes.NotFound, "instance is deleted") }
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			s.configure(func() {
+				s.refuseSession = func(nstance.Identity, string) error { return status.Error(codes.NotFound, "instance is deleted") }
 			})
 			a, stop := m.start()
 			defer stop()
-			after(10 * time.Minute)
+			advance(10 * time.Minute)
 			require.Contains(t, a.Status().Error, "deleted")
 			require.True(t, a.Status().Registered)
 			require.Less(t, len(s.visits), 25)
@@ -493,48 +493,48 @@ func TestReconnect(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
-	t.Run("the server hears a goodbye", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("the server receives a goodbye", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			a, stop := m.start()
-			v := s.next()
-			after(time.Minute)
+			v := s.awaitSession()
+			advance(time.Minute)
 			began := time.Now()
 			stop()
 			require.Equal(t, began, time.Now(), "nothing waited")
-			v.until(t, isGoodbye)
+			v.awaitMessage(t, isGoodbye)
 			require.False(t, a.Status().Connected)
 		})
 	})
-	t.Run("within a second, even if the server does not hang up", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("within a second, even if the server keeps the stream open", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
-			v := s.next()
-			v.deaf.Store(true)
-			after(time.Minute)
+			v := s.awaitSession()
+			v.ignoreGoodbye.Store(true)
+			advance(time.Minute)
 			began := time.Now()
 			stop()
 			require.LessOrEqual(t, time.Since(began), time.Second)
-			v.until(t, isGoodbye)
+			v.awaitMessage(t, isGoodbye)
 		})
 	})
-	t.Run("within a second, even if the line is dead", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, s *shard, m *machine) {
+	t.Run("within a second, even if the connection is dead", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
-			s.next()
-			after(time.Minute)
-			s.network.cut()
+			s.awaitSession()
+			advance(time.Minute)
+			s.network.blackhole()
 			began := time.Now()
 			stop()
 			require.LessOrEqual(t, time.Since(began), time.Second)
 		})
 	})
-	t.Run("at any moment of registering and connecting", func(t *testing.T) {
+	t.Run("at any point of registering and connecting", func(t *testing.T) {
 		for wait := range 20 {
-			inBubble(t, func(t *testing.T, s *shard, m *machine) {
-				m.o.AgentAddrs = []string{"absent.test:8994", addrA}
-				s.do(func() { s.lose["register"] = 2 })
+			inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+				m.options.AgentAddrs = []string{"absent.test:8994", addrA}
+				s.configure(func() { s.lostReplies["register"] = 2 })
 				_, stop := m.start()
-				after(time.Duration(wait) * 300 * time.Millisecond)
+				advance(time.Duration(wait) * 300 * time.Millisecond)
 				began := time.Now()
 				stop()
 				require.LessOrEqual(t, time.Since(began), time.Second)

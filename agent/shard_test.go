@@ -49,9 +49,9 @@ const (
 	lifetime = time.Hour
 )
 
-// A shard is a server as far as agents see it: real gRPC over TLS with the real
-// registrar, on listeners in memory.
-type shard struct {
+// A testShard is the part of a server that agents use: real gRPC over TLS with the
+// real registrar, on listeners in memory.
+type testShard struct {
 	apiv1.UnimplementedRegistrationServiceServer
 	apiv1.UnimplementedAgentServiceServer
 
@@ -59,23 +59,23 @@ type shard struct {
 	authority *registration.Authority
 	nonces    *registration.NonceKeys
 	registrar *registration.Registrar
-	records   *records
+	records   *memoryRecords
 	alarms    atomic.Int32
-	network   *network
+	network   *testNetwork
 	servers   []*grpc.Server
-	visits    chan *visit
+	visits    chan *serverSession
 
-	mu       sync.Mutex
-	calls    map[string][][]byte                  // the requests (CSR) of each unary call
-	lose     map[string]int                       // how many replies of a call are lost after their effect
-	mute     bool                                 // no acknowledgements
-	interval time.Duration                        // for the welcome
-	refuse   func(nstance.Identity, string) error // of sessions, by address
-	before   func(*visit) *apiv1.ConnectResponse  // says something else than welcome
+	mu             sync.Mutex
+	callCSRs       map[string][][]byte // by unary call
+	lostReplies    map[string]int      // number of replies to lose after the call's effect
+	withholdAcks   bool
+	reportInterval time.Duration                               // in the welcome
+	refuseSession  func(nstance.Identity, string) error        // of sessions, by address
+	firstMessage   func(*serverSession) *apiv1.ConnectResponse // sent instead of the welcome
 }
 
 // newShard listens in memory, under the names above.
-func newShard(t *testing.T, o registration.Options) *shard {
+func newShard(t *testing.T, o registration.Options) *testShard {
 	t.Helper()
 	s := newAuthority(t, o)
 	cert := s.certificate(zone)
@@ -86,17 +86,17 @@ func newShard(t *testing.T, o registration.Options) *shard {
 	return s
 }
 
-// newAuthority is a shard that does not listen yet.
-func newAuthority(t *testing.T, o registration.Options) *shard {
+// newAuthority returns a shard that does not listen yet.
+func newAuthority(t *testing.T, o registration.Options) *testShard {
 	t.Helper()
 	authority, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
 	nonces, err := registration.NewNonceKeys(registration.NewNonceKey())
 	require.NoError(t, err)
-	s := &shard{
-		t: t, authority: authority, nonces: nonces, records: &records{all: map[nstance.InstanceID]registration.Registration{}},
-		network: &network{listeners: map[string]*bufconn.Listener{}},
-		visits:  make(chan *visit, 1000), calls: map[string][][]byte{}, lose: map[string]int{},
+	s := &testShard{
+		t: t, authority: authority, nonces: nonces, records: &memoryRecords{all: map[nstance.InstanceID]registration.Registration{}},
+		network: &testNetwork{listeners: map[string]*bufconn.Listener{}},
+		visits:  make(chan *serverSession, 1000), callCSRs: map[string][][]byte{}, lostReplies: map[string]int{},
 	}
 	o.Cluster, o.Shard = cluster, zone
 	o.Alarm = func(nstance.Event) { s.alarms.Add(1) }
@@ -105,32 +105,32 @@ func newAuthority(t *testing.T, o registration.Options) *shard {
 	return s
 }
 
-func (s *shard) certificate(of nstance.ShardID) func() (*tls.Certificate, error) {
+func (s *testShard) certificate(of nstance.ShardID) func() (*tls.Certificate, error) {
 	cert, err := s.authority.Server(of, cluster, 1000*time.Hour, time.Now())
 	require.NoError(s.t, err)
 	return func() (*tls.Certificate, error) { return cert, nil }
 }
 
 // listen opens a listener in memory.
-func (s *shard) listen(addr string) net.Listener {
+func (s *testShard) listen(addr string) net.Listener {
 	ln := bufconn.Listen(64 << 10)
 	s.network.listeners[addr] = ln
 	return ln
 }
 
-func (s *shard) serveRegistration(ln net.Listener, cert func() (*tls.Certificate, error)) {
+func (s *testShard) serveRegistration(ln net.Listener, cert func() (*tls.Certificate, error)) {
 	s.serve(ln, pki.RegistrationTLS(cert), func(g *grpc.Server) { apiv1.RegisterRegistrationServiceServer(g, s) })
 }
 
-func (s *shard) serveAgents(addr string, ln net.Listener, cert func() (*tls.Certificate, error)) {
+func (s *testShard) serveAgents(addr string, ln net.Listener, cert func() (*tls.Certificate, error)) {
 	s.serveAgentsWith(addr, ln, pki.ServerTLS(cert, s.authority.Pool(), nstance.RoleAgent))
 }
 
-func (s *shard) serveAgentsWith(addr string, ln net.Listener, cfg *tls.Config) {
-	s.serve(ln, cfg, func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, &door{shard: s, addr: addr}) })
+func (s *testShard) serveAgentsWith(addr string, ln net.Listener, cfg *tls.Config) {
+	s.serve(ln, cfg, func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, &agentEndpoint{testShard: s, addr: addr}) })
 }
 
-func (s *shard) serve(ln net.Listener, cfg *tls.Config, register func(*grpc.Server)) {
+func (s *testShard) serve(ln net.Listener, cfg *tls.Config, register func(*grpc.Server)) {
 	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)),
 		grpc.KeepaliveParams(session.Server()), grpc.KeepaliveEnforcementPolicy(session.Enforcement()))
 	register(g)
@@ -138,36 +138,36 @@ func (s *shard) serve(ln net.Listener, cfg *tls.Config, register func(*grpc.Serv
 	go g.Serve(ln) // ends with Stop
 }
 
-func (s *shard) stop() {
+func (s *testShard) stop() {
 	for _, g := range s.servers {
 		g.Stop()
 	}
 }
 
-// do changes the server's behaviour under its lock.
-func (s *shard) do(f func()) {
+// configure changes settings of the server under its lock.
+func (s *testShard) configure(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// count returns how often a unary call was made.
-func (s *shard) count(call string) (n int) {
-	s.do(func() { n = len(s.calls[call]) })
+// countCalls returns how often a unary call was made.
+func (s *testShard) countCalls(call string) (n int) {
+	s.configure(func() { n = len(s.callCSRs[call]) })
 	return n
 }
 
-func (s *shard) note(call string, csr []byte) (lost bool) {
-	s.do(func() {
-		s.calls[call] = append(s.calls[call], csr)
-		if lost = s.lose[call] > 0; lost {
-			s.lose[call]--
+func (s *testShard) recordCall(call string, csr []byte) (lost bool) {
+	s.configure(func() {
+		s.callCSRs[call] = append(s.callCSRs[call], csr)
+		if lost = s.lostReplies[call] > 0; lost {
+			s.lostReplies[call]--
 		}
 	})
 	return lost
 }
 
-func (s *shard) RegisterAgent(ctx context.Context, r *apiv1.RegisterAgentRequest) (*apiv1.RegisterAgentResponse, error) {
+func (s *testShard) RegisterAgent(ctx context.Context, r *apiv1.RegisterAgentRequest) (*apiv1.RegisterAgentResponse, error) {
 	req := nstance.RegistrationRequest{
 		Nonce: r.GetNonce(), CSR: r.GetCsr(), Addresses: wire.AddressesOf(r.GetAddresses()), Hostname: r.GetHostname(),
 	}
@@ -175,7 +175,7 @@ func (s *shard) RegisterAgent(ctx context.Context, r *apiv1.RegisterAgentRequest
 	if len(r.GetCertificate()) > 0 {
 		call, req.Recovery = "recover", recoveryOf(ctx, r)
 	}
-	lost := s.note(call, r.GetCsr())
+	lost := s.recordCall(call, r.GetCsr())
 	c, err := s.registrar.Register(ctx, req)
 	if lost {
 		return nil, status.Error(codes.Unavailable, "the reply was lost")
@@ -193,15 +193,15 @@ func recoveryOf(ctx context.Context, r *apiv1.RegisterAgentRequest) *nstance.Rec
 	return rec
 }
 
-// A door is the agent service at one address.
-type door struct {
+// An agentEndpoint is the agent service at one address.
+type agentEndpoint struct {
 	apiv1.UnimplementedAgentServiceServer
-	*shard
+	*testShard
 	addr string
 }
 
-func (d *door) RenewCertificate(ctx context.Context, r *apiv1.RenewCertificateRequest) (*apiv1.RenewCertificateResponse, error) {
-	lost := d.note("renew", r.GetCsr())
+func (d *agentEndpoint) RenewCertificate(ctx context.Context, r *apiv1.RenewCertificateRequest) (*apiv1.RenewCertificateResponse, error) {
+	lost := d.recordCall("renew", r.GetCsr())
 	id, err := peerIdentity(ctx)
 	if err != nil {
 		return nil, wire.Status(err)
@@ -222,38 +222,38 @@ func peerIdentity(ctx context.Context) (nstance.Identity, error) {
 	return pki.IdentityOf(info.State.PeerCertificates[0])
 }
 
-// A visit is one session as the server sees it.
-type visit struct {
-	at   time.Time
-	addr string
-	id   nstance.Identity
-	up   chan *apiv1.ConnectRequest // everything received
-	end  chan error                 // ends the session
-	gone chan struct{}              // closed when the session has ended
-	deaf atomic.Bool                // does not hang up after a goodbye
+// A serverSession is the server's end of a session.
+type serverSession struct {
+	at            time.Time
+	addr          string
+	id            nstance.Identity
+	received      chan *apiv1.ConnectRequest
+	endWith       chan error    // ends the session
+	ended         chan struct{} // closed when the session has ended
+	ignoreGoodbye atomic.Bool   // keeps the stream open after a goodbye
 
 	mu     sync.Mutex
 	stream apiv1.AgentService_ConnectServer
 }
 
-func (v *visit) send(m *apiv1.ConnectResponse) {
+func (v *serverSession) send(m *apiv1.ConnectResponse) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	_ = v.stream.Send(m)
 }
 
-func (v *visit) drain(generation uint64, deadline time.Time) {
+func (v *serverSession) drain(generation uint64, deadline time.Time) {
 	c := &apiv1.DrainCommand{Generation: generation, Deadline: timestamppb.New(deadline), Causes: []*apiv1.Cause{{Kind: "notice", EventId: "event-1"}}}
 	wire.DrainLeft(c, time.Now())
 	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Drain{Drain: c}})
 }
 
-func (v *visit) goAway(addrs ...string) {
+func (v *serverSession) goAway(addrs ...string) {
 	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_GoAway{GoAway: &apiv1.GoAway{Addresses: addrs}}})
 }
 
 // ack acknowledges a report, notices, or the result of a drain.
-func (v *visit) ack(m *apiv1.ConnectRequest) {
+func (v *serverSession) ack(m *apiv1.ConnectRequest) {
 	a := &apiv1.Acknowledgement{}
 	switch {
 	case isReport(m):
@@ -268,7 +268,7 @@ func (v *visit) ack(m *apiv1.ConnectRequest) {
 	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Acknowledgement{Acknowledgement: a}})
 }
 
-func (d *door) Connect(stream apiv1.AgentService_ConnectServer) error {
+func (d *agentEndpoint) Connect(stream apiv1.AgentService_ConnectServer) error {
 	id, err := peerIdentity(stream.Context())
 	if err != nil {
 		return wire.Status(err)
@@ -280,11 +280,11 @@ func (d *door) Connect(stream apiv1.AgentService_ConnectServer) error {
 	if promote {
 		d.records.promote(id)
 	}
-	v := &visit{
+	v := &serverSession{
 		at: time.Now(), addr: d.addr, id: id, stream: stream,
-		up: make(chan *apiv1.ConnectRequest, 10000), end: make(chan error, 1), gone: make(chan struct{}),
+		received: make(chan *apiv1.ConnectRequest, 10000), endWith: make(chan error, 1), ended: make(chan struct{}),
 	}
-	defer close(v.gone)
+	defer close(v.ended)
 	if err := d.admit(v); err != nil {
 		return err
 	}
@@ -293,21 +293,21 @@ func (d *door) Connect(stream apiv1.AgentService_ConnectServer) error {
 	select {
 	case err := <-received:
 		return err
-	case err := <-v.end:
+	case err := <-v.endWith:
 		return err
 	}
 }
 
-func (d *door) admit(v *visit) error {
+func (d *agentEndpoint) admit(v *serverSession) error {
 	var refusal error
 	hello := &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{}}}
-	d.do(func() {
-		if d.refuse != nil {
-			refusal = d.refuse(v.id, v.addr)
+	d.configure(func() {
+		if d.refuseSession != nil {
+			refusal = d.refuseSession(v.id, v.addr)
 		}
-		hello.GetWelcome().ReportInterval = durationpb.New(d.interval)
-		if d.before != nil {
-			if other := d.before(v); other != nil {
+		hello.GetWelcome().ReportInterval = durationpb.New(d.reportInterval)
+		if d.firstMessage != nil {
+			if other := d.firstMessage(v); other != nil {
 				hello = other
 			}
 		}
@@ -320,7 +320,7 @@ func (d *door) admit(v *visit) error {
 	return nil
 }
 
-func (d *door) listen(v *visit) error {
+func (d *agentEndpoint) listen(v *serverSession) error {
 	for {
 		m, err := v.stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -329,29 +329,29 @@ func (d *door) listen(v *visit) error {
 		if err != nil {
 			return err
 		}
-		v.up <- m
+		v.received <- m
 		if m.GetGoodbye() != nil {
-			if v.deaf.Load() {
+			if v.ignoreGoodbye.Load() {
 				<-v.stream.Context().Done()
 			}
 			return nil
 		}
 		mute := false
-		d.do(func() { mute = d.mute })
+		d.configure(func() { mute = d.withholdAcks })
 		if !mute {
 			v.ack(m)
 		}
 	}
 }
 
-// records is the memory behind the registrar.
-type records struct {
-	registration.Records // operators do not come here
+// memoryRecords is the memory behind the registrar.
+type memoryRecords struct {
+	registration.Records // the methods for operators are unused
 	mu                   sync.Mutex
 	all                  map[nstance.InstanceID]registration.Registration
 }
 
-func (r *records) Registration(_ context.Context, id nstance.InstanceID) (registration.Registration, error) {
+func (r *memoryRecords) Registration(_ context.Context, id nstance.InstanceID) (registration.Registration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, ok := r.all[id]
@@ -361,11 +361,11 @@ func (r *records) Registration(_ context.Context, id nstance.InstanceID) (regist
 	return rec, nil
 }
 
-func (r *records) RefreshRegistration(ctx context.Context, id nstance.InstanceID) (registration.Registration, error) {
+func (r *memoryRecords) RefreshRegistration(ctx context.Context, id nstance.InstanceID) (registration.Registration, error) {
 	return r.Registration(ctx, id)
 }
 
-func (r *records) UpdateRegistration(ctx context.Context, id nstance.InstanceID, fn func(*registration.Registration) error) (registration.Registration, error) {
+func (r *memoryRecords) UpdateRegistration(ctx context.Context, id nstance.InstanceID, fn func(*registration.Registration) error) (registration.Registration, error) {
 	rec, err := r.Registration(ctx, id)
 	if err != nil {
 		return rec, err
@@ -379,24 +379,24 @@ func (r *records) UpdateRegistration(ctx context.Context, id nstance.InstanceID,
 	return rec, nil
 }
 
-func (r *records) promote(id nstance.Identity) {
+func (r *memoryRecords) promote(id nstance.Identity) {
 	_, _ = r.UpdateRegistration(context.Background(), nstance.InstanceID(id.Subject), func(rec *registration.Registration) error {
 		rec.Promote(id.Serial)
 		return nil
 	})
 }
 
-// A network connects by name, and can lose everything on a line without
-// closing it, as a real one does.
-type network struct {
+// A testNetwork connects by name. Like a real network it can lose all data of a
+// connection without closing it.
+type testNetwork struct {
 	mu        sync.Mutex
 	listeners map[string]*bufconn.Listener
-	lines     []*line
+	lines     []*networkConn
 	dials     []string
 	down      bool // nothing listens
 }
 
-func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
+func (n *testNetwork) dial(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	n.dials = append(n.dials, addr)
 	ln := n.listeners[addr]
@@ -411,15 +411,15 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &line{Conn: conn, closed: make(chan struct{})}
+	l := &networkConn{Conn: conn, closed: make(chan struct{})}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.lines = append(n.lines, l)
 	return l, nil
 }
 
-// away takes all servers away, hanging up, or brings them back.
-func (n *network) away(down bool) {
+// setDown stops all servers and closes their connections, or starts them again.
+func (n *testNetwork) setDown(down bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down = down; !down {
@@ -430,8 +430,8 @@ func (n *network) away(down bool) {
 	}
 }
 
-// cut makes every present line a black hole.
-func (n *network) cut() {
+// blackhole makes every open connection lose all data.
+func (n *testNetwork) blackhole() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.lines {
@@ -439,22 +439,22 @@ func (n *network) cut() {
 	}
 }
 
-type line struct {
+type networkConn struct {
 	net.Conn
 	dead   atomic.Bool
 	once   sync.Once
 	closed chan struct{}
 }
 
-func (l *line) Write(p []byte) (int, error) {
+func (l *networkConn) Write(p []byte) (int, error) {
 	if l.dead.Load() {
 		return len(p), nil
 	}
 	return l.Conn.Write(p)
 }
 
-// Read of a dead line returns nothing, not even that the peer has hung up.
-func (l *line) Read(p []byte) (int, error) {
+// Read of a dead connection returns nothing, not even the peer's close.
+func (l *networkConn) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
 	if l.dead.Load() {
 		<-l.closed
@@ -463,38 +463,38 @@ func (l *line) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (l *line) Close() error {
+func (l *networkConn) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Conn.Close()
 }
 
-// A machine is a place for an agent to run.
+// A machine has the directories and options of an agent.
 type machine struct {
-	t      *testing.T
-	s      *shard
-	id     nstance.InstanceID
-	o      *agent.Options
-	notice chan nstance.Notice
+	t       *testing.T
+	s       *testShard
+	id      nstance.InstanceID
+	options *agent.Options
+	notice  chan nstance.Notice
 }
 
-func (s *shard) machine() *machine {
+func (s *testShard) newMachine() *machine {
 	id, err := nstance.NewInstanceID("tst", time.Now())
 	require.NoError(s.t, err)
 	m := &machine{t: s.t, s: s, id: id, notice: make(chan nstance.Notice)}
 	s.records.mu.Lock()
 	s.records.all[id] = registration.Registration{ID: id, Kind: "tst", Tenant: nstance.DefaultTenant, Group: "web"}
 	s.records.mu.Unlock()
-	m.o = &agent.Options{
+	m.options = &agent.Options{
 		InstanceID: id, RegistrationAddrs: []string{regAddr}, AgentAddrs: []string{addrA, addrB},
-		IdentityDir: s.t.TempDir(), Detector: detector{m.notice}, Dial: s.network.dial,
+		IdentityDir: s.t.TempDir(), Detector: channelDetector{m.notice}, Dial: s.network.dial,
 		Log: slog.New(slog.NewTextHandler(s.t.Output(), nil)),
 	}
-	m.write("ca.crt", string(s.authority.CertPEM()))
-	m.write("nonce.jwt", m.nonce(id, 10*time.Minute))
+	m.writeIdentityFile("ca.crt", string(s.authority.CertPEM()))
+	m.writeIdentityFile("nonce.jwt", m.mintNonce(id, 10*time.Minute))
 	return m
 }
 
-func (m *machine) nonce(id nstance.InstanceID, life time.Duration) string {
+func (m *machine) mintNonce(id nstance.InstanceID, life time.Duration) string {
 	token, err := m.s.nonces.Mint("", registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
 		Group: "web", ConfigHash: "v1:sha256:cafe", NotBefore: time.Now(), Expiry: time.Now().Add(life),
@@ -503,16 +503,16 @@ func (m *machine) nonce(id nstance.InstanceID, life time.Duration) string {
 	return token
 }
 
-func (m *machine) write(name, content string) {
+func (m *machine) writeIdentityFile(name, content string) {
 	require.NoError(m.t, os.WriteFile(m.path(name), []byte(content), 0o600))
 }
 
-func (m *machine) path(name string) string { return filepath.Join(m.o.IdentityDir, name) }
+func (m *machine) path(name string) string { return filepath.Join(m.options.IdentityDir, name) }
 
 // start runs an agent; stop ends it and waits.
 func (m *machine) start() (a *agent.Agent, stop func()) {
 	m.t.Helper()
-	a, err := agent.New(m.o)
+	a, err := agent.New(m.options)
 	require.NoError(m.t, err)
 	ctx, cancel := context.WithCancel(m.t.Context())
 	over := make(chan error, 1)
@@ -523,12 +523,12 @@ func (m *machine) start() (a *agent.Agent, stop func()) {
 	})
 }
 
-// A detector yields what the test says.
-type detector struct{ notices <-chan nstance.Notice }
+// A channelDetector yields notices of a channel.
+type channelDetector struct{ notices <-chan nstance.Notice }
 
-func (detector) Interruptible(context.Context) (bool, error) { return true, nil }
+func (channelDetector) Interruptible(context.Context) (bool, error) { return true, nil }
 
-func (d detector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+func (d channelDetector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
 		for {
 			select {
@@ -544,23 +544,23 @@ func (d detector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 }
 
 // inBubble runs f with a shard and one machine in a bubble of fake time.
-func inBubble(t *testing.T, f func(t *testing.T, s *shard, m *machine)) {
+func inBubble(t *testing.T, f func(t *testing.T, s *testShard, m *machine)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newShard(t, registration.Options{AgentLifetime: lifetime})
 		defer s.stop()
-		f(t, s, s.machine())
+		f(t, s, s.newMachine())
 	})
 }
 
-// after lets d of fake time pass and everything in it happen.
-func after(d time.Duration) {
+// advance lets d of fake time pass and waits until all goroutines are idle.
+func advance(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// next waits for the next session, however long.
-func (s *shard) next() *visit {
+// awaitSession waits for the next session without a limit.
+func (s *testShard) awaitSession() *serverSession {
 	s.t.Helper()
 	select {
 	case v := <-s.visits:
@@ -571,12 +571,12 @@ func (s *shard) next() *visit {
 	}
 }
 
-// until returns the first message that f accepts, however long it takes.
-func (v *visit) until(t *testing.T, f func(*apiv1.ConnectRequest) bool) *apiv1.ConnectRequest {
+// awaitMessage waits for a message that f accepts, without a limit.
+func (v *serverSession) awaitMessage(t *testing.T, f func(*apiv1.ConnectRequest) bool) *apiv1.ConnectRequest {
 	t.Helper()
 	for limit := time.After(time.Hour); ; {
 		select {
-		case m := <-v.up:
+		case m := <-v.received:
 			if f(m) {
 				return m
 			}

@@ -18,15 +18,15 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// loopback listens where the system likes.
-func loopback(t *testing.T) net.Listener {
+// listenLoopback listens on a free port.
+func listenLoopback(t *testing.T) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	return ln
 }
 
-// eventually is how long a loaded machine may take for what should be at once.
+// eventually is the deadline of conditions that normally hold at once.
 const eventually = 20 * time.Second
 
 func receive[T any](t *testing.T, c <-chan T) T {
@@ -40,13 +40,13 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// TestOverRealSockets runs an agent as its users do: TLS over TCP, a metadata
-// service over HTTP, a command as hook, a socket of systemd's kind.
+// TestOverRealSockets runs an agent as in production: TLS over TCP, a metadata service
+// over HTTP, a command as hook, a notification socket like systemd's.
 func TestOverRealSockets(t *testing.T) {
 	s := newAuthority(t, registration.Options{})
 	defer s.stop()
 	cert := s.certificate(zone)
-	reg, sessions := loopback(t), loopback(t)
+	reg, sessions := listenLoopback(t), listenLoopback(t)
 	s.serveRegistration(reg, cert)
 	s.serveAgents("loopback", sessions, cert)
 
@@ -54,49 +54,49 @@ func TestOverRealSockets(t *testing.T) {
 	cloud := httptest.NewServer(metadata)
 	defer cloud.Close()
 
-	m := s.machine()
+	m := s.newMachine()
 	proof := filepath.Join(t.TempDir(), "drained")
-	health1 := loopback(t)
-	require.NoError(t, health1.Close()) // for its port
+	health1 := listenLoopback(t)
+	require.NoError(t, health1.Close()) // keeps the port number
 	systemd := listenNotify(t)
-	m.o.Dial, m.o.Detector = nil, nil
+	m.options.Dial, m.options.Detector = nil, nil
 	_, port, err := net.SplitHostPort(sessions.Addr().String())
 	require.NoError(t, err)
-	m.o.RegistrationAddrs, m.o.AgentAddrs = []string{reg.Addr().String()}, []string{"localhost:" + port}
-	m.o.Provider, m.o.MetadataURL, m.o.SpotPollInterval = "", cloud.URL, 50*time.Millisecond
-	m.o.HealthAddr = health1.Addr().String()
-	m.o.DrainHook = []string{"/bin/sh", "-c", `echo "$NSTANCE_DRAIN_REASON" > "$0"; echo emptied`, proof}
-	m.o.Probes = []health.Probe{{Name: "health", TCP: m.o.HealthAddr}}
-	m.o.NotifySocket, m.o.Watchdog = systemd.LocalAddr().String(), 20*time.Millisecond
+	m.options.RegistrationAddrs, m.options.AgentAddrs = []string{reg.Addr().String()}, []string{"localhost:" + port}
+	m.options.Provider, m.options.MetadataURL, m.options.SpotPollInterval = "", cloud.URL, 50*time.Millisecond
+	m.options.HealthAddr = health1.Addr().String()
+	m.options.DrainHook = []string{"/bin/sh", "-c", `echo "$NSTANCE_DRAIN_REASON" > "$0"; echo emptied`, proof}
+	m.options.Probes = []health.Probe{{Name: "health", TCP: m.options.HealthAddr}}
+	m.options.NotifySocket, m.options.Watchdog = systemd.LocalAddr().String(), 20*time.Millisecond
 	_, stop := m.start()
 	defer stop()
 
 	v := receive(t, s.visits)
-	r := receive(t, v.up)
+	r := receive(t, v.received)
 	require.True(t, r.GetReport().GetCanDrain())
 	require.True(t, r.GetReport().GetProbes()[0].GetOk())
-	require.Equal(t, "READY=1", hear(t, systemd))
-	require.Equal(t, "WATCHDOG=1", hear(t, systemd))
+	require.Equal(t, "READY=1", readNotify(t, systemd))
+	require.Equal(t, "WATCHDOG=1", readNotify(t, systemd))
 	// systemd reads on: its socket holds a few datagrams only, and the agent
 	// does not wait for readers.
 	stopping := make(chan error, 1)
-	go func() { stopping <- hearUntil(systemd, "STOPPING=1") }()
+	go func() { stopping <- readNotifyUntil(systemd, "STOPPING=1") }()
 
 	require.Eventually(t, func() bool {
-		code, status := healthz(t, m.o.HealthAddr)
+		code, status := getHealth(t, m.options.HealthAddr)
 		return code == http.StatusOK && !status.LastReport.IsZero()
 	},
 		eventually, 10*time.Millisecond)
 
 	deadline := time.Now().Add(2 * time.Minute).UTC().Truncate(time.Second)
 	metadata.Reclaim("terminate", deadline)
-	n := receive(t, v.up).GetNotices().GetNotices()[0]
+	n := receive(t, v.received).GetNotices().GetNotices()[0]
 	require.True(t, deadline.Equal(n.GetDeadline().AsTime()))
-	_, status := healthz(t, m.o.HealthAddr)
+	_, status := getHealth(t, m.options.HealthAddr)
 	require.Equal(t, n.GetEventId(), status.Notices[0].EventID)
 
 	v.drain(1, deadline)
-	result := receive(t, v.up).GetDrainResult()
+	result := receive(t, v.received).GetDrainResult()
 	require.Equal(t, "drained", result.GetOutcome(), result.GetMessage())
 	require.Equal(t, "emptied", result.GetMessage())
 	said, err := os.ReadFile(proof)
@@ -104,12 +104,12 @@ func TestOverRealSockets(t *testing.T) {
 	require.Equal(t, "notice\n", string(said))
 
 	stop()
-	require.NotNil(t, receive(t, v.up).GetGoodbye())
+	require.NotNil(t, receive(t, v.received).GetGoodbye())
 	require.NoError(t, receive(t, stopping))
 }
 
-// healthz asks once; code 0 means that nothing listens yet.
-func healthz(t *testing.T, addr string) (code int, s agent.Status) {
+// getHealth requests the health once; code 0 means that nothing listens yet.
+func getHealth(t *testing.T, addr string) (code int, s agent.Status) {
 	t.Helper()
 	resp, err := http.Get("http://" + addr + "/healthz")
 	if err != nil {
@@ -132,7 +132,7 @@ func listenNotify(t *testing.T) *net.UnixConn {
 	return conn
 }
 
-func hear(t *testing.T, conn *net.UnixConn) string {
+func readNotify(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(eventually)))
 	buf := make([]byte, 1024)
@@ -141,8 +141,8 @@ func hear(t *testing.T, conn *net.UnixConn) string {
 	return string(buf[:n])
 }
 
-// hearUntil passes over everything else.
-func hearUntil(conn *net.UnixConn, word string) error {
+// readNotifyUntil drops other messages.
+func readNotifyUntil(conn *net.UnixConn, word string) error {
 	if err := conn.SetReadDeadline(time.Now().Add(3 * eventually)); err != nil {
 		return err
 	}
@@ -162,19 +162,19 @@ func TestHealthz(t *testing.T) {
 		defer resp.Body.Close()
 		return resp.StatusCode
 	}
-	t.Run("says why not, and serves nothing else", func(t *testing.T) {
-		ln := loopback(t)
+	t.Run("returns the reason when unhealthy, and serves no other page", func(t *testing.T) {
+		ln := listenLoopback(t)
 		require.NoError(t, ln.Close())
 		_, port, err := net.SplitHostPort(ln.Addr().String())
 		require.NoError(t, err)
 		s := newAuthority(t, registration.Options{})
-		m := s.machine()
-		m.o.HealthAddr = ":" + port // without a host: loopback
+		m := s.newMachine()
+		m.options.HealthAddr = ":" + port // without a host: loopback
 		_, stop := m.start()
 		defer stop()
 		addr := "127.0.0.1:" + port
 		require.Eventually(t, func() bool {
-			code, status := healthz(t, addr)
+			code, status := getHealth(t, addr)
 			return code == http.StatusServiceUnavailable && status.Error != ""
 		},
 			eventually, 10*time.Millisecond)

@@ -1,4 +1,4 @@
-package agent // listen is not exported
+package agent // tests the unexported listen
 
 import (
 	"net"
@@ -14,7 +14,7 @@ func TestListen(t *testing.T) {
 		defer ln.Close()
 		require.True(t, ln.Addr().(*net.TCPAddr).IP.IsLoopback())
 	})
-	t.Run("with one it is that", func(t *testing.T) {
+	t.Run("with a host it is that host", func(t *testing.T) {
 		ln, err := listen(t.Context(), "0.0.0.0:0")
 		require.NoError(t, err)
 		defer ln.Close()

@@ -370,7 +370,7 @@ func testStorageFaults(t *testing.T, seed uint64, bucket, endpoint string, d tim
 	stopFaults()
 	injector.Wait()
 	s.settle(4)
-	faults := s.servers[0].proxy.Spoilt() + s.servers[1].proxy.Spoilt()
+	faults := s.servers[0].proxy.FaultsHit() + s.servers[1].proxy.FaultsHit()
 	t.Logf("%d disturbances, %d faulty answers, %d machines", n, faults, len(s.createdHandles))
 	require.Greater(t, faults, 10)
 }

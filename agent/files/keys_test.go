@@ -27,7 +27,7 @@ func certify(t *testing.T, csr []byte) []byte {
 }
 
 func TestKeys(t *testing.T) {
-	b := newBox(t)
+	b := newTestStore(t)
 	keys := b.store.Keys("web1", []string{"web", "../web"})
 	require.Len(t, keys, 2)
 	require.NoError(t, keys[0].Err)

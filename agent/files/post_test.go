@@ -13,13 +13,13 @@ import (
 	"github.com/nstance-go/nstance/agent/files"
 )
 
-// with lets a set run a script that leaves a line in the file runs.
-func (b *box) with(s files.Set, script string) files.Set {
+// withCommand lets a set run a script that leaves a line in the file runs.
+func (b *testStore) withCommand(s files.Set, script string) files.Set {
 	s.Command = []string{"/bin/sh", "-c", `echo "$(cat a)" >> ` + b.dir + `/runs; ` + script}
 	return s
 }
 
-func (b *box) runs() string {
+func (b *testStore) commandRuns() string {
 	data, err := os.ReadFile(b.dir + "/runs")
 	if err != nil {
 		return ""
@@ -28,80 +28,80 @@ func (b *box) runs() string {
 }
 
 func TestCommand(t *testing.T) {
-	send := func(b *box, hash, a, script string) {
-		_, err := b.send(b.with(set(hash, tree{"a": a}), script), tree{"a": a})
+	send := func(b *testStore, hash, a, script string) {
+		_, err := b.send(b.withCommand(set(hash, tree{"a": a}), script), tree{"a": a})
 		require.NoError(b, err)
 	}
 	t.Run("runs after a change, in the receive directory, and finds the new files", func(t *testing.T) {
-		b := newBox(t)
+		b := newTestStore(t)
 		send(b, "h1", "1", `test "$NSTANCE_RECV_DIR" = "$(pwd)"`)
-		require.Equal(t, []string{"h1"}, b.hashes, "after the hash is recorded")
-		require.Empty(t, b.runs())
+		require.Equal(t, []string{"h1"}, b.recordedHashes, "after the hash is recorded")
+		require.Empty(t, b.commandRuns())
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Equal(t, "1\n", b.runs())
+		require.Equal(t, "1\n", b.commandRuns())
 		require.NoError(t, b.store.Run(t.Context()))
 		b.reopen()
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Equal(t, "1\n", b.runs(), "once")
+		require.Equal(t, "1\n", b.commandRuns(), "once")
 	})
 	t.Run("not without a change", func(t *testing.T) {
-		b := newBox(t)
+		b := newTestStore(t)
 		send(b, "h1", "1", ":")
 		require.NoError(t, b.store.Run(t.Context()))
 		send(b, "h2", "1", ":")
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Equal(t, "1\n", b.runs())
+		require.Equal(t, "1\n", b.commandRuns())
 		send(b, "h3", "1", "true")
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Equal(t, "1\n1\n", b.runs(), "another command is one")
+		require.Equal(t, "1\n1\n", b.commandRuns(), "another command is one")
 		require.NoError(t, os.WriteFile(b.path("a"), []byte("spoilt"), 0o640))
 		send(b, "h3", "1", "true")
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Equal(t, "1\n1\n1\n", b.runs(), "and so is what had to be put right")
-		strict := b.with(set("h4", tree{"a": "1"}), "true")
+		require.Equal(t, "1\n1\n1\n", b.commandRuns(), "and so is what had to be put right")
+		strict := b.withCommand(set("h4", tree{"a": "1"}), "true")
 		strict.Files[0].Mode = 0o600
 		_, err := b.send(strict, tree{"a": "1"})
 		require.NoError(t, err)
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Equal(t, "1\n1\n1\n1\n", b.runs(), "and another mode")
+		require.Equal(t, "1\n1\n1\n1\n", b.commandRuns(), "and another mode")
 	})
 	t.Run("its failure undoes nothing, and it runs again", func(t *testing.T) {
-		b := newBox(t)
+		b := newTestStore(t)
 		send(b, "h1", "1", "echo no such service; exit 3")
 		err := b.store.Run(t.Context())
 		require.ErrorContains(t, err, "exit status 3: no such service")
 		require.Contains(t, b.store.LastError(), "the files are in place, but /bin/sh: exit status 3: no such service")
 		require.Equal(t, tree{"a": "1"}, b.tree())
-		require.Equal(t, []string{"h1"}, b.hashes)
+		require.Equal(t, []string{"h1"}, b.recordedHashes)
 		b.reopen()
 		require.Error(t, b.store.Run(t.Context()), "when the agent starts")
 		send(b, "h1", "1", "echo no such service; exit 3")
 		require.Error(t, b.store.Run(t.Context()), "and with the next set, whatever is in it")
-		require.Equal(t, "1\n1\n1\n", b.runs())
+		require.Equal(t, "1\n1\n1\n", b.commandRuns())
 		send(b, "h2", "1", ":")
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Empty(t, b.store.LastError())
 	})
 	t.Run("it has a limited time", func(t *testing.T) {
-		b := newBox(t)
+		b := newTestStore(t)
 		b.o.CommandTimeout = 50 * time.Millisecond
 		b.reopen()
 		send(b, "h1", "1", "sleep 300")
 		require.ErrorContains(t, b.store.Run(t.Context()), "killed: it ran for 50ms")
 	})
 	t.Run("it ends with the agent, and runs again", func(t *testing.T) {
-		b := newBox(t)
+		b := newTestStore(t)
 		send(b, "h1", "1", "sleep 300")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.store.Run(ctx) }()
-		require.Eventually(t, func() bool { return b.runs() != "" }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.commandRuns() != "" }, 20*time.Second, time.Millisecond)
 		require.NotEmpty(t, b.store.Status(), "while it runs the files can be looked at")
 		cancel()
 		require.Error(t, <-ended)
 	})
 	t.Run("a crash before it had run leaves it to be run", func(t *testing.T) {
-		b := newBox(t)
+		b := newTestStore(t)
 		b.o = files.WithSteps(b.o, func(label string) error {
 			if label == "swap" {
 				return files.ErrCrash
@@ -109,10 +109,10 @@ func TestCommand(t *testing.T) {
 			return nil
 		})
 		b.reopen()
-		_, err := b.send(b.with(set("h1", tree{"a": "1"}), ":"), tree{"a": "1"})
+		_, err := b.send(b.withCommand(set("h1", tree{"a": "1"}), ":"), tree{"a": "1"})
 		require.ErrorIs(t, err, files.ErrCrash)
 		b.reopen()
 		require.NoError(t, b.store.Run(t.Context()))
-		require.Equal(t, "1\n", b.runs())
+		require.Equal(t, "1\n", b.commandRuns())
 	})
 }

@@ -16,27 +16,27 @@ import (
 	"github.com/nstance-go/nstance/agent/files"
 )
 
-// A box is a store in a temporary directory.
-type box struct {
+// A testStore is a store in a temporary directory.
+type testStore struct {
 	*testing.T
-	dir    string
-	o      files.Options
-	store  *files.Store
-	hashes []string // as they were recorded
+	dir            string
+	o              files.Options
+	store          *files.Store
+	recordedHashes []string // as they were recorded
 }
 
-func newBox(t *testing.T) *box {
-	b := &box{T: t, dir: t.TempDir()}
+func newTestStore(t *testing.T) *testStore {
+	b := &testStore{T: t, dir: t.TempDir()}
 	b.o = files.Options{
 		Dir: filepath.Join(b.dir, "recv"), KeysDir: filepath.Join(b.dir, "keys"),
-		Applied: func(hash string) error { b.hashes = append(b.hashes, hash); return nil },
+		Applied: func(hash string) error { b.recordedHashes = append(b.recordedHashes, hash); return nil },
 	}
 	b.reopen()
 	return b
 }
 
 // reopen is what a restart of the agent does.
-func (b *box) reopen() {
+func (b *testStore) reopen() {
 	if b.store != nil {
 		require.NoError(b, b.store.Close())
 	}
@@ -59,7 +59,7 @@ func set(hash string, want tree) files.Set {
 }
 
 // send transfers a set whole and returns what had to be sent.
-func (b *box) send(s files.Set, want tree) (sent []string, err error) {
+func (b *testStore) send(s files.Set, want tree) (sent []string, err error) {
 	wanted, err := b.store.Begin(s)
 	if err != nil {
 		return nil, err
@@ -82,17 +82,17 @@ func (b *box) send(s files.Set, want tree) (sent []string, err error) {
 	return sent, b.store.Commit(s.Hash)
 }
 
-func (b *box) apply(hash string, want tree) (sent []string) {
+func (b *testStore) apply(hash string, want tree) (sent []string) {
 	b.Helper()
 	sent, err := b.send(set(hash, want), want)
 	require.NoError(b, err)
 	require.Equal(b, want, b.tree())
-	require.Equal(b, hash, b.hashes[len(b.hashes)-1])
+	require.Equal(b, hash, b.recordedHashes[len(b.recordedHashes)-1])
 	return sent
 }
 
 // tree returns the receive directory as its readers see it.
-func (b *box) tree() tree {
+func (b *testStore) tree() tree {
 	out := tree{}
 	var walk func(dir string)
 	walk = func(dir string) {
@@ -116,18 +116,18 @@ func (b *box) tree() tree {
 	return out
 }
 
-func (b *box) path(elem ...string) string {
+func (b *testStore) path(elem ...string) string {
 	return filepath.Join(append([]string{b.o.Dir}, elem...)...)
 }
 
-func (b *box) mode(path string) fs.FileMode {
+func (b *testStore) mode(path string) fs.FileMode {
 	info, err := os.Stat(b.path(path))
 	require.NoError(b, err)
 	return info.Mode().Perm()
 }
 
-func TestFilesComeChangeAndGo(t *testing.T) {
-	b := newBox(t)
+func TestAddChangeRemoveFiles(t *testing.T) {
+	b := newTestStore(t)
 	require.Empty(t, b.store.Status())
 	first := tree{"a": "1", "app/app.env": "A=1\n", "app/conf.d/x": "x", "empty": ""}
 	require.Equal(t, []string{"a", "app/app.env", "app/conf.d/x"}, b.apply("h1", first), "nothing is sent for an empty file")
@@ -145,14 +145,14 @@ func TestFilesComeChangeAndGo(t *testing.T) {
 	entries, err := os.ReadDir(b.o.Dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "only the agent's own directory is left")
-	require.Equal(t, []string{"h1", "h2", "h3", "h4"}, b.hashes)
+	require.Equal(t, []string{"h1", "h2", "h3", "h4"}, b.recordedHashes)
 	versions, err := filepath.Glob(b.path(nstance.ReservedFileDir, "v*"))
 	require.NoError(t, err)
 	require.Len(t, versions, 1, "no version but the one in use is kept")
 }
 
 func TestModes(t *testing.T) {
-	b := newBox(t)
+	b := newTestStore(t)
 	s := set("h1", tree{"a": "1"})
 	s.Files[0].Mode = 0o600
 	_, err := b.send(s, tree{"a": "1"})
@@ -175,9 +175,9 @@ func TestCrash(t *testing.T) {
 	for n := 0; ; n++ {
 		crashed := ""
 		t.Run(fmt.Sprintf("at step %d", n), func(t *testing.T) {
-			b := newBox(t)
+			b := newTestStore(t)
 			b.apply("h1", before)
-			b.hashes = nil
+			b.recordedHashes = nil
 			steps := 0
 			plain := b.o
 			b.o = files.WithSteps(b.o, func(label string) error {
@@ -188,7 +188,7 @@ func TestCrash(t *testing.T) {
 				return nil
 			})
 			b.reopen()
-			b.hashes = nil
+			b.recordedHashes = nil
 			_, err := b.send(set("h2", after), after)
 			if crashed == "" {
 				require.NoError(t, err)
@@ -201,14 +201,14 @@ func TestCrash(t *testing.T) {
 				require.Equal(t, after, seen)
 			} else {
 				require.Equal(t, before, seen)
-				require.Empty(t, b.hashes, "a hash is recorded last")
+				require.Empty(t, b.recordedHashes, "a hash is recorded last")
 			}
 
 			b.o = plain
-			b.hashes = nil
+			b.recordedHashes = nil
 			b.reopen()
 			require.Equal(t, seen, b.tree(), "a restart changes nothing that is seen")
-			require.Equal(t, map[bool][]string{false: {"h1"}, true: {"h2"}}[swapped], b.hashes, "and the hash is that of the set in use")
+			require.Equal(t, map[bool][]string{false: {"h1"}, true: {"h2"}}[swapped], b.recordedHashes, "and the hash is that of the set in use")
 			_, err = os.Lstat(b.path("gone"))
 			require.Equal(t, swapped, os.IsNotExist(err), "what is left to do is done")
 			b.apply("h2", after)
@@ -222,7 +222,7 @@ func TestCrash(t *testing.T) {
 }
 
 func TestInterruptedTransfer(t *testing.T) {
-	b := newBox(t)
+	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
 	want := tree{"a": "long content", "b": "other"}
 	s := set("h2", want)
@@ -258,7 +258,7 @@ func TestBadTransfers(t *testing.T) {
 		"content that was not requested": func(s *files.Store, _ string) error { return s.Write(files.Digest([]byte("x")), 0, []byte("x")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t)
+			b := newTestStore(t)
 			b.apply("h1", tree{"a": "1"})
 			wanted, err := b.store.Begin(set("h2", tree{"a": content}))
 			require.NoError(t, err)
@@ -271,7 +271,7 @@ func TestBadTransfers(t *testing.T) {
 		})
 	}
 	t.Run("without announcement", func(t *testing.T) {
-		b := newBox(t)
+		b := newTestStore(t)
 		require.ErrorIs(t, b.store.Write(files.Digest([]byte("x")), 0, []byte("x")), nstance.Invalid)
 		require.ErrorIs(t, b.store.Commit("h"), nstance.Conflict)
 	})
@@ -312,7 +312,7 @@ func TestBadSets(t *testing.T) {
 		"an error out of bound": {Hash: "h", Files: []files.File{{Path: "/x", Error: "no"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t)
+			b := newTestStore(t)
 			_, err := b.store.Begin(s)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorIs(t, b.store.Commit("h"), nstance.Conflict)
@@ -320,43 +320,43 @@ func TestBadSets(t *testing.T) {
 	}
 }
 
-func TestFileThatCannotBeMade(t *testing.T) {
-	b := newBox(t)
+func TestFileWithError(t *testing.T) {
+	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1", "b": "2", "c": "3"})
-	b.hashes = nil
+	b.recordedHashes = nil
 	want := tree{"a": "1", "b": "new"}
 	s := set("h2", want)
 	s.Files = append(s.Files, files.File{Path: "c", Error: "no such secret"}, files.File{Path: "d", Error: "no such secret"})
 	_, err := b.send(s, want)
 	require.NoError(t, err)
 	require.Equal(t, tree{"a": "1", "b": "new", "c": "3"}, b.tree(), "what is there stays, all else goes on")
-	require.Empty(t, b.hashes, "and the hash does not advance")
+	require.Empty(t, b.recordedHashes, "and the hash does not advance")
 	require.Equal(t, []nstance.FileStatus{
 		{Path: "a", Digest: files.Digest([]byte("1"))}, {Path: "b", Digest: files.Digest([]byte("new"))},
 		{Path: "c", Digest: files.Digest([]byte("3")), Error: "no such secret"}, {Path: "d", Error: "no such secret"},
 	}, b.store.Status())
 	b.reopen()
-	require.Empty(t, b.hashes)
+	require.Empty(t, b.recordedHashes)
 	require.Equal(t, []string{"d"}, b.apply("h2", tree{"a": "1", "b": "new", "c": "3", "d": "4"}))
 }
 
-func TestWhatSomebodyChangesIsPutRight(t *testing.T) {
+func TestLocalChangesAreReverted(t *testing.T) {
 	want := tree{"a": "1", "d/x": "x"}
-	for name, spoil := range map[string]func(b *box) error{
-		"written to in place": func(b *box) error { return os.WriteFile(b.path("a"), []byte("spoilt"), 0o640) },
-		"replaced by a file": func(b *box) error {
+	for name, spoil := range map[string]func(b *testStore) error{
+		"written to in place": func(b *testStore) error { return os.WriteFile(b.path("a"), []byte("spoilt"), 0o640) },
+		"replaced by a file": func(b *testStore) error {
 			require.NoError(b, os.WriteFile(b.path("new"), []byte("spoilt"), 0o640))
 			return os.Rename(b.path("new"), b.path("a"))
 		},
-		"removed":         func(b *box) error { return os.Remove(b.path("a")) },
-		"removed beneath": func(b *box) error { return os.Remove(b.path("d", "x")) },
-		"led elsewhere": func(b *box) error {
+		"removed":         func(b *testStore) error { return os.Remove(b.path("a")) },
+		"removed beneath": func(b *testStore) error { return os.Remove(b.path("d", "x")) },
+		"led elsewhere": func(b *testStore) error {
 			require.NoError(b, os.Remove(b.path("a")))
 			return os.Symlink("/etc/passwd", b.path("a"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t)
+			b := newTestStore(t)
 			b.apply("h1", want)
 			well := b.store.Status()
 			require.NoError(t, spoil(b))
@@ -367,8 +367,8 @@ func TestWhatSomebodyChangesIsPutRight(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotOursIsInTheWay(t *testing.T) {
-	b := newBox(t)
+func TestForeignFilesAreKept(t *testing.T) {
+	b := newTestStore(t)
 	require.NoError(t, os.Mkdir(b.o.Dir, 0o750))
 	require.NoError(t, os.WriteFile(b.path("a"), []byte("mine"), 0o600))
 	require.NoError(t, os.Mkdir(b.path("dir"), 0o700))
@@ -384,8 +384,8 @@ func TestWhatIsNotOursIsInTheWay(t *testing.T) {
 	require.Equal(t, tree{"a": "mine", "b": "1"}, b.tree(), "and stays, whatever else comes")
 }
 
-func TestLinkThatLeadsOut(t *testing.T) {
-	b := newBox(t)
+func TestLinkOutOfDirectory(t *testing.T) {
+	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
 	outside := t.TempDir()
 	require.NoError(t, os.RemoveAll(b.path(nstance.ReservedFileDir, "incoming")))
@@ -398,20 +398,20 @@ func TestLinkThatLeadsOut(t *testing.T) {
 }
 
 func TestDamagedManifest(t *testing.T) {
-	b := newBox(t)
+	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
 	require.NoError(t, os.WriteFile(b.path(nstance.ReservedFileDir, "v1", "manifest.json"), []byte("{"), 0o600))
-	b.hashes = nil
+	b.recordedHashes = nil
 	b.reopen()
 	require.Contains(t, b.store.LastError(), "stay as they are")
 	require.Equal(t, tree{"a": "1"}, b.tree(), "what is not known is not removed")
-	require.Empty(t, b.hashes)
+	require.Empty(t, b.recordedHashes)
 	b.apply("h1", tree{"a": "1"})
 	require.Empty(t, b.store.LastError())
 }
 
 func TestManifestOfNewerFormat(t *testing.T) {
-	b := newBox(t)
+	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
 	path := b.path(nstance.ReservedFileDir, "v1", "manifest.json")
 	data, err := os.ReadFile(path)
@@ -424,8 +424,8 @@ func TestManifestOfNewerFormat(t *testing.T) {
 	require.Empty(t, b.store.LastError())
 }
 
-func TestHashThatCannotBeRecorded(t *testing.T) {
-	b := newBox(t)
+func TestHashRecordError(t *testing.T) {
+	b := newTestStore(t)
 	broken := true
 	applied := b.o.Applied
 	b.o.Applied = func(hash string) error {
@@ -440,10 +440,10 @@ func TestHashThatCannotBeRecorded(t *testing.T) {
 	require.Contains(t, b.store.LastError(), "record the hash")
 	broken = false
 	b.reopen()
-	require.Equal(t, []string{"h1"}, b.hashes, "it is recorded at the next start")
+	require.Equal(t, []string{"h1"}, b.recordedHashes, "it is recorded at the next start")
 }
 
-func TestDirectoryThatIsNotThereYet(t *testing.T) {
+func TestMissingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "recv"), nil, 0o600))
 	s := files.New(files.Options{Dir: filepath.Join(dir, "recv", "x"), KeysDir: dir})
@@ -471,8 +471,8 @@ func TestMachineWithoutFiles(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-func TestUntouchedFilesAreNotReadAgain(t *testing.T) {
-	b := newBox(t)
+func TestUnchangedFilesAreNotReread(t *testing.T) {
+	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
 	well := b.store.Status()
 	info, err := os.Stat(b.path("a"))

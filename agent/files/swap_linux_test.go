@@ -13,7 +13,7 @@ import (
 // TestSetIsReplacedByOneRename: no reader finds a file missing while another set
 // is put to use, nor while a link that was changed on the machine is put right.
 func TestSetIsReplacedByOneRename(t *testing.T) {
-	b := newBox(t)
+	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1", "b": "1"})
 	own, err := dirwatch.New(b.path(nstance.ReservedFileDir))
 	require.NoError(t, err)

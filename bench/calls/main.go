@@ -1,7 +1,7 @@
-// Command calls counts what an instance's life costs in calls to object storage:
+// Command calls counts the calls to object storage during an instance's life:
 // the intent, the registration over mutual TLS, the drain where there is one, the
-// mark and the end. A whole server leads the shard; each instance's calls are
-// counted by the key of its record, below everything that could save or add any.
+// mark and the deletion. A whole server leads the shard. Calls are counted by the key
+// of the record, below all layers that could save or add any.
 //
 //	go run ./bench/calls [-machines 50] [-json calls.json]
 package main
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// A result is what a kind of life costs: the most that any instance did.
+// A result is the largest number of calls that any instance of a kind made.
 type result struct {
 	Case      string `json:"case"`
 	Instances int    `json:"instances"`
@@ -49,7 +49,7 @@ type result struct {
 	OK     bool  `json:"ok"`
 }
 
-// A report is what is written as JSON.
+// A report is written as JSON.
 type report struct {
 	Bench   string   `json:"bench"`
 	Target  string   `json:"target"`
@@ -59,7 +59,7 @@ type report struct {
 }
 
 func run(ctx context.Context, n int, out string) (err error) {
-	store := &counted{Store: storage.NewMemory(), of: map[nstance.InstanceID]*calls{}}
+	store := &countingStore{Store: storage.NewMemory(), of: map[nstance.InstanceID]*calls{}}
 	r, err := rig.Start(ctx, rig.Options{Machines: 2 * n, Store: store})
 	if err != nil {
 		return err
@@ -87,18 +87,18 @@ func run(ctx context.Context, n int, out string) (err error) {
 	}{{"deleted", true, calls{Puts: 3, Deletes: 1}}, {"drained, then deleted", false, calls{Puts: 4, Deletes: 1}}} {
 		res := result{Case: c.name, Instances: n, Target: c.target}
 		for _, spec := range r.Specs[i*n : (i+1)*n] {
-			if err := o.end(ctx, spec.ID, c.noDrain); err != nil {
+			if err := o.deleteInstance(ctx, spec.ID, c.noDrain); err != nil {
 				return err
 			}
-			res.calls = res.most(store.calls(spec.ID))
+			res.calls = res.max(store.calls(spec.ID))
 		}
-		res.OK = res.most(c.target) == c.target
+		res.OK = res.max(c.target) == c.target
 		rep.Results = append(rep.Results, res)
 	}
-	return rep.show(out)
+	return rep.print(out)
 }
 
-func (r report) show(file string) error {
+func (r report) print(file string) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "life\tinstances\tputs\tdeletes\tgets\ttarget\tok\t")
 	for _, c := range r.Results {
@@ -110,7 +110,7 @@ func (r report) show(file string) error {
 	return figures.Save(file, r)
 }
 
-// An operator ends instances. It is the executor of its tenant's drains.
+// An operator deletes instances and is the executor of its tenant's drains.
 type operator struct {
 	api   apiv1.OperatorServiceClient
 	watch apiv1.OperatorService_WatchInstanceEventsClient
@@ -162,7 +162,7 @@ func registerOperator(ctx context.Context, r *rig.Rig) (*tls.Certificate, error)
 	return &tls.Certificate{Certificate: wire.CredentialOf(resp.GetCredential()).Chain, PrivateKey: key}, nil
 }
 
-// await reads until something comes that it waits for.
+// await reads until a message is accepted by is.
 func (o *operator) await(is func(*apiv1.WatchInstanceEventsResponse) bool) error {
 	for {
 		m, err := o.watch.Recv()
@@ -172,9 +172,9 @@ func (o *operator) await(is func(*apiv1.WatchInstanceEventsResponse) bool) error
 	}
 }
 
-// end deletes an instance, drains it first unless told not to, and returns when
-// nothing of it is left.
-func (o *operator) end(ctx context.Context, id nstance.InstanceID, noDrain bool) error {
+// deleteInstance drains, unless noDrain, and deletes an instance and returns when its
+// record is deleted.
+func (o *operator) deleteInstance(ctx context.Context, id nstance.InstanceID, noDrain bool) error {
 	if _, err := o.api.DeleteInstance(ctx, &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: noDrain}); err != nil {
 		return wire.ErrorOf(err)
 	}

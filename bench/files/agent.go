@@ -15,16 +15,16 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-// An agent is a session that takes files and checks them, but has no disk: a
-// thousand machines do not share one.
+// An agent is a session that receives and checks files in memory, because a thousand
+// machines do not share one disk.
 type agent struct {
-	stream grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
-	number uint64
-	hash   string
-	have   []*apiv1.FileStatus
-	begin  *apiv1.FilesBegin
-	sums   map[string]hash.Hash
-	placed func(hash string, at time.Time) // a set has come whole
+	stream     grpc.BidiStreamingClient[apiv1.ConnectRequest, apiv1.ConnectResponse]
+	number     uint64
+	hash       string
+	have       []*apiv1.FileStatus
+	begin      *apiv1.FilesBegin
+	sums       map[string]hash.Hash
+	onComplete func(hash string, at time.Time) // called for a complete set
 }
 
 func newAgent(ctx context.Context, conn *grpc.ClientConn, placed func(string, time.Time)) (*agent, error) {
@@ -32,14 +32,14 @@ func newAgent(ctx context.Context, conn *grpc.ClientConn, placed func(string, ti
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", wire.ErrorOf(err))
 	}
-	a := &agent{stream: stream, placed: placed}
+	a := &agent{stream: stream, onComplete: placed}
 	if m, err := stream.Recv(); err != nil || m.GetWelcome() == nil {
 		return nil, fmt.Errorf("no welcome: %w", wire.ErrorOf(err))
 	}
-	return a, a.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}})
+	return a, a.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}})
 }
 
-func (a *agent) say(m *apiv1.ConnectRequest) error {
+func (a *agent) send(m *apiv1.ConnectRequest) error {
 	a.number++
 	m.Number = a.number
 	return a.stream.Send(m)
@@ -50,7 +50,7 @@ func (a *agent) run() error {
 	for {
 		m, err := a.stream.Recv()
 		if err == nil {
-			err = a.take(m)
+			err = a.handle(m)
 		}
 		if err != nil {
 			return err
@@ -58,10 +58,10 @@ func (a *agent) run() error {
 	}
 }
 
-func (a *agent) take(m *apiv1.ConnectResponse) error {
+func (a *agent) handle(m *apiv1.ConnectResponse) error {
 	switch m := m.GetMessage().(type) {
 	case *apiv1.ConnectResponse_FilesBegin:
-		return a.lack(m.FilesBegin)
+		return a.requestMissing(m.FilesBegin)
 	case *apiv1.ConnectResponse_FileChunk:
 		sum := a.sums[m.FileChunk.GetDigest()]
 		if sum == nil {
@@ -75,8 +75,8 @@ func (a *agent) take(m *apiv1.ConnectResponse) error {
 	return nil
 }
 
-// lack requests the changed contents.
-func (a *agent) lack(begin *apiv1.FilesBegin) error {
+// requestMissing requests the changed contents.
+func (a *agent) requestMissing(begin *apiv1.FilesBegin) error {
 	a.begin, a.sums = begin, map[string]hash.Hash{}
 	had := map[string]bool{}
 	for _, f := range a.have {
@@ -88,7 +88,7 @@ func (a *agent) lack(begin *apiv1.FilesBegin) error {
 			m.Digests = append(m.Digests, f.GetDigest())
 		}
 	}
-	return a.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesWanted{FilesWanted: m}})
+	return a.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesWanted{FilesWanted: m}})
 }
 
 func (a *agent) commit() error {
@@ -97,11 +97,11 @@ func (a *agent) commit() error {
 			return fmt.Errorf("%s came as %s", digest, got)
 		}
 	}
-	a.placed(a.begin.GetHash(), time.Now())
+	a.onComplete(a.begin.GetHash(), time.Now())
 	m := &apiv1.FilesApplied{Hash: a.begin.GetHash()}
 	for _, f := range a.begin.GetFiles() {
 		m.Files = append(m.Files, &apiv1.FileStatus{Path: f.GetPath(), Digest: f.GetDigest()})
 	}
 	a.hash, a.have = m.GetHash(), m.GetFiles()
-	return a.say(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesApplied{FilesApplied: m}})
+	return a.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesApplied{FilesApplied: m}})
 }

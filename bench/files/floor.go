@@ -16,19 +16,19 @@ import (
 	"github.com/nstance-go/nstance/internal/session"
 )
 
-// A parrot sends the same messages of the same size to every agent, with the same
-// pauses for their answers, and does nothing else.
-type parrot struct {
+// A floorServer only sends the same messages of the same size to every agent and waits
+// for the same answers. It measures the lower bound.
+type floorServer struct {
 	apiv1.UnimplementedAgentServiceServer
-	begin *apiv1.FilesBegin
-	data  map[string][]byte
-	size  int // of a piece
+	begin      *apiv1.FilesBegin
+	data       map[string][]byte
+	chunkBytes int
 
-	mu    sync.Mutex
-	again chan struct{} // closed and replaced to wake all waiters
+	mu        sync.Mutex
+	nextRound chan struct{} // closed and replaced to wake all waiters
 }
 
-func newParrot(r *rig.Rig) (p *parrot, addr string, stop func(), err error) {
+func newFloorServer(r *rig.Rig) (p *floorServer, addr string, stop func(), err error) {
 	cert, err := r.Keys.Identity.Server(rig.Zone, rig.Cluster, time.Hour, time.Now())
 	if err != nil {
 		return nil, "", nil, err
@@ -37,7 +37,7 @@ func newParrot(r *rig.Rig) (p *parrot, addr string, stop func(), err error) {
 	if err != nil {
 		return nil, "", nil, err
 	}
-	p = &parrot{again: make(chan struct{}), size: 64 << 10}
+	p = &floorServer{nextRound: make(chan struct{}), chunkBytes: 64 << 10}
 	cfg := pki.ServerTLS(func() (*tls.Certificate, error) { return cert, nil }, r.Keys.Identity.Pool(), nstance.RoleAgent)
 	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)), grpc.KeepaliveParams(session.Server()),
 		grpc.KeepaliveEnforcementPolicy(session.Enforcement()), grpc.ReadBufferSize(4<<10), grpc.WriteBufferSize(4<<10))
@@ -46,27 +46,27 @@ func newParrot(r *rig.Rig) (p *parrot, addr string, stop func(), err error) {
 	return p, ln.Addr().String(), g.Stop, nil
 }
 
-// tell wakes all goroutines that wait.
-func (p *parrot) tell() {
+// wakeAll wakes all goroutines that wait.
+func (p *floorServer) wakeAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	close(p.again)
-	p.again = make(chan struct{})
+	close(p.nextRound)
+	p.nextRound = make(chan struct{})
 }
 
-func (p *parrot) next() <-chan struct{} {
+func (p *floorServer) next() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.again
+	return p.nextRound
 }
 
 // Connect implements the RPC.
-func (p *parrot) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
+func (p *floorServer) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
 	next := p.next()
 	if err := stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{}}}); err != nil {
 		return err
 	}
-	if _, err := stream.Recv(); err != nil { // its report
+	if _, err := stream.Recv(); err != nil { // the agent's report
 		return err
 	}
 	for {
@@ -76,13 +76,13 @@ func (p *parrot) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, a
 			return nil
 		}
 		next = p.next()
-		if err := p.say(stream); err != nil {
+		if err := p.sendRound(stream); err != nil {
 			return err
 		}
 	}
 }
 
-func (p *parrot) say(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
+func (p *floorServer) sendRound(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
 	if err := stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_FilesBegin{FilesBegin: p.begin}}); err != nil {
 		return err
 	}
@@ -92,8 +92,8 @@ func (p *parrot) say(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1
 	}
 	for _, digest := range wanted.GetFilesWanted().GetDigests() {
 		data := p.data[digest]
-		for at := 0; at < len(data); at += p.size {
-			chunk := &apiv1.FileChunk{Digest: digest, Offset: int64(at), Data: data[at:min(at+p.size, len(data))]}
+		for at := 0; at < len(data); at += p.chunkBytes {
+			chunk := &apiv1.FileChunk{Digest: digest, Offset: int64(at), Data: data[at:min(at+p.chunkBytes, len(data))]}
 			if err := stream.Send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_FileChunk{FileChunk: chunk}}); err != nil {
 				return err
 			}

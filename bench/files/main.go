@@ -1,13 +1,13 @@
-// Command files measures how fast a change of files reaches connected machines:
-// from the call that reloads the configuration until each agent has all of the
-// new set, checked against its digests. Every agent holds a session of its own
-// over mutual TLS, over a store in memory.
+// Command files measures how fast a change of files reaches connected machines: from
+// the call that reloads the configuration until each agent has the complete new set,
+// checked against its digests. Every agent has its own session over mutual TLS. The
+// store is in memory.
 //
 //	go run ./bench/files [-agents 1000] [-rounds 5] [-bytes 16384] [-json files.json]
 //
-// Each round changes one file of that many bytes, alike on all machines, and one
-// small file of each machine's own; two more do not change. Measured beside it:
-// a server that only sends the same messages on streams of the same kind.
+// Each round changes one file of -bytes bytes that is equal on all machines, and one
+// small file that differs per machine. Two more files do not change. For comparison a
+// server that only sends the same messages on the same kind of streams is measured.
 package main
 
 import (
@@ -118,14 +118,14 @@ func register(ctx context.Context, r *rig.Rig) ([]*tls.Certificate, error) {
 type fleet struct {
 	size int
 
-	mu      sync.Mutex
-	placed  map[string][]time.Time // when a set had come, by its hash
-	changed chan struct{}
-	failed  error
+	mu        sync.Mutex
+	completed map[string][]time.Time // times of complete sets, by hash
+	changed   chan struct{}
+	failed    error
 }
 
 func connect(ctx context.Context, r *rig.Rig, certs []*tls.Certificate, addr string) (*fleet, error) {
-	f := &fleet{size: len(certs), placed: map[string][]time.Time{}, changed: make(chan struct{})}
+	f := &fleet{size: len(certs), completed: map[string][]time.Time{}, changed: make(chan struct{})}
 	g := errgroup.Group{}
 	g.SetLimit(16)
 	for i, cert := range certs {
@@ -134,7 +134,7 @@ func connect(ctx context.Context, r *rig.Rig, certs []*tls.Certificate, addr str
 			if err != nil {
 				return err
 			}
-			a, err := newAgent(ctx, conn, f.note)
+			a, err := newAgent(ctx, conn, f.recordComplete)
 			if err != nil {
 				return err
 			}
@@ -145,10 +145,10 @@ func connect(ctx context.Context, r *rig.Rig, certs []*tls.Certificate, addr str
 	return f, g.Wait()
 }
 
-func (f *fleet) note(hash string, at time.Time) {
+func (f *fleet) recordComplete(hash string, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.placed[hash] = append(f.placed[hash], at)
+	f.completed[hash] = append(f.completed[hash], at)
 	f.signal()
 }
 
@@ -164,12 +164,12 @@ func (f *fleet) signal() {
 	f.changed = make(chan struct{})
 }
 
-// rounds begins a change, waits until every agent has it, and continues with the
-// next. The first one warms up: it brings everything.
+// rounds starts a change, waits until every agent has it, and continues with the next.
+// The first round is a warm-up: it sends all files.
 func (f *fleet) rounds(ctx context.Context, rounds int, begin func(n int) error) (took []time.Duration, err error) {
 	for n := 1; n <= rounds; n++ {
 		f.mu.Lock()
-		f.placed = map[string][]time.Time{}
+		f.completed = map[string][]time.Time{}
 		f.mu.Unlock()
 		began := time.Now()
 		if err := begin(n); err != nil {
@@ -193,7 +193,7 @@ func (f *fleet) wait(ctx context.Context) ([]time.Time, error) {
 	for {
 		f.mu.Lock()
 		changed, failed := f.changed, f.failed
-		for _, at := range f.placed {
+		for _, at := range f.completed {
 			if len(at) == f.size {
 				f.mu.Unlock()
 				return at, nil
@@ -213,7 +213,7 @@ func (f *fleet) wait(ctx context.Context) ([]time.Time, error) {
 
 // measureFloor measures a server that only sends the same messages.
 func measureFloor(ctx context.Context, r *rig.Rig, certs []*tls.Certificate, rounds, size int) ([]time.Duration, error) {
-	p, addr, stop, err := newParrot(r)
+	p, addr, stop, err := newFloorServer(r)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func measureFloor(ctx context.Context, r *rig.Rig, certs []*tls.Certificate, rou
 		for path, text := range map[string]string{"a.json": `{"a": 1}`, "a.env": "A=s1"} {
 			p.data[announce(path, text).GetDigest()] = []byte(text)
 		}
-		p.tell()
+		p.wakeAll()
 		return nil
 	})
 }

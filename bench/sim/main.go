@@ -1,12 +1,11 @@
-// Command sim measures how fast the simulation plays: virtual time per second
+// Command sim measures the speed of the simulation: virtual time per second
 // of wall clock, with faults, for small groups and for large ones. It builds the
 // simulation as make sim does and plays seeds one after another, each in its own
 // process, with one processor.
 //
 //	go run ./bench/sim [-seeds 5] [-json sim.json]
 //
-// Beside the wall clock stands the processor time, which other programs on the
-// same machine disturb less.
+// It also prints processor time, which other programs on the same machine affect less.
 package main
 
 import (
@@ -41,7 +40,7 @@ func main() {
 	}
 }
 
-// A result is what came of one size.
+// A result is the measurement of one size.
 type result struct {
 	Members    int     `json:"members"`
 	Seeds      int     `json:"seeds"`
@@ -56,7 +55,7 @@ type result struct {
 	OK         bool    `json:"ok"`
 }
 
-// A report is what is written as JSON.
+// A report is written as JSON.
 type report struct {
 	Bench   string   `json:"bench"`
 	Target  string   `json:"target"`

@@ -12,7 +12,7 @@ import (
 
 func TestDated(t *testing.T) {
 	storagetest.Dated(t, func(t *testing.T, off time.Duration) storage.Store {
-		skewed := faultproxy.Dated(http.HandlerFunc(accept), func() time.Duration { return off })
+		skewed := faultproxy.ShiftDate(http.HandlerFunc(accept), func() time.Duration { return off })
 		_, s := open(t, skewed.ServeHTTP)
 		return s
 	})

@@ -16,7 +16,7 @@ import (
 
 func TestDated(t *testing.T) {
 	storagetest.Dated(t, func(t *testing.T, off time.Duration) storage.Store {
-		h := httptest.NewServer(faultproxy.Dated(http.HandlerFunc(accept), func() time.Duration { return off }))
+		h := httptest.NewServer(faultproxy.ShiftDate(http.HandlerFunc(accept), func() time.Duration { return off }))
 		t.Cleanup(h.Close)
 		t.Setenv("STORAGE_EMULATOR_HOST", h.Listener.Addr().String())
 		s, err := gcs.Open(t.Context(), "gs://bucket", nil)

@@ -17,7 +17,7 @@ func TestDated(t *testing.T) {
 		p, err := faultproxy.New(service(t))
 		require.NoError(t, err)
 		t.Cleanup(p.Close)
-		srv := httptest.NewServer(faultproxy.Dated(p, func() time.Duration { return off }))
+		srv := httptest.NewServer(faultproxy.ShiftDate(p, func() time.Duration { return off }))
 		t.Cleanup(srv.Close)
 		return open(t, srv.URL, "")
 	})

@@ -82,9 +82,9 @@ func TestStoreWithoutConditionalDeletion(t *testing.T) {
 	v2, err := s.PutIfMatch(t.Context(), "a", []byte("2"), v1)
 	require.NoError(t, err)
 	require.ErrorIs(t, s.DeleteIfMatch(t.Context(), "a", v1), nstance.Conflict)
-	refused := p.Spoilt()
+	refused := p.FaultsHit()
 	require.Positive(t, refused)
 	require.NoError(t, s.DeleteIfMatch(t.Context(), "a", v2))
-	require.Equal(t, refused, p.Spoilt(), "it is asked once")
+	require.Equal(t, refused, p.FaultsHit(), "it is asked once")
 	require.ErrorIs(t, s.DeleteIfMatch(t.Context(), "a", v2), nstance.NotFound)
 }

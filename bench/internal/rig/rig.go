@@ -1,5 +1,5 @@
-// Package rig is what the programs under bench share: one whole shard server
-// over a simulated cloud, on real sockets with mutual TLS, and the sums.
+// Package rig is shared by the programs under bench: a whole shard server over a
+// simulated cloud, on real sockets with mutual TLS, and the distributions.
 package rig
 
 import (
@@ -52,7 +52,7 @@ const configuration = `{
 type Options struct {
 	Machines int                                     // of one group
 	Store    storage.Store                           // nil: in memory
-	Wrap     func(nstance.Provider) nstance.Provider // stands before the cloud; nil: nothing does
+	Wrap     func(nstance.Provider) nstance.Provider // wraps the cloud; nil: not
 	Journal  func(nstance.Event)                     // also called with every event; must not block
 	Template func() string                           // more settings of the template, each followed by a comma; nil: none
 }
@@ -78,7 +78,7 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 	r.Cloud = simcloud.New(&simcloud.Options{OnStart: func(_ nstance.Machine, spec nstance.MachineSpec) {
 		select {
 		case started <- spec:
-		default: // there is no reader any more
+		default: // the reader has ended
 		}
 	}})
 	var p nstance.Provider = r.Cloud
@@ -131,8 +131,8 @@ func (r *Rig) Stop() error {
 	return err
 }
 
-// Dial opens a connection. Each n comes from another address of this machine,
-// as agents would: registration is limited by source.
+// Dial opens a connection. Each n uses another local address, as agents do, because
+// registrations are limited by source address.
 func (r *Rig) Dial(addr string, n int, cert *tls.Certificate) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(pki.ClientTLS(r.Keys.Identity.Pool(), cert, Zone, Cluster))),

@@ -19,7 +19,7 @@ type Result struct {
 	P90MS    float64 `json:"p90_ms"`
 	P99MS    float64 `json:"p99_ms"`
 	MaxMS    float64 `json:"max_ms"`
-	TargetMS float64 `json:"target_ms,omitempty"` // for p99; 0: none, it is measured beside the others
+	TargetMS float64 `json:"target_ms,omitempty"` // for p99; 0: no target
 	OK       bool    `json:"ok"`
 }
 

@@ -1,7 +1,6 @@
-// Package faultproxy stands between a client and a real HTTP service and
-// spoils single answers, as networks and services do: a write that lands and
-// whose answer is lost, an answer that is older than it should be, a
-// connection that ends. It is for tests.
+// Package faultproxy is a proxy between a client and a real HTTP service that injects
+// faults of networks and services into single requests: a write that succeeds and
+// whose answer is lost, a stale answer, a connection that ends. It is for tests.
 package faultproxy
 
 import (
@@ -15,26 +14,26 @@ import (
 	"sync"
 )
 
-// A Mode is how a request is spoilt.
+// A Mode is what a fault does to a request.
 type Mode int
 
 // The modes.
 const (
-	Refuse     Mode = iota // the service never sees it; the client gets Status and Body
-	Replace                // the service carries it out; the client gets Status and Body
-	Cut                    // the service never sees it; the connection ends
-	LoseAnswer             // the service carries it out; the connection ends
-	Hang                   // the service carries it out; nothing is answered until the client gives up
-	Stale                  // the first answer is kept, and given again to all requests that follow
-	Strip                  // the service sees it without the headers in Headers
+	Refuse     Mode = iota // not forwarded; the client gets Status and Body
+	Replace                // forwarded; the client gets Status and Body
+	Cut                    // not forwarded; the connection ends
+	LoseAnswer             // forwarded; the connection ends
+	Hang                   // forwarded; no answer until the client gives up
+	Stale                  // the first answer is repeated for all later requests
+	Strip                  // forwarded without the headers in Headers
 )
 
-// A Fault spoils requests.
+// A Fault affects requests.
 type Fault struct {
 	Mode    Mode
 	Match   func(*http.Request) bool // which requests; nil: all
-	Skip    int                      // let that many that match pass first
-	Times   int                      // then spoil that many; 0 means one, negative means all
+	Skip    int                      // number of matching requests to pass first
+	Times   int                      // number of requests to affect then; 0 means one, negative means all
 	Status  int
 	Body    string
 	Headers []string
@@ -65,7 +64,7 @@ func New(target string) (*Proxy, error) {
 	return &Proxy{target: u, transport: &http.Transport{DisableCompression: true}, seen: map[string]int{}}, nil
 }
 
-// Inject adds faults. Of several that match a request, the oldest hits.
+// Inject adds faults. Of several that match a request, the oldest applies.
 func (p *Proxy) Inject(faults ...Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,15 +83,15 @@ func (p *Proxy) ClearFaults() {
 	p.faults = nil
 }
 
-// Count returns how many requests with this method have come.
+// Count returns the number of requests with this method.
 func (p *Proxy) Count(method string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen[method]
 }
 
-// Spoilt returns how many requests a fault has met.
-func (p *Proxy) Spoilt() int {
+// FaultsHit returns the number of requests that a fault has affected.
+func (p *Proxy) FaultsHit() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.spoilt
@@ -101,8 +100,8 @@ func (p *Proxy) Spoilt() int {
 // Close closes idle connections to the service.
 func (p *Proxy) Close() { p.transport.CloseIdleConnections() }
 
-// hit returns the fault that meets a request, or nil.
-func (p *Proxy) hit(r *http.Request) *Fault {
+// takeFault returns the fault that applies to a request, or nil.
+func (p *Proxy) takeFault(r *http.Request) *Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.seen[r.Method]++
@@ -133,7 +132,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
-	f := p.hit(r)
+	f := p.takeFault(r)
 	if f == nil {
 		p.pass(w, r, body)
 		return
@@ -142,15 +141,15 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case Refuse:
 		f.answer(w)
 	case Replace:
-		p.ask(r, body)
+		p.forward(r, body)
 		f.answer(w)
 	case Cut:
 		panic(http.ErrAbortHandler) // closes the connection
 	case LoseAnswer:
-		p.ask(r, body)
+		p.forward(r, body)
 		panic(http.ErrAbortHandler)
 	case Hang:
-		p.ask(r, body)
+		p.forward(r, body)
 		<-r.Context().Done()
 	case Stale:
 		p.replay(w, r, body, f)
@@ -163,7 +162,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, body []byte) {
-	p.ask(r, body).write(w)
+	p.forward(r, body).write(w)
 }
 
 func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, body []byte, f *Fault) {
@@ -171,7 +170,7 @@ func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, body []byte, f *F
 	kept := f.kept
 	p.mu.Unlock()
 	if kept == nil {
-		kept = p.ask(r, body)
+		kept = p.forward(r, body)
 		p.mu.Lock()
 		f.kept = kept
 		p.mu.Unlock()
@@ -179,9 +178,9 @@ func (p *Proxy) replay(w http.ResponseWriter, r *http.Request, body []byte, f *F
 	kept.write(w)
 }
 
-// ask lets the service carry out a request, even if the client goes away. A
-// service that does not answer ends the client's connection.
-func (p *Proxy) ask(r *http.Request, body []byte) *answer {
+// forward sends a request to the service, even if the client disconnects. If the
+// service does not answer, the client's connection ends.
+func (p *Proxy) forward(r *http.Request, body []byte) *answer {
 	out := r.Clone(context.WithoutCancel(r.Context()))
 	out.URL.Scheme, out.URL.Host = p.target.Scheme, p.target.Host
 	out.RequestURI = ""

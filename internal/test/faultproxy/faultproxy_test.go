@@ -16,7 +16,7 @@ import (
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 )
 
-// counter answers with how many requests it has seen and what it was told.
+// A counter answers with the number of requests and the request's body.
 type counter struct{ n atomic.Int32 }
 
 func (c *counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +79,7 @@ func TestModes(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, fmt.Sprintf("200 %d againtag", c.landed+1), got, "only one was spoilt")
 			require.Equal(t, 2, p.Count(http.MethodPut))
-			require.Equal(t, 1, p.Spoilt())
+			require.Equal(t, 1, p.FaultsHit())
 		})
 	}
 }
@@ -146,7 +146,7 @@ func TestDated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()
-			faultproxy.Dated(h, func() time.Duration { return time.Hour }).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			faultproxy.ShiftDate(h, func() time.Duration { return time.Hour }).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 			date, err := http.ParseTime(w.Header().Get("Date"))
 			require.NoError(t, err)
 			require.InDelta(t, time.Hour.Seconds(), time.Until(date).Seconds(), 10)
