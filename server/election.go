@@ -94,7 +94,7 @@ func logLeader(log *slog.Logger) func(lease.Holder) {
 		case h.ID == "":
 			log.Info("no server leads")
 		case h.Released:
-			log.Info("the leader has given the lease back", "leader", h.Address, "epoch", h.Epoch)
+			log.Info("the leader has released the lease", "leader", h.Address, "epoch", h.Epoch)
 		default:
 			log.Info("another server leads", "leader", h.Address, "epoch", h.Epoch)
 		}

@@ -39,6 +39,6 @@ func (t *term) claimWorkload(ctx context.Context, k registration.KeyEntry) {
 		return
 	}
 	if err := t.server.keys.Ring.UseUntil(ctx, registration.Workload, k.ID, until); err != nil {
-		t.log.Warn("use of the workload key not recorded", "code", nstance.CodeOf(err), "err", err)
+		t.log.Warn("expiry of the retired workload key not recorded", "code", nstance.CodeOf(err), "err", err)
 	}
 }

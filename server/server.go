@@ -210,7 +210,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := s.events.Run(work); err != nil {
-			s.log.Error("journal stopped", "err", err)
+			s.log.Error("journal stopped, events are not stored any more", "err", err)
 		}
 	})
 	wg.Go(func() { s.keys.Run(work) })
@@ -236,7 +236,7 @@ func (s *Server) campaign(ctx context.Context) {
 			continue
 		}
 		if granted != nil || ctx.Err() == nil {
-			s.log.Warn("not leading", "code", nstance.CodeOf(err), "err", err)
+			s.log.Warn("this server does not lead", "code", nstance.CodeOf(err), "err", err)
 		}
 		wait := s.opts.intervals.campaign // each attempt writes to storage
 		if errors.Is(err, nstance.Invalid) {
@@ -246,7 +246,7 @@ func (s *Server) campaign(ctx context.Context) {
 	}
 }
 
-// lead runs one term. At its end, or when ctx ends, it gives the lease back first:
+// lead runs one term. At its end, or when ctx ends, it releases the lease first:
 // that ends everything that the term began, and no successor waits for it to stop.
 func (s *Server) lead(ctx context.Context, granted *lease.Term) error {
 	var t *term

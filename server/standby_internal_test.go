@@ -25,5 +25,5 @@ func TestStandbyNamesTheLeader(t *testing.T) {
 
 	s.elector = fixedElector{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Released: true}}
 	_, err = s.leading()
-	require.NotContains(t, err.Error(), "10.0.0.7", "it has given the lease back")
+	require.NotContains(t, err.Error(), "10.0.0.7", "it has released the lease")
 }

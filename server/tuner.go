@@ -57,7 +57,7 @@ func (u *tuner) apply(shard config.Shard) {
 		return
 	}
 	if err := u.t.reconciler.Tune(want); err != nil {
-		u.t.log.Error("settings not in force", "err", err) // of a configuration that was checked
+		u.t.log.Error("settings of the accepted configuration not applied", "err", err) // of a configuration that was checked
 		return
 	}
 	u.applied = want

@@ -49,7 +49,7 @@ func (r *Records) CollectGarbage(ctx context.Context) (removed map[string]int, e
 		}
 		kind, _, _ := strings.Cut(entry.Key, "/")
 		removed[kind+"/"]++
-		r.log.Debug("unnamed object deleted", "key", entry.Key)
+		r.log.Debug("unreferenced object deleted", "key", entry.Key)
 	}
 	return removed, nil
 }

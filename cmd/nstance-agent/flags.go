@@ -59,12 +59,12 @@ func isSwitch(v agent.Variable) bool { return flagOf(v) == "debug" }
 
 func usage() string {
 	var b strings.Builder
-	b.WriteString(`nstance-agent speaks for the machine it runs on: it registers with the server of
-its shard, reports health, and passes on the cloud's notices.
+	b.WriteString(`nstance-agent is the agent of the machine it runs on: it registers with the server
+of its shard, and reports health and the cloud's notices.
 
 Usage: nstance-agent [flags]
 
-Every flag stands for an environment variable and overrides it:
+Every flag overrides an environment variable:
 
 `)
 	for _, v := range agent.Variables() {
@@ -83,9 +83,9 @@ data. The drain hook is run without a shell, with NSTANCE_DRAIN_DEADLINE,
 NSTANCE_DRAIN_SECONDS, NSTANCE_DRAIN_REASON and NSTANCE_DRAIN_EVENT in its
 environment.
 
-It ends with 0 when told to stop, 1 when it cannot go on, 2 when flags or
-environment are wrong. Servers that are away, or refuse, never end it: see
-GET /healthz at --health-addr.
+Exit codes: 0 stopped by a signal, 1 error, 2 invalid flags or environment. Servers
+that do not answer, or refuse, do not end the agent: see GET /healthz at
+--health-addr.
 `)
 	return b.String()
 }

@@ -88,7 +88,7 @@ func TestCommandLine(t *testing.T) {
 			require.Contains(t, errs, "--help")
 		}
 	})
-	t.Run("told to stop, it ends well", func(t *testing.T) {
+	t.Run("exits with 0 after SIGTERM", func(t *testing.T) {
 		code, _, errs := call(complete(t))
 		require.Equal(t, exitOK, code, errs)
 		require.Contains(t, errs, "nstance-agent starts")

@@ -128,9 +128,9 @@ func runs(t *testing.T, bin string) {
 		require.NoError(t, cmd.Start())
 		defer func() { _ = cmd.Process.Kill() }()
 		said := bufio.NewScanner(logs)
-		for said.Scan() && !strings.Contains(said.Text(), "lease taken") {
+		for said.Scan() && !strings.Contains(said.Text(), "lease acquired") {
 		}
-		require.Contains(t, said.Text(), "lease taken")
+		require.Contains(t, said.Text(), "lease acquired")
 		require.NoError(t, in.Close())
 		for said.Scan() {
 		}
@@ -150,9 +150,9 @@ func runs(t *testing.T, bin string) {
 		require.NoError(t, cmd.Start())
 		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 		logs := bufio.NewScanner(out)
-		for logs.Scan() && !strings.Contains(logs.Text(), "lease taken") {
+		for logs.Scan() && !strings.Contains(logs.Text(), "lease acquired") {
 		}
-		require.Contains(t, logs.Text(), "lease taken")
+		require.Contains(t, logs.Text(), "lease acquired")
 	})
 	t.Run("two with one configuration find each other", func(t *testing.T) {
 		conf, store := written(t, `{"cluster": {"id": "demo"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`), prepare(t, t.TempDir(), "a")
@@ -172,13 +172,13 @@ func runs(t *testing.T, bin string) {
 			}
 		}
 		stop, first := start()
-		first("lease taken")
+		first("lease acquired")
 		_, second := start()
-		second("listening to the leader")
+		second("peer stream to the leader opened")
 		require.NoError(t, stop(syscall.SIGTERM))
-		second("the leader has given the lease back")
-		second("lease taken")
-		first("lease given back")
+		second("the leader has released the lease")
+		second("lease acquired")
+		first("lease released")
 	})
 	t.Run("it serves, reads its configuration again, and stops", func(t *testing.T) {
 		path, data := written(t, good), t.TempDir()

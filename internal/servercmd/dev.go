@@ -24,38 +24,38 @@ func (p *program) devCommand() *cobra.Command {
 	o := dev.Options{Out: p.stdout, Err: p.stderr, Open: p.parts.Storage}
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a whole shard on this machine, to look at or to test",
+		Short: "Run a whole shard on this machine, to try or to test",
 		Long: `Run a whole shard on this machine: the server, a local cloud whose machines are
-child processes, and on each of them the real agent. Nothing needs to be set up,
-nothing listens beyond loopback, and nothing stays behind.
+child processes, and the real agent on each of them. It needs no set-up, listens on
+loopback only, and removes everything at the end.
 
-A scenario plays the main job once and ends with 0 only if all of it happened:
+A scenario runs one case and exits with 0 only if all expected steps happened:
 
   interrupt  a spot member is reclaimed: replaced, drained, deleted
   mass       all --count members are reclaimed at the same time
   crash      a member's process is killed: replaced without drain
   rollout    the template changes: replaced one by one, replacement first
-  failover   of two servers the leader is killed, with a drain and creates under
-             way: the other one takes over, and nothing is lost or made twice
+  failover   the leader of two servers is killed during a drain and creates: the
+             other one takes over, and no machine is lost or created twice
   kill       --count times a server or a machine is killed at a random instant
-             while the group is kept busy: it comes to rest all the same
+             while the group changes: at the end it reaches its size
 
-With --json, standard output has one JSON object a line for each event, and last
-a summary with the milliseconds that each stage took.`,
+With --json, standard output has one JSON object per line for each event, and at
+the end a summary with the milliseconds of each stage.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Scenario, "scenario", "", strings.Join(dev.Scenarios(), ", ")+" (default: none, run until Ctrl-C)")
 	f.IntVar(&o.Instances, "instances", 3, "members of the group")
 	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50, of virtual machines 4); kills in scenario kill (default 20)")
-	f.Uint64Var(&o.Seed, "seed", 0, "what scenario kill does, and when (default: a random one)")
+	f.Uint64Var(&o.Seed, "seed", 0, "seed of scenario kill (default: random)")
 	f.Var(duration.NewFlag(&o.ElectionTTL, 0), "election-ttl", "how long a leader's term lasts without renewal, in scenarios failover (default 6s) and kill (default 1s)")
 	stores := "file:///directory"
 	if p.parts.Storage != nil {
 		stores = "s3://bucket, gs://bucket, azblob://container or " + stores
 	}
-	f.StringVar(&o.Storage, "storage", "", "URL of the storage: "+stores+"; a folder of its own there, removed in the end (default: a directory in --data)")
-	f.StringVar(&o.Data, "data", "", "directory to keep everything in (default: a temporary one)")
+	f.StringVar(&o.Storage, "storage", "", "URL of the storage: "+stores+"; in its own folder, removed at the end (default: a directory in --data)")
+	f.StringVar(&o.Data, "data", "", "directory for all files (default: a temporary one)")
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws, gcp or azure")
 	var cloud string
@@ -65,8 +65,8 @@ a summary with the milliseconds that each stage took.`,
 	}
 	f.StringVar(&cloud, "provider", "local", places)
 	var guest qemu.Options
-	f.StringVar(&guest.Kernel, "kernel", ".bin/qemu/vmlinuz", "kernel of virtual machines; make qemu-guest makes it")
-	f.StringVar(&guest.Initrd, "initrd", ".bin/qemu/initrd", "initramfs of virtual machines, with the agent; make qemu-guest makes it")
+	f.StringVar(&guest.Kernel, "kernel", ".bin/qemu/vmlinuz", "kernel of virtual machines; make qemu-guest builds it")
+	f.StringVar(&guest.Initrd, "initrd", ".bin/qemu/initrd", "initramfs of virtual machines, with the agent; make qemu-guest builds it")
 	f.BoolVar(&o.JSON, "json", false, "print events as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := checkDev(f, &o); err != nil {

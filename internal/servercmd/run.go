@@ -43,14 +43,13 @@ func (p *program) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run (--config FILE | --storage URL --shard NAME)",
 		Short: "Serve one shard",
-		Long: `Serve one shard until told to stop. Its configuration is a file, or what storage
-holds for the shard; SIGHUP has it read again, and one that is wrong changes
-nothing.
+		Long: `Serve one shard until SIGTERM or SIGINT. The configuration is a file, or the
+shard's object in storage. SIGHUP reloads it; an invalid one changes nothing.
 
 Any number of servers may serve one shard over the same storage: one of them
-leads, the others wait for its lease to be given back or to run out
-(shard.election.ttl). They find each other through the lease. Where they listen,
-and where others reach them, may differ from one to the next:
+leads, the others wait until its lease is released or expires
+(shard.election.ttl). They find each other through the lease. The addresses where
+a server listens, and where others reach it, can be set for each server:
 
   --bind agent=:9994,peer=:9991    instead of shard.bind
   --advertise agent=lb.example:94  instead of shard.advertise
@@ -61,7 +60,7 @@ and where others reach them, may differ from one to the next:
 Ports are http, registration, operator, agent and peer.
 
 Private keys are sealed in storage with a key of 32 random bytes in base64, as
-openssl rand -base64 32 prints one. Where it is:
+openssl rand -base64 32 prints one. The source of this key:
 
   --key-provider env    in variable --key-source (default ` + vault.KeyVariable + `)
   --key-provider file   in file --key-source
@@ -79,12 +78,12 @@ openssl rand -base64 32 prints one. Where it is:
 	f.StringVar(&r.host, "host", "", "name or address at which others reach this server")
 	f.StringToStringVar(&r.bind, "bind", nil, "where to listen, as PORT=HOST:PORT, instead of shard.bind")
 	f.StringToStringVar(&r.advertise, "advertise", nil, "where others reach this server, as PORT=HOST:PORT, instead of shard.advertise")
-	f.BoolVar(&printEvents, "print-events", false, "print what happens to standard output, one JSON object a line")
+	f.BoolVar(&printEvents, "print-events", false, "print events to standard output, one JSON object per line")
 	f.BoolVar(&tethered, "tethered", false, "stop when standard input ends")
-	_ = f.MarkHidden("tethered") // it exists; dev uses it so that nothing outlives it
+	_ = f.MarkHidden("tethered") // for dev, so that its servers end with it
 	var consistency time.Duration
 	f.DurationVar(&consistency, "consistency", 0, "how long the cloud may not know its own new machine")
-	_ = f.MarkHidden("consistency") // it exists; dev knows how long its test clouds take
+	_ = f.MarkHidden("consistency") // for dev, which knows its test clouds' delays
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if r.log, err = p.logger(slog.LevelInfo); err != nil {
 			return err
@@ -188,7 +187,7 @@ func reload(ctx context.Context, hup <-chan os.Signal, s *server.Server, log *sl
 			return
 		case <-hup:
 			if changed, err := s.Refresh(ctx); err == nil { // else it has been logged
-				log.Info("configuration read again", "changed", changed)
+				log.Info("configuration reloaded", "changed", changed)
 			}
 		}
 	}

@@ -111,13 +111,13 @@ func exitCode(err error) int {
 func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "nstance-server",
-		Short: "Keep the machines of one shard alive",
+		Short: "Keep the groups of one shard at their size",
 		Long: `nstance-server keeps groups of machines at their size on capacity that can
-vanish at any second. To see it at work on this machine alone, without any
-set-up: nstance-server dev.
+disappear at any second. To try it on this machine without any set-up:
+nstance-server dev.
 
-Exit codes: 0 done, or told to stop; 1 it could not be done; 2 the command line
-or the configuration is wrong.`,
+Exit codes: 0 done or stopped by a signal, 1 error, 2 invalid command line or
+configuration.`,
 	}
 	root.AddCommand(p.runCommand(), p.devCommand(), p.validateCommand(), p.versionCommand(), p.machineCommand(), p.drainDemoCommand())
 	return root

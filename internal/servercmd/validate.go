@@ -15,10 +15,10 @@ func (p *program) validateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check configurations without using them",
-		Long: `Check configurations without using them, and without asking any cloud. For each
-file it prints ok, or everything that is wrong with it, each with its place.
+		Long: `Check configurations without using them and without calling any cloud. For each
+file it prints ok, or all errors with their positions.
 
-Exit codes: 0 all are right, 1 not all are, 2 the command line is wrong.`,
+Exit codes: 0 all are valid, 1 not all are, 2 invalid command line.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, files []string) error {
 			var bad error

@@ -71,7 +71,7 @@ func openAny(path string, opts Options) (f *file, rebuilt string, err error) {
 		return f, "", err
 	}
 	rebuilt = path + corruptSuffix
-	opts.Log.Warn("journal set aside and rebuilt", "path", path, "aside", rebuilt, "err", err)
+	opts.Log.Warn("damaged journal moved aside and rebuilt", "path", path, "aside", rebuilt, "err", err)
 	if err := setAside(path, rebuilt); err != nil {
 		return nil, rebuilt, pathError(path, err)
 	}

@@ -61,7 +61,12 @@ func (j *Journal) recordOutcome(err error) {
 		j.droppedReported = j.dropped
 	}
 	j.mu.Unlock()
-	if (err == nil) != (was == nil) || err == nil && dropped > 0 {
-		j.opts.Log.Warn("journal writing", "ok", err == nil, "dropped", dropped, "err", err)
+	switch {
+	case err != nil && was == nil:
+		j.opts.Log.Warn("events cannot be written, keeping them in memory", "err", err)
+	case err == nil && was != nil:
+		j.opts.Log.Warn("events are written again", "dropped", dropped)
+	case err == nil && dropped > 0:
+		j.opts.Log.Warn("events were dropped: more came than could be written", "dropped", dropped)
 	}
 }

@@ -94,7 +94,7 @@ func (p *Provider) powerStates(ctx context.Context) map[string]*armcompute.Virtu
 	for pager.More() {
 		page, err := pager.NextPage(ctx)
 		if err != nil {
-			p.log.Warn("power states are not known", "err", readError(err))
+			p.log.Warn("power states cannot be read", "err", readError(err))
 			return views
 		}
 		for _, vm := range page.Value {

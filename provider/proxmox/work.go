@@ -138,7 +138,7 @@ func (p *Provider) finished(w *work, err error) {
 		close(w.cloned) // after done: a clone that failed is seen to have failed
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		p.log.Warn("background work ended", "op", w.kind, "instance_id", w.marks.ID, "vmid", w.marks.VMID, "code", nstance.CodeOf(err), "err", err)
+		p.log.Warn("background work failed", "op", w.kind, "instance_id", w.marks.ID, "vmid", w.marks.VMID, "code", nstance.CodeOf(err), "err", err)
 	}
 }
 
@@ -162,7 +162,7 @@ func (p *Provider) retry(ctx context.Context, w *work, step func(context.Context
 			return err
 		}
 		if err != nil && ctx.Err() == nil {
-			p.log.Warn("step is repeated", "op", w.kind, "instance_id", w.marks.ID, "vmid", w.marks.VMID, "code", nstance.CodeOf(err), "err", err)
+			p.log.Warn("step failed, repeating it", "op", w.kind, "instance_id", w.marks.ID, "vmid", w.marks.VMID, "code", nstance.CodeOf(err), "err", err)
 		}
 		if !sleep.For(ctx, wait) {
 			return ctx.Err()

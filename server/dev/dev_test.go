@@ -137,7 +137,7 @@ func TestWithoutScenario(t *testing.T) {
 		require.ErrorContains(t, err, data)
 	})
 	cancel()
-	require.NoError(t, <-ended, "to be told to stop is no failure")
+	require.NoError(t, <-ended, "a stop by a signal is no failure")
 
 	t.Run("a directory can be used again", func(t *testing.T) {
 		var out screen

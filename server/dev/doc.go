@@ -8,7 +8,7 @@
 // returns, no process is left and no temporary directory; when its process is
 // killed instead, the machines notice and exit.
 //
-// A scenario plays the main job once and fails unless all of it happened:
+// A scenario runs one case and fails unless all expected steps happened:
 //
 //	interrupt  one spot member is reclaimed: replacement, drain, deletion
 //	mass       all members of a larger group are reclaimed at once

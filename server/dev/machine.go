@@ -74,7 +74,7 @@ func DrainDemo(ctx context.Context, work time.Duration, out io.Writer) error {
 	select {
 	case <-time.After(work):
 	case <-ctx.Done():
-		return nstance.Errorf(nstance.Unavailable, "told to stop before the machine was empty")
+		return nstance.Errorf(nstance.Unavailable, "stopped before the machine was empty")
 	}
 	_, err := fmt.Fprintf(out, "emptied %s because of %s, %s s before its deadline\n",
 		os.Getenv("NSTANCE_INSTANCE_ID"), os.Getenv("NSTANCE_DRAIN_REASON"), os.Getenv("NSTANCE_DRAIN_SECONDS"))

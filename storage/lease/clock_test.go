@@ -105,5 +105,5 @@ func ExampleLease() {
 	fmt.Println(term.Err(), err)
 	// Output:
 	// 1 <nil> <nil> 10.0.0.1:8993
-	// term 1 is over: the lease was given back <nil>
+	// term 1 is over: the lease was released <nil>
 }

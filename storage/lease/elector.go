@@ -35,7 +35,7 @@ type Lease struct {
 	changedAt    time.Duration            // when current was last seen to change
 	highestEpoch uint64                   // ever seen in the object
 	attempts     map[string]time.Duration // unanswered writes that would replace current: when sent, by write ID
-	releasedAt   time.Duration            // when this process last gave the lease back
+	releasedAt   time.Duration            // when this process last released the lease
 	backingOff   bool                     // it did, and leaves the lease to standbys for a while
 	tenure       *tenure                  // nil: no term
 
@@ -79,7 +79,7 @@ func (l *Lease) Holder() Holder {
 // Options.Poll, or listens to Options.Watch. It retries after Unavailable,
 // Throttled and Ambiguous, and returns errors that a retry does not cure, such as
 // Denied or an object that cannot be read. What it has observed until then counts
-// when it is called again. A term granted before ends, and is not given back.
+// when it is called again. A term granted before ends, and is not released.
 func (l *Lease) Campaign(ctx context.Context) (*Term, error) {
 	if err := l.endTerm(ctx, errCampaigns); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (l *Lease) Campaign(ctx context.Context) (*Term, error) {
 }
 
 // Resign implements Elector. It ends the term first, and waits for nothing
-// that the term had in flight before it gives the lease back.
+// that the term had in flight before it releases the lease.
 func (l *Lease) Resign(ctx context.Context) error {
 	t := l.tenure
 	if t == nil {
@@ -111,7 +111,7 @@ func (l *Lease) Resign(ctx context.Context) error {
 	if err := l.release(ctx, t); err != nil {
 		return fmt.Errorf("give the lease back: %w", err)
 	}
-	l.opts.Log.Info("lease given back", "epoch", t.term.epoch)
+	l.opts.Log.Info("lease released", "epoch", t.term.epoch)
 	return nil
 }
 

@@ -49,9 +49,9 @@ func transient(err error) bool {
 func (c *campaign) logReachability(err error) {
 	switch {
 	case err != nil && !c.unreachable:
-		c.opts.Log.Warn("lease not reached", "code", nstance.CodeOf(err), "err", err)
+		c.opts.Log.Warn("lease cannot be read or written", "code", nstance.CodeOf(err), "err", err)
 	case err == nil && c.unreachable:
-		c.opts.Log.Info("lease reached again")
+		c.opts.Log.Info("lease can be read and written again")
 	}
 	c.unreachable = err != nil
 }
@@ -89,7 +89,7 @@ func (c *campaign) look(ctx context.Context) (*Term, error) {
 	}
 	if c.current.version == "" && !c.opts.TakeAtOnce && !c.missingLogged {
 		c.missingLogged = true
-		c.opts.Log.Warn("lease missing: it is taken once it has been missing for the longest ttl", "wait", MaxTTL,
+		c.opts.Log.Warn("lease missing: acquiring it after the longest ttl", "wait", MaxTTL,
 			"remedy", "for a new shard, run nstance-admin cluster init --shard first")
 	}
 	return nil, nil

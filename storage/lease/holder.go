@@ -31,7 +31,7 @@ func (l *Lease) grant(ctx context.Context, sent time.Duration) *Term {
 	until := sent + l.termLength()
 	l.attempts = map[string]time.Duration{}
 	if l.clock.Now() >= until {
-		l.opts.Log.Warn("lease taken too late", "epoch", l.current.Epoch)
+		l.opts.Log.Warn("lease acquired, but its term has already ended", "epoch", l.current.Epoch)
 		return nil
 	}
 	term := newTerm(ctx, l.current.Epoch, l.clock, until)
@@ -41,7 +41,7 @@ func (l *Lease) grant(ctx context.Context, sent time.Duration) *Term {
 	l.renewals = t.renewals
 	l.mu.Unlock()
 	l.announce(t)
-	l.opts.Log.Info("lease taken", "epoch", term.epoch)
+	l.opts.Log.Info("lease acquired", "epoch", term.epoch)
 	go l.keep(t) // endTerm waits for it
 	return term
 }
@@ -113,7 +113,7 @@ func (l *Lease) confirm(t *tenure, s standing, sent time.Duration) {
 	l.announce(t)
 }
 
-// release marks the lease as given back. It gives up when the lease would have
+// release marks the lease as released. It gives up when the lease would have
 // expired by itself.
 func (l *Lease) release(ctx context.Context, t *tenure) error {
 	began := l.clock.Now()

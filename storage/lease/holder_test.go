@@ -249,7 +249,7 @@ func TestRenewalAnswers(t *testing.T) {
 			require.Equal(t, 2*time.Second, termDuration(term))
 			require.ErrorIs(t, term.Err(), lease.ErrLost)
 			require.NoError(t, l.Resign(t.Context()))
-			require.Contains(t, content(t, f), `"write_id":"usurper"`, "there is nothing to give back")
+			require.Contains(t, content(t, f), `"write_id":"usurper"`, "there is nothing to release")
 		})
 	}
 	bubble(t, "an older write that lands late counts from its own time", func(t *testing.T) {
@@ -334,7 +334,7 @@ func TestHandover(t *testing.T) {
 		require.NoError(t, l.Resign(t.Context()))
 		require.ErrorIs(t, err, lease.ErrResigned)
 		require.Contains(t, content(t, f), `"released":true`)
-		require.NoError(t, l.Resign(t.Context()), "nothing to give back any more")
+		require.NoError(t, l.Resign(t.Context()), "nothing to release any more")
 	})
 	bubble(t, "does not wait for a renewal in flight", func(t *testing.T) {
 		s := &slow{Store: newShardStore(t)}

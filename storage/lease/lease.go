@@ -31,8 +31,8 @@ type Elector interface {
 	Resign(ctx context.Context) error
 }
 
-// ErrResigned is the cause of a term that was given back.
-var ErrResigned = errors.New("the lease was given back")
+// ErrResigned is the cause of a term that was released.
+var ErrResigned = errors.New("the lease was released")
 
 // Causes of a term that ended by itself.
 var (

@@ -15,7 +15,7 @@ type object struct {
 
 	Registration string `json:"registration,omitempty"`
 	TTL          int64  `json:"ttl_ms"`
-	Released     bool   `json:"released"` // given back: it may be taken at once
+	Released     bool   `json:"released"` // by its holder; it may be taken at once
 }
 
 // standing is the object in storage, as it is known. It is never changed in place.

@@ -46,7 +46,7 @@ type Options struct {
 	Watch func(ctx context.Context, holder Holder) iter.Seq2[Announcement, error]
 
 	// Standby reports whether another process is known that would take the
-	// lease. A process that gave the lease back then leaves it to standbys for
+	// lease. A process that released the lease then leaves it to standbys for
 	// two ttl.
 	// It must not block. Nil: none is ever known.
 	Standby func() bool
@@ -80,7 +80,7 @@ type Holder struct {
 	Registration string // as in its Options
 	Epoch        uint64
 	Self         bool // this process; whether its term lasts, only the Term knows
-	Released     bool // it was given back
+	Released     bool // by its holder
 }
 
 // An Announcement says that the holder's write has reached storage.
@@ -88,7 +88,7 @@ type Announcement struct {
 	Epoch    uint64
 	Version  storage.Version // what storage returned for the write
 	WriteID  string
-	Released bool // it was given back
+	Released bool // by its holder
 }
 
 func (o *Options) validate() error {

@@ -78,7 +78,7 @@ func TestObject(t *testing.T) {
 		require.Regexp(t, fmt.Sprintf(shape, false), content(t, s))
 		require.NoError(t, e.Resign(t.Context()))
 		require.Regexp(t, fmt.Sprintf(shape, true), content(t, s))
-		require.NoError(t, e.Resign(t.Context()), "nothing to give back")
+		require.NoError(t, e.Resign(t.Context()), "nothing to release")
 	})
 }
 

@@ -198,7 +198,7 @@ func (a *Agents) relayDrains(ctx context.Context) {
 		for e, err := range a.drains.Watch(ctx, "", 0) {
 			if err != nil {
 				if !errors.Is(err, nstance.Unavailable) {
-					a.Log.Error("drains are not relayed", "err", err)
+					a.Log.Error("drain commands cannot be relayed to agents", "err", err)
 				}
 				break // this watcher is behind: it begins again with a snapshot
 			}

@@ -265,7 +265,7 @@ func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definiti
 	slot.now.Store(made)
 	for _, problem := range made.Problems() {
 		if old == nil || !slices.Contains(old.Problems(), problem) {
-			k.agents.Log.Warn("file cannot be made", "group", slot.key.group.String(), "err", problem)
+			k.agents.Log.Warn("file cannot be rendered", "group", slot.key.group.String(), "err", problem)
 		}
 	}
 	return old == nil || !made.Same(before)
@@ -328,7 +328,7 @@ func (k *fileKeeper) pass(ctx context.Context) {
 	if time.Since(k.pruned) > 24*time.Hour {
 		k.pruned = time.Now()
 		if err := k.certs.prune(ctx, k.agents.Now()); err != nil {
-			k.agents.Log.Warn("log of certificates not pruned", "code", nstance.CodeOf(err), "err", err)
+			k.agents.Log.Warn("certificate log not pruned", "code", nstance.CodeOf(err), "err", err)
 		}
 	}
 }

@@ -139,7 +139,7 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 
 func (s *session) warnOfNotices() {
 	s.notices.warned.Do(func() {
-		s.agents.Log.Warn("too many notices of one instance, the rest is dropped", "instance_id", s.id)
+		s.agents.Log.Warn("too many notices of one instance, dropping the rest", "instance_id", s.id)
 	})
 }
 

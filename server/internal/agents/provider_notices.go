@@ -24,7 +24,7 @@ func (a *Agents) watchProviderNotices(ctx context.Context) {
 			if err == nil {
 				a.receiveProviderNotice(n)
 			} else if ctx.Err() == nil {
-				a.Log.Warn("notices of the provider", "code", nstance.CodeOf(err), "err", err)
+				a.Log.Warn("notices of the provider cannot be read", "code", nstance.CodeOf(err), "err", err)
 			}
 		}
 		sleep.For(ctx, rewatchPause)

@@ -177,6 +177,6 @@ func (r *Reloader) setRefusal(err error) {
 	}
 	r.mu.Unlock()
 	if err != nil && (was == nil || was.Error() != err.Error()) {
-		r.Log.Error("configuration refused, the one in force stays", "err", err)
+		r.Log.Error("configuration refused, the previous one stays in force", "err", err)
 	}
 }

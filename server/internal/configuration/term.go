@@ -233,7 +233,7 @@ func (t *Term) accept(ctx context.Context, conf *config.Config, d document, why 
 	t.Changed()
 	if err := t.Groups.Apply(ctx); err != nil {
 		t.Groups.ApplySoon()
-		t.Log.Warn("groups do not follow the configuration yet", "code", nstance.CodeOf(err), "err", err)
+		t.Log.Warn("groups of the accepted configuration not applied yet, retrying", "code", nstance.CodeOf(err), "err", err)
 	}
 	t.Log.Info("configuration in force", "name", d.Name, "digest", d.Digest)
 	return nil

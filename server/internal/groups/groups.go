@@ -99,7 +99,7 @@ func (g *Groups) Run(ctx context.Context, tried func()) {
 	wg.Go(func() { g.resolver.run(ctx) })
 	for ctx.Err() == nil {
 		if err := g.Apply(ctx); err != nil && ctx.Err() == nil {
-			g.Log.Warn("groups not changed yet, will be repeated", "code", nstance.CodeOf(err), "err", err)
+			g.Log.Warn("groups not applied yet, retrying", "code", nstance.CodeOf(err), "err", err)
 			time.AfterFunc(time.Second, g.ApplySoon)
 		}
 		select {
@@ -127,7 +127,7 @@ func (g *Groups) load(ctx context.Context, tried func()) {
 		g.problems = []string{fmt.Sprintf("%s cannot be read, nothing is planned: %v", storage.GroupsKey(g.Shard), err)}
 		g.mu.Unlock()
 		tried()
-		g.Log.Error("groups not read yet, nothing is planned", "code", nstance.CodeOf(err), "err", err)
+		g.Log.Error("groups cannot be read, nothing is planned until they are", "code", nstance.CodeOf(err), "err", err)
 		sleep.For(ctx, g.Retry)
 	}
 }

@@ -175,7 +175,7 @@ func (r *resolver) setShownFailure(what, shown string, err error) {
 		return
 	}
 	if r.failures[what].why != err.Error() {
-		r.groups.Log.Warn("not resolved", "what", shown, "code", nstance.CodeOf(err), "err", err)
+		r.groups.Log.Warn("look-up failed, retrying", "what", shown, "code", nstance.CodeOf(err), "err", err)
 	}
 	r.failures[what] = failure{shown, err.Error()}
 }

@@ -97,7 +97,7 @@ func (k *Keys) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 		if err := k.Refresh(ctx); err != nil && ctx.Err() == nil {
-			k.opts.Log.Warn("keys not read", "code", nstance.CodeOf(err), "err", err)
+			k.opts.Log.Warn("keys cannot be read, using the loaded ones", "code", nstance.CodeOf(err), "err", err)
 		}
 		k.opts.Tend(ctx)
 		timer.Reset(k.opts.Interval - rand.N(k.opts.Interval/10+1)) // servers that began together spread out

@@ -43,7 +43,7 @@ const (
 	// lease is read meanwhile.
 	dialTimeout = 5 * time.Second
 	// standbyMemory is how many TTLs a standby is remembered after this side ended its
-	// stream: a server that gave the lease back leaves it to the others for as long.
+	// stream: a server that released the lease leaves it to the others for as long.
 	standbyMemory = 2
 )
 
@@ -91,7 +91,7 @@ func New(opts Options) *Peers {
 }
 
 // Watch implements the RPC. Its end never means the end of the leader: it comes only
-// after the lease was given back.
+// after the lease was released.
 func (p *Peers) Watch(req *apiv1.WatchRequest, stream grpc.ServerStreamingServer[apiv1.WatchResponse]) error {
 	ctx := stream.Context()
 	announcements, err := p.Announcements(ctx)
@@ -257,9 +257,9 @@ func (p *Peers) setListening(h lease.Holder, id string) {
 	p.mu.Unlock()
 	switch {
 	case id != "" && before != id:
-		p.Log.Info("listening to the leader", "peer", h.Peer, "epoch", h.Epoch)
+		p.Log.Info("peer stream to the leader opened", "peer", h.Peer, "epoch", h.Epoch)
 	case id == "" && before == h.ID:
-		p.Log.Info("no longer listening to the leader, its lease is read instead", "peer", h.Peer, "epoch", h.Epoch)
+		p.Log.Info("peer stream to the leader ended, reading the lease instead", "peer", h.Peer, "epoch", h.Epoch)
 	}
 }
 

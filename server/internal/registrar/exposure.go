@@ -173,7 +173,7 @@ func (x *Exposures) replace(ctx context.Context, id nstance.InstanceID, reason s
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	if _, err := x.drain(ctx, id, reason); err != nil {
-		x.log.Warn("exposed instance not drained", "instance_id", id, "code", nstance.CodeOf(err), "err", err)
+		x.log.Warn("instance with a stolen key not drained, trying again when the key is used again", "instance_id", id, "code", nstance.CodeOf(err), "err", err)
 		return
 	}
 	x.mu.Lock()

@@ -63,7 +63,7 @@ func (r *Records) SettleSuccessors(ctx context.Context) {
 		}
 		unchanged := func(*registration.Registration) error { return nil } // but for the promotion
 		if _, err := r.UpdateRegistration(ctx, rec.ID, unchanged); err != nil {
-			r.Log.Warn("renewal not settled", "instance_id", rec.ID, "code", nstance.CodeOf(err), "err", err)
+			r.Log.Warn("use of a renewed certificate not recorded", "instance_id", rec.ID, "code", nstance.CodeOf(err), "err", err)
 			return
 		}
 	}
@@ -71,7 +71,7 @@ func (r *Records) SettleSuccessors(ctx context.Context) {
 		tenant, name, _ := strings.Cut(holder, "/")
 		unchanged := func(*registration.OperatorRegistration) error { return nil }
 		if _, err := r.UpdateOperator(ctx, nstance.TenantID(tenant), name, unchanged); err != nil {
-			r.Log.Warn("renewal not settled", "subject", name, "tenant", tenant, "code", nstance.CodeOf(err), "err", err)
+			r.Log.Warn("use of a renewed certificate not recorded", "subject", name, "tenant", tenant, "code", nstance.CodeOf(err), "err", err)
 		}
 	}
 }
