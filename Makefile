@@ -75,11 +75,11 @@ test-storage: servers ## drivers, and whole servers, against real storage server
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
 		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./server/dev
 
-# Packages whose test cloud is judged by programs that Go does not bring. The judges of the others are part of `make test`:
+# Packages whose test cloud is checked with programs other than Go's. The checks of the others are part of `make test`:
 # the discovery document and the older client for gce, Microsoft's generated fakes for arm, go-proxmox's recorded answers for pve.
 CLOUDS := ./internal/test/testcloud/ec2 ./provider/aws
 
-test-clouds: ## test clouds and providers against what others wrote from the clouds' own models; needs python3 and the aws command
+test-clouds: ## test clouds and providers against the clouds' own models; needs python3 and the aws command
 	go test -count=1 -timeout 15m -tags servers $(CLOUDS)
 	go test -count=1 -timeout 15m -tags servers -run '^TestServers' ./reconcile
 

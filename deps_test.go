@@ -78,7 +78,7 @@ var floors = []struct {
 	{"./internal/test/testcloud/gce", []string{"internal/test/testcloud"}, append([]string{"google.golang.org/"}, heavy...), "single-machine mode links test clouds, and no cloud's SDK"},
 	{"./internal/test/testcloud", nil, append([]string{"google.golang.org/"}, heavy...), "what test clouds share knows none of them"},
 	{"./internal/test/testcloud/ec2", []string{"internal/test/testcloud"}, append([]string{"github.com/aws/", "google.golang.org/", "testing"}, heavy...), "a test cloud knows neither the client nor the provider that is tested against it"},
-	{"./internal/test/testcloud/ec2/ec2judge", nil, append([]string{"github.com/", "google.golang.org/"}, heavy...), "a judge knows nothing that was written here"},
+	{"./internal/test/testcloud/ec2/modelcheck", nil, append([]string{"github.com/", "google.golang.org/"}, heavy...), "a check against AWS's model is independent of the code that it checks"},
 	{"./reconcile/plan", []string{"confighash", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a decision depends on nothing but its input"},
 	{"./reconcile/admission", nil, append([]string{"google.golang.org/"}, heavy...), "the order of creates depends on nothing but demand and answers"},
 	{"./reconcile/orphans", nil, append([]string{"google.golang.org/"}, heavy...), "what becomes of an orphan depends on listings and one look at the shard"},

@@ -249,7 +249,7 @@ func TestCollectorRefuses(t *testing.T) {
 	}
 }
 
-func TestThisMachine(t *testing.T) {
+func TestRealMachine(t *testing.T) {
 	c, err := health.NewCollector(nil)
 	require.NoError(t, err)
 	once(t, c)

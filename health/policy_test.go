@@ -37,7 +37,7 @@ func want(t *testing.T, track health.Track, seconds int, verdict health.Verdict,
 	require.Equal(t, at(next), when, "after %d s", seconds)
 }
 
-func TestInTouch(t *testing.T) {
+func TestConnectedAgent(t *testing.T) {
 	t.Run("is healthy until a report is missed", func(t *testing.T) {
 		track := alive()
 		want(t, track, 0, health.Healthy, 66)

@@ -14,7 +14,7 @@ import (
 func BenchmarkShortage(b *testing.B) {
 	for _, soldOut := range []bool{true, false} {
 		b.Run(fmt.Sprintf("sold out=%t", soldOut), func(b *testing.B) {
-			r, specs := shardOf(b, 1, 0)
+			r, specs := newIdleShard(b, 1, 0)
 			r.groups[specs[0].Key].history.FullAt = 10_000 // all are losses, which wait for no answer
 			spec := specs[0]
 			spec.Size, spec.Definition.InstanceTypes = 10_000, nil
@@ -27,7 +27,7 @@ func BenchmarkShortage(b *testing.B) {
 				}
 			}
 			r.Observe(nstance.Desired{Groups: []nstance.Group{spec}})
-			settled(r)
+			processQueue(r)
 			var longest time.Duration
 			for b.Loop() {
 				began := time.Now()

@@ -34,9 +34,9 @@ func eventGroups(groups, size int) []nstance.Group {
 	return out
 }
 
-// shardOf returns a reconciler none of whose loops run, with groups of members
-// that are ready, after all that there was to do is done.
-func shardOf(t testing.TB, groups, size int) (*Reconciler, []nstance.Group) {
+// newIdleShard returns a reconciler without running loops, whose groups have ready
+// members and nothing left to do.
+func newIdleShard(t testing.TB, groups, size int) (*Reconciler, []nstance.Group) {
 	cloud := simcloud.New(nil)
 	t.Cleanup(cloud.Close)
 	specs := eventGroups(groups, size)
@@ -53,7 +53,7 @@ func shardOf(t testing.TB, groups, size int) (*Reconciler, []nstance.Group) {
 	}
 	r.began = eventNow.Add(-2 * time.Hour)
 	r.begin()
-	settled(r)
+	processQueue(r)
 	return r, specs
 }
 
@@ -76,8 +76,8 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 	}
 }
 
-// settled plans what is due and returns what that was.
-func settled(r *Reconciler) (planned []nstance.GroupKey) {
+// processQueue plans all groups that are due and returns their keys.
+func processQueue(r *Reconciler) (planned []nstance.GroupKey) {
 	for {
 		key, ok, _ := r.queue.next()
 		if !ok {
@@ -89,26 +89,26 @@ func settled(r *Reconciler) (planned []nstance.GroupKey) {
 	return planned
 }
 
-// comparisons records which load balancers are compared with members.
-type comparisons struct {
+// A comparisonRecorder records the load balancers that are compared with members.
+type comparisonRecorder struct {
 	balancedMembers
 	mu    sync.Mutex
 	names []string
 }
 
-func (c *comparisons) Members(t balance.Target, all bool) []balance.Member {
+func (c *comparisonRecorder) Members(t balance.Target, all bool) []balance.Member {
 	c.mu.Lock()
 	c.names = append(c.names, t.Name)
 	c.mu.Unlock()
 	return c.balancedMembers.Members(t, all)
 }
 
-// round runs the keeper for a moment and returns what it compared, sorted.
-func (c *comparisons) round(t *testing.T) []string {
+// runKeeper runs the keeper for a second and returns the sorted names that it compared.
+func (c *comparisonRecorder) runKeeper(t *testing.T) []string {
 	ctx, stop := context.WithCancel(t.Context())
 	var keeper sync.WaitGroup
 	keeper.Go(func() { c.r.balance.Run(ctx, silentBalancer{}) })
-	<-time.After(time.Second) // of the bubble
+	<-time.After(time.Second) // in the bubble
 	stop()
 	keeper.Wait()
 	names := slices.Compact(slices.Sorted(slices.Values(c.names)))
@@ -134,12 +134,12 @@ func (silentBalancer) LeaveBalancer(context.Context, nstance.LoadBalancer, []nst
 // TestReloadPlansWhatChanged reloads a thousand groups of ten.
 func TestReloadPlansWhatChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := shardOf(t, 1000, 10)
+		r, _ := newIdleShard(t, 1000, 10)
 		lbs := []nstance.LoadBalancer{{Name: "front", ID: "f"}, {Name: "back", ID: "b"}, {Name: "side", ID: "s"}}
-		compared := &comparisons{balancedMembers: balancedMembers{r}}
+		compared := &comparisonRecorder{balancedMembers: balancedMembers{r}}
 		r.balance = balance.New(compared, balance.Options{Check: r.opts.Check, Now: r.opts.Now, Log: r.log})
 		r.balance.Configure(lbs)
-		require.Len(t, compared.round(t), 3, "each once at the start")
+		require.Len(t, compared.runKeeper(t), 3, "each once at the start")
 		changed := nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "g0500"}
 		for _, test := range []struct {
 			name      string
@@ -153,34 +153,34 @@ func TestReloadPlansWhatChanged(t *testing.T) {
 			{"its variables", func(g *nstance.Group) { g.Definition.Vars["colour"] = "blue" }, []nstance.GroupKey{changed}, nil},
 			{"its load balancers", func(g *nstance.Group) { g.Definition.LoadBalancers = []string{"front", "back"} }, []nstance.GroupKey{changed}, []string{"back"}},
 		} {
-			specs := eventGroups(1000, 10) // nothing of it is shared with what is in force
+			specs := eventGroups(1000, 10) // shares no memory with the groups in force
 			test.change(&specs[500])
 			r.Observe(nstance.Balancing{LoadBalancers: lbs})
 			r.Observe(nstance.Desired{Groups: specs})
-			require.Equal(t, test.balancers, compared.round(t), test.name)
-			require.Equal(t, test.planned, settled(r), test.name)
-			compared.round(t)
+			require.Equal(t, test.balancers, compared.runKeeper(t), test.name)
+			require.Equal(t, test.planned, processQueue(r), test.name)
+			compared.runKeeper(t)
 		}
 	})
 }
 
-// TestReloadAsksWhatItCosts: asking plans nothing.
-func TestReloadAsksWhatItCosts(t *testing.T) {
-	r, specs := shardOf(t, 1000, 10)
+// TestImpactPlansNothing: Impact plans no group.
+func TestImpactPlansNothing(t *testing.T) {
+	r, specs := newIdleShard(t, 1000, 10)
 	specs[1].Size, specs[2].Definition.UserData.Content = 7, "other"
 	i, err := r.Impact(specs)
 	require.NoError(t, err)
 	require.Equal(t, Impact{Members: 10000, Removed: 3, Rotated: 10}, i)
-	require.Empty(t, settled(r))
+	require.Empty(t, processQueue(r))
 }
 
-func TestRemovalIsTakenBack(t *testing.T) {
-	r, specs := shardOf(t, 1000, 10)
+func TestRemovalIsReverted(t *testing.T) {
+	r, specs := newIdleShard(t, 1000, 10)
 	changed := specs[500].Key
 	r.Observe(nstance.Removed{Key: changed})
-	require.Equal(t, []nstance.GroupKey{changed}, settled(r))
+	require.Equal(t, []nstance.GroupKey{changed}, processQueue(r))
 	r.Observe(nstance.Desired{Groups: eventGroups(1000, 10)})
-	require.Equal(t, []nstance.GroupKey{changed}, settled(r))
+	require.Equal(t, []nstance.GroupKey{changed}, processQueue(r))
 	require.False(t, r.groups[changed].spec.Removing)
 }
 
@@ -189,53 +189,53 @@ func anyMember(r *Reconciler, specs []nstance.Group) *member {
 	return r.groups[specs[0].Key].members[0]
 }
 
-// report is a good one, as it comes off the wire.
-func report(r *Reconciler, m *member) {
+// observeReport observes a healthy report.
+func observeReport(r *Reconciler, m *member) {
 	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: m.id, Timestamp: eventNow}})
 }
 
-// event is one that has the member's group planned.
-func event(r *Reconciler, m *member) {
+// observeMachine observes the member's machine, which plans its group.
+func observeMachine(r *Reconciler, m *member) {
 	r.Observe(nstance.MachineSeen{Machine: m.machine})
-	settledOne(r)
+	processNext(r)
 }
 
-func settledOne(r *Reconciler) {
+func processNext(r *Reconciler) {
 	if key, ok, _ := r.queue.next(); ok {
 		r.process(key)
 	}
 }
 
-// TestEventsCostTheirGroup holds the allocations of an event against the size of
-// the shard: ten machines, and a thousand times as many.
-func TestEventsCostTheirGroup(t *testing.T) {
+// TestEventCostIsPerGroup compares the allocations of an event in a shard with ten
+// machines and in one with a thousand times as many.
+func TestEventCostIsPerGroup(t *testing.T) {
 	type cost struct{ report, event, silence float64 }
 	of := func(groups int) (c cost) {
-		r, specs := shardOf(t, groups, 10)
+		r, specs := newIdleShard(t, groups, 10)
 		m := anyMember(r, specs)
 		m.machine.Status = nstance.StatusRunning
 		m.machine.Owner = r.opts.ownerOf(m)
-		event(r, m)
-		c.report = testing.AllocsPerRun(100, func() { report(r, m) })
-		require.Empty(t, settled(r), "a report in order has nothing planned")
-		c.event = testing.AllocsPerRun(100, func() { event(r, m) })
+		observeMachine(r, m)
+		c.report = testing.AllocsPerRun(100, func() { observeReport(r, m) })
+		require.Empty(t, processQueue(r), "a healthy report plans nothing")
+		c.event = testing.AllocsPerRun(100, func() { observeMachine(r, m) })
 		c.silence = testing.AllocsPerRun(10, func() { r.silenceCache = silenceCount{}; r.shardSilence(eventNow) })
 		return c
 	}
 	few, many := of(1), of(1000)
 	require.Equal(t, few.report, many.report)
 	require.LessOrEqual(t, many.report, 1.0, "the fact itself")
-	require.LessOrEqual(t, many.event, few.event+1, "the queue's memory grows now and then")
+	require.LessOrEqual(t, many.event, few.event+1, "the queue's memory grows sometimes")
 	require.LessOrEqual(t, many.event, 10.0)
-	require.Equal(t, few.silence, many.silence, "nobody is silent, so nobody is listed")
+	require.Equal(t, few.silence, many.silence, "no silent members, so no list")
 }
 
 func BenchmarkEvent(b *testing.B) {
 	for _, shape := range []struct{ groups, size int }{{1, 10}, {1000, 10}, {1, 10_000}} {
-		r, specs := shardOf(b, shape.groups, shape.size)
+		r, specs := newIdleShard(b, shape.groups, shape.size)
 		m := anyMember(r, specs)
 		m.machine.Status, m.machine.Owner = nstance.StatusRunning, r.opts.ownerOf(m)
-		for name, do := range map[string]func(*Reconciler, *member){"report": report, "plan": event} {
+		for name, do := range map[string]func(*Reconciler, *member){"report": observeReport, "plan": observeMachine} {
 			b.Run(fmt.Sprintf("%s/%dx%d", name, shape.groups, shape.size), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
@@ -253,9 +253,9 @@ func BenchmarkEvent(b *testing.B) {
 	}
 }
 
-// BenchmarkReload is one group that changes, and none.
+// BenchmarkReload reloads one changed group, and none.
 func BenchmarkReload(b *testing.B) {
-	r, specs := shardOf(b, 1000, 10)
+	r, specs := newIdleShard(b, 1000, 10)
 	again := eventGroups(1000, 10)
 	b.Run("nothing", func(b *testing.B) {
 		for b.Loop() {

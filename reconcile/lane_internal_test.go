@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLaneOrder: what came first is done first, so that nothing starves.
+// TestLaneOrder: steps run in order of arrival, so that none starves.
 func TestLaneOrder(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -11,8 +11,8 @@ import (
 	"github.com/nstance-go/nstance/internal/test/wallclock"
 )
 
-// TestQueueWhenTheClockIsSet promises that a key comes up in time, whichever clock
-// its time is by and whenever that clock is set.
+// TestQueueWhenTheClockIsSet: a key is due in time, whether its time is by the wall
+// clock or the monotonic one, and whenever the wall clock is set.
 func TestQueueWhenTheClockIsSet(t *testing.T) {
 	for name, off := range map[string]time.Duration{"it was ahead": 3 * time.Hour, "it was behind": -3 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestQueueWhenTheClockIsSet(t *testing.T) {
 				due("c", true, time.Hour)
 				due("d", false, time.Hour)
 				ahead = 0
-				due("a", true, 5*time.Second) // all are planned again when that is noticed
+				due("a", true, 5*time.Second) // all groups are planned again when the step is detected
 				due("c", true, 30*time.Second)
 				due("d", true, 40*time.Second)
 				for _, want := range []struct {
@@ -48,8 +48,7 @@ func TestQueueWhenTheClockIsSet(t *testing.T) {
 	}
 }
 
-// TestQueueAge: what is scraped as nstance_queue_age_seconds is the longest wait of
-// a key that is due.
+// TestQueueAge: nstance_queue_age_seconds is the longest wait of a due key.
 func TestQueueAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(time.Now)
@@ -57,7 +56,7 @@ func TestQueueAge(t *testing.T) {
 		q.add(nstance.GroupKey{Group: "a"}, false)
 		<-time.After(2 * time.Second)
 		q.add(nstance.GroupKey{Group: "b"}, true)
-		q.add(nstance.GroupKey{Group: "a"}, true) // again: it has waited all along
+		q.add(nstance.GroupKey{Group: "a"}, true) // again: its wait continues
 		<-time.After(time.Second)
 		require.Equal(t, 3*time.Second, q.age())
 		for range 2 {
@@ -65,9 +64,9 @@ func TestQueueAge(t *testing.T) {
 			require.True(t, ok)
 		}
 		<-time.After(time.Second)
-		require.Zero(t, q.age(), "what is served waits no more")
+		require.Zero(t, q.age(), "served keys do not wait")
 		q.addAt(nstance.GroupKey{Group: "c"}, time.Now().Add(time.Hour))
 		<-time.After(time.Second)
-		require.Zero(t, q.age(), "what comes later does not wait")
+		require.Zero(t, q.age(), "keys that are due later do not wait")
 	})
 }

@@ -172,7 +172,7 @@ func TestBootstrapByEightServers(t *testing.T) {
 	for i := range servers {
 		first := sync.OnceFunc(func() { arrived.Done(); arrived.Wait() })
 		wg.Go(func() {
-			results[i], errs[i] = registration.Bootstrap(t.Context(), &racer{vault: v, first: first}, epoch.Add(time.Duration(i)*time.Minute))
+			results[i], errs[i] = registration.Bootstrap(t.Context(), &racingVault{vault: v, first: first}, epoch.Add(time.Duration(i)*time.Minute))
 		})
 	}
 	wg.Wait()
@@ -186,14 +186,14 @@ func TestBootstrapByEightServers(t *testing.T) {
 	}
 }
 
-// racer is one server's view of a shared vault. It waits for the others after it has
+// racingVault is one server's view of a shared vault. It waits for the others after it has
 // seen that the first object is absent.
-type racer struct {
+type racingVault struct {
 	*vault
 	first func()
 }
 
-func (r *racer) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+func (r *racingVault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	r.first()
 	return r.vault.PutIfAbsent(ctx, name, data)
 }
@@ -260,22 +260,22 @@ func TestBootstrapCreatesNothingAfterReadError(t *testing.T) {
 }
 
 // A vault that loses what it acknowledged must not be taken for an empty one.
-func TestBootstrapRefusesAForgetfulVault(t *testing.T) {
-	_, err := registration.Bootstrap(t.Context(), forgetful{}, epoch)
+func TestBootstrapRefusesLossyVault(t *testing.T) {
+	_, err := registration.Bootstrap(t.Context(), lossyVault{}, epoch)
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.ErrorContains(t, err, "read back")
 }
 
-type forgetful struct{}
+type lossyVault struct{}
 
-func (forgetful) Get(context.Context, string) ([]byte, error) {
+func (lossyVault) Get(context.Context, string) ([]byte, error) {
 	return nil, nstance.Errorf(nstance.NotFound, "no object")
 }
-func (forgetful) PutIfAbsent(context.Context, string, []byte) error { return nil }
-func (forgetful) Destroy(context.Context, string) error             { return nil }
-func (forgetful) Catalogue(context.Context) (registration.Catalogue, error) {
+func (lossyVault) PutIfAbsent(context.Context, string, []byte) error { return nil }
+func (lossyVault) Destroy(context.Context, string) error             { return nil }
+func (lossyVault) Catalogue(context.Context) (registration.Catalogue, error) {
 	return registration.Catalogue{}, nil
 }
-func (forgetful) UpdateCatalogue(context.Context, func(*registration.Catalogue) error) (registration.Catalogue, error) {
+func (lossyVault) UpdateCatalogue(context.Context, func(*registration.Catalogue) error) (registration.Catalogue, error) {
 	return registration.Catalogue{}, nil
 }

@@ -41,7 +41,7 @@ func TestJournal(t *testing.T) {
 		}}, got)
 	})
 	t.Run("by recovery", func(t *testing.T) {
-		s := newSleeper(t, opts())
+		s := newExpiredAgent(t, opts())
 		s.mustRecover(pki.NewKey())
 		require.Len(t, got, 1)
 		require.Contains(t, got[0].Reason, "replaces, by recovery, the expired "+s.first.Serial)

@@ -14,8 +14,8 @@ import (
 	"github.com/nstance-go/nstance/registration"
 )
 
-// sleeper is an agent whose certificate has expired.
-type sleeper struct {
+// expiredAgent is an agent whose certificate has expired.
+type expiredAgent struct {
 	*world
 	id    nstance.InstanceID
 	key   ed25519.PrivateKey
@@ -23,11 +23,11 @@ type sleeper struct {
 	cert  []byte
 }
 
-func newSleeper(t *testing.T, opts *registration.Options) *sleeper {
+func newExpiredAgent(t *testing.T, opts *registration.Options) *expiredAgent {
 	t.Helper()
 	w := newWorld(t, opts)
 	id, nonce := w.instance()
-	s := &sleeper{world: w, id: id, key: pki.NewKey()}
+	s := &expiredAgent{world: w, id: id, key: pki.NewKey()}
 	s.first = w.mustRegister(nonce, s.key)
 	s.cert = w.store.truth[id].Current.Certificate
 	w.pass(30 * time.Hour)
@@ -38,7 +38,7 @@ func newSleeper(t *testing.T, opts *registration.Options) *sleeper {
 func connection(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
 
 // request is a valid recovery request for the key next.
-func (s *sleeper) request(next ed25519.PrivateKey) nstance.RegistrationRequest {
+func (s *expiredAgent) request(next ed25519.PrivateKey) nstance.RegistrationRequest {
 	csr := csrOf(s.t, next)
 	return nstance.RegistrationRequest{
 		CSR: csr, Source: source, Hostname: "web-2.internal", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")},
@@ -48,18 +48,18 @@ func (s *sleeper) request(next ed25519.PrivateKey) nstance.RegistrationRequest {
 	}
 }
 
-func (s *sleeper) recover(next ed25519.PrivateKey) (nstance.Credential, error) {
+func (s *expiredAgent) recover(next ed25519.PrivateKey) (nstance.Credential, error) {
 	return s.reg.Register(s.t.Context(), s.request(next))
 }
 
-func (s *sleeper) mustRecover(next ed25519.PrivateKey) nstance.Identity {
+func (s *expiredAgent) mustRecover(next ed25519.PrivateKey) nstance.Identity {
 	cred, err := s.recover(next)
 	require.NoError(s.t, err)
 	return s.identity(cred)
 }
 
 // change changes the record behind the registrar.
-func (s *sleeper) change(fn func(*registration.Registration)) {
+func (s *expiredAgent) change(fn func(*registration.Registration)) {
 	reg := s.store.truth[s.id]
 	fn(&reg)
 	s.store.truth[s.id] = reg
@@ -67,7 +67,7 @@ func (s *sleeper) change(fn func(*registration.Registration)) {
 
 func TestRecover(t *testing.T) {
 	t.Run("an expired certificate gets a successor, in one write", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		writes := s.store.writes
 		next := pki.NewKey()
 		second := s.mustRecover(next)
@@ -89,7 +89,7 @@ func TestRecover(t *testing.T) {
 		require.Empty(t, s.alarms)
 	})
 	t.Run("the same new key gets the same certificate, without a write", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		next := pki.NewKey()
 		second := s.mustRecover(next)
 		writes := s.store.writes
@@ -97,7 +97,7 @@ func TestRecover(t *testing.T) {
 		require.Equal(t, writes, s.store.writes)
 	})
 	t.Run("but not one that has expired meanwhile", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		next := pki.NewKey()
 		second := s.mustRecover(next)
 		s.pass(24 * time.Hour)
@@ -106,7 +106,7 @@ func TestRecover(t *testing.T) {
 		require.Equal(t, third, s.mustRecover(next))
 	})
 	t.Run("a renewal whose reply was lost is completed", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		next := pki.NewKey()
 		s.pass(-14 * time.Hour) // sixteen hours old
 		s.mustRenew(s.first, next)
@@ -114,7 +114,7 @@ func TestRecover(t *testing.T) {
 		require.True(t, s.clock().Before(s.mustRecover(next).NotAfter))
 	})
 	t.Run("the pending key recovers too, and becomes the current one", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		next := pki.NewKey()
 		second := s.mustRecover(next)
 		s.key, s.cert = next, s.store.truth[s.id].Pending.Certificate
@@ -125,23 +125,23 @@ func TestRecover(t *testing.T) {
 		require.Equal(t, third.Serial, reg.Pending.Serial)
 	})
 	t.Run("after months", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		s.pass(200 * 24 * time.Hour)
 		s.mustRecover(pki.NewKey())
 	})
 	t.Run("before expiry: clocks differ", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		s.pass(-29 * time.Hour)
 		s.mustRecover(pki.NewKey())
 	})
 	t.Run("storage is read before a refusal", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		s.store.memory[s.id] = registration.Registration{ID: s.id, Kind: "web", Tenant: "default", Group: "web"}
 		s.mustRecover(pki.NewKey())
 		require.Empty(t, s.alarms)
 	})
 	t.Run("a read error is no verdict", func(t *testing.T) {
-		s := newSleeper(t, nil)
+		s := newExpiredAgent(t, nil)
 		s.store.fail["Registration"] = nstance.Errorf(nstance.Unavailable, "storage is away")
 		_, err := s.recover(pki.NewKey())
 		require.ErrorIs(t, err, nstance.Unavailable)
@@ -150,98 +150,98 @@ func TestRecover(t *testing.T) {
 
 func TestRecoverRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
-		arrange func(*sleeper)
-		change  func(*sleeper, *nstance.RegistrationRequest)
+		arrange func(*expiredAgent)
+		change  func(*expiredAgent, *nstance.RegistrationRequest)
 		code    nstance.Code
 		alarm   bool
 	}{
-		"a proof by another key": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"a proof by another key": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Recovery.Proof = pki.ProveRecovery(pki.NewKey(), r.Recovery.Binding, r.CSR)
 		}, nstance.Denied, true},
-		"a proof by the new key": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+		"a proof by the new key": {nil, func(s *expiredAgent, r *nstance.RegistrationRequest) {
 			next := pki.NewKey()
 			r.CSR = csrOf(s.t, next)
 			r.Recovery.Proof = pki.ProveRecovery(next, r.Recovery.Binding, r.CSR)
 		}, nstance.Denied, true},
-		"a proof for another connection": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"a proof for another connection": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Recovery.Binding = connection(2)
 		}, nstance.Denied, true},
-		"a proof for another request": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+		"a proof for another request": {nil, func(s *expiredAgent, r *nstance.RegistrationRequest) {
 			r.CSR = csrOf(s.t, pki.NewKey())
 		}, nstance.Denied, true},
-		"no proof": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"no proof": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Recovery.Proof = nil
 		}, nstance.Denied, true},
-		"no connection": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+		"no connection": {nil, func(s *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Recovery.Binding, r.Recovery.Proof = nil, pki.ProveRecovery(s.key, nil, r.CSR)
 		}, nstance.Denied, true},
-		"an instance being deleted": {func(s *sleeper) {
+		"an instance being deleted": {func(s *expiredAgent) {
 			s.change(func(reg *registration.Registration) { reg.Deleting = true })
 		}, nil, nstance.NotFound, false},
-		"an instance being deleted meanwhile": {func(s *sleeper) {
+		"an instance being deleted meanwhile": {func(s *expiredAgent) {
 			s.store.meanwhile = func(map[nstance.InstanceID]registration.Registration) {
 				s.change(func(reg *registration.Registration) { reg.Deleting = true })
 			}
 		}, nil, nstance.NotFound, false},
-		"an instance that is gone": {func(s *sleeper) {
+		"an instance that is gone": {func(s *expiredAgent) {
 			delete(s.store.truth, s.id)
 		}, nil, nstance.NotFound, false},
-		"an instance that is not registered": {func(s *sleeper) {
+		"an instance that is not registered": {func(s *expiredAgent) {
 			s.change(func(reg *registration.Registration) {
 				reg.RegisteredAt, reg.Succession = time.Time{}, registration.Succession{}
 			})
 		}, nil, nstance.Denied, true},
-		"a superseded certificate": {func(s *sleeper) {
+		"a superseded certificate": {func(s *expiredAgent) {
 			second := s.mustRecover(pki.NewKey())
 			s.change(func(reg *registration.Registration) { reg.Promote(second.Serial) })
 		}, nil, nstance.Denied, true},
-		"the key of the expired certificate": {nil, func(s *sleeper, r *nstance.RegistrationRequest) {
+		"the key of the expired certificate": {nil, func(s *expiredAgent, r *nstance.RegistrationRequest) {
 			*r = s.request(s.key)
 		}, nstance.Invalid, false},
-		"a nonce besides": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"a nonce besides": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Nonce = "x"
 		}, nstance.Invalid, false},
-		"a certificate that is none": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"a certificate that is none": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Recovery.Certificate = []byte("certificate")
 		}, nstance.Invalid, false},
-		"no certificate": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"no certificate": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Recovery.Certificate = nil
 		}, nstance.Invalid, false},
-		"a certificate of that length": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"a certificate of that length": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Recovery.Certificate = make([]byte, 1<<20)
 		}, nstance.Invalid, false},
-		"a hostname that is none": {nil, func(_ *sleeper, r *nstance.RegistrationRequest) {
+		"a hostname that is none": {nil, func(_ *expiredAgent, r *nstance.RegistrationRequest) {
 			r.Hostname = "a b"
 		}, nstance.Invalid, false},
-		"a stranger's certificate": {func(s *sleeper) {
+		"a stranger's certificate": {func(s *expiredAgent) {
 			s.cert = certify(s, s.template(), nil)
 		}, nil, nstance.Denied, false},
-		"an operator's certificate": {func(s *sleeper) {
+		"an operator's certificate": {func(s *expiredAgent) {
 			tmpl := s.template()
 			tmpl.Role = nstance.RoleOperator
 			s.cert = certify(s, tmpl, s.keys.Identity)
 		}, nil, nstance.Denied, false},
-		"a server's certificate": {func(s *sleeper) {
+		"a server's certificate": {func(s *expiredAgent) {
 			tmpl := s.template()
 			tmpl.Role, tmpl.Shard, tmpl.Cluster = nstance.RoleServer, shard, cluster
 			s.cert = certify(s, tmpl, s.keys.Identity)
 		}, nil, nstance.Denied, false},
-		"a workload's certificate": {func(s *sleeper) {
+		"a workload's certificate": {func(s *expiredAgent) {
 			tmpl := s.template()
 			tmpl.Role = ""
 			s.cert = certify(s, tmpl, s.keys.Workload)
 		}, nil, nstance.Denied, false},
-		"a certificate that no record knows": {func(s *sleeper) {
+		"a certificate that no record knows": {func(s *expiredAgent) {
 			s.cert = certify(s, s.template(), s.keys.Identity)
 		}, nil, nstance.Denied, true},
-		"a certificate for another tenant": {func(s *sleeper) {
+		"a certificate for another tenant": {func(s *expiredAgent) {
 			tmpl := s.template()
 			tmpl.Tenant = "acme"
 			s.cert = certify(s, tmpl, s.keys.Identity)
 		}, nil, nstance.Denied, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSleeper(t, nil)
+			s := newExpiredAgent(t, nil)
 			if tc.arrange != nil {
 				tc.arrange(s)
 			}
@@ -261,21 +261,21 @@ func TestRecoverRefuses(t *testing.T) {
 		})
 	}
 	t.Run("more than the limits permit", func(t *testing.T) {
-		s := newSleeper(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 1}})
+		s := newExpiredAgent(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 1}})
 		s.mustRecover(pki.NewKey())
 		_, err := s.recover(pki.NewKey())
 		require.ErrorIs(t, err, nstance.Throttled)
 	})
 }
 
-func (s *sleeper) template() registration.Template {
+func (s *expiredAgent) template() registration.Template {
 	return registration.Template{
 		Subject: string(s.id), Tenant: "default", Key: public(s.key), Role: nstance.RoleAgent, Lifetime: 24 * time.Hour, Now: epoch,
 	}
 }
 
 // certify returns a certificate by an authority; nil means an unknown one.
-func certify(s *sleeper, tmpl registration.Template, by *registration.Authority) []byte {
+func certify(s *expiredAgent, tmpl registration.Template, by *registration.Authority) []byte {
 	if by == nil {
 		var err error
 		by, err = registration.NewAuthority(registration.Identity, epoch)

@@ -99,7 +99,7 @@ func TestRotationOfAnAuthority(t *testing.T) {
 func TestRecoveryAcrossRotation(t *testing.T) {
 	for _, finished := range []bool{false, true} {
 		t.Run(fmt.Sprintf("finished %v", finished), func(t *testing.T) {
-			s := newSleeper(t, nil)
+			s := newExpiredAgent(t, nil)
 			s.mustStep(registration.Identity, registration.StepBegin)
 			s.pass(registration.Settle)
 			s.mustStep(registration.Identity, registration.StepActivate)

@@ -9,8 +9,8 @@ import (
 	"github.com/nstance-go/nstance/internal/test/realserver"
 )
 
-// TestStorageFaultsOnServer is TestStorageFaults with a real S3 server and for longer.
-func TestStorageFaultsOnServer(t *testing.T) {
+// TestServersStorageFaults is TestStorageFaults with a real S3 server and for longer.
+func TestServersStorageFaults(t *testing.T) {
 	s3 := realserver.NewS3(t)
 	testStorageFaults(t, 2, s3.Bucket(t), s3.Endpoint, 30*time.Second)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
-func TestKeysAndCertificatesSurviveTheirFiles(t *testing.T) {
+func TestKeysAndCertificatesRoundTrip(t *testing.T) {
 	dir, ca, key := t.TempDir(), newAuthority(t), pki.NewKey()
 	keyPath, certPath := filepath.Join(dir, "key.pem"), filepath.Join(dir, "cert.pem")
 	cert := ca.issue(t, agentLeaf(), key.Public())

@@ -50,7 +50,7 @@ func dial(t *testing.T, play func(m *monitor)) net.Conn {
 	return conn
 }
 
-func (m *monitor) say(format string, args ...any) { fmt.Fprintf(m.conn, format+"\n", args...) }
+func (m *monitor) reply(format string, args ...any) { fmt.Fprintf(m.conn, format+"\n", args...) }
 
 type command struct {
 	Execute   string          `json:"execute"`
@@ -58,8 +58,8 @@ type command struct {
 	ID        uint64          `json:"id"`
 }
 
-// hear returns the next command; an empty one when the client is gone.
-func (m *monitor) hear() (c command) {
+// nextCommand returns the next command; an empty one when the client is gone.
+func (m *monitor) nextCommand() (c command) {
 	if m.in.Scan() {
 		_ = json.Unmarshal(m.in.Bytes(), &c)
 	}
@@ -68,13 +68,13 @@ func (m *monitor) hear() (c command) {
 
 // open greets and grants capabilities.
 func (m *monitor) open() {
-	m.say(greeting)
-	c := m.hear()
+	m.reply(greeting)
+	c := m.nextCommand()
 	if c.Execute != "qmp_capabilities" {
-		m.say(`{"id": %d, "error": {"class": "CommandNotFound", "desc": "Expecting capabilities negotiation with 'qmp_capabilities'"}}`, c.ID)
+		m.reply(`{"id": %d, "error": {"class": "CommandNotFound", "desc": "Expecting capabilities negotiation with 'qmp_capabilities'"}}`, c.ID)
 		return
 	}
-	m.say(`{"return": {}, "id": %d}`, c.ID)
+	m.reply(`{"return": {}, "id": %d}`, c.ID)
 }
 
 func client(t *testing.T, conn net.Conn, onEvent func(qmp.Event)) *qmp.Client {
@@ -87,7 +87,7 @@ func client(t *testing.T, conn net.Conn, onEvent func(qmp.Event)) *qmp.Client {
 
 func TestNew(t *testing.T) {
 	t.Run("does not wait for ever where another client is served", func(t *testing.T) {
-		conn := dial(t, func(m *monitor) { m.hear() })
+		conn := dial(t, func(m *monitor) { m.nextCommand() })
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err := qmp.New(ctx, conn, nil)
@@ -98,7 +98,7 @@ func TestNew(t *testing.T) {
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
 	t.Run("fails for what is no monitor", func(t *testing.T) {
-		_, err := qmp.New(t.Context(), dial(t, func(m *monitor) { m.say("220 mail.example ESMTP") }), nil)
+		_, err := qmp.New(t.Context(), dial(t, func(m *monitor) { m.reply("220 mail.example ESMTP") }), nil)
 		require.ErrorContains(t, err, "no JSON")
 	})
 }
@@ -108,10 +108,10 @@ func TestExecute(t *testing.T) {
 		events := make(chan qmp.Event, 2)
 		c := client(t, dial(t, func(m *monitor) {
 			m.open()
-			q := m.hear()
-			m.say(`{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "POWERDOWN"}`)
-			m.say(`{"return": {"status": "running", "running": true}, "id": %d}`, q.ID)
-			m.say(`{"event": "SHUTDOWN", "data": {"guest": false, "reason": "host-qmp-quit"}}`)
+			q := m.nextCommand()
+			m.reply(`{"timestamp": {"seconds": 1, "microseconds": 2}, "event": "POWERDOWN"}`)
+			m.reply(`{"return": {"status": "running", "running": true}, "id": %d}`, q.ID)
+			m.reply(`{"event": "SHUTDOWN", "data": {"guest": false, "reason": "host-qmp-quit"}}`)
 		}), func(e qmp.Event) { events <- e })
 		var status struct{ Status string }
 		require.NoError(t, c.Execute(t.Context(), "query-status", nil, &status))
@@ -124,9 +124,9 @@ func TestExecute(t *testing.T) {
 		got := make(chan command, 1)
 		c := client(t, dial(t, func(m *monitor) {
 			m.open()
-			q := m.hear()
+			q := m.nextCommand()
 			got <- q
-			m.say(`{"id": %d, "error": {"class": "GenericError", "desc": "unknown migration protocol: file:x"}}`, q.ID)
+			m.reply(`{"id": %d, "error": {"class": "GenericError", "desc": "unknown migration protocol: file:x"}}`, q.ID)
 		}), nil)
 		err := c.Execute(t.Context(), "migrate", map[string]string{"uri": "file:x"}, nil)
 		var refused *qmp.Error
@@ -138,11 +138,11 @@ func TestExecute(t *testing.T) {
 		late := make(chan struct{})
 		c := client(t, dial(t, func(m *monitor) {
 			m.open()
-			first := m.hear()
+			first := m.nextCommand()
 			<-late
-			second := m.hear()
-			m.say(`{"return": {"status": "first"}, "id": %d}`, first.ID)
-			m.say(`{"return": {"status": "second"}, "id": %d}`, second.ID)
+			second := m.nextCommand()
+			m.reply(`{"return": {"status": "first"}, "id": %d}`, first.ID)
+			m.reply(`{"return": {"status": "second"}, "id": %d}`, second.ID)
 		}), nil)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -153,7 +153,7 @@ func TestExecute(t *testing.T) {
 		require.Equal(t, "second", status.Status)
 	})
 	t.Run("fails when the monitor ends, and after", func(t *testing.T) {
-		c := client(t, dial(t, func(m *monitor) { m.open(); m.hear() }), nil)
+		c := client(t, dial(t, func(m *monitor) { m.open(); m.nextCommand() }), nil)
 		for range 2 {
 			require.ErrorContains(t, c.Execute(t.Context(), "quit", nil, nil), "quit: ")
 		}

@@ -63,7 +63,7 @@ func newChild(t *testing.T) *child {
 		require.NoError(t, cmd.Wait(), "the server ends well")
 		require.NoError(t, log.Close())
 	})
-	c.soon("it leads", func(s web.Status) bool { return s.Leader })
+	c.awaitStatus("it leads", func(s web.Status) bool { return s.Leader })
 	return c
 }
 
@@ -97,11 +97,11 @@ func (c *child) size(n int) {
 func (c *child) resize(n int) {
 	c.Helper()
 	c.size(n)
-	c.soon(fmt.Sprintf("the server goes on: %d instances", n), func(s web.Status) bool { return len(s.Instances) == n })
+	c.awaitStatus(fmt.Sprintf("the server goes on: %d instances", n), func(s web.Status) bool { return len(s.Instances) == n })
 }
 
-// soon waits until the status page shows something.
-func (c *child) soon(what string, is func(web.Status) bool) {
+// awaitStatus waits until the status page shows something.
+func (c *child) awaitStatus(what string, is func(web.Status) bool) {
 	c.Helper()
 	var s web.Status
 	ok := false
@@ -163,16 +163,16 @@ func TestJournalTrouble(t *testing.T) {
 		c.resize(60)
 		c.resize(0)
 		c.resize(60)
-		c.soon("it is reported", reported(1))
+		c.awaitStatus("it is reported", reported(1))
 		c.limit(unix.RLIM_INFINITY)
-		c.soon("it is over", func(s web.Status) bool { return s.Leader && journal(s) == 0 })
+		c.awaitStatus("it is over", func(s web.Status) bool { return s.Leader && journal(s) == 0 })
 	})
 	t.Run("the file is deleted", func(t *testing.T) {
 		c := c.in(t)
 		require.NoError(t, os.Remove(c.path("journal-s1.db")))
-		c.soon("it is reported", reported(1))
+		c.awaitStatus("it is reported", reported(1))
 		c.resize(30)
-		c.soon("the journal goes on", func(s web.Status) bool { return len(s.Events) > 0 })
+		c.awaitStatus("the journal goes on", func(s web.Status) bool { return len(s.Events) > 0 })
 		require.FileExists(t, c.path("journal-s1.db"))
 	})
 	t.Run("the file is overwritten, and its log", func(t *testing.T) {
@@ -180,9 +180,9 @@ func TestJournalTrouble(t *testing.T) {
 		for _, name := range []string{"journal-s1.db", "journal-s1.db-wal"} {
 			require.NoError(t, os.WriteFile(c.path(name), []byte(strings.Repeat("garbage ", 10_000)), 0o600))
 		}
-		c.soon("it is reported", reported(2))
-		c.soon("it is set aside", func(web.Status) bool { _, err := os.Stat(c.path("journal-s1.db.corrupt")); return err == nil })
+		c.awaitStatus("it is reported", reported(2))
+		c.awaitStatus("it is set aside", func(web.Status) bool { _, err := os.Stat(c.path("journal-s1.db.corrupt")); return err == nil })
 		c.resize(0)
-		c.soon("the journal goes on", func(s web.Status) bool { return len(s.Events) > 0 })
+		c.awaitStatus("the journal goes on", func(s web.Status) bool { return len(s.Events) > 0 })
 	})
 }

@@ -19,19 +19,19 @@ func TestDurations(t *testing.T) {
 	n := nstance.Notice{Kind: nstance.Reclaim, EventID: "e", Deadline: now.Add(2 * time.Minute), DetectedAt: now.Add(-5 * time.Second)}
 	here := now.Add(17 * time.Hour) // the receiver's clock
 	t.Run("a notice keeps its times, by the receiver's clock", func(t *testing.T) {
-		got := wire.NoticeReceived(sent(t, wire.NoticeAt(n, now)), here)
+		got := wire.NoticeReceived(roundTrip(t, wire.NoticeAt(n, now)), here)
 		require.Equal(t, here.Add(2*time.Minute), got.Deadline)
 		require.Equal(t, here.Add(-5*time.Second), got.DetectedAt)
 	})
 	t.Run("times without durations decide nothing", func(t *testing.T) {
-		got := wire.NoticeReceived(sent(t, wire.Notice(n)), here)
+		got := wire.NoticeReceived(roundTrip(t, wire.Notice(n)), here)
 		require.Zero(t, got.Deadline)
 		require.Equal(t, here, got.DetectedAt)
 	})
 	t.Run("no deadline stays none", func(t *testing.T) {
 		none := n
 		none.Deadline = time.Time{}
-		require.Zero(t, wire.NoticeReceived(sent(t, wire.NoticeAt(none, now)), here).Deadline)
+		require.Zero(t, wire.NoticeReceived(roundTrip(t, wire.NoticeAt(none, now)), here).Deadline)
 	})
 	t.Run("what is absurd is bounded", func(t *testing.T) {
 		for _, d := range []time.Duration{math.MinInt64, math.MaxInt64} {

@@ -42,8 +42,8 @@ func drained() nstance.Drain {
 	}
 }
 
-// sent returns m as its receiver gets it.
-func sent[M proto.Message](t testing.TB, m M) M {
+// roundTrip returns m as its receiver gets it.
+func roundTrip[M proto.Message](t testing.TB, m M) M {
 	t.Helper()
 	b, err := proto.Marshal(m)
 	require.NoError(t, err)
@@ -52,10 +52,10 @@ func sent[M proto.Message](t testing.TB, m M) M {
 	return got.(M)
 }
 
-func TestThereAndBack(t *testing.T) {
+func TestRoundTrip(t *testing.T) {
 	d, n := drained(), notice()
-	t.Run("notice", func(t *testing.T) { require.Equal(t, n, wire.NoticeOf(sent(t, wire.Notice(n)))) })
-	t.Run("drain", func(t *testing.T) { require.Equal(t, &d, wire.DrainOf(sent(t, wire.Drain(&d)))) })
+	t.Run("notice", func(t *testing.T) { require.Equal(t, n, wire.NoticeOf(roundTrip(t, wire.Notice(n)))) })
+	t.Run("drain", func(t *testing.T) { require.Equal(t, &d, wire.DrainOf(roundTrip(t, wire.Drain(&d)))) })
 	t.Run("no drain", func(t *testing.T) {
 		require.Nil(t, wire.Drain(nil))
 		require.Nil(t, wire.DrainOf(nil))
@@ -65,8 +65,8 @@ func TestThereAndBack(t *testing.T) {
 			Seq: 9, Time: now, Type: nstance.EventDrainStarted, Tenant: "blue", Group: "web", Instance: id, Replaces: id,
 			Reason: "r", Code: nstance.Capacity, Error: "e", Drain: &d, Notice: &n, Count: 7,
 		}
-		require.Equal(t, e, wire.EventOf(sent(t, wire.Event(e))))
-		require.Equal(t, nstance.Event{Type: nstance.EventReady}, wire.EventOf(sent(t, wire.Event(nstance.Event{Type: nstance.EventReady}))))
+		require.Equal(t, e, wire.EventOf(roundTrip(t, wire.Event(e))))
+		require.Equal(t, nstance.Event{Type: nstance.EventReady}, wire.EventOf(roundTrip(t, wire.Event(nstance.Event{Type: nstance.EventReady}))))
 	})
 	t.Run("report", func(t *testing.T) {
 		n.Cancelled = false
@@ -76,7 +76,7 @@ func TestThereAndBack(t *testing.T) {
 			ConfigHash: "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
 			Probes: []nstance.ProbeResult{{Name: "p", OK: true}, {Name: "q", Message: "refused"}},
 		}
-		w := sent(t, wire.Report(r))
+		w := roundTrip(t, wire.Report(r))
 		require.Len(t, w.GetNotices().GetNotices(), 1)
 		require.Equal(t, n, wire.NoticeOf(w.GetNotices().GetNotices()[0]))
 		r.Notices = nil // they are converted by themselves
@@ -84,7 +84,7 @@ func TestThereAndBack(t *testing.T) {
 	})
 	t.Run("credential", func(t *testing.T) {
 		c := nstance.Credential{Chain: [][]byte{{1}, {2}}, Roots: [][]byte{{3}}, Serial: "ab", NotAfter: now}
-		require.Equal(t, c, wire.CredentialOf(sent(t, wire.Credential(c))))
+		require.Equal(t, c, wire.CredentialOf(roundTrip(t, wire.Credential(c))))
 	})
 	t.Run("addresses", func(t *testing.T) {
 		addrs := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
@@ -151,10 +151,10 @@ func TestStrayBytes(t *testing.T) {
 	d, n := drained(), notice()
 	d.Causes[0].Message, n.Source = bad, bad
 	r := nstance.Report{Version: bad, ConfigHash: bad, Notices: []nstance.Notice{n}, Probes: []nstance.ProbeResult{{Name: bad, Message: bad}}}
-	sent(t, wire.Event(nstance.Event{Reason: bad, Error: bad, Drain: &d, Notice: &n}))
-	sent(t, wire.Report(r))
+	roundTrip(t, wire.Event(nstance.Event{Reason: bad, Error: bad, Drain: &d, Notice: &n}))
+	roundTrip(t, wire.Report(r))
 	st, _ := status.FromError(wire.Status(&nstance.Error{Code: nstance.Capacity, Msg: bad, Field: bad, Remedy: bad}))
-	sent(t, st.Proto())
+	roundTrip(t, st.Proto())
 	require.Equal(t, strings.Repeat("x", 255), wire.Text(strings.Repeat("x", 255)+"é"))
 }
 
@@ -170,7 +170,7 @@ func TestErrors(t *testing.T) {
 			err := wire.Status(fmt.Errorf("list: %w", nstance.Errorf(code, "no")))
 			require.Equal(t, want, status.Code(err))
 			st, _ := status.FromError(err)
-			back := wire.ErrorOf(status.FromProto(sent(t, st.Proto())).Err())
+			back := wire.ErrorOf(status.FromProto(roundTrip(t, st.Proto())).Err())
 			require.Equal(t, code, nstance.CodeOf(back), "each code comes back as itself")
 			require.EqualError(t, back, "list: no")
 		})
@@ -237,7 +237,7 @@ func FuzzReport(f *testing.F) {
 		}
 		_, err = json.Marshal(r.Notices)
 		require.NoError(t, err)
-		again := sent(t, wire.Report(r))
+		again := roundTrip(t, wire.Report(r))
 		require.Equal(t, r.OneMinute, wire.ReportOf(id, 1, again).OneMinute)
 		require.Len(t, again.GetNotices().GetNotices(), len(r.Notices))
 	})

@@ -5,9 +5,8 @@ package aws_test
 import (
 	"testing"
 
-	"github.com/nstance-go/nstance/internal/test/testcloud/ec2/ec2judge"
+	"github.com/nstance-go/nstance/internal/test/testcloud/ec2/modelcheck"
 )
 
-// TestMain holds every call that the tests of this package make against AWS's
-// own model.
-func TestMain(m *testing.M) { ec2judge.Main(m, func(r *ec2judge.Recorder) { record = r.Record }) }
+// TestMain checks every call of this package's tests against AWS's own model.
+func TestMain(m *testing.M) { modelcheck.Main(m, func(r *modelcheck.Recorder) { record = r.Record }) }

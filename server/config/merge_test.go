@@ -59,7 +59,7 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-func TestGroupsBelongToTheCaller(t *testing.T) {
+func TestGroupsAreCopies(t *testing.T) {
 	c := full(t)
 	g := c.Groups()[1]
 	g.Definition.Vars["color"] = "spoilt"

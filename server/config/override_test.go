@@ -111,7 +111,7 @@ func TestTemplated(t *testing.T) {
 	})
 }
 
-func TestLayRefuses(t *testing.T) {
+func TestOverrideErrors(t *testing.T) {
 	c := full(t)
 	base, err := c.Templated(nstance.GroupKey{Tenant: "default", Group: "new"}, "web")
 	require.NoError(t, err)

@@ -61,7 +61,7 @@ var rack = provider.Kind{
 	},
 }
 
-func racked(shard, template, group string) []byte {
+func rackConfig(shard, template, group string) []byte {
 	return []byte(`{
 "cluster": {"id": "demo"},
 "shard": {"id": "a", "provider": {"kind": "rack", "zone": "z"}` + shard + `},
@@ -80,27 +80,27 @@ func TestProviderChecks(t *testing.T) {
 			`shard.provider.options.rwo: c:1:95: no such argument (did you mean "row"?)`},
 		{"a missing zone", `{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rack"}}}`,
 			`shard.provider.zone: c:1:59: is missing (name it)`},
-		{"an address that cannot move", string(racked(`, "leader_address": "10.0.0.1"`, whole, "")),
+		{"an address that cannot move", string(rackConfig(`, "leader_address": "10.0.0.1"`, whole, "")),
 			`shard.leader_address: c:3:83: provider rack has no addresses that move (leave it out, and give clients the addresses of all servers)`},
-		{"spot where there is none", string(racked("", whole, `, "market": {"type": "spot"}`)),
+		{"spot where there is none", string(rackConfig("", whole, `, "market": {"type": "spot"}`)),
 			`groups.default.web.market.type: c:5:81: provider rack has no spot capacity (use on-demand)`},
-		{"arguments of a load balancer", string(racked(`}, "load_balancers": {"front": {"id": "x", "args": {"wieght": 1}}`, whole, "")),
+		{"arguments of a load balancer", string(rackConfig(`}, "load_balancers": {"front": {"id": "x", "args": {"wieght": 1}}`, whole, "")),
 			`load_balancers.front.args.wieght: c:3:125: no such argument (did you mean "weight"?)`},
-		{"an argument of a template", string(racked("", whole+`, "args": {"volumes": [{"size": 0}]}`, "")),
+		{"an argument of a template", string(rackConfig("", whole+`, "args": {"volumes": [{"size": 0}]}`, "")),
 			`templates.web.args.volumes[0].size: c:4:111: 0 is too small (use 1 or more)`},
-		{"an argument of a group goes before", string(racked("", whole+`, "args": {"volumes": [{"size": 1}]}`, `, "args": {"volumes": [{"size": 2}, {"size": 0}]}`)),
+		{"an argument of a group goes before", string(rackConfig("", whole+`, "args": {"volumes": [{"size": 1}]}`, `, "args": {"volumes": [{"size": 2}, {"size": 0}]}`)),
 			`groups.default.web.args.volumes[1].size: c:5:105: 0 is too small (use 1 or more)`},
-		{"an unknown argument", string(racked("", whole+`, "args": {"volumse": []}`, "")),
+		{"an unknown argument", string(rackConfig("", whole+`, "args": {"volumse": []}`, "")),
 			`templates.web.args.volumse: c:4:101: no such argument (did you mean "volumes"?)`},
-		{"an argument that the system sets", string(racked("", whole+`, "args": {"name": "x"}`, "")),
+		{"an argument that the system sets", string(rackConfig("", whole+`, "args": {"name": "x"}`, "")),
 			`templates.web.args.name: c:4:98: is set by the system (leave it out)`},
-		{"what an argument becomes", string(racked("", whole+`, "args": {"serial": "{{.Vars.serial}}"}`, `, "vars": {"serial": "none"}`)),
+		{"what an argument becomes", string(rackConfig("", whole+`, "args": {"serial": "{{.Vars.serial}}"}`, `, "vars": {"serial": "none"}`)),
 			`templates.web.args.serial: c:4:100: is not a serial number (write another)`},
-		{"one of several types", string(racked("", `, "instance_types": ["whole", "half"]`, "")),
+		{"one of several types", string(rackConfig("", `, "instance_types": ["whole", "half"]`, "")),
 			`templates.web.instance_types[1]: c:4:83: no such type (use whole)`},
-		{"a missing type", string(racked("", "", "")),
+		{"a missing type", string(rackConfig("", "", "")),
 			`groups.default.web.instance_type: c:5:31: is missing (name one)`},
-		{"user data that becomes too long", string(racked("", whole+`, "userdata": {"content": "{{.Vars.long}}"}`, `, "vars": {"long": "0123456789012345678901234567890123456789x"}`)),
+		{"user data that becomes too long", string(rackConfig("", whole+`, "userdata": {"content": "{{.Vars.long}}"}`, `, "vars": {"long": "0123456789012345678901234567890123456789x"}`)),
 			`templates.web.userdata: c:4:93: 41 bytes are more than the permitted 40 (shorten it, compress it, or fetch the rest at boot)`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -114,13 +114,13 @@ func TestProviderChecks(t *testing.T) {
 }
 
 func TestProviderDefaults(t *testing.T) {
-	c, err := config.Parse("c", racked("", `, "instance_type": "whole"`, ""), rack)
+	c, err := config.Parse("c", rackConfig("", `, "instance_type": "whole"`, ""), rack)
 	require.NoError(t, err)
 	require.Equal(t, config.CreateRate{PerSecond: 2, Burst: 5}, c.Shard.CreateRate)
 	kind, ok := c.Kind()
 	require.True(t, ok)
 	require.Equal(t, 40, kind.MaxUserData)
-	c, err = config.Parse("c", racked(`, "create_rate": {"burst": 9}`, `, "instance_type": "whole"`, ""), rack)
+	c, err = config.Parse("c", rackConfig(`, "create_rate": {"burst": 9}`, `, "instance_type": "whole"`, ""), rack)
 	require.NoError(t, err)
 	require.Equal(t, config.CreateRate{PerSecond: 2, Burst: 9}, c.Shard.CreateRate)
 }

@@ -21,7 +21,7 @@ const rendering = `{
 	"groups": {"default": {"web": {"template": "vm", "vars": {"shape": "round"}, "size": %d}}}
 }`
 
-func TestTemplatesAreTried(t *testing.T) {
+func TestTemplatesAreRendered(t *testing.T) {
 	const everything = `{{.Instance.ID}}{{.Instance.Hostname}}{{.Instance.FQDN}}{{.Instance.IP4}}{{.Instance.IP6}}{{.Cluster.CACert}}` +
 		`{{.Server.AgentAddr}}{{.Provider.Zone}}{{.Image}}{{.Vars.colour}}{{.Vars.shape}}{{json .Vars}}{{base64 .Vars.colour}}` +
 		`{{with .Vars}}{{.colour}}{{end}}{{index .Vars "other"}}{{if eq .Provider.Kind "x"}}{{.Instance.ID.Kind}}{{end}}{{slice .Image 0 4}}{{json .}}`

@@ -20,14 +20,14 @@ import (
 	"github.com/nstance-go/nstance/server/files"
 )
 
-// A shelf is a source in memory.
-type shelf struct {
+// A fakeSources is a source in memory.
+type fakeSources struct {
 	things map[string]string
 	err    error
 	asked  atomic.Int32
 }
 
-func (s *shelf) Get(_ context.Context, name string) ([]byte, error) {
+func (s *fakeSources) Get(_ context.Context, name string) ([]byte, error) {
 	s.asked.Add(1)
 	if s.err != nil {
 		return nil, s.err
@@ -84,9 +84,9 @@ func one(t *testing.T, f nstance.File, src files.Sources) (content string, probl
 }
 
 func TestRendering(t *testing.T) {
-	secrets := files.Sources{Secrets: &shelf{things: map[string]string{
+	secrets := files.Sources{Secrets: &fakeSources{things: map[string]string{
 		"db": `{"password": "p", "port": 5432, "list": [1]}`, "raw": "\x00raw", "big": strings.Repeat("x", 1<<20+1),
-	}}, Objects: &shelf{things: map[string]string{"files/x": "{{not rendered}}"}}}
+	}}, Objects: &fakeSources{things: map[string]string{"files/x": "{{not rendered}}"}}}
 	for name, c := range map[string]struct {
 		file  nstance.File
 		want  string
@@ -161,7 +161,7 @@ func TestVariablesReadAlike(t *testing.T) {
 }
 
 func TestKitIsSharedByMachines(t *testing.T) {
-	secrets := &shelf{things: map[string]string{"db": "s"}}
+	secrets := &fakeSources{things: map[string]string{"db": "s"}}
 	d := nstance.Definition{Vars: map[string]string{"a": "1"}, Files: map[string]nstance.File{
 		"a":  {Kind: "string", Content: "{{.Vars.a}}"},
 		"id": {Kind: "string", Content: "{{.Instance.ID}}"},
@@ -204,8 +204,8 @@ func TestInPlace(t *testing.T) {
 	require.True(t, set.InPlace("h0", told), "once: its own hash stays")
 }
 
-func TestSourceThatDoesNotAnswer(t *testing.T) {
-	secrets := &shelf{things: map[string]string{"db": "s"}}
+func TestUnavailableSource(t *testing.T) {
+	secrets := &fakeSources{things: map[string]string{"db": "s"}}
 	d := nstance.Definition{Files: map[string]nstance.File{"s": {Kind: "secret", Secret: "db"}}}
 	first := prepare(d, files.Sources{Secrets: secrets}, nil)
 	require.True(t, first.External())

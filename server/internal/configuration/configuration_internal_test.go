@@ -322,7 +322,7 @@ func TestTermEnds(t *testing.T) {
 	require.Equal(t, 4, started(t, s.store, textOf(9)).size())
 }
 
-func TestOneIsConsideredAtATime(t *testing.T) {
+func TestConfigurationsAreSerialized(t *testing.T) {
 	s := started(t, newStore(), textOf(4))
 	require.NoError(t, s.acquire(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -19,8 +19,8 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// A broom is a collector whose surroundings a test can spoil.
-type broom struct {
+// A collectorTest is a collector whose clock and storage a test can make fail.
+type collectorTest struct {
 	*Collector
 	*testing.T
 	store *storagetest.Faulty
@@ -28,11 +28,11 @@ type broom struct {
 	over  error // what Check returns
 }
 
-// sweeping runs a test in a bubble, with the collector of a leader.
-func sweeping(t *testing.T, name string, f func(t *testing.T, b *broom)) {
+// runCollectorTest runs a test in a bubble, with the collector of a leader.
+func runCollectorTest(t *testing.T, name string, f func(t *testing.T, b *collectorTest)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			b := &broom{T: t, store: storagetest.NewFaulty(storage.NewMemory()), right: true}
+			b := &collectorTest{T: t, store: storagetest.NewFaulty(storage.NewMemory()), right: true}
 			b.Collector = New(b.store, Options{
 				Check: func() error { return b.over }, ClockRight: func() bool { return b.right }, Now: time.Now,
 				Retention: func() time.Duration { return 30 * time.Minute }, Log: slog.New(slog.DiscardHandler),
@@ -57,7 +57,7 @@ func registered(name string, nonce, certificate time.Duration) registration.Oper
 }
 
 // put stores an operator's record and the mark of its nonce.
-func (b *broom) put(op registration.OperatorRegistration) (nonce, record string) {
+func (b *collectorTest) put(op registration.OperatorRegistration) (nonce, record string) {
 	b.Helper()
 	nonce, record = storage.NonceKey(op.JTI), storage.OperatorKey(op.Tenant, op.Name)
 	data, err := json.Marshal(registrar.UsedNonce{Header: storage.NewHeader(3), Operator: op})
@@ -69,7 +69,7 @@ func (b *broom) put(op registration.OperatorRegistration) (nonce, record string)
 	return nonce, record
 }
 
-func (b *broom) stands(key string) bool {
+func (b *collectorTest) objectExists(key string) bool {
 	b.Helper()
 	_, err := b.store.Get(b.Context(), key)
 	if err != nil {
@@ -78,8 +78,8 @@ func (b *broom) stands(key string) bool {
 	return err == nil
 }
 
-// later lets time pass, then does a pass.
-func (b *broom) later(d time.Duration) {
+// advance lets time pass, then does a pass.
+func (b *collectorTest) advance(d time.Duration) {
 	<-time.After(d)
 	b.pass(b.Context())
 }
@@ -105,7 +105,7 @@ func TestExpiredRegistrationsAreRemoved(t *testing.T) {
 			op.Current = nil
 		}, time.Hour, 0},
 	} {
-		sweeping(t, name, func(t *testing.T, b *broom) {
+		runCollectorTest(t, name, func(t *testing.T, b *collectorTest) {
 			began := time.Now()
 			op := c.op
 			shift := began.Sub(op.RegisteredAt) // the table was made outside of the bubble
@@ -119,17 +119,17 @@ func TestExpiredRegistrationsAreRemoved(t *testing.T) {
 			moments := []time.Duration{time.Hour, c.nonce + spare, c.nonce + spare + time.Second, c.record + spare, c.record + spare + time.Second, 400 * day}
 			slices.Sort(moments)
 			for _, at := range moments {
-				b.later(at - time.Since(began))
-				require.Equal(t, c.nonce == 0 || at <= c.nonce+spare, b.stands(nonce), "nonce, %s", at)
-				require.Equal(t, c.record == 0 || at <= c.record+spare, b.stands(record), "record, %s", at)
+				b.advance(at - time.Since(began))
+				require.Equal(t, c.nonce == 0 || at <= c.nonce+spare, b.objectExists(nonce), "nonce, %s", at)
+				require.Equal(t, c.record == 0 || at <= c.record+spare, b.objectExists(record), "record, %s", at)
 			}
 			require.Empty(t, b.Problems())
 		})
 	}
 }
 
-// old puts what may go by now, and something that may not.
-func (b *broom) old() (nonce, record string) {
+// storeExpired puts what may go by now, and something that may not.
+func (b *collectorTest) storeExpired() (nonce, record string) {
 	b.Helper()
 	nonce, record = b.put(registered("a", time.Hour, time.Hour))
 	<-time.After(2 * day)
@@ -138,20 +138,20 @@ func (b *broom) old() (nonce, record string) {
 }
 
 func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
-	sweeping(t, "while the clock is wrong", func(t *testing.T, b *broom) {
-		nonce, record := b.old()
+	runCollectorTest(t, "while the clock is wrong", func(t *testing.T, b *collectorTest) {
+		nonce, record := b.storeExpired()
 		unnamed := storage.FetchedKey("s1", strings.Repeat("ab", 32))
 		_, err := b.store.PutIfAbsent(t.Context(), unnamed, []byte("x"))
 		require.NoError(t, err)
 		b.right = false
 		for range 10 {
-			b.later(time.Hour)
-			require.True(t, b.stands(nonce) && b.stands(record))
+			b.advance(time.Hour)
+			require.True(t, b.objectExists(nonce) && b.objectExists(record))
 		}
-		require.False(t, b.stands(unnamed), "which depends on no wall clock")
+		require.False(t, b.objectExists(unnamed), "which depends on no wall clock")
 		b.right = true
-		b.later(time.Hour)
-		require.False(t, b.stands(nonce) || b.stands(record))
+		b.advance(time.Hour)
+		require.False(t, b.objectExists(nonce) || b.objectExists(record))
 	})
 	for _, key := range []string{"nonce/", "operator/"} {
 		at := func(nonce, record string) (this, other string) {
@@ -160,51 +160,52 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 			}
 			return record, nonce
 		}
-		// spoilt is what must keep all of one kind, and nothing of the other.
-		spoilt := func(name string, spoil func(b *broom)) {
-			sweeping(t, key+": "+name, func(t *testing.T, b *broom) {
-				this, other := at(b.old())
-				spoil(b)
-				b.later(time.Minute)
-				require.True(t, b.stands(this))
-				require.False(t, b.stands(other))
+		// keptWhen checks that after a disturbance the object of this kind stays and the other
+		// one is deleted.
+		keptWhen := func(name string, disturb func(b *collectorTest)) {
+			runCollectorTest(t, key+": "+name, func(t *testing.T, b *collectorTest) {
+				this, other := at(b.storeExpired())
+				disturb(b)
+				b.advance(time.Minute)
+				require.True(t, b.objectExists(this))
+				require.False(t, b.objectExists(other))
 				require.Len(t, b.Problems(), 1)
 				require.Contains(t, b.Problems()[0], "garbage under "+key+" is not collected: ")
 			})
 		}
-		spoilt("the clock turns out to be wrong", func(b *broom) {
+		keptWhen("the clock turns out to be wrong", func(b *collectorTest) {
 			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key, Pass: true, Do: func() { b.right = false }})
 			others := map[string]string{"nonce/": "operator/", "operator/": "nonce/"}
 			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: others[key], Pass: true, Do: func() { b.right = true }})
 		})
-		spoilt("it cannot be listed", func(b *broom) {
+		keptWhen("it cannot be listed", func(b *collectorTest) {
 			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key})
 		})
-		spoilt("its list breaks off", func(b *broom) {
+		keptWhen("its list breaks off", func(b *collectorTest) {
 			b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: key, Mode: storagetest.LoseAnswer})
 		})
-		spoilt("another one cannot be read", func(b *broom) {
+		keptWhen("another one cannot be read", func(b *collectorTest) {
 			b.store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: key, Skip: 1})
 		})
 		for name, text := range map[string]string{
 			"damaged": `{"format":"1.0","operator":`, "without a format": `{"operator":{}}`, "of a newer minor format": `{"format":"1.1"}`,
 			"of a newer major format": `{"format":"2.0"}`,
 		} {
-			spoilt("another one is "+name, func(b *broom) {
+			keptWhen("another one is "+name, func(b *collectorTest) {
 				_, err := b.store.PutIfAbsent(b.Context(), key+"default.zzzzzzzzzzzzzzzz", []byte(text))
 				require.NoError(b, err)
 			})
 		}
 	}
-	sweeping(t, "a record that is none", func(t *testing.T, b *broom) {
-		_, record := b.old()
+	runCollectorTest(t, "a record that is none", func(t *testing.T, b *collectorTest) {
+		_, record := b.storeExpired()
 		_, err := b.store.PutIfAbsent(t.Context(), storage.OperatorKey("default", "c"), []byte(`{"format":"1.0"}`))
 		require.NoError(t, err)
-		b.later(time.Minute)
-		require.True(t, b.stands(record))
+		b.advance(time.Minute)
+		require.True(t, b.objectExists(record))
 	})
-	sweeping(t, "what has changed meanwhile", func(t *testing.T, b *broom) {
-		_, record := b.old()
+	runCollectorTest(t, "what has changed meanwhile", func(t *testing.T, b *collectorTest) {
+		_, record := b.storeExpired()
 		b.store.Inject(storagetest.Fault{Op: storagetest.Delete, Prefix: record, Pass: true, Do: func() {
 			_, err := storage.NewDoc[registrar.OperatorRecord](b.store, record, nil).Update(t.Context(), func(r *registrar.OperatorRecord) error {
 				r.Operator.Hostname = "other"
@@ -212,22 +213,22 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 			})
 			require.NoError(t, err)
 		}})
-		b.later(time.Minute)
-		require.True(t, b.stands(record))
+		b.advance(time.Minute)
+		require.True(t, b.objectExists(record))
 		require.Empty(t, b.Problems())
 	})
-	sweeping(t, "after the term", func(t *testing.T, b *broom) {
-		nonce, record := b.old()
+	runCollectorTest(t, "after the term", func(t *testing.T, b *collectorTest) {
+		nonce, record := b.storeExpired()
 		b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: "nonce/", Pass: true, Do: func() { b.over = nstance.Errorf(nstance.Unavailable, "over") }})
 		b.store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: "operator/", Pass: true, Do: func() { b.over = nstance.Errorf(nstance.Unavailable, "over") }})
-		b.later(time.Minute)
-		require.True(t, b.stands(nonce) && b.stands(record))
+		b.advance(time.Minute)
+		require.True(t, b.objectExists(nonce) && b.objectExists(record))
 		require.Empty(t, b.Problems())
 	})
 }
 
 func TestManyExpiredRegistrations(t *testing.T) {
-	sweeping(t, "are removed in parts", func(t *testing.T, b *broom) {
+	runCollectorTest(t, "are removed in parts", func(t *testing.T, b *collectorTest) {
 		for i := range 1200 {
 			b.put(registered(fmt.Sprintf("old-%04d", i), time.Hour, time.Hour))
 		}
@@ -242,7 +243,7 @@ func TestManyExpiredRegistrations(t *testing.T) {
 			b.put(registered(fmt.Sprintf("new-%04d", i), time.Hour, time.Hour))
 		}
 		for _, want := range []int{1800, 1400, 900, 600, 600, 600} {
-			b.later(time.Second)
+			b.advance(time.Second)
 			require.Equal(t, want, left("nonce/"))
 			require.Equal(t, want, left("operator/"))
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/nstance-go/nstance/internal/feed"
 )
 
-func TestEventsOfOneTenantDisplaceNoOthers(t *testing.T) {
+func TestTenantFeedsAreSeparate(t *testing.T) {
 	events := newTenantFeeds[string]()
 	quiet := caller{Identity: nstance.Identity{Role: nstance.RoleOperator, Tenant: "quiet"}}
 	admin := caller{Identity: nstance.Identity{Role: nstance.RoleAdmin, Tenant: "quiet"}}

@@ -27,7 +27,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-func TestAcceptGoesOn(t *testing.T) {
+func TestAcceptIsRetried(t *testing.T) {
 	open := func(errs ...error) net.Listener {
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)

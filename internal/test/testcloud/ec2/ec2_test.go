@@ -33,8 +33,8 @@ const (
 	other  = "subnet-0123456789abcdef1"
 )
 
-// record is put in front of every cloud: the judge's recorder, where there is a
-// judge.
+// record wraps every cloud with the recorder of modelcheck, if the build has it
+// (servers_test.go).
 var record = func(h http.Handler) http.Handler { return h }
 
 // A rig is a cloud on a socket with a client of AWS's own SDK.

@@ -16,12 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	cloud "github.com/nstance-go/nstance/internal/test/testcloud/ec2"
-	"github.com/nstance-go/nstance/internal/test/testcloud/ec2/ec2judge"
+	"github.com/nstance-go/nstance/internal/test/testcloud/ec2/modelcheck"
 )
 
 // TestMain holds every call that the tests of this package make against AWS's
 // own model.
-func TestMain(m *testing.M) { ec2judge.Main(m, func(r *ec2judge.Recorder) { record = r.Record }) }
+func TestMain(m *testing.M) { modelcheck.Main(m, func(r *modelcheck.Recorder) { record = r.Record }) }
 
 // A cli is the aws command, with a cloud as its endpoint.
 type cli struct {
@@ -142,13 +142,13 @@ func TestModelRefusesInvalidRequests(t *testing.T) {
 		"MaxCount=1":                       `RunInstances: request: Missing required parameter in input: "MinCount"`,
 		"MaxCount=1&MinCount=1&InstanceInitiatedShutdownBehavior=halt": "RunInstances.InstanceInitiatedShutdownBehavior: the model has no value 'halt'",
 	} {
-		recorder := &ec2judge.Recorder{}
+		recorder := &modelcheck.Recorder{}
 		s := httptest.NewServer(recorder.Record(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) })))
 		r, err := http.Post(s.URL, "application/x-www-form-urlencoded", strings.NewReader("Action=RunInstances&Version=2016-11-15&"+request))
 		require.NoError(t, err)
 		require.NoError(t, r.Body.Close())
 		s.Close()
-		complaints, calls, err := recorder.Judge()
+		complaints, calls, err := recorder.Check()
 		require.NoError(t, err)
 		require.Equal(t, 1, calls)
 		require.Contains(t, complaints, complaint)

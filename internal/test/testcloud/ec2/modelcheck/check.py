@@ -37,7 +37,7 @@ COMMON_ERRORS = {"AccessDenied", "InvalidAction", "InvalidClientTokenId", "Missi
 INSTANCE_TYPE = re.compile(r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")
 
 
-class Judge:
+class Checker:
     def __init__(self, service):
         session = module("session").get_session()
         self.model = session.get_service_model(MODELS[service])
@@ -211,13 +211,13 @@ def local(element):
 
 
 def main():
-    judges, calls = {}, 0
+    checkers, calls = {}, 0
     for line in sys.stdin:
         exchange = json.loads(line)
         service = exchange["service"]
-        if service not in judges:
-            judges[service] = Judge(service)
-        for complaint in judges[service].call(exchange):
+        if service not in checkers:
+            checkers[service] = Checker(service)
+        for complaint in checkers[service].call(exchange):
             print(complaint)
         calls += 1
     print("calls: %d" % calls)

@@ -1,7 +1,7 @@
-// Package ec2judge holds what a test cloud for EC2 is asked and answers against
-// AWS's own model of its APIs, which the Python library botocore brings along.
-// It is for tests that need more than Go: `make test-clouds`.
-package ec2judge
+// Package modelcheck checks the requests and answers of a test cloud for EC2 against
+// AWS's own model of its APIs, which is part of the Python library botocore. It is
+// for tests that need more than Go: `make test-clouds`.
+package modelcheck
 
 import (
 	"bytes"
@@ -20,10 +20,10 @@ import (
 	"testing"
 )
 
-//go:embed judge.py
+//go:embed check.py
 var program string
 
-// services are those beside EC2, by the version of their API.
+// services are the services other than EC2, by the version of their API.
 var services = map[string]string{"2015-12-01": "elasticloadbalancing", "2011-06-15": "sts"}
 
 // An exchange is one recorded call.
@@ -34,14 +34,14 @@ type exchange struct {
 	Answer  string `json:"answer"`
 }
 
-// A Recorder keeps the calls of the test clouds that it was put in front of. Its
-// zero value is ready to use, and safe for concurrent use.
+// A Recorder records the calls of test clouds. Its zero value is ready to use, and
+// safe for concurrent use.
 type Recorder struct {
 	mu    sync.Mutex
 	calls []exchange
 }
 
-// Record returns a handler that keeps what goes in and out of h.
+// Record returns a handler that records the requests and answers of h.
 func (r *Recorder) Record(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)
@@ -51,7 +51,7 @@ func (r *Recorder) Record(h http.Handler) http.Handler {
 		}
 		q.Body = io.NopCloser(bytes.NewReader(body))
 		answer := &copied{ResponseWriter: w, status: http.StatusOK}
-		h.ServeHTTP(answer, q) // panics for an answer that is lost: then there is none
+		h.ServeHTTP(answer, q) // panics for a lost answer: then there is none to record
 		r.keep(string(body), answer)
 	})
 }
@@ -70,7 +70,7 @@ func (r *Recorder) keep(body string, answer *copied) {
 	r.calls = append(r.calls, exchange{service, body, answer.status, answer.body.String()})
 }
 
-// copied is an answer that is also kept.
+// copied is a response writer that also keeps the answer.
 type copied struct {
 	http.ResponseWriter
 	status int
@@ -87,9 +87,9 @@ func (c *copied) Write(b []byte) (int, error) {
 	return c.ResponseWriter.Write(b)
 }
 
-// Judge returns what the model does not know or allow in the calls so far, and
-// how many calls there were. It fails if there is no botocore.
-func (r *Recorder) Judge() (complaints []string, calls int, err error) {
+// Check returns what the model does not know or permit in the calls so far, and the
+// number of calls. It fails without botocore.
+func (r *Recorder) Check() (complaints []string, calls int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var in bytes.Buffer
@@ -111,19 +111,18 @@ func (r *Recorder) Judge() (complaints []string, calls int, err error) {
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	last, ok := strings.CutPrefix(lines[len(lines)-1], "calls: ")
 	if calls, err = strconv.Atoi(last); !ok || err != nil || calls != len(r.calls) {
-		return nil, 0, fmt.Errorf("the judge has read %q of %d calls", last, len(r.calls))
+		return nil, 0, fmt.Errorf("the model check has read %q of %d calls", last, len(r.calls))
 	}
 	return lines[:len(lines)-1], calls, nil
 }
 
-// Main is a TestMain: it runs the tests with a recorder, which put takes, and
-// fails them if the model does not know or allow what they recorded, or if they
-// recorded nothing.
+// Main is a TestMain: it passes a recorder to put, runs the tests, and fails if the
+// model does not know or permit a recorded call, or if there is none.
 func Main(m *testing.M, put func(*Recorder)) {
 	recorder := &Recorder{}
 	put(recorder)
 	code := m.Run()
-	complaints, calls, err := recorder.Judge()
+	complaints, calls, err := recorder.Check()
 	if err != nil || len(complaints) > 0 || calls == 0 && code == 0 {
 		code = max(code, 1)
 		fmt.Println("AWS's model:", err)
@@ -131,7 +130,7 @@ func Main(m *testing.M, put func(*Recorder)) {
 	for _, c := range slices.Compact(slices.Sorted(slices.Values(complaints))) {
 		fmt.Println("   ", c)
 	}
-	fmt.Printf("%d calls held against AWS's model\n", calls)
+	fmt.Printf("%d calls checked against AWS's model\n", calls)
 	os.Exit(code)
 }
 
