@@ -22,7 +22,7 @@ type Args struct {
 	PublicIP            *bool                `json:"public_ip" doc:"whether the machine gets a public IPv4 address" default:"as the subnet says"`
 	IPv6Addresses       int32                `json:"ipv6_addresses" doc:"how many IPv6 addresses of the subnet the machine gets" default:"as the subnet says" min:"0"`
 	EBSOptimized        *bool                `json:"ebs_optimized" doc:"whether the machine has bandwidth of its own to its volumes" default:"as the type says"`
-	CPUCredits          string               `json:"cpu_credits" doc:"what a burstable type does without credits" enum:"standard|unlimited" default:"as the account says"`
+	CPUCredits          string               `json:"cpu_credits" doc:"behaviour of a burstable type without credits" enum:"standard|unlimited" default:"as the account says"`
 	Monitoring          bool                 `json:"monitoring" doc:"whether CloudWatch gets figures every minute, which is charged" default:"false"`
 	MetadataHopLimit    int32                `json:"metadata_hop_limit" doc:"how many network hops an answer of the metadata service may take; containers need 2" min:"1" max:"64" default:"as the image and the account say"`
 	MetadataTags        bool                 `json:"metadata_tags" doc:"whether the machine can read its tags from the metadata service" default:"false"`
@@ -40,10 +40,10 @@ type Volume struct {
 	SizeGiB         int32  `json:"size_gib" doc:"size in GiB" default:"that of the snapshot" min:"1"`
 	Type            string `json:"type" doc:"kind of volume" enum:"gp2|gp3|io1|io2|st1|sc1|standard" default:"gp2, or as the image says"`
 	IOPS            int32  `json:"iops" doc:"operations a second; io1 and io2 need it" min:"100"`
-	ThroughputMiB   int32  `json:"throughput_mib" doc:"MiB a second, of gp3" min:"125" max:"2000"`
+	ThroughputMiB   int32  `json:"throughput_mib" doc:"MiB per second, of gp3" min:"125" max:"2000"`
 	Encrypted       *bool  `json:"encrypted" doc:"whether the volume is encrypted" default:"as the snapshot and the account say"`
 	KMSKeyID        string `json:"kms_key_id" doc:"ID, alias or ARN of the key, with encrypted" default:"the account's"`
-	SnapshotID      string `json:"snapshot_id" doc:"ID of the snapshot that the volume begins as"`
+	SnapshotID      string `json:"snapshot_id" doc:"ID of the snapshot that the volume is created from"`
 	KeepAfterDelete bool   `json:"keep_after_delete" doc:"whether the volume stays, and is charged, when the machine is deleted" default:"false"`
 }
 

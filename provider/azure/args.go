@@ -14,18 +14,18 @@ import (
 
 // Args are a template's provider-specific arguments.
 type Args struct {
-	AdminUsername  string            `json:"admin_username" doc:"user that Azure makes for the keys" default:"nstance"`
-	SSHPublicKeys  []string          `json:"ssh_public_keys" doc:"public keys of that user in OpenSSH's format; Azure makes no Linux machine without one" required:"true"`
+	AdminUsername  string            `json:"admin_username" doc:"user that Azure creates for the keys" default:"nstance"`
+	SSHPublicKeys  []string          `json:"ssh_public_keys" doc:"public keys of that user in OpenSSH's format; Azure creates no Linux machine without one" required:"true"`
 	Zone           string            `json:"zone" doc:"availability zone 1, 2 or 3" default:"shard.provider.zone"`
 	Disk           Disk              `json:"os_disk" doc:"the disk that the machine boots from"`
-	EvictionPolicy string            `json:"eviction_policy" doc:"what Azure does with evicted spot machines, before they are deleted in either case" default:"Deallocate" enum:"Deallocate|Delete"`
+	EvictionPolicy string            `json:"eviction_policy" doc:"what Azure does with evicted spot machines until the server deletes them" default:"Deallocate" enum:"Deallocate|Delete"`
 	SecurityGroup  string            `json:"network_security_group" doc:"ARM ID of the network security group of the interface"`
 	Accelerated    bool              `json:"accelerated_networking" doc:"give the interface direct access to the host's hardware" default:"false"`
-	Forwarding     bool              `json:"ip_forwarding" doc:"let the interface pass on packets for other addresses" default:"false"`
+	Forwarding     bool              `json:"ip_forwarding" doc:"let the interface forward packets for other addresses" default:"false"`
 	Identities     []string          `json:"user_assigned_identities" doc:"ARM IDs of managed identities that the machine can use"`
-	Console        *bool             `json:"boot_diagnostics" doc:"keep what the machine prints to its serial console, in storage that Azure manages" default:"true"`
+	Console        *bool             `json:"boot_diagnostics" doc:"keep the output of the machine's serial console, in storage that Azure manages" default:"true"`
 	Security       string            `json:"security_type" doc:"security of the machine; it must fit the image" default:"Azure's choice" enum:"Standard|TrustedLaunch|ConfidentialVM"`
-	TerminateAfter provider.Duration `json:"terminate_notice" doc:"how long before it deletes the machine Azure tells it, 5m to 15m; 0s: not at all" default:"0s"`
+	TerminateAfter provider.Duration `json:"terminate_notice" doc:"how long before deleting the machine Azure notifies it, 5m to 15m; 0s: without notification" default:"0s"`
 	Plan           *Plan             `json:"plan" doc:"purchase plan of a marketplace image"`
 	Tags           map[string]string `json:"tags" doc:"more tags of the machine and its interface"`
 }
@@ -145,7 +145,7 @@ func (r *request) checkAccess() error {
 		return nstance.FieldError("args.admin_username", "use up to 32 lower-case letters, digits, - and _, and none of root, admin, user, test, guest", "Azure refuses %q", a.AdminUsername)
 	}
 	if len(a.SSHPublicKeys) == 0 {
-		return nstance.FieldError("args.ssh_public_keys", "give at least one public key", "is empty: Azure makes no Linux machine without one")
+		return nstance.FieldError("args.ssh_public_keys", "give at least one public key", "is empty: Azure creates no Linux machine without one")
 	}
 	for i, key := range a.SSHPublicKeys {
 		if !sshKey.MatchString(strings.TrimSpace(key)) {

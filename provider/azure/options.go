@@ -31,11 +31,11 @@ type Options struct {
 	Location      string `json:"location" doc:"Azure's name of the region, such as westeurope" default:"shard.provider.region"`
 	Credential    string `json:"credential" doc:"where tokens come from; default tries the environment, a workload identity, a managed identity and the az command, in this order" default:"default" enum:"default|environment|workload_identity|managed_identity|cli|token_file"`
 	ClientID      string `json:"client_id" doc:"client ID of the user-assigned managed identity to use"`
-	TokenFile     string `json:"token_file" doc:"file with a bearer token, which something else renews; it is read for each request"`
+	TokenFile     string `json:"token_file" doc:"file with a bearer token, which another program renews; it is read for each request"`
 	Cloud         string `json:"cloud" doc:"which of Azure's clouds" default:"public" enum:"public|government|china"`
 	Endpoint      string `json:"endpoint" doc:"address of Resource Manager, for private endpoints and tests; http only on loopback" default:"the cloud's own"`
 	Interface     string `json:"network_interface" doc:"ARM ID of the network interface of the machine on which this server runs; it takes the leader's address"`
-	CAFile        string `json:"ca_file" doc:"file with certificates in PEM that are trusted beside the system's"`
+	CAFile        string `json:"ca_file" doc:"file with certificates in PEM that are trusted in addition to the system's"`
 
 	// Zone is what machines are placed in when their args name none; empty: none.
 	Zone string `json:"-"`

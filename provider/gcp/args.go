@@ -29,11 +29,11 @@ type Args struct {
 	NestedVirtualization bool `json:"nested_virtualization,omitempty" doc:"let the machine run virtual machines" default:"false"`
 	ThreadsPerCore       int  `json:"threads_per_core,omitempty" doc:"threads of each core" min:"1" max:"2"`
 
-	SpotModel         string             `json:"spot_model,omitempty" doc:"how spot capacity is asked for: SPOT, or the older PREEMPTIBLE, whose machines live 24 hours at most" enum:"SPOT|PREEMPTIBLE" default:"SPOT"`
+	SpotModel         string             `json:"spot_model,omitempty" doc:"how spot capacity is requested: SPOT, or the older PREEMPTIBLE, whose machines live 24 hours at most" enum:"SPOT|PREEMPTIBLE" default:"SPOT"`
 	TerminationAction string             `json:"termination_action,omitempty" doc:"what the cloud does with a reclaimed spot machine: DELETE, or STOP, which keeps its disks until the server has deleted it" enum:"DELETE|STOP" default:"DELETE"`
 	PreemptionNotice  *provider.Duration `json:"preemption_notice,omitempty" doc:"advance notice of a reclaim, 2m or 0s; not for the model PREEMPTIBLE" default:"2m"`
 	GracefulShutdown  provider.Duration  `json:"graceful_shutdown,omitempty" doc:"how long the guest may take to shut down when the machine is stopped; reclaims do not wait for it, and a delete by the server neither" default:"0s"`
-	MaxRunDuration    provider.Duration  `json:"max_run_duration,omitempty" doc:"the cloud ends the machine after this long" default:"0s"`
+	MaxRunDuration    provider.Duration  `json:"max_run_duration,omitempty" doc:"time after which the cloud ends the machine" default:"0s"`
 }
 
 // An Accelerator is a kind of accelerator and how many of it.

@@ -29,16 +29,16 @@ const (
 type Options struct {
 	Endpoint          string                  `json:"endpoint" required:"true" doc:"Base URL of a node, such as https://pve1.example.org:8006."`
 	FallbackEndpoints []string                `json:"fallback_endpoints" doc:"Base URLs of more nodes of the cluster, used in turn when the first does not take the connection."`
-	CAFile            string                  `json:"ca_file" doc:"File with the certificates that the nodes' are checked against, such as a copy of /etc/pve/pve-root-ca.pem; absent: those of the system."`
+	CAFile            string                  `json:"ca_file" doc:"File with the authorities that verify the nodes' certificates, such as a copy of /etc/pve/pve-root-ca.pem; absent: those of the system."`
 	TokenFile         string                  `json:"token_file" default:"environment variable PROXMOX_TOKEN" doc:"File that holds the API token as user@realm!id=secret."`
-	Nodes             []string                `json:"nodes" default:"all" doc:"Nodes on which machines may be."`
+	Nodes             []string                `json:"nodes" default:"all" doc:"Nodes that machines may run on."`
 	Pool              string                  `json:"pool" doc:"Resource pool that machines are put into."`
 	ISOStorage        string                  `json:"iso_storage" default:"local" doc:"Storage with content type iso, for the images that carry user data; shared where machines may move between nodes."`
 	MinVMID           int                     `json:"vmid_min" default:"10000" min:"100" max:"999999999" doc:"Lowest VMID of machines."`
 	MaxVMID           int                     `json:"vmid_max" default:"999999999" min:"100" max:"999999999" doc:"Highest VMID of machines; leave room for at least 10,000."`
-	InstanceTypes     map[string]InstanceType `json:"instance_types" doc:"What the instance types of groups and templates mean here, by name."`
-	PollInterval      provider.Duration       `json:"poll_interval" default:"1s" doc:"How often a task is looked at until it has ended."`
-	NoticeInterval    provider.Duration       `json:"notice_interval" default:"10s" doc:"How often the nodes are asked whether they are under maintenance."`
+	InstanceTypes     map[string]InstanceType `json:"instance_types" doc:"Definitions of the instance types that groups and templates name."`
+	PollInterval      provider.Duration       `json:"poll_interval" default:"1s" doc:"Interval at which a task is polled until it ends."`
+	NoticeInterval    provider.Duration       `json:"notice_interval" default:"10s" doc:"Interval at which the nodes' maintenance is polled."`
 }
 
 // An InstanceType is a size of machine.

@@ -52,7 +52,7 @@ type Shard struct {
 	Connections         Connections           `name:"connections"`
 	StatusPage          StatusPage            `name:"status_page"`
 	SubnetPools         map[PoolName][]string `name:"subnet_pools" key:"pool" doc:"the provider's IDs of the subnets in this pool"`
-	DynamicSubnetPools  []PoolName            `name:"dynamic_subnet_pools" none:"true" absent:"none" doc:"subnet pools that groups made through the API may be in"`
+	DynamicSubnetPools  []PoolName            `name:"dynamic_subnet_pools" none:"true" absent:"none" doc:"subnet pools that groups created through the API may use"`
 	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" doc:"longest single call to the provider"`
 	UserDataNetworks    []string              `name:"userdata_networks" none:"true" absent:"none" doc:"networks such as 127.0.0.0/8 that user data may be fetched from although they are loopback, link-local or of a metadata service"`
 	CreateRate          CreateRate            `name:"create_rate"`
@@ -61,11 +61,11 @@ type Shard struct {
 	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
 	Breaker             Breaker               `name:"breaker"`
 	Secrets             Secrets               `name:"secrets"`
-	FileRefresh         time.Duration         `name:"file_refresh" default:"5m" min:"1s" doc:"how often secrets and stored objects that files are made of are read again"`
+	FileRefresh         time.Duration         `name:"file_refresh" default:"5m" min:"1s" doc:"interval at which secrets and stored objects of files are read again"`
 	Expiry              Expiry                `name:"expiry"`
 	Election            Election              `name:"election"`
 	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it" restart:"true"`
-	ImageRefresh        time.Duration         `name:"image_refresh" default:"6h" min:"1m" doc:"how often images are looked for again, and user data is fetched again that has no sha256"`
+	ImageRefresh        time.Duration         `name:"image_refresh" default:"6h" min:"1m" doc:"interval at which images are looked up again, and user data without sha256 is fetched again"`
 	GC                  GC                    `name:"gc"`
 	MaxChange           *nstance.Count        `name:"max_change" absent:"20% of the members, or 10 if that is more" doc:"members that one reload may remove or replace, a count or a percentage; a reload beyond it is held until it is confirmed"`
 
@@ -74,7 +74,7 @@ type Shard struct {
 
 // Provider is the cloud.
 type Provider struct {
-	Kind    string          `name:"kind" required:"true" doc:"the cloud: aws, gcp, azure, proxmox, qemu, local (child processes), sim (in memory), or what else the program has; never change it" restart:"never"`
+	Kind    string          `name:"kind" required:"true" doc:"the cloud: aws, gcp, azure, proxmox, qemu, local (child processes), sim (in memory), or another kind of the program; it cannot be changed later" restart:"never"`
 	Region  string          `name:"region" doc:"the cloud's region" restart:"true"`
 	Zone    string          `name:"zone" doc:"the cloud's zone" restart:"true"`
 	Options json.RawMessage `name:"options" doc:"settings of that provider, which checks them itself" restart:"true"` // canonical JSON or nil
@@ -92,10 +92,10 @@ type Bind struct {
 // Advertise is where others reach the server. What is absent is the port that it
 // listens on, at an address of its own.
 type Advertise struct {
-	Registration DialAddr `name:"registration" absent:"the server's own" doc:"address for registration that machines are told" restart:"true"`
-	Operator     DialAddr `name:"operator" absent:"the server's own" doc:"address that operators are told, also by servers that do not lead" restart:"true"`
-	Agent        DialAddr `name:"agent" absent:"the server's own" doc:"address that agents are told" restart:"true"`
-	Peer         DialAddr `name:"peer" absent:"the server's own" doc:"address that the other servers of the shard are told" restart:"true"`
+	Registration DialAddr `name:"registration" absent:"the server's own" doc:"address for registration that machines get" restart:"true"`
+	Operator     DialAddr `name:"operator" absent:"the server's own" doc:"address that operators get, also from servers that do not lead" restart:"true"`
+	Agent        DialAddr `name:"agent" absent:"the server's own" doc:"address that agents get" restart:"true"`
+	Peer         DialAddr `name:"peer" absent:"the server's own" doc:"address that the other servers of the shard get" restart:"true"`
 }
 
 // Connections bounds what clients hold open. An anonymous client has shown no
@@ -112,7 +112,7 @@ type Connections struct {
 // StatusPage is about the HTTP port, which has no authentication.
 type StatusPage struct {
 	Detail StatusDetail `name:"detail" default:"summary" enum:"summary|full" doc:"what the status page shows, without authentication: summary, what every operator may see; or full, the groups, instances and events of all tenants"`
-	Hosts  []HostName   `name:"hosts" none:"true" absent:"none" doc:"names by which the HTTP port may be reached, beside localhost, IP addresses and the names in bind and advertise"`
+	Hosts  []HostName   `name:"hosts" none:"true" absent:"none" doc:"names by which the HTTP port may be reached, in addition to localhost, IP addresses and the names in bind and advertise"`
 }
 
 // StatusDetail is how much the status page shows.
@@ -126,7 +126,7 @@ const (
 
 // CreateRate is the token bucket that creates are taken from.
 type CreateRate struct {
-	PerSecond float64 `name:"per_second" default:"100" min:"0.001" max:"10000" doc:"machines created a second in the long run; a cloud's provider may have another default; halves while the provider throttles"`
+	PerSecond float64 `name:"per_second" default:"100" min:"0.001" max:"10000" doc:"machines created per second on average; a cloud's provider may have another default; halves while the provider throttles"`
 	Burst     int     `name:"burst" default:"1000" min:"1" max:"100000" doc:"machines created at once after a pause; a cloud's provider may have another default"`
 }
 
@@ -139,13 +139,13 @@ type Secrets struct {
 type Expiry struct {
 	EligibleAge time.Duration `name:"eligible_age" default:"0s" doc:"age from which machines are replaced, oldest first, one at a time; 0 means never"`
 	ForcedAge   time.Duration `name:"forced_age" default:"0s" doc:"age at which machines are replaced in any case; 0 means never"`
-	OnDemandAge time.Duration `name:"on_demand_age" default:"0s" doc:"age at which instances that were made by request are drained; 0 means never"`
+	OnDemandAge time.Duration `name:"on_demand_age" default:"0s" doc:"age at which instances on demand are drained; 0 means never"`
 }
 
 // Breaker keeps silent machines from being replaced when too many fall silent at
 // once: the cause is then more likely the network than each of them.
 type Breaker struct {
-	MaxUnhealthy nstance.Count `name:"max_unhealthy" default:"20%" doc:"members of the shard, a count or a percentage but never less than 2, that may fall silent within one health_interval while the provider reports that they run; beyond that, and beyond half of a group of three or more, none of them is replaced for it"`
+	MaxUnhealthy nstance.Count `name:"max_unhealthy" default:"20%" doc:"members of the shard, a count or a percentage but never less than 2, that may become silent within one health_interval while the provider reports that they run; beyond that, and beyond half of a group of three or more, none of them is replaced for it"`
 }
 
 // Election is about leadership of the shard.
@@ -156,7 +156,7 @@ type Election struct {
 // GC is about what is of no use any more: machines that carry the shard's marks
 // and have no record, and stored objects.
 type GC struct {
-	Interval            time.Duration `name:"interval" default:"2m" min:"1s" doc:"how often machines without a record are looked for; two looks this far apart must both show one before it is deleted"`
+	Interval            time.Duration `name:"interval" default:"2m" min:"1s" doc:"interval at which machines without a record are listed; two lists this far apart must both contain one before it is deleted"`
 	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1s" doc:"how old a machine without a record must be before it is deleted"`
 	Retention           time.Duration `name:"retention" default:"30m" min:"1s" doc:"how long operators and their nonces are kept after they have expired, and a day more; garbage is collected as often, and every 30m at least"`
 }
@@ -177,7 +177,7 @@ type Template struct {
 	RegistrationTimeout time.Duration     `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
 	Files               map[FilePath]File `name:"files" key:"path"`
 	Image               ImageName         `name:"image" absent:"what args or the provider say" doc:"name of its image"`
-	Track               []string          `name:"track" absent:"none of them" enum:"vars|image|userdata|secrets" doc:"what else counts as a change of the machine, so that it is replaced: variables that user data or args name, another image under the same name, other user data at the same URL, another content of a secret in files"`
+	Track               []string          `name:"track" absent:"none of them" enum:"vars|image|userdata|secrets" doc:"further changes that replace a machine: variables that user data or args name, another image under the same name, other user data at the same URL, another content of a secret in files"`
 	PostApply           Command           `name:"post_apply" doc:"program and arguments that the agent runs, without a shell, after files have changed"`
 	Shape
 }
@@ -195,7 +195,7 @@ type Group struct {
 
 // A Shape is what both a template and a group may say. A group's wins.
 type Shape struct {
-	Size          *int              `name:"size" inherits:"the template's; required in one of the two" min:"0" max:"100000" doc:"machines wanted; 0 is a decision, not a default"`
+	Size          *int              `name:"size" inherits:"the template's; required in one of the two" min:"0" max:"100000" doc:"desired number of machines; 0 is valid"`
 	InstanceType  string            `name:"instance_type" inherits:"the template's" doc:"the cloud's machine type"`
 	InstanceTypes []string          `name:"instance_types" inherits:"the template's" doc:"machine types in order of preference, instead of instance_type"`
 	SubnetPool    PoolName          `name:"subnet_pool" inherits:"the template's" doc:"name of the subnet pool"`
@@ -216,7 +216,7 @@ type UserData struct {
 // Market is how capacity is bought.
 type Market struct {
 	Type          nstance.MarketType `name:"type" default:"on-demand" enum:"on-demand|spot" doc:"kind of capacity"`
-	MaxPrice      Price              `name:"max_price" absent:"the cloud's default" doc:"highest price for spot an hour, a decimal in quotes, in the cloud's currency"`
+	MaxPrice      Price              `name:"max_price" absent:"the cloud's default" doc:"highest spot price per hour, a decimal in quotes, in the cloud's currency"`
 	Fallback      string             `name:"fallback" default:"none" enum:"on-demand|none" doc:"what to buy while spot is sold out"`
 	FallbackAfter time.Duration      `name:"fallback_after" default:"0s" doc:"how long spot must have been sold out before falling back"`
 	ReturnAfter   time.Duration      `name:"return_after" absent:"30m" doc:"with fallback: how long after a fallback one member returns to spot, if that is not known to be sold out; doubles after each failure, up to a day"`
@@ -226,6 +226,6 @@ type Market struct {
 // Rollout bounds voluntary change of a group.
 type Rollout struct {
 	MaxSurge  nstance.Count `name:"max_surge" default:"1" doc:"spare machines while replacing, a count or a percentage of size; 0 removes first"`
-	MinReady  time.Duration `name:"min_ready" default:"0s" doc:"how long a machine must have been well before it counts as ready"`
+	MinReady  time.Duration `name:"min_ready" default:"0s" doc:"how long a machine must be healthy before it counts as ready"`
 	HaltAfter int           `name:"halt_after" default:"2" min:"0" max:"1000" doc:"failed replacements in a row that stop the rollout; 0 means never"`
 }

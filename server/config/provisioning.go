@@ -31,7 +31,7 @@ func (n BalancerName) Validate(field string) error { return nstance.ValidateName
 type Image struct {
 	ID    string `name:"id" absent:"looked for" doc:"the provider's ID of the image"`
 	Owner string `name:"owner" absent:"any account" doc:"account or project that publishes it, as the provider spells it"`
-	Name  string `name:"name" absent:"any" doc:"its name; * stands for any run of characters. Of those that fit owner, name and the template's arch the newest is taken, at leadership and every image_refresh"`
+	Name  string `name:"name" absent:"any" doc:"its name; * matches any characters. The newest image with this owner and name and the template's arch is used; it is looked up when a server starts to lead and every image_refresh"`
 }
 
 // Query returns what to look for, for a template of that architecture; ok is

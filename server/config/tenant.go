@@ -20,12 +20,12 @@ type Tenant struct {
 	LoadBalancers []BalancerName `name:"load_balancers" none:"true" absent:"none" doc:"load balancers that its groups may name; a template's own need not be named"`
 	InstanceTypes []string       `name:"instance_types" none:"true" absent:"none" doc:"machine types that its groups and instances may name; a template's own need not be named"`
 	AllowArgs     []string       `name:"allow_args" none:"true" absent:"none" doc:"arguments that its groups and instances may set, as paths such as disk.size; paths below are permitted too"`
-	MaxInstances  *int           `name:"max_instances" min:"0" max:"1000000" absent:"no limit" doc:"largest sum of its groups' sizes and its instances made by request; what is there already stays"`
+	MaxInstances  *int           `name:"max_instances" min:"0" max:"1000000" absent:"no limit" doc:"largest sum of its groups' sizes and its instances on demand; existing ones stay"`
 
-	MaxGroups         int     `name:"max_groups" default:"1000" min:"0" max:"5000" doc:"groups that its operators may make through the API; what is there already stays"`
-	MaxGroupBytes     int     `name:"max_group_bytes" default:"1048576" min:"0" max:"67108864" doc:"bytes of what its operators say of groups through the API, altogether; what is there already stays"`
+	MaxGroups         int     `name:"max_groups" default:"1000" min:"0" max:"5000" doc:"groups that its operators may create through the API; existing ones stay"`
+	MaxGroupBytes     int     `name:"max_group_bytes" default:"1048576" min:"0" max:"67108864" doc:"total bytes of its operators' group changes through the API; existing ones stay"`
 	MaxWatches        int     `name:"max_watches" default:"32" min:"1" max:"10000" doc:"watches that its operators may hold open at the same time"`
-	RequestsPerSecond float64 `name:"requests_per_second" default:"100" min:"0.1" max:"100000" doc:"calls of its operators a second in the long run"`
+	RequestsPerSecond float64 `name:"requests_per_second" default:"100" min:"0.1" max:"100000" doc:"calls of its operators per second on average"`
 	RequestBurst      int     `name:"request_burst" default:"1000" min:"1" max:"1000000" doc:"calls of its operators at once after a pause"`
 }
 
