@@ -124,7 +124,7 @@ func (p *program) instanceGetCommand() *cobra.Command {
 	return cmd
 }
 
-// story returns an instance with its events.
+// instanceHistory returns an instance with its events.
 func (c *client) instanceHistory(ctx context.Context, id nstance.InstanceID) (*apiv1.GetInstanceResponse, error) {
 	s, err := c.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
 	if err != nil {
@@ -136,7 +136,7 @@ func (c *client) instanceHistory(ctx context.Context, id nstance.InstanceID) (*a
 	return s, err
 }
 
-// newestEvents is how much of a story comes with the instance: the end of it.
+// newestEvents is how many events come with an instance: the newest ones.
 const newestEvents = 1000
 
 func (t *table) instanceHistory(s *apiv1.GetInstanceResponse) {
