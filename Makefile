@@ -73,7 +73,7 @@ servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite-$(AZURITE_VERSIO
 
 test-storage: servers ## drivers, and whole servers, against real storage servers; their data is in memory where possible
 	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
-		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./server/dev
+		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./internal/dev
 
 # Packages whose test cloud is checked with programs other than Go's. The checks of the others are part of `make test`:
 # the discovery document and the older client for gce, Microsoft's generated fakes for arm, go-proxmox's recorded answers for pve.
@@ -93,7 +93,7 @@ qemu-guest: $(BIN)/qemu/agent ## kernel and initramfs with the agent, for provid
 	deploy/qemu/guest.sh $(BIN)/qemu $(BIN)/qemu/agent
 
 test-qemu: qemu-guest ## virtual machines, and a shard whose agents run in them; needs qemu-system-x86 and qemu-utils
-	NSTANCE_TEST_QEMU=$(BIN)/qemu go test -race -count=1 -timeout 20m -p 1 -tags qemu -run '^TestQEMU' ./provider/qemu ./server/dev
+	NSTANCE_TEST_QEMU=$(BIN)/qemu go test -race -count=1 -timeout 20m -p 1 -tags qemu -run '^TestQEMU' ./provider/qemu ./internal/dev
 
 # Go's scheduler is built to make its random choices from the seed.
 sim-build:

@@ -33,7 +33,7 @@ var anyOwn = []string{"agent", "api/v1", "confighash", "drain", "health", "journ
 // belowRooms is what a room of the server may reach: no other room, and not the
 // server, which gives it the functions that it needs.
 var belowRooms = []string{"api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "reconcile/...", "registration", "spot", "storage", "storage/...",
-	"server/config", "server/files", "server/internal/ports", "internal/..."}
+	"server/config", "server/internal/files", "server/internal/ports", "internal/..."}
 
 // smallest are packages that every other one of the module may import but the root.
 var smallest = []string{"internal/clip", "internal/sleep"}
@@ -80,16 +80,16 @@ var floors = []struct {
 	{"./internal/test/testcloud/ec2", []string{"internal/test/testcloud"}, append([]string{"github.com/aws/", "google.golang.org/", "testing"}, heavy...), "a test cloud knows neither the client nor the provider that is tested against it"},
 	{"./internal/test/testcloud/ec2/modelcheck", nil, append([]string{"github.com/", "google.golang.org/"}, heavy...), "a check against AWS's model is independent of the code that it checks"},
 	{"./reconcile/plan", []string{"confighash", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a decision depends on nothing but its input"},
-	{"./reconcile/admission", nil, append([]string{"google.golang.org/"}, heavy...), "the order of creates depends on nothing but demand and answers"},
-	{"./reconcile/orphans", nil, append([]string{"google.golang.org/"}, heavy...), "what becomes of an orphan depends on listings and one look at the shard"},
-	{"./reconcile/balance", nil, append([]string{"google.golang.org/"}, heavy...), "load balancers need members and a provider"},
-	{"./reconcile/wallclock", []string{"storage"}, append([]string{"google.golang.org/"}, heavy...), "a clock is judged by what storage says of the time"},
-	{"./reconcile", []string{"confighash", "drain", "health", "provider", "reconcile/admission", "reconcile/balance", "reconcile/orphans", "reconcile/plan", "reconcile/wallclock", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
+	{"./reconcile/internal/admission", nil, append([]string{"google.golang.org/"}, heavy...), "the order of creates depends on nothing but demand and answers"},
+	{"./reconcile/internal/orphans", nil, append([]string{"google.golang.org/"}, heavy...), "what becomes of an orphan depends on listings and one look at the shard"},
+	{"./reconcile/internal/balance", nil, append([]string{"google.golang.org/"}, heavy...), "load balancers need members and a provider"},
+	{"./reconcile/internal/wallclock", []string{"storage"}, append([]string{"google.golang.org/"}, heavy...), "a clock is judged by what storage says of the time"},
+	{"./reconcile", []string{"confighash", "drain", "health", "provider", "reconcile/internal/admission", "reconcile/internal/balance", "reconcile/internal/orphans", "reconcile/plan", "reconcile/internal/wallclock", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./agent/files", []string{"internal/command", "internal/pki"}, append([]string{"google.golang.org/"}, heavy...), "keeping files knows no wire"},
 	{"./agent", []string{"agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
-	{"./server/files", []string{"registration", "internal/pki", "internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
+	{"./server/internal/files", []string{"registration", "internal/pki", "internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
 	{"./cmd/nstance-agent", []string{"agent", "agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent's binary stays small"},
-	{"./server/internal/ports", []string{"confighash", "provider", "registration", "server/config", "server/files", "internal/duration", "internal/nearest", "internal/pki", "internal/render", "internal/templates"}, clouds, "connections know no call, no term and no room"},
+	{"./server/internal/ports", []string{"confighash", "provider", "registration", "server/config", "server/internal/files", "internal/duration", "internal/nearest", "internal/pki", "internal/render", "internal/templates"}, clouds, "connections know no call, no term and no room"},
 	{"./server", []string{"agent", "api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "registration", "spot", "storage", "agent/...", "internal/...", "reconcile/...", "server/...", "storage/..."}, append([]string{"modernc.org/"}, clouds...), "a program that embeds the server links no cloud and no SQLite, but those it names"},
 	{"./server/internal/address", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/configuration", belowRooms, clouds, "a room knows no other room and not the server"},
@@ -100,7 +100,7 @@ var floors = []struct {
 	{"./server/internal/operators", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/peers", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/registrar", belowRooms, clouds, "a room knows no other room and not the server"},
-	{"./server/dev", anyOwn, clouds, "single-machine mode builds quickly"},
+	{"./internal/dev", anyOwn, clouds, "single-machine mode builds quickly"},
 	{"./internal/servercmd", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./cmd/nstance-dev", anyOwn, clouds, "the first command of the README builds quickly"},

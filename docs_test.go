@@ -99,8 +99,8 @@ func lines(text string) []string {
 
 // withoutExample are packages that need no Example, and why.
 var withoutExample = map[string]string{
-	"server/dev": "it starts processes: cmd/nstance-dev shows it",
-	"api/v1":     "it is generated",
+	"internal/dev": "it starts processes: cmd/nstance-dev shows it",
+	"api/v1":       "it is generated",
 }
 
 // TestPackages checks that every package has a package comment, and every public

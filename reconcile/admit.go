@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )

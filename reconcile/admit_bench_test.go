@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/admission"
 )
 
 // BenchmarkShortage is how long the lock is held while 10,000 members are missing,

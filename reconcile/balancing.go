@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile/balance"
+	"github.com/nstance-go/nstance/reconcile/internal/balance"
 )
 
 // balancedMembers is what load balancers are compared with: the members of the

@@ -4,9 +4,9 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/reconcile/balance"
-	"github.com/nstance-go/nstance/reconcile/orphans"
-	"github.com/nstance-go/nstance/reconcile/wallclock"
+	"github.com/nstance-go/nstance/reconcile/internal/balance"
+	"github.com/nstance-go/nstance/reconcile/internal/orphans"
+	"github.com/nstance-go/nstance/reconcile/internal/wallclock"
 	"github.com/nstance-go/nstance/storage"
 )
 

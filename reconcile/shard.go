@@ -8,10 +8,10 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/reconcile/admission"
-	"github.com/nstance-go/nstance/reconcile/balance"
-	"github.com/nstance-go/nstance/reconcile/orphans"
-	"github.com/nstance-go/nstance/reconcile/wallclock"
+	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/balance"
+	"github.com/nstance-go/nstance/reconcile/internal/orphans"
+	"github.com/nstance-go/nstance/reconcile/internal/wallclock"
 	"github.com/nstance-go/nstance/storage"
 )
 

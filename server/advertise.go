@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/files"
+	"github.com/nstance-go/nstance/server/internal/files"
 )
 
 // Addresses are where a server listens, or where others reach it.

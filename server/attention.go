@@ -4,10 +4,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/configuration"
 	"github.com/nstance-go/nstance/server/internal/operators"
-	"github.com/nstance-go/nstance/server/web"
 )
 
 // Kinds of what needs attention, beside those of the reconciler.

@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/files"
+	"github.com/nstance-go/nstance/server/internal/files"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 )

@@ -12,9 +12,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/web"
 )
 
 // getAsHost fetches a page with another Host header than the server's address.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/traced"
+	"github.com/nstance-go/nstance/internal/web"
+	"github.com/nstance-go/nstance/server/internal/metrics"
 	"github.com/nstance-go/nstance/server/internal/ports"
-	"github.com/nstance-go/nstance/server/metrics"
-	"github.com/nstance-go/nstance/server/web"
 	"github.com/nstance-go/nstance/storage"
 )
 

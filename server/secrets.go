@@ -7,7 +7,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/files"
+	"github.com/nstance-go/nstance/server/internal/files"
 )
 
 // secretSource returns where secrets for files come from.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/server/web"
+	"github.com/nstance-go/nstance/internal/web"
 )
 
 // getPage fetches a page and reads its body.

@@ -1,7 +1,7 @@
 // Command nstance-dev is single-machine mode: a whole shard on this machine, for
 // evaluation and tests. It does what nstance-server dev does, and is linked without
 // the clients of any cloud, so that it builds quickly. See nstance-dev --help;
-// package server/dev does the work.
+// package internal/dev does the work.
 package main
 
 import (

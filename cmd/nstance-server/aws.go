@@ -14,11 +14,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/imds"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/internal/test/testcloud/ec2"
 	"github.com/nstance-go/nstance/provider/aws"
-	"github.com/nstance-go/nstance/server/dev"
 )
 
 // Names in the test cloud's catalog that the scenarios use.

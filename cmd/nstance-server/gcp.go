@@ -15,11 +15,11 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/imds"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/internal/test/testcloud/gce"
 	"github.com/nstance-go/nstance/provider/gcp"
-	"github.com/nstance-go/nstance/server/dev"
 )
 
 // Names in the test cloud that the scenarios use.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/nstance-go/nstance/internal/dev"
+	"github.com/nstance-go/nstance/internal/opener"
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/aws"
@@ -10,9 +12,7 @@ import (
 	"github.com/nstance-go/nstance/provider/proxmox"
 	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/server/dev"
 	"github.com/nstance-go/nstance/storage/blob"
-	"github.com/nstance-go/nstance/storage/secret/opener"
 )
 
 // parts are the providers, stores and sources that this program links.

@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/imds"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/internal/test/testcloud/pve"
 	"github.com/nstance-go/nstance/provider/proxmox"
-	"github.com/nstance-go/nstance/server/dev"
 )
 
 // proxmoxNodes are the nodes of the cluster. Machines are placed on the node with the

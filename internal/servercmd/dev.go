@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/provider/qemu"
-	"github.com/nstance-go/nstance/server/dev"
 )
 
 func (p *program) devCommand() *cobra.Command {

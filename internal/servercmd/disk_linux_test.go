@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nstance-go/nstance/internal/servercmd"
-	"github.com/nstance-go/nstance/server/web"
+	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )

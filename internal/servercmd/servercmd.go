@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/server/dev"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )

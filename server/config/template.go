@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/internal/templates"
-	"github.com/nstance-go/nstance/server/files"
+	"github.com/nstance-go/nstance/server/internal/files"
 )
 
 // What templates see of their kind.

@@ -16,7 +16,7 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/files"
+	"github.com/nstance-go/nstance/server/internal/files"
 	"github.com/nstance-go/nstance/storage"
 )
 

@@ -20,7 +20,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/files"
+	"github.com/nstance-go/nstance/server/internal/files"
 	"github.com/nstance-go/nstance/storage"
 )
 
