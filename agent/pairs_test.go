@@ -119,7 +119,7 @@ func TestPairs(t *testing.T) {
 }
 
 func TestAccept(t *testing.T) {
-	for name, spoil := range map[string]func(m *certificateIssuer, c nstance.Credential) nstance.Credential{
+	for name, corrupt := range map[string]func(m *certificateIssuer, c nstance.Credential) nstance.Credential{
 		"no certificate": func(_ *certificateIssuer, c nstance.Credential) nstance.Credential { c.Chain = nil; return c },
 		"garbage":        func(_ *certificateIssuer, c nstance.Credential) nstance.Credential { c.Chain = [][]byte{{1}}; return c },
 		"another machine's": func(m *certificateIssuer, _ nstance.Credential) nstance.Credential {
@@ -136,7 +136,7 @@ func TestAccept(t *testing.T) {
 		t.Run("refuses "+name, func(t *testing.T) {
 			m := newCertificateIssuer(t)
 			r := &registrant{id: thisMachine, identityDir: m.v}
-			c := spoil(m, m.credential())
+			c := corrupt(m, m.credential())
 			key, err := m.v.nextKey()
 			require.NoError(t, err)
 			require.Error(t, r.accept(key, c))

@@ -206,7 +206,7 @@ func TestStart(t *testing.T) {
 }
 
 func TestStartRefuses(t *testing.T) {
-	for field, spoil := range map[string]func(*nstance.Drain){
+	for field, corrupt := range map[string]func(*nstance.Drain){
 		"instance_id": func(d *nstance.Drain) { d.Instance = "" },
 		"generation":  func(d *nstance.Drain) { d.Generation = 0 },
 		"deadline":    func(d *nstance.Drain) { d.Deadline = time.Time{} },
@@ -214,7 +214,7 @@ func TestStartRefuses(t *testing.T) {
 	} {
 		t.Run(field, func(t *testing.T) {
 			d := operatorDrain(1)
-			spoil(&d)
+			corrupt(&d)
 			err := drain.New(nil).Start(t.Context(), d)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, field)

@@ -185,7 +185,7 @@ func TestCreate(t *testing.T) {
 }
 
 func TestValidation(t *testing.T) {
-	for field, spoil := range map[string]func(*nstance.MachineSpec){
+	for field, corrupt := range map[string]func(*nstance.MachineSpec){
 		"instance_id":        func(s *nstance.MachineSpec) { s.ID = "web-1" },
 		"owner.installation": func(s *nstance.MachineSpec) { s.Owner.Installation = "" },
 		"owner.cluster_id":   func(s *nstance.MachineSpec) { s.Owner.Cluster = "" },
@@ -200,7 +200,7 @@ func TestValidation(t *testing.T) {
 	} {
 		t.Run("a bad "+field+" is refused without a call", func(t *testing.T) {
 			s := spec(t)
-			spoil(&s)
+			corrupt(&s)
 			_, err := client(t, panicking{}, nil).Create(t.Context(), s)
 			e, ok := errors.AsType[*nstance.Error](err)
 			require.True(t, ok, "%v", err)

@@ -335,7 +335,7 @@ func TestRefresh(t *testing.T) {
 		require.Equal(t, w.clock(), w.ring.ReadAt())
 	})
 	t.Run("an error is not a change", func(t *testing.T) {
-		for name, spoil := range map[string]func(*vault){
+		for name, corrupt := range map[string]func(*vault){
 			"unreadable":        func(v *vault) { v.failing = "catalogue" },
 			"gone":              func(v *vault) { v.keys = registration.Catalogue{} },
 			"a new key is gone": func(v *vault) { delete(v.objects, "identity-ca.2.key") },
@@ -355,7 +355,7 @@ func TestRefresh(t *testing.T) {
 				standby := w.other()
 				before, at := standby.Keys().Identity.Issuers(), standby.ReadAt()
 				w.mustStep(registration.Identity, registration.StepBegin)
-				spoil(w.vault)
+				corrupt(w.vault)
 				w.pass(time.Minute)
 				_, err := standby.Refresh(t.Context())
 				require.Error(t, err)

@@ -245,10 +245,10 @@ func TestGarbageStaysInDoubt(t *testing.T) {
 		wait(garbageAge)
 		return digest
 	}
-	doubt := func(name string, spoil func(d *garbageTest)) {
+	doubt := func(name string, corrupt func(d *garbageTest)) {
 		collecting(t, name, func(t *testing.T, d *garbageTest) {
 			digest := ripe(t, d)
-			spoil(d)
+			corrupt(d)
 			_, err := d.recs.CollectGarbage(t.Context())
 			require.Error(t, err)
 			require.True(t, d.defined(digest))

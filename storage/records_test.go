@@ -147,12 +147,12 @@ func TestCreate(t *testing.T) {
 	})
 	bubble(t, "refuses bad names", func(t *testing.T) {
 		b := newBed()
-		for _, spoil := range []func(*storage.Instance){
+		for _, corrupt := range []func(*storage.Instance){
 			func(r *storage.Instance) { r.ID = "x" }, func(r *storage.Instance) { r.Tenant = "" },
 			func(r *storage.Instance) { r.Group = "A" }, func(r *storage.Instance) { r.Tenant = "a/b" },
 		} {
 			rec := newInstance(1)
-			spoil(&rec)
+			corrupt(&rec)
 			_, err := b.recs.Create(t.Context(), rec)
 			require.ErrorIs(t, err, nstance.Invalid)
 		}

@@ -62,11 +62,11 @@ func TestKeys(t *testing.T) {
 		require.Equal(t, cert, b.store.Keys("web1", []string{"web"})[0].Certificate)
 	})
 	t.Run("a key that cannot be read is not replaced", func(t *testing.T) {
-		require.NoError(t, os.WriteFile(path, []byte("spoilt"), 0o600))
+		require.NoError(t, os.WriteFile(path, []byte("changed"), 0o600))
 		require.ErrorIs(t, b.store.Keys("web1", []string{"web"})[0].Err, nstance.Invalid)
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Equal(t, "spoilt", string(data))
+		require.Equal(t, "changed", string(data))
 	})
 	t.Run("a new key has no certificate", func(t *testing.T) {
 		require.NoError(t, os.Remove(path))

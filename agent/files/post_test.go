@@ -54,7 +54,7 @@ func TestCommand(t *testing.T) {
 		send(b, "h3", "1", "true")
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n1\n", b.commandRuns(), "another command is one")
-		require.NoError(t, os.WriteFile(b.path("a"), []byte("spoilt"), 0o640))
+		require.NoError(t, os.WriteFile(b.path("a"), []byte("changed"), 0o640))
 		send(b, "h3", "1", "true")
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n1\n1\n", b.commandRuns(), "and so is what had to be put right")

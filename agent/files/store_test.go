@@ -342,10 +342,10 @@ func TestFileWithError(t *testing.T) {
 
 func TestLocalChangesAreReverted(t *testing.T) {
 	want := tree{"a": "1", "d/x": "x"}
-	for name, spoil := range map[string]func(b *testStore) error{
-		"written to in place": func(b *testStore) error { return os.WriteFile(b.path("a"), []byte("spoilt"), 0o640) },
+	for name, corrupt := range map[string]func(b *testStore) error{
+		"written to in place": func(b *testStore) error { return os.WriteFile(b.path("a"), []byte("changed"), 0o640) },
 		"replaced by a file": func(b *testStore) error {
-			require.NoError(b, os.WriteFile(b.path("new"), []byte("spoilt"), 0o640))
+			require.NoError(b, os.WriteFile(b.path("new"), []byte("changed"), 0o640))
 			return os.Rename(b.path("new"), b.path("a"))
 		},
 		"removed":         func(b *testStore) error { return os.Remove(b.path("a")) },
@@ -359,7 +359,7 @@ func TestLocalChangesAreReverted(t *testing.T) {
 			b := newTestStore(t)
 			b.apply("h1", want)
 			well := b.store.Status()
-			require.NoError(t, spoil(b))
+			require.NoError(t, corrupt(b))
 			require.NotEqual(t, well, b.store.Status(), "it is seen")
 			b.apply("h1", want)
 			require.Equal(t, well, b.store.Status())

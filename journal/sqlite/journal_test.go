@@ -247,7 +247,7 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, c.Close())
 		return path
 	}
-	for name, spoil := range map[string]func(t *testing.T, path string){
+	for name, corrupt := range map[string]func(t *testing.T, path string){
 		"is no database":       func(t *testing.T, path string) { overwrite(t, path, 0, []byte("hello, this is not SQLite at all")) },
 		"is damaged within":    func(t *testing.T, path string) { overwrite(t, path, 4096, bytes.Repeat([]byte{0xff}, 8192)) },
 		"is cut off":           func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 8192)) },
@@ -256,8 +256,8 @@ func TestOpen(t *testing.T) {
 	} {
 		t.Run("a file that "+name+" is set aside, reported and replaced", func(t *testing.T) {
 			path := filled(t)
-			spoil(t, path)
-			spoiled, err := os.ReadFile(path)
+			corrupt(t, path)
+			damaged, err := os.ReadFile(path)
 			require.NoError(t, err)
 			var log bytes.Buffer
 			c := open(t, path, &sqlite.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -266,7 +266,7 @@ func TestOpen(t *testing.T) {
 			require.Contains(t, log.String(), "damaged journal moved aside and rebuilt")
 			kept, err := os.ReadFile(c.Rebuilt())
 			require.NoError(t, err)
-			require.Equal(t, spoiled, kept)
+			require.Equal(t, damaged, kept)
 			require.Empty(t, events(t, c, journal.Filter{}))
 			c.Append(event("new"))
 			write(t, c)

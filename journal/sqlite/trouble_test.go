@@ -103,10 +103,10 @@ func TestFullAndRunning(t *testing.T) {
 
 func TestDamagedWhileOpen(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		spoil func(t *testing.T, path string)
-		says  string
-		kept  bool
+		name    string
+		corrupt func(t *testing.T, path string)
+		says    string
+		kept    bool
 	}{
 		{"overwritten", func(t *testing.T, path string) { overwrite(t, path, 0, bytes.Repeat([]byte("garbage "), 4096)) }, "lost", true},
 		{"cut off", func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 0)) }, "cut off", true},
@@ -133,7 +133,7 @@ func TestDamagedWhileOpen(t *testing.T) {
 			require.NoError(t, c.Exec(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)"))
 			require.Empty(t, c.Problems())
 
-			tt.spoil(t, path)
+			tt.corrupt(t, path)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- c.Run(ctx) }()

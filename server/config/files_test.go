@@ -52,9 +52,9 @@ func TestFilesAreDelivered(t *testing.T) {
 	}}, d.Certificates)
 	require.Equal(t, []string{"run", "-v", "-v", ""}, d.PostApply)
 
-	d.Files["app/app.env"].Env["A"] = "spoilt"
-	d.Certificates["web"].DNSNames[0] = "spoilt"
-	d.PostApply[0] = "spoilt"
+	d.Files["app/app.env"].Env["A"] = "changed"
+	d.Certificates["web"].DNSNames[0] = "changed"
+	d.PostApply[0] = "changed"
 	again := c.Groups()[0].Definition
 	require.Equal(t, "{{.Vars.a}}", again.Files["app/app.env"].Env["A"], "a group belongs to its caller")
 	require.Equal(t, "{{.Vars.a}}", again.Certificates["web"].DNSNames[0])

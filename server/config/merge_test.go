@@ -62,9 +62,9 @@ func TestMerge(t *testing.T) {
 func TestGroupsAreCopies(t *testing.T) {
 	c := full(t)
 	g := c.Groups()[1]
-	g.Definition.Vars["color"] = "spoilt"
-	g.Definition.InstanceTypes[0] = "spoilt"
-	g.Definition.Subnets[0] = "spoilt"
+	g.Definition.Vars["color"] = "changed"
+	g.Definition.InstanceTypes[0] = "changed"
+	g.Definition.Subnets[0] = "changed"
 	g.Definition.Args[1] = 'x'
 	require.Equal(t, full(t).Groups(), c.Groups())
 }

@@ -77,7 +77,7 @@ func TestModes(t *testing.T) {
 			require.Equal(t, c.landed, back.n.Load())
 			got, err = do(http.MethodPut, "again")
 			require.NoError(t, err)
-			require.Equal(t, fmt.Sprintf("200 %d againtag", c.landed+1), got, "only one was spoilt")
+			require.Equal(t, fmt.Sprintf("200 %d againtag", c.landed+1), got, "only one request was affected")
 			require.Equal(t, 2, p.Count(http.MethodPut))
 			require.Equal(t, 1, p.FaultsHit())
 		})
