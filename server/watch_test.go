@@ -75,6 +75,24 @@ func (g *instanceWatch) awaitEventType(typ nstance.EventType) *apiv1.Event {
 	}
 }
 
+// awaitOperatorDrain returns the drain of an instance once an operator is its
+// executor. A drain that is reassigned as soon as the watch is open may be in the
+// snapshot already.
+func (g *instanceWatch) awaitOperatorDrain(id nstance.InstanceID) *apiv1.Drain {
+	g.Helper()
+	for {
+		m, err := g.stream.Recv()
+		require.NoError(g, err)
+		if i := m.GetSnapshot(); i.GetId() == string(id) && i.GetDrain().GetExecutor() == string(nstance.ExecutorOperator) {
+			return i.GetDrain()
+		}
+		if e := m.GetEvent(); e.GetType() == string(nstance.EventDrainReassigned) && e.GetInstance() == string(id) {
+			require.Equal(g, string(nstance.ExecutorOperator), e.GetDrain().GetExecutor())
+			return e.GetDrain()
+		}
+	}
+}
+
 // awaitEventOf returns the first event of a type about an instance.
 func (g *instanceWatch) awaitEventOf(typ nstance.EventType, id nstance.InstanceID) *apiv1.Event {
 	g.Helper()
@@ -214,9 +232,8 @@ func TestExecutorChoice(t *testing.T) {
 		k.awaitAckKeepingOthers(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}}))
 		require.Equal(t, string(nstance.ExecutorNone), drain(ids[5]).GetExecutor(), "its agent has no hook")
 		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true})
-		watch.snapshot()
-		d := watch.awaitEventOf(nstance.EventDrainReassigned, ids[5]).GetDrain()
-		require.Equal(t, string(nstance.ExecutorOperator), d.GetExecutor())
+		d := watch.awaitOperatorDrain(ids[5])
+		w.awaitEvent(nstance.EventDrainReassigned, ids[5])
 		require.Eventually(t, func() bool { // the event is published before the drain is announced
 			_, err := api.AcknowledgeDrained(t.Context(), &apiv1.AcknowledgeDrainedRequest{Id: string(ids[5]), Generation: d.GetGeneration(), Outcome: "drained"})
 			return err == nil
