@@ -35,12 +35,14 @@ generate-check: generate
 
 tidy-check:
 	go mod tidy -diff
+	cd examples && go mod tidy -diff
 	go mod verify
 
 lint: $(BIN)/tools.stamp
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w"; exit 1; }
 	go vet ./...
 	$(BIN)/golangci-lint run ./...
+	cd examples && $(BIN)/golangci-lint run ./...
 
 proto-lint: $(BIN)/buf.stamp
 	$(BIN)/buf lint
@@ -109,8 +111,9 @@ sim-replay: sim-build ## play seeds twice, and compare everything that happened
 sim-planted: ## plant bugs one at a time, and play seeds until each is found
 	go run ./internal/test/sim/planted -seeds $${SEEDS:-200}
 
-examples: ## each is a whole program that ends by itself
-	for d in examples/*/; do echo "== $$d"; go run -race "./$$d"; done
+examples: ## whole programs of another module, each of which ends by itself
+	cd examples && go vet ./... && go test -race ./...
+	cd examples && for d in */ shortest/*/; do test $$d = shortest/ || { echo "== $$d"; go run "./$$d" || exit 1; }; done
 
 build: ## the reference programs, static
 	mkdir -p dist

@@ -1,10 +1,8 @@
 package nstance_test
 
 import (
-	"go/parser"
-	"go/token"
 	"os/exec"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -104,7 +102,6 @@ var floors = []struct {
 	{"./internal/servercmd", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./cmd/nstance-dev", anyOwn, clouds, "the first command of the README builds quickly"},
-	{"./examples/embed-reconciler", []string{"confighash", "drain", "health", "provider", "provider/...", "reconcile", "reconcile/...", "storage", "storage/lease", "internal/..."}, append([]string{"google.golang.org/"}, heavy...), "the proof of the ban on reconcile"},
 }
 
 // otherClouds returns what a program that asked for one SDK must not link.
@@ -134,7 +131,7 @@ func TestProgramsChooseClouds(t *testing.T) {
 	require.NoError(t, err)
 	for line := range strings.Lines(string(out)) {
 		pkg, imports, _ := strings.Cut(strings.TrimPrefix(line, module+"/"), ": ")
-		if strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "examples/") || strings.HasPrefix(pkg, "bench/") {
+		if strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "bench/") {
 			continue
 		}
 		for _, cloud := range []string{"aws", "gcp", "azure", "proxmox"} {
@@ -170,17 +167,25 @@ func deps(t *testing.T, pkg string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestExamplesAreOutsiders: programs under examples import nothing that a program of
-// another module could not.
-func TestExamplesAreOutsiders(t *testing.T) {
-	files, err := filepath.Glob("examples/*/*.go")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, path := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
-		require.NoError(t, err)
-		for _, i := range f.Imports {
-			require.NotContains(t, i.Path.Value, "/internal/", path)
+// shortest are the longest that the shortest programs may become, in lines without
+// imports, comments and blanks.
+var shortest = map[string]int{
+	"shortest/group/main.go": 25, "failover/main.go": 40, "shortest/provider/shelf.go": 80, "shortest/detector/main.go": 40,
+	"shortest/drain/main.go": 25, "shortest/registration/main.go": 40, "shortest/plan/main.go": 60, "shortest/manager/main.go": 40,
+}
+
+// TestShortestPrograms: programs that embed one part stay short. They are compiled in
+// a module of their own, as those of others are.
+func TestShortestPrograms(t *testing.T) {
+	imports := regexp.MustCompile(`(?s)import \(.*?\n\)`)
+	for path, most := range shortest {
+		lines := 0
+		for line := range strings.Lines(imports.ReplaceAllString(read(t, "examples/"+path), "")) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") && !strings.HasPrefix(line, "package ") {
+				lines++
+			}
 		}
+		require.LessOrEqual(t, lines, most, path)
 	}
+	require.NotContains(t, read(t, "examples/go.mod"), "module "+module, "internal packages must be out of reach")
 }

@@ -5,7 +5,7 @@
 // turns it into notices. detector_test.go has it checked by spot/spottest. This
 // program plays one eviction through it: announced, moved forward, withdrawn.
 //
-//	go run ./examples/custom-detector
+//	go run ./custom-detector
 package main
 
 import (

@@ -3,8 +3,8 @@
 // rack_test.go holds it to the contract in a few lines, and this file uses it
 // the way a server does, behind a provider.Client.
 //
-//	go run ./examples/custom-provider
-//	go test ./examples/custom-provider
+//	go run ./custom-provider
+//	go test ./custom-provider
 package main
 
 import (

@@ -3,7 +3,7 @@
 // size, has the cloud take one machine back, and tells what happens: the
 // replacement, the drain, the end of the old machine.
 //
-//	go run ./examples/embed-reconciler
+//	go run ./embed-reconciler
 //
 // This file is what embedding takes. The cloud is the simulated one and the
 // store is memory; machines.go stands for what a real program knows of its

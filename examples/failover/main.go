@@ -2,7 +2,7 @@
 // program: one works, the other takes over when it crashes. keep is all that a program
 // needs for that; demo.go starts two copies and kills the one that leads.
 //
-//	go run ./examples/failover
+//	go run ./failover
 package main
 
 import (

@@ -1,4 +1,4 @@
-package providertest_test
+package main
 
 import (
 	"cmp"
@@ -8,11 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/provider/providertest"
 )
 
 // A shelf is the shortest provider that keeps the contract: machines in memory.
@@ -98,10 +96,4 @@ func (s *shelf) Delete(ctx context.Context, m nstance.Machine) error {
 	defer s.mu.Unlock()
 	delete(s.machines, m.ID)
 	return nil
-}
-
-func TestShortestProvider(t *testing.T) {
-	providertest.Run(t, func(*testing.T) providertest.Subject {
-		return providertest.Subject{Provider: &shelf{machines: map[nstance.InstanceID]item{}}}
-	})
 }
