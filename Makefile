@@ -8,9 +8,9 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze test test-storage test-clouds servers qemu-guest test-qemu examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
 
-check: tidy-check generate-check lint proto-lint test examples ## everything but the scenarios
+check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
 
 ci: check size scenarios
 
@@ -50,6 +50,9 @@ proto-lint: $(BIN)/buf.stamp
 
 proto-freeze: $(BIN)/buf.stamp ## after a release: what clients may rely on from now on
 	$(BIN)/buf build -o api/frozen.binpb
+
+api-check: $(BIN)/tools.stamp ## what the last release promised to Go programs
+	api/check.sh $(BIN)
 
 test:
 	go test -race ./...

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"github.com/nstance-go/nstance/internal/version"
 	"os"
 	"strings"
 	"testing"
@@ -20,11 +21,11 @@ func TestDocumentVersions(t *testing.T) {
 	for _, path := range []string{"../README.md", "../docs/scope.md"} {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Contains(t, string(text), "Version "+server.Version+".", path)
+		require.Contains(t, string(text), "Version "+version.Software+".", path)
 	}
 	scope, err := os.ReadFile("../docs/scope.md")
 	require.NoError(t, err)
-	require.Contains(t, string(scope), server.Version+" is the first", "say which upgrades were tried")
+	require.Contains(t, string(scope), version.Software+" is the first that can be upgraded", "say which upgrades were tried")
 }
 
 // TestNewerFormatIsRefused: the error names the object, which is not overwritten.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/internal/peers"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -17,7 +18,7 @@ import (
 // newPeers returns the connections to the other servers of the shard.
 func (s *Server) newPeers() *peers.Peers {
 	return peers.New(peers.Options{
-		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: Version, Log: s.log,
+		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: version.Software, Log: s.log,
 		TTL:         func() time.Duration { return s.config.InForce().Shard.Election.TTL },
 		Address:     func() string { return s.advertised().Operator },
 		Certificate: func() (*tls.Certificate, error) { return s.keys.Certificate() },

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/traced"
+	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/server/internal/metrics"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -19,7 +20,7 @@ import (
 // measure gathers what metrics show of this moment.
 func (s *Server) measure() metrics.State {
 	conf := s.config.InForce()
-	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: Version, JournalLost: s.events.Dropped()}
+	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: version.Software, JournalLost: s.events.Dropped()}
 	t := s.term.Load()
 	if t == nil {
 		out.Attention = attentionCounts(s.attention())

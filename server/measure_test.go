@@ -18,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 )
@@ -54,7 +55,7 @@ func TestMetrics(t *testing.T) {
 		`nstance_leading 1`, `nstance_lease_epoch 1`, `nstance_agents_connected 2`, `nstance_orphans 0`,
 		`nstance_group_members{group="web",state="wanted",tenant="default"} 1`,
 		`nstance_group_members{group="web",state="leaving",tenant="default"} 1`,
-		`nstance_server_info{cluster="c1",shard="s1",version="` + server.Version + `"} 1`,
+		`nstance_server_info{cluster="c1",shard="s1",version="` + version.Software + `"} 1`,
 		`nstance_notices_total{kind="reclaim",source="other"} 1`,
 		`nstance_events_total{type="notice_received"} 1`,
 		`nstance_replacement_requested_seconds_count{cause="notice"} 1`,

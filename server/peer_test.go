@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"github.com/nstance-go/nstance/internal/version"
 	"io"
 	"net"
 	"sync"
@@ -200,7 +201,7 @@ func TestStandby(t *testing.T) {
 		require.Equal(t, first, got.GetLeaderAddress())
 		require.Len(t, got.GetStandbys(), 1)
 		require.Equal(t, second, got.GetStandbys()[0].GetAddress())
-		require.Equal(t, server.Version, got.GetStandbys()[0].GetVersion())
+		require.Equal(t, version.Software, got.GetStandbys()[0].GetVersion())
 		require.WithinDuration(t, time.Now(), wire.TimeOf(got.GetStandbys()[0].GetSince()), time.Minute)
 
 		page := c.first.status()

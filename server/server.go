@@ -16,7 +16,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
-	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/config"
@@ -32,9 +31,6 @@ import (
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
 )
-
-// Version is the version of this software, shown to operators.
-const Version = version.Software
 
 // Options configure a Server beside its required parts.
 type Options struct {

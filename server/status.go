@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
@@ -23,7 +24,7 @@ const (
 func (s *Server) status(r *http.Request) web.Status {
 	conf := s.config.InForce()
 	out := web.Status{
-		Version: Version, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
+		Version: version.Software, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
 		Groups: []web.Group{}, Instances: []web.Instance{}, Events: []nstance.Event{},
 		Summary: conf.Shard.StatusPage.Detail != config.StatusFull,
 	}

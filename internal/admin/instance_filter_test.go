@@ -25,7 +25,7 @@ func TestConfigShow(t *testing.T) {
 func TestVersion(t *testing.T) {
 	r := newWorld(t).run("version")
 	require.Zero(t, r.code, r.errors)
-	require.Contains(t, r.out, "nstance-admin 0.1.0")
+	require.Contains(t, r.out, "nstance-admin 0.2.0")
 }
 
 func TestInstancesAreChosen(t *testing.T) {

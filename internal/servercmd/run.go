@@ -166,7 +166,7 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.log.Info("nstance-server starts", "version", version(), "cluster", conf.Cluster.ID, "shard", conf.Shard.ID, "storage", r.storage)
+	r.log.Info("nstance-server starts", "version", versionText(), "cluster", conf.Cluster.ID, "shard", conf.Shard.ID, "storage", r.storage)
 	return r.serve(ctx, s, hup)
 }
 

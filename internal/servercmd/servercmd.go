@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/nstance-go/nstance/internal/version"
 	"io"
 	"log/slog"
 	"os"
@@ -18,7 +19,6 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -148,16 +148,16 @@ func (p *program) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(p.stdout, p.name, version())
+			_, err := fmt.Fprintln(p.stdout, p.name, versionText())
 			return err
 		},
 	}
 }
 
-// version is the software's version, and what the toolchain knows about this
+// versionText is the software's version, and what the toolchain knows about this
 // build.
-func version() string {
-	text := server.Version
+func versionText() string {
+	text := version.Software
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {

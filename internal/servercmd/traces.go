@@ -36,7 +36,7 @@ func (r *running) traces(ctx context.Context, shard nstance.ShardID) (trace.Trac
 		return nil, nil, nstance.FieldError(otlpEndpoint, "name a collector, such as http://127.0.0.1:4317", "%v", err)
 	}
 	of, err := resource.Merge(resource.NewSchemaless(
-		attribute.String("service.name", "nstance-server"), attribute.String("service.version", version()), attribute.String("nstance.shard", string(shard)),
+		attribute.String("service.name", "nstance-server"), attribute.String("service.version", versionText()), attribute.String("nstance.shard", string(shard)),
 	), resource.Environment()) // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word
 	if err != nil {
 		return nil, nil, errors.Join(nstance.FieldError("OTEL_RESOURCE_ATTRIBUTES", "write name=value, separated by commas", "%v", err), exporter.Shutdown(ctx))
