@@ -9,7 +9,7 @@ import (
 // preserved reports whether m is kept for inspection at now. The end is found only
 // while the clock can be trusted.
 func (s *shard) preserved(m *member, now time.Time) bool {
-	return m.preserve != nil && !m.preserveExpired && (now.Before(m.preserve.Until) || !s.clockRight())
+	return m.preserve != nil && !m.preserveExpired && (now.Before(m.preserve.Until) || s.clock.Distrust() != "")
 }
 
 // endPreserves ends the preservation of members of g whose time is over, which is
