@@ -31,7 +31,7 @@ var anyOwn = []string{"agent", "api/v1", "confighash", "drain", "health", "journ
 // belowRooms is what a room of the server may reach: no other room, and not the
 // server, which gives it the functions that it needs.
 var belowRooms = []string{"api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "reconcile/...", "registration", "spot", "storage", "storage/...",
-	"server/config", "server/internal/files", "server/internal/ports", "internal/..."}
+	"server/internal/ports", "internal/..."}
 
 // smallest are packages that every other one of the module may import but the root.
 var smallest = []string{"internal/clip", "internal/sleep"}
@@ -85,9 +85,9 @@ var floors = []struct {
 	{"./reconcile", []string{"confighash", "drain", "health", "provider", "reconcile/internal/admission", "reconcile/internal/balance", "reconcile/internal/orphans", "reconcile/plan", "reconcile/internal/wallclock", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./agent/files", []string{"internal/command", "internal/pki"}, append([]string{"google.golang.org/"}, heavy...), "keeping files knows no wire"},
 	{"./agent", []string{"agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
-	{"./server/internal/files", []string{"registration", "internal/pki", "internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
+	{"./internal/files", []string{"registration", "internal/pki", "internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
 	{"./cmd/nstance-agent", []string{"agent", "agent/files", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent's binary stays small"},
-	{"./server/internal/ports", []string{"confighash", "provider", "registration", "server/config", "server/internal/files", "internal/duration", "internal/nearest", "internal/pki", "internal/render", "internal/templates"}, clouds, "connections know no call, no term and no room"},
+	{"./server/internal/ports", []string{"confighash", "provider", "registration", "internal/files", "internal/config", "internal/duration", "internal/nearest", "internal/pki", "internal/render", "internal/templates"}, clouds, "connections know no call, no term and no room"},
 	{"./server", []string{"agent", "api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "registration", "spot", "storage", "agent/...", "internal/...", "reconcile/...", "server/...", "storage/..."}, append([]string{"modernc.org/"}, clouds...), "a program that embeds the server links no cloud and no SQLite, but those it names"},
 	{"./server/internal/address", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/configuration", belowRooms, clouds, "a room knows no other room and not the server"},

@@ -5,8 +5,8 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/internal/files"
+	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/files"
 )
 
 // Addresses are where a server listens, or where others reach it.
@@ -32,8 +32,9 @@ func (s *Server) Addresses() Addresses {
 func (s *Server) bind() config.Bind {
 	b, own := s.config.InForce().Shard.Bind, s.opts.Bind
 	return config.Bind{
-		HTTP: cmp.Or(own.HTTP, b.HTTP), Registration: cmp.Or(own.Registration, b.Registration),
-		Operator: cmp.Or(own.Operator, b.Operator), Agent: cmp.Or(own.Agent, b.Agent), Peer: cmp.Or(own.Peer, b.Peer),
+		HTTP: cmp.Or(config.ListenAddr(own.HTTP), b.HTTP), Registration: cmp.Or(config.ListenAddr(own.Registration), b.Registration),
+		Operator: cmp.Or(config.ListenAddr(own.Operator), b.Operator), Agent: cmp.Or(config.ListenAddr(own.Agent), b.Agent),
+		Peer: cmp.Or(config.ListenAddr(own.Peer), b.Peer),
 	}
 }
 
@@ -44,17 +45,18 @@ func (s *Server) advertised() Addresses {
 	a, own, conf := s.Addresses(), s.opts.Advertise, s.config.InForce().Shard
 	adv, leader := conf.Advertise, leaderHost(conf.LeaderAddress)
 	for _, choice := range []struct {
-		to        *string
-		own, conf config.DialAddr
-		host      string // instead of every address of this machine
+		to   *string
+		own  string
+		conf config.DialAddr
+		host string // instead of every address of this machine
 	}{
 		{&a.Registration, own.Registration, adv.Registration, leader},
 		{&a.Operator, own.Operator, adv.Operator, leader},
 		{&a.Agent, own.Agent, adv.Agent, leader},
 		{&a.Peer, own.Peer, adv.Peer, ""},
 	} {
-		if said := cmp.Or(choice.own, choice.conf); said != "" {
-			*choice.to = string(said)
+		if said := cmp.Or(choice.own, string(choice.conf)); said != "" {
+			*choice.to = said
 		} else {
 			*choice.to = reachable(*choice.to, choice.host, s.opts.Host, s.ports.host)
 		}
@@ -87,7 +89,7 @@ func (s *Server) serverAddresses() files.Server {
 func (s *Server) hostNames() []string {
 	conf, own := s.config.InForce().Shard, s.opts.Advertise
 	names := []string{
-		s.opts.Host, string(s.bind().HTTP), string(own.Registration), string(own.Operator), string(own.Agent), string(own.Peer),
+		s.opts.Host, string(s.bind().HTTP), own.Registration, own.Operator, own.Agent, own.Peer,
 		string(conf.Advertise.Registration), string(conf.Advertise.Operator), string(conf.Advertise.Agent), string(conf.Advertise.Peer),
 	}
 	for _, name := range conf.StatusPage.Hosts {

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/internal/files"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 )

@@ -21,7 +21,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // connectionSettings is the shard setting "connections".
@@ -118,7 +117,7 @@ func (s *anonymousClient) openRepeatedly(addr string) (stop func()) {
 func TestSilentConnectionsAreClosed(t *testing.T) {
 	w := newWorld(t, setup{
 		shard: connectionSettings(`"handshake": "100ms", "anonymous_age": "100ms"`),
-		opts:  server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}},
+		opts:  server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}},
 	})
 	for name, addr := range w.ports() {
 		t.Run(name, func(t *testing.T) {
@@ -202,7 +201,7 @@ func TestAnonymousConnectionsDoNotBlockClients(t *testing.T) {
 	serve := func(t *testing.T, settings string) (w *world, first *agentSession) {
 		w = newWorld(t, setup{
 			webSize: 1, shard: connectionSettings(`"handshake": "5m", "anonymous_age": "5m", ` + settings),
-			opts: server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}},
+			opts: server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}},
 		})
 		return w, w.connectReady(w.awaitMachine("blue"))
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // newExpiryWorld returns a world whose clock can be advanced past the expiry of
@@ -112,7 +111,7 @@ func untilError[M any](next func() (M, error)) error {
 func TestExpiredPeerLosesItsStream(t *testing.T) {
 	p := newSlowClock(0)
 	w := newWorld(t, setup{opts: server.Options{
-		Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}, Now: p.now, KeyInterval: 5 * time.Millisecond,
+		Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}, Now: p.now, KeyInterval: 5 * time.Millisecond,
 	}})
 	other := w.newClient()
 	cert, err := w.keys.Identity.Server(zone, cluster, time.Hour, time.Now())

@@ -14,7 +14,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // getAsHost fetches a page with another Host header than the server's address.
@@ -36,7 +35,7 @@ func TestHTTPPortChecksHostNames(t *testing.T) {
 	text := strings.Replace(defaultConfig(1), `"status_page": {"detail": "full"}`,
 		`"status_page": {"detail": "full", "hosts": ["ops.example"]}, "advertise": {"operator": "nstance.example:8993"}`, 1)
 	w := newWorld(t, setup{config: text, opts: server.Options{
-		Host: "this-machine", Advertise: config.Advertise{Agent: "agents.example:8994"},
+		Host: "this-machine", Advertise: server.Addresses{Agent: "agents.example:8994"},
 	}})
 	w.awaitMachine(nstance.DefaultTenant)
 	pages := []string{"/", "/status.json", "/metrics"}

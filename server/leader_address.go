@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/server/internal/address"
 )
 

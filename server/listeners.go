@@ -17,9 +17,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/pki"
 	keepalive "github.com/nstance-go/nstance/internal/session"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 )

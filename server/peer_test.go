@@ -23,7 +23,6 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -56,9 +55,9 @@ func newServerPair(t *testing.T, settings string, advertise string) *serverPair 
 	c := &serverPair{mem: storage.NewMemory(), cloud: simcloud.New(nil)}
 	t.Cleanup(c.cloud.Close)
 	c.secondStore = &countingStore{Faulty: storagetest.NewFaulty(c.mem)}
-	shared := server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}}
+	shared := server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}}
 	first := shared
-	first.Advertise.Peer = config.DialAddr(advertise)
+	first.Advertise.Peer = advertise
 	c.first = newWorld(t, setup{store: c.mem, provider: c.cloud.At("a"), shard: settings, opts: first})
 	c.second = newWorld(t, setup{store: c.secondStore, provider: c.cloud.At("b"), shard: settings, opts: shared, noWait: true})
 	return c
@@ -242,7 +241,7 @@ func (w *world) watchPeer(cert *tls.Certificate) error {
 }
 
 func TestPeerPort(t *testing.T) {
-	w := newWorld(t, setup{webSize: 1, opts: server.Options{Shared: true, Bind: config.Bind{Peer: "127.0.0.1:0"}}})
+	w := newWorld(t, setup{webSize: 1, opts: server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}}})
 	other, err := registration.NewAuthority(registration.Identity, time.Now())
 	require.NoError(t, err)
 	foreign, err := other.Server(zone, cluster, time.Hour, time.Now())

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // tendKeys does what takes time while keys are being rotated. What fails is repeated by

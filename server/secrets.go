@@ -5,9 +5,9 @@ import (
 	"errors"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/internal/files"
 )
 
 // secretSource returns where secrets for files come from.

@@ -15,10 +15,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/configuration"
 	"github.com/nstance-go/nstance/server/internal/groups"
@@ -59,9 +59,10 @@ type Options struct {
 	KeyInterval time.Duration
 
 	// Where this server listens, and where others reach it, as far as that
-	// differs from what the configuration says: empty fields are as there.
-	Bind      config.Bind
-	Advertise config.Advertise
+	// differs from what the configuration says: empty fields are as there. The
+	// HTTP port is not advertised.
+	Bind      Addresses
+	Advertise Addresses
 	Host      string // name or address of what is not advertised; empty: the one bound to, or this machine's
 
 	// InterruptThroughMetadata has every Interrupt publish its notice on the

@@ -5,11 +5,11 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/operators"
 )
 

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // A tuner puts in force what reloads change of the settings that a term works

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 )
 
 // documented runs the shard of docs/providers/local.md as it stands there, on ports

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 )
 
 // completeTimeout is how long a shell waits at most for names.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 func (p *program) configCommand() *cobra.Command {

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // A Cloud is a cloud's test server for single-machine mode: it speaks the cloud's

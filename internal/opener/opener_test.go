@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/opener"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 func TestOpen(t *testing.T) {

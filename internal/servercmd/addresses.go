@@ -6,18 +6,19 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/server"
 )
 
 // addresses returns what the command line says of this server's own addresses.
-func (r *running) addresses() (b config.Bind, a config.Advertise, err error) {
-	err = setAddresses("--bind", r.bind, map[string]*config.ListenAddr{
+func (r *running) addresses() (b, a server.Addresses, err error) {
+	err = setAddresses[config.ListenAddr]("--bind", r.bind, map[string]*string{
 		"http": &b.HTTP, "registration": &b.Registration, "operator": &b.Operator, "agent": &b.Agent, "peer": &b.Peer,
 	})
 	if err != nil {
 		return b, a, err
 	}
-	err = setAddresses("--advertise", r.advertise, map[string]*config.DialAddr{
+	err = setAddresses[config.DialAddr]("--advertise", r.advertise, map[string]*string{
 		"registration": &a.Registration, "operator": &a.Operator, "agent": &a.Agent, "peer": &a.Peer,
 	})
 	if err == nil && strings.ContainsAny(r.host, " \t/@") {
@@ -30,14 +31,14 @@ func (r *running) addresses() (b config.Bind, a config.Advertise, err error) {
 func setAddresses[A interface {
 	~string
 	Validate(field string) error
-}](flag string, said map[string]string, ports map[string]*A) error {
+}](flag string, said map[string]string, ports map[string]*string) error {
 	for _, port := range slices.Sorted(maps.Keys(said)) {
 		to, ok := ports[port]
 		if !ok {
 			return nstance.FieldError(flag, "use "+strings.Join(slices.Sorted(maps.Keys(ports)), ", "), "there is no port %.64q", port)
 		}
-		*to = A(said[port])
-		if err := (*to).Validate(flag + " " + port); err != nil {
+		*to = said[port]
+		if err := A(*to).Validate(flag + " " + port); err != nil {
 			return err
 		}
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )

@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/test/doctest"
 	"github.com/nstance-go/nstance/internal/test/testcloud/ec2"
 	"github.com/nstance-go/nstance/provider/aws"
 	"github.com/nstance-go/nstance/provider/providertest"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 const policyFile = doctest.Providers + "aws-policy.json"

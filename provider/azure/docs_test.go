@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/test/doctest"
 	"github.com/nstance-go/nstance/provider/azure"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 const docs = "../../docs/providers/azure"

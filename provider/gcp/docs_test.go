@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/test/doctest"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/internal/test/testcloud/gce"
 	"github.com/nstance-go/nstance/provider/gcp"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 const roleFile = doctest.Providers + "gcp-role.yaml"

@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/test/doctest"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/proxmox"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 const document = doctest.Providers + "proxmox.md"

@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/test/doctest"
 	"github.com/nstance-go/nstance/provider/qemu"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 func TestDocument(t *testing.T) { doctest.Kind(t, qemu.Kind(), "args of provider qemu") }

@@ -14,9 +14,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/internal/files"
 	"github.com/nstance-go/nstance/storage"
 )
 

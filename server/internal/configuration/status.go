@@ -3,8 +3,8 @@ package configuration
 import (
 	"fmt"
 
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // Status returns which configuration is in force, held and refused.

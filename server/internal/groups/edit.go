@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 )
 
 // maxGroups is how many overlays a shard may have: all of them are in one object.

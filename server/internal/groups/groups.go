@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/config"
-	"github.com/nstance-go/nstance/server/internal/files"
 	"github.com/nstance-go/nstance/storage"
 )
 

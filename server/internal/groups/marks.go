@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // markKey is the vault's name for the key of marks: 32 bytes, made once for the

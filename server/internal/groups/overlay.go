@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/storage"
 )
 

@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // LookUpTypes asks the provider for the architectures of the instance types of a

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/storage"
 )
 

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/feed"
-	"github.com/nstance-go/nstance/server/config"
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // ListGroups implements the RPC.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 )
 
 // rendering is a configuration with templates in all places. Of a template: its

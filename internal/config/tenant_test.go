@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/stretchr/testify/require"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/server/internal/files"
+	"github.com/nstance-go/nstance/internal/files"
 )
 
 func Example() {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/tailscale/hujson"
 
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 )
 
 // schema compiles the published one.
@@ -23,7 +23,7 @@ func schema(t *testing.T) *jsonschema.Schema {
 	}
 	published, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.Equal(t, string(config.Schema()), string(published), "stale: go test ./server/config -update")
+	require.Equal(t, string(config.Schema()), string(published), "stale: go test ./internal/config -update")
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(published))
 	require.NoError(t, err)
 	c := jsonschema.NewCompiler()

@@ -9,10 +9,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/internal/templates"
-	"github.com/nstance-go/nstance/server/internal/files"
 )
 
 // What templates see of their kind.

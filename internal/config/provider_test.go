@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/server/config"
 )
 
 // rackArgs are the arguments of kind rack.

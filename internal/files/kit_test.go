@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/server/internal/files"
 )
 
 // A fakeSources is a source in memory.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/stretchr/testify/require"
 	"github.com/tailscale/hujson"
 )
@@ -28,7 +28,7 @@ func TestDocumentation(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 	}
-	require.Equal(t, want, string(old), "stale: go test ./server/config -run TestDocumentation -update")
+	require.Equal(t, want, string(old), "stale: go test ./internal/config -run TestDocumentation -update")
 }
 
 func tables() string {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/server/config"
+	"github.com/nstance-go/nstance/internal/config"
 )
 
 func TestCheckVars(t *testing.T) {
