@@ -12,8 +12,8 @@ import (
 
 	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
 func isWanted(m *apiv1.ConnectRequest) bool  { return m.GetFilesWanted() != nil }
@@ -121,7 +121,7 @@ func TestFiles(t *testing.T) {
 			answer := v.awaitMessage(t, isKeys)
 			key, err := pki.LoadKey(filepath.Join(dir, "keys", "web.pem"))
 			require.NoError(t, err)
-			public, err := registration.ParseCSR(answer.GetFileKeys().GetKeys()[0].GetCsr())
+			public, err := keyring.ParseCSR(answer.GetFileKeys().GetKeys()[0].GetCsr())
 			require.NoError(t, err, "it proves possession")
 			require.True(t, public.Equal(key.Public()))
 			report := v.awaitMessage(t, isReport)

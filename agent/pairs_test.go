@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
 const thisMachine = nstance.InstanceID("acc06bgm7733st2576nx5jht4ecjw")
@@ -21,13 +21,13 @@ const thisMachine = nstance.InstanceID("acc06bgm7733st2576nx5jht4ecjw")
 // A certificateIssuer issues certificates for an identityDir's next key.
 type certificateIssuer struct {
 	t         *testing.T
-	authority *registration.Authority
+	authority *keyring.Authority
 	v         identityDir
 }
 
 func newCertificateIssuer(t *testing.T) *certificateIssuer {
 	t.Helper()
-	authority, err := registration.NewAuthority(registration.Identity, time.Now())
+	authority, err := keyring.NewAuthority(keyring.Identity, time.Now())
 	require.NoError(t, err)
 	m := &certificateIssuer{t, authority, identityDir{dir: filepath.Join(t.TempDir(), "identity"), mode: 0o600}}
 	require.NoError(t, os.MkdirAll(m.v.dir, 0o700))
@@ -43,7 +43,7 @@ func (m *certificateIssuer) issue(subject string, role nstance.Role) nstance.Cre
 	m.t.Helper()
 	key, err := m.v.nextKey()
 	require.NoError(m.t, err)
-	issued, err := m.authority.Issue(registration.Template{
+	issued, err := m.authority.Issue(keyring.Template{
 		Subject: subject, Tenant: "default", Key: key.Public().(ed25519.PublicKey),
 		Role: role, Lifetime: time.Hour, Now: time.Now(),
 	})

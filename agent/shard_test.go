@@ -32,6 +32,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -56,8 +57,8 @@ type testShard struct {
 	apiv1.UnimplementedAgentServiceServer
 
 	t         *testing.T
-	authority *registration.Authority
-	nonces    *registration.NonceKeys
+	authority *keyring.Authority
+	nonces    *keyring.NonceKeys
 	registrar *registration.Registrar
 	records   *memoryRecords
 	alarms    atomic.Int32
@@ -89,9 +90,9 @@ func newShard(t *testing.T, o registration.Options) *testShard {
 // newAuthority returns a shard that does not listen yet.
 func newAuthority(t *testing.T, o registration.Options) *testShard {
 	t.Helper()
-	authority, err := registration.NewAuthority(registration.Identity, time.Now())
+	authority, err := keyring.NewAuthority(keyring.Identity, time.Now())
 	require.NoError(t, err)
-	nonces, err := registration.NewNonceKeys(registration.NewNonceKey())
+	nonces, err := keyring.NewNonceKeys(keyring.NewNonceKey())
 	require.NoError(t, err)
 	s := &testShard{
 		t: t, authority: authority, nonces: nonces, records: &memoryRecords{all: map[nstance.InstanceID]registration.Registration{}},
@@ -100,7 +101,7 @@ func newAuthority(t *testing.T, o registration.Options) *testShard {
 	}
 	o.Cluster, o.Shard = cluster, zone
 	o.Alarm = func(nstance.Event) { s.alarms.Add(1) }
-	s.registrar, err = registration.New(authority, nonces, s.records, &o)
+	s.registrar, err = registration.New(registration.KeysOf(authority, nonces), s.records, &o)
 	require.NoError(t, err)
 	return s
 }
@@ -495,7 +496,7 @@ func (s *testShard) newMachine() *machine {
 }
 
 func (m *machine) mintNonce(id nstance.InstanceID, life time.Duration) string {
-	token, err := m.s.nonces.Mint("", registration.Claims{
+	token, err := m.s.nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
 		Group: "web", ConfigHash: "v1:sha256:cafe", NotBefore: time.Now(), Expiry: time.Now().Add(life),
 	})

@@ -2,7 +2,6 @@ package registration_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
 )
@@ -31,9 +31,9 @@ func newRig(b *testing.B) *rig {
 	r := &rig{world: newWorld(b, &registration.Options{PerSource: unlimited, Global: unlimited})}
 	r.now = time.Now()
 	var err error
-	r.keys, err = registration.Bootstrap(b.Context(), newVault(), r.now)
+	r.keys, err = keyring.Bootstrap(b.Context(), newVault(), r.now)
 	require.NoError(b, err)
-	r.reg, err = registration.New(r.keys.Identity, r.keys.Nonces, r.store, &registration.Options{
+	r.reg, err = registration.New(registration.KeysOf(r.keys.Identity, r.keys.Nonces), r.store, &registration.Options{
 		Cluster: cluster, Shard: shard, PerSource: unlimited, Global: unlimited,
 	})
 	require.NoError(b, err)
@@ -45,9 +45,12 @@ func newRig(b *testing.B) *rig {
 		r.requests = append(r.requests, nstance.RegistrationRequest{Nonce: nonce, CSR: csrOf(b, pki.NewKey()), Source: source})
 	}
 	key := pki.NewKey()
-	tmpl := agentTemplate()
-	tmpl.Key, tmpl.Now = key.Public().(ed25519.PublicKey), r.now
-	_, leaf := issue(b, r.keys.Identity, tmpl)
+	issued, err := r.keys.Identity.Issue(keyring.Template{
+		Subject: string(r.issued[0].ID), Tenant: "default", Key: public(key), Role: nstance.RoleAgent, Lifetime: 24 * time.Hour, Now: r.now,
+	})
+	require.NoError(b, err)
+	leaf, err := x509.ParseCertificate(issued.Certificate)
+	require.NoError(b, err)
 	r.client, err = pki.Pair(key, leaf)
 	require.NoError(b, err)
 	return r
@@ -127,16 +130,4 @@ func BenchmarkRegister(b *testing.B) {
 	b.ReportMetric(n/floorTime.Seconds(), "handshakes/s")
 	b.ReportMetric(n/subjectTime.Seconds(), "registrations/s")
 	require.Empty(b, r.alarms)
-}
-
-func BenchmarkVerifyNonce(b *testing.B) {
-	_, key := fixedKey(b)
-	token, err := key.Mint(agentClaims(fixedID, epoch))
-	require.NoError(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := key.Verify(token, epoch, here); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/internal/keyring"
 )
 
 // vault is a Vault in memory that can fail at any call.
 type vault struct {
 	mu      sync.Mutex
 	objects map[string][]byte
-	keys    registration.Catalogue
+	keys    keyring.Catalogue
 	puts    int
 	calls   int
 	dieAt   int    // fail this call and all later ones; 0: never
@@ -77,35 +77,35 @@ func (v *vault) Destroy(_ context.Context, name string) error {
 	return died
 }
 
-func (v *vault) Catalogue(context.Context) (registration.Catalogue, error) {
+func (v *vault) Catalogue(context.Context) (keyring.Catalogue, error) {
 	err := v.begin()
 	defer v.mu.Unlock()
 	if err == nil && v.failing == "catalogue" {
 		err = nstance.Errorf(nstance.Unavailable, "catalogue cannot be read")
 	}
 	if err != nil {
-		return registration.Catalogue{}, err
+		return keyring.Catalogue{}, err
 	}
 	return v.keys, nil
 }
 
 // UpdateCatalogue is a conditional write: it is serialized with other writes.
-func (v *vault) UpdateCatalogue(_ context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+func (v *vault) UpdateCatalogue(_ context.Context, fn func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
 	died := v.begin()
 	defer v.mu.Unlock()
 	if died != nil && (!v.land || v.calls > v.dieAt) {
-		return registration.Catalogue{}, died
+		return keyring.Catalogue{}, died
 	}
 	next := v.keys
 	if err := fn(&next); err != nil {
-		return registration.Catalogue{}, err
+		return keyring.Catalogue{}, err
 	}
 	v.keys, v.puts = next, v.puts+1
 	return next, died
 }
 
 // trust is what two servers must have in common.
-func trust(t testing.TB, k *registration.Keys) []string {
+func trust(t testing.TB, k *keyring.Keys) []string {
 	token, err := k.Nonces.Mint("", operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch))
 	require.NoError(t, err)
 	return []string{string(k.Identity.CertPEM()), string(k.Workload.CertPEM()), token, k.Installation}
@@ -113,20 +113,20 @@ func trust(t testing.TB, k *registration.Keys) []string {
 
 func TestBootstrapCreatesEverythingOnce(t *testing.T) {
 	v := newVault()
-	first, err := registration.Bootstrap(t.Context(), v, epoch)
+	first, err := keyring.Bootstrap(t.Context(), v, epoch)
 	require.NoError(t, err)
 	require.Equal(t, 7, v.puts)
 	require.Len(t, first.Installation, 32)
-	require.Equal(t, registration.Identity, first.Identity.Name())
-	require.Equal(t, registration.Workload, first.Workload.Name())
+	require.Equal(t, keyring.Identity, first.Identity.Name())
+	require.Equal(t, keyring.Workload, first.Workload.Name())
 	require.NotEqual(t, first.Identity.Issuer(), first.Workload.Issuer())
 
-	again, err := registration.Bootstrap(t.Context(), v, epoch.Add(time.Hour))
+	again, err := keyring.Bootstrap(t.Context(), v, epoch.Add(time.Hour))
 	require.NoError(t, err)
 	require.Equal(t, trust(t, first), trust(t, again))
 	require.Equal(t, 7, v.puts)
 
-	other, err := registration.Bootstrap(t.Context(), newVault(), epoch)
+	other, err := keyring.Bootstrap(t.Context(), newVault(), epoch)
 	require.NoError(t, err)
 	require.NotEqual(t, first.Installation, other.Installation)
 }
@@ -138,19 +138,19 @@ func TestBootstrapSurvivesCrashAtEveryCall(t *testing.T) {
 			for at := 1; ; at++ {
 				v := newVault()
 				v.dieAt, v.land = at, land
-				if _, err := registration.Bootstrap(t.Context(), v, epoch); err == nil {
+				if _, err := keyring.Bootstrap(t.Context(), v, epoch); err == nil {
 					break
 				}
 				died++
 				before := maps.Clone(v.objects)
 				v.dieAt = 0
-				keys, err := registration.Bootstrap(t.Context(), v, epoch.Add(time.Minute))
+				keys, err := keyring.Bootstrap(t.Context(), v, epoch.Add(time.Minute))
 				require.NoError(t, err)
 				require.Len(t, v.objects, 6)
 				for name, data := range before {
 					require.Equal(t, data, v.objects[name], "what was made is kept")
 				}
-				again, err := registration.Bootstrap(t.Context(), v, epoch)
+				again, err := keyring.Bootstrap(t.Context(), v, epoch)
 				require.NoError(t, err)
 				require.Equal(t, trust(t, keys), trust(t, again))
 			}
@@ -166,13 +166,13 @@ func TestBootstrapByEightServers(t *testing.T) {
 	// nothing and creates its own.
 	var arrived sync.WaitGroup
 	arrived.Add(servers)
-	var results [servers]*registration.Keys
+	var results [servers]*keyring.Keys
 	var errs [servers]error
 	var wg sync.WaitGroup
 	for i := range servers {
 		first := sync.OnceFunc(func() { arrived.Done(); arrived.Wait() })
 		wg.Go(func() {
-			results[i], errs[i] = registration.Bootstrap(t.Context(), &racingVault{vault: v, first: first}, epoch.Add(time.Duration(i)*time.Minute))
+			results[i], errs[i] = keyring.Bootstrap(t.Context(), &racingVault{vault: v, first: first}, epoch.Add(time.Duration(i)*time.Minute))
 		})
 	}
 	wg.Wait()
@@ -200,10 +200,10 @@ func (r *racingVault) PutIfAbsent(ctx context.Context, name string, data []byte)
 
 func TestBootstrapRefuses(t *testing.T) {
 	good := newVault()
-	_, err := registration.Bootstrap(t.Context(), good, epoch)
+	_, err := keyring.Bootstrap(t.Context(), good, epoch)
 	require.NoError(t, err)
 	other := newVault()
-	_, err = registration.Bootstrap(t.Context(), other, epoch)
+	_, err = keyring.Bootstrap(t.Context(), other, epoch)
 	require.NoError(t, err)
 
 	for name, tc := range map[string]struct {
@@ -230,7 +230,7 @@ func TestBootstrapRefuses(t *testing.T) {
 			v.objects = maps.Clone(good.objects) // as before there was a catalogue
 			tc.change(v.objects)
 			before := maps.Clone(v.objects)
-			_, err := registration.Bootstrap(t.Context(), v, epoch)
+			_, err := keyring.Bootstrap(t.Context(), v, epoch)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, tc.says)
 			require.Equal(t, before, v.objects, "nothing is made anew")
@@ -241,7 +241,7 @@ func TestBootstrapRefuses(t *testing.T) {
 // An unreadable object is not an absent one.
 func TestBootstrapCreatesNothingAfterReadError(t *testing.T) {
 	good := newVault()
-	_, err := registration.Bootstrap(t.Context(), good, epoch)
+	_, err := keyring.Bootstrap(t.Context(), good, epoch)
 	require.NoError(t, err)
 	for name := range good.objects {
 		t.Run(name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestBootstrapCreatesNothingAfterReadError(t *testing.T) {
 				delete(v.objects, "identity-ca.key") // must not be created again while its certification is unknown
 			}
 			before := maps.Clone(v.objects)
-			_, err := registration.Bootstrap(t.Context(), v, epoch)
+			_, err := keyring.Bootstrap(t.Context(), v, epoch)
 			require.ErrorIs(t, err, nstance.Unavailable)
 			require.ErrorContains(t, err, name)
 			require.Equal(t, before, v.objects)
@@ -261,7 +261,7 @@ func TestBootstrapCreatesNothingAfterReadError(t *testing.T) {
 
 // A vault that loses what it acknowledged must not be taken for an empty one.
 func TestBootstrapRefusesLossyVault(t *testing.T) {
-	_, err := registration.Bootstrap(t.Context(), lossyVault{}, epoch)
+	_, err := keyring.Bootstrap(t.Context(), lossyVault{}, epoch)
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.ErrorContains(t, err, "read back")
 }
@@ -273,9 +273,9 @@ func (lossyVault) Get(context.Context, string) ([]byte, error) {
 }
 func (lossyVault) PutIfAbsent(context.Context, string, []byte) error { return nil }
 func (lossyVault) Destroy(context.Context, string) error             { return nil }
-func (lossyVault) Catalogue(context.Context) (registration.Catalogue, error) {
-	return registration.Catalogue{}, nil
+func (lossyVault) Catalogue(context.Context) (keyring.Catalogue, error) {
+	return keyring.Catalogue{}, nil
 }
-func (lossyVault) UpdateCatalogue(context.Context, func(*registration.Catalogue) error) (registration.Catalogue, error) {
-	return registration.Catalogue{}, nil
+func (lossyVault) UpdateCatalogue(context.Context, func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
+	return keyring.Catalogue{}, nil
 }

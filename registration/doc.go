@@ -3,10 +3,8 @@
 // A nonce is a JSON Web Token, signed with the cluster's nonce key and written
 // into a machine's user data or handed to an operator. With it and a PKCS#10
 // request for a key that never leaves its machine, the holder gets a
-// certificate of the identity [Authority]; from then on it renews over that
-// certificate. A second authority signs the workload certificates between
-// machines, so that a certificate that a machine requests is never trusted as a
-// server of the cluster.
+// certificate of the authority in [Keys]; from then on it renews over that
+// certificate.
 //
 // The [Registrar] keeps no state of its own. The issued certificates are in the
 // instance's record, behind the [Records] port, and change by one conditional
@@ -22,6 +20,6 @@
 // of its key over the connection and the request. So a fleet survives a day
 // without servers, and a machine can resume after months.
 //
-// [Bootstrap] creates the authorities, the nonce key and the installation's ID
-// exactly once for a cluster, even if several servers start together.
+// [NewKeys] makes the authority and the nonce key. A program that stores what
+// MarshalPEM returns loads the same keys after a restart.
 package registration

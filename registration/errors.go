@@ -13,9 +13,9 @@ var (
 	errSuperseded = errors.New("certificate has been superseded")
 )
 
-// refuse returns an error about a nonce.
-func refuse(code nstance.Code, remedy, format string, args ...any) error {
-	return refuseField(code, "nonce", remedy, format, args...)
+// foreign returns a Denied error about a nonce.
+func foreign(remedy, format string, args ...any) error {
+	return refuseField(nstance.Denied, "nonce", remedy, format, args...)
 }
 
 func refuseField(code nstance.Code, field, remedy, format string, args ...any) error {

@@ -24,12 +24,12 @@ func newRequest() ([]byte, error) {
 func Example() {
 	ctx, now := context.Background(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	memory := registration.NewMemory()
-	keys, err := registration.Bootstrap(ctx, memory, now)
+	keys, err := registration.NewKeys(now)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	registrar, err := registration.New(keys.Identity, keys.Nonces, memory, &registration.Options{
+	registrar, err := registration.New(keys, memory, &registration.Options{
 		Cluster: "prod", Shard: "eu-1a", Now: func() time.Time { return now },
 		Alarm: func(e nstance.Event) { fmt.Println("alarm:", e.Reason) },
 	})
@@ -41,7 +41,7 @@ func Example() {
 	// The server writes an intent, and the nonce into the machine's user data.
 	const id = nstance.InstanceID("web06bgm7733st2576nx5jht4ecjw")
 	memory.Put(registration.Registration{ID: id, Kind: "web", Tenant: "default", Group: "web"})
-	nonce, err := keys.Nonces.Mint("", registration.Claims{
+	nonce, err := keys.Mint(registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: "prod", Shard: "eu-1a", Tenant: "default", Group: "web",
 		NotBefore: now, Expiry: now.Add(20 * time.Minute),
 	})

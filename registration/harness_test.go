@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
 )
@@ -152,12 +153,15 @@ func (s *store) UpdateOperator(ctx context.Context, tenant nstance.TenantID, nam
 	return op, nil
 }
 
+// here is where the nonces of tests are valid.
+var here = keyring.Expect{Cluster: cluster, Shard: shard}
+
 // world is one registrar with a clock that the test advances.
 type world struct {
 	t      testing.TB
 	vault  *vault
-	ring   *registration.Keyring
-	keys   *registration.Keys
+	ring   *keyring.Keyring
+	keys   *keyring.Keys
 	store  *store
 	reg    *registration.Registrar
 	mu     sync.Mutex
@@ -171,7 +175,7 @@ func newWorld(t testing.TB, opts *registration.Options) *world {
 	}
 	w := &world{t: t, vault: newVault(), store: newStore(), now: epoch}
 	var err error
-	w.ring, err = registration.OpenKeyring(t.Context(), w.vault, w.clock)
+	w.ring, err = keyring.OpenKeyring(t.Context(), w.vault, w.clock)
 	require.NoError(t, err)
 	w.keys = w.ring.Keys()
 	opts.Cluster, opts.Shard = cluster, shard
@@ -181,7 +185,7 @@ func newWorld(t testing.TB, opts *registration.Options) *world {
 		defer w.mu.Unlock()
 		w.alarms = append(w.alarms, e)
 	}
-	w.reg, err = registration.New(w.keys.Identity, w.keys.Nonces, w.store, opts)
+	w.reg, err = registration.New(registration.KeysOf(w.keys.Identity, w.keys.Nonces), w.store, opts)
 	require.NoError(t, err)
 	return w
 }
@@ -208,21 +212,21 @@ func (w *world) instance() (nstance.InstanceID, string) {
 	return id, w.mint(agentClaims(id, w.clock()))
 }
 
-func (w *world) mint(c registration.Claims) string {
+func (w *world) mint(c keyring.Claims) string {
 	token, err := w.keys.Nonces.Mint("", c)
 	require.NoError(w.t, err)
 	return token
 }
 
-func agentClaims(id nstance.InstanceID, now time.Time) registration.Claims {
-	return registration.Claims{
+func agentClaims(id nstance.InstanceID, now time.Time) keyring.Claims {
+	return keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: shard, Tenant: "default", Group: "web",
 		ConfigHash: "v1:sha256:00", NotBefore: now, Expiry: now.Add(20 * time.Minute),
 	}
 }
 
-func operatorClaims(kind nstance.Role, jti string, now time.Time) registration.Claims {
-	return registration.Claims{
+func operatorClaims(kind nstance.Role, jti string, now time.Time) keyring.Claims {
+	return keyring.Claims{
 		Kind: kind, Subject: string(cluster), Cluster: cluster, Tenant: "acme", JTI: jti,
 		NotBefore: now, Expiry: now.Add(3 * time.Hour),
 	}

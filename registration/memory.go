@@ -3,8 +3,6 @@ package registration
 import (
 	"context"
 	"crypto/x509"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/nstance-go/nstance"
@@ -15,16 +13,13 @@ import (
 // verifies no signature. Fails with Denied when a part is missing, doubled or malformed.
 func IdentityOf(cert *x509.Certificate) (nstance.Identity, error) { return pki.IdentityOf(cert) }
 
-// A Memory is Records and Vault in memory, for trials, tests, and programs whose
-// machines end with them: a restart makes other authorities. It is safe for concurrent
-// use.
+// A Memory is Records in memory, for trials, tests, and programs whose machines end
+// with them. It is safe for concurrent use.
 type Memory struct {
 	mu        sync.Mutex
 	instances map[nstance.InstanceID]Registration
 	nonces    map[string]OperatorRegistration
 	operators map[operatorKey]OperatorRegistration
-	secrets   map[string][]byte // nil: destroyed
-	catalogue Catalogue
 }
 
 type operatorKey struct {
@@ -32,16 +27,13 @@ type operatorKey struct {
 	name   string
 }
 
-var (
-	_ Records = (*Memory)(nil)
-	_ Vault   = (*Memory)(nil)
-)
+var _ Records = (*Memory)(nil)
 
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory {
 	return &Memory{
 		instances: map[nstance.InstanceID]Registration{}, nonces: map[string]OperatorRegistration{},
-		operators: map[operatorKey]OperatorRegistration{}, secrets: map[string][]byte{},
+		operators: map[operatorKey]OperatorRegistration{},
 	}
 }
 
@@ -105,55 +97,6 @@ func (m *Memory) UpdateOperator(_ context.Context, tenant nstance.TenantID, name
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return updated(m.operators, operatorKey{tenant, name}, "operator "+name, fn)
-}
-
-// Get implements Vault.
-func (m *Memory) Get(_ context.Context, name string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	data, err := found(m.secrets, name, "secret "+name)
-	if err == nil && data == nil {
-		return nil, nstance.Errorf(nstance.NotFound, "secret %s is destroyed", name)
-	}
-	return slices.Clone(data), err
-}
-
-// PutIfAbsent implements Vault.
-func (m *Memory) PutIfAbsent(_ context.Context, name string, data []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, exists := m.secrets[name]; exists {
-		return nstance.Errorf(nstance.Conflict, "secret %s exists, or was destroyed", name)
-	}
-	m.secrets[name] = append([]byte{}, data...)
-	return nil
-}
-
-// Destroy implements Vault.
-func (m *Memory) Destroy(_ context.Context, name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.secrets[name] = nil
-	return nil
-}
-
-// Catalogue implements Vault.
-func (m *Memory) Catalogue(context.Context) (Catalogue, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.catalogue, nil
-}
-
-// UpdateCatalogue implements Vault.
-func (m *Memory) UpdateCatalogue(_ context.Context, fn func(*Catalogue) error) (Catalogue, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	next := Catalogue{Sets: maps.Clone(m.catalogue.Sets)}
-	if err := fn(&next); err != nil {
-		return Catalogue{}, err
-	}
-	m.catalogue = next
-	return next, nil
 }
 
 func found[K comparable, V any](all map[K]V, key K, what string) (V, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
 )
@@ -268,17 +269,17 @@ func TestRecoverRefuses(t *testing.T) {
 	})
 }
 
-func (s *expiredAgent) template() registration.Template {
-	return registration.Template{
+func (s *expiredAgent) template() keyring.Template {
+	return keyring.Template{
 		Subject: string(s.id), Tenant: "default", Key: public(s.key), Role: nstance.RoleAgent, Lifetime: 24 * time.Hour, Now: epoch,
 	}
 }
 
 // certify returns a certificate by an authority; nil means an unknown one.
-func certify(s *expiredAgent, tmpl registration.Template, by *registration.Authority) []byte {
+func certify(s *expiredAgent, tmpl keyring.Template, by *keyring.Authority) []byte {
 	if by == nil {
 		var err error
-		by, err = registration.NewAuthority(registration.Identity, epoch)
+		by, err = keyring.NewAuthority(keyring.Identity, epoch)
 		require.NoError(s.t, err)
 	}
 	issued, err := by.Issue(tmpl)

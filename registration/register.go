@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 )
 
 func (r *Registrar) registerAgent(ctx context.Context, a applicant) (*KeyRecord, error) {
@@ -23,7 +24,7 @@ func (r *Registrar) registerAgent(ctx context.Context, a applicant) (*KeyRecord,
 	if reg.Current != nil {
 		return r.standing(ctx, reg, a)
 	}
-	if err := a.claims.inTime(a.now); err != nil {
+	if err := a.claims.InTime(a.now); err != nil {
 		return nil, err
 	}
 	return r.registerFresh(ctx, id, a)
@@ -86,7 +87,7 @@ func (r *Registrar) sameKey(current *KeyRecord, a applicant) (*KeyRecord, error)
 }
 
 // entitled compares what the nonce claims with the instance's record.
-func entitled(reg Registration, c Claims) error {
+func entitled(reg Registration, c keyring.Claims) error {
 	id := nstance.InstanceID(c.Subject)
 	switch {
 	case reg.Deleting:
@@ -121,7 +122,7 @@ func (a applicant) identity() nstance.Identity {
 
 // operatorName derives the client name from the nonce, so that it is unique
 // without coordination, and the same at each repeat.
-func operatorName(c Claims) string {
+func operatorName(c keyring.Claims) string {
 	sum := sha256.Sum256([]byte(c.JTI))
 	return string(c.Kind) + "-" + hex.EncodeToString(sum[:8])
 }
@@ -135,7 +136,7 @@ func (r *Registrar) registerOperator(ctx context.Context, a applicant) (*KeyReco
 	case !errors.Is(err, nstance.NotFound):
 		return nil, fmt.Errorf("%s %s: %w", holder.Role, holder.Subject, err)
 	}
-	if err := a.claims.inTime(a.now); err != nil {
+	if err := a.claims.InTime(a.now); err != nil {
 		return nil, err
 	}
 	issued, err := r.issue(holder, a.key, a.now)

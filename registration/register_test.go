@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
 )
@@ -420,15 +421,15 @@ func TestLimits(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	keys, err := registration.Bootstrap(t.Context(), newVault(), epoch)
+	keys, err := keyring.Bootstrap(t.Context(), newVault(), epoch)
 	require.NoError(t, err)
 	good := func() *registration.Options { return &registration.Options{Cluster: cluster, Shard: shard} }
-	_, err = registration.New(keys.Identity, keys.Nonces, newStore(), good())
+	_, err = registration.New(registration.KeysOf(keys.Identity, keys.Nonces), newStore(), good())
 	require.NoError(t, err)
 
 	for name, tc := range map[string]struct {
-		authority *registration.Authority
-		nonces    *registration.NonceKeys
+		authority *keyring.Authority
+		nonces    *keyring.NonceKeys
 		records   registration.Records
 		change    func(*registration.Options)
 	}{
@@ -449,12 +450,12 @@ func TestNewRefuses(t *testing.T) {
 			if tc.change != nil {
 				tc.change(opts)
 			}
-			_, err := registration.New(tc.authority, tc.nonces, tc.records, opts)
+			_, err := registration.New(registration.KeysOf(tc.authority, tc.nonces), tc.records, opts)
 			require.ErrorIs(t, err, nstance.Invalid)
 		})
 	}
 	t.Run("no options", func(t *testing.T) {
-		_, err := registration.New(keys.Identity, keys.Nonces, newStore(), nil)
+		_, err := registration.New(registration.KeysOf(keys.Identity, keys.Nonces), newStore(), nil)
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -113,8 +114,8 @@ func (o *Options) validate() error {
 // A Registrar registers and renews. It is safe for concurrent use, holds no
 // lock and no state but its rate limits, and blocks only on its Records.
 type Registrar struct {
-	authority *Authority
-	nonces    *NonceKeys
+	authority *keyring.Authority
+	nonces    *keyring.NonceKeys
 	records   Records
 	opts      Options
 	limits    *limits
@@ -122,25 +123,25 @@ type Registrar struct {
 
 var _ nstance.Registrar = (*Registrar)(nil)
 
-// New returns a Registrar that signs with the identity authority. It fails with
-// Invalid when an argument or an option is missing or wrong.
-func New(authority *Authority, nonces *NonceKeys, records Records, opts *Options) (*Registrar, error) {
-	if authority == nil || authority.name != Identity {
-		return nil, nstance.FieldError("authority", "use Keys.Identity of Bootstrap", "is not the identity authority")
+// New returns a Registrar that signs with keys. It fails with Invalid when an
+// argument or an option is missing or wrong.
+func New(keys *Keys, records Records, opts *Options) (*Registrar, error) {
+	if keys == nil || records == nil || keys.nonces == nil {
+		return nil, nstance.FieldError("records", "pass keys and records", "one of them is nil")
 	}
-	if nonces == nil || records == nil {
-		return nil, nstance.FieldError("records", "pass nonce keys and records", "one of them is nil")
+	if keys.identity == nil || keys.identity.Name() != keyring.Identity {
+		return nil, nstance.FieldError("keys", "pass the identity authority", "have another authority, or none")
 	}
 	o, err := opts.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	return &Registrar{authority: authority, nonces: nonces, records: records, opts: o, limits: newLimits(o.PerSource, o.Global, o.PerHolder)}, nil
+	return &Registrar{authority: keys.identity, nonces: keys.nonces, records: records, opts: o, limits: newLimits(o.PerSource, o.Global, o.PerHolder)}, nil
 }
 
 // An applicant is a request whose nonce and key have been verified.
 type applicant struct {
-	claims    Claims
+	claims    keyring.Claims
 	key       ed25519.PublicKey
 	keyPrint  string // fingerprint of key
 	addresses []netip.Addr
@@ -184,11 +185,11 @@ func (r *Registrar) admit(req nstance.RegistrationRequest) (applicant, error) {
 	if err != nil {
 		return applicant{}, err
 	}
-	claims, err := r.nonces.authenticate(req.Nonce, Expect{Cluster: r.opts.Cluster, Shard: r.opts.Shard})
+	claims, err := r.nonces.Authenticate(req.Nonce, keyring.Expect{Cluster: r.opts.Cluster, Shard: r.opts.Shard})
 	if err != nil {
 		return applicant{}, err
 	}
-	key, err := ParseCSR(req.CSR)
+	key, err := keyring.ParseCSR(req.CSR)
 	if err != nil {
 		return applicant{}, err
 	}
@@ -224,13 +225,13 @@ func (r *Registrar) issue(id nstance.Identity, key ed25519.PublicKey, now time.T
 	if id.Role == nstance.RoleAgent {
 		lifetime = r.opts.AgentLifetime
 	}
-	issued, err := r.authority.Issue(Template{
+	issued, err := r.authority.Issue(keyring.Template{
 		Subject: id.Subject, Tenant: id.Tenant, Role: id.Role, Key: key, Lifetime: lifetime, Now: now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", id.Role, id.Subject, err)
 	}
-	return &issued, nil
+	return (*KeyRecord)(&issued), nil
 }
 
 // logIssued logs that a certificate was issued.

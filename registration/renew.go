@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -34,7 +35,7 @@ func (r *Registrar) Renew(ctx context.Context, id nstance.Identity, csr []byte) 
 }
 
 func (r *Registrar) renew(ctx context.Context, rec holder, id nstance.Identity, csr []byte) (*KeyRecord, error) {
-	key, err := ParseCSR(csr)
+	key, err := keyring.ParseCSR(csr)
 	if err != nil {
 		return nil, err
 	}

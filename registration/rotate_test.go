@@ -12,18 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
 // noDependents reports that nothing depends on the retired key.
-func noDependents(context.Context, registration.KeyEntry) error { return nil }
+func noDependents(context.Context, keyring.KeyEntry) error { return nil }
 
-func (w *world) step(set string, step registration.Step) (registration.KeySet, error) {
-	return w.ring.Rotate(w.t.Context(), registration.Rotation{Set: set, Step: step, Free: noDependents})
+func (w *world) step(set string, step keyring.Step) (keyring.KeySet, error) {
+	return w.ring.Rotate(w.t.Context(), keyring.Rotation{Set: set, Step: step, Free: noDependents})
 }
 
-func (w *world) mustStep(set string, step registration.Step) registration.KeySet {
+func (w *world) mustStep(set string, step keyring.Step) keyring.KeySet {
 	w.t.Helper()
 	s, err := w.step(set, step)
 	require.NoError(w.t, err)
@@ -31,7 +31,7 @@ func (w *world) mustStep(set string, step registration.Step) registration.KeySet
 }
 
 // phases returns the phases of a set's keys, from the oldest to the newest.
-func phases(s registration.KeySet) string {
+func phases(s keyring.KeySet) string {
 	out := ""
 	for _, k := range s.Keys {
 		out += fmt.Sprintf("%d:%s ", k.Generation, k.Phase)
@@ -40,8 +40,8 @@ func phases(s registration.KeySet) string {
 }
 
 // other is a process of its own with the same vault.
-func (w *world) other() *registration.Keyring {
-	ring, err := registration.OpenKeyring(w.t.Context(), w.vault, w.clock)
+func (w *world) other() *keyring.Keyring {
+	ring, err := keyring.OpenKeyring(w.t.Context(), w.vault, w.clock)
 	require.NoError(w.t, err)
 	return ring
 }
@@ -54,15 +54,15 @@ func TestRotationOfAnAuthority(t *testing.T) {
 	old := w.keys.Identity.Issuer()
 	require.Equal(t, old, who.Issuer)
 
-	require.Equal(t, "1:current 2:next ", phases(w.mustStep(registration.Identity, registration.StepBegin)))
+	require.Equal(t, "1:current 2:next ", phases(w.mustStep(keyring.Identity, keyring.StepBegin)))
 	require.Equal(t, old, w.keys.Identity.Issuer(), "it signs nothing yet")
 	require.Len(t, w.keys.Identity.Issuers(), 2, "but is trusted")
 	cred, err := w.register(nonce, key)
 	require.NoError(t, err)
 	require.Equal(t, w.keys.Identity.Certificates(), cred.Roots, "clients hear of it with every certificate")
 
-	w.pass(registration.Settle)
-	require.Equal(t, "1:retired 2:current ", phases(w.mustStep(registration.Identity, registration.StepActivate)))
+	w.pass(keyring.Settle)
+	require.Equal(t, "1:retired 2:current ", phases(w.mustStep(keyring.Identity, keyring.StepActivate)))
 	next := w.keys.Identity.Issuer()
 	require.NotEqual(t, old, next)
 	cert, err := w.keys.Identity.Server(shard, cluster, time.Hour, w.clock())
@@ -79,8 +79,8 @@ func TestRotationOfAnAuthority(t *testing.T) {
 	_, nonce = w.instance()
 	require.Equal(t, next, w.mustRegister(nonce, pki.NewKey()).Issuer)
 
-	w.pass(registration.Settle)
-	require.Equal(t, "2:current ", phases(w.mustStep(registration.Identity, registration.StepFinish)))
+	w.pass(keyring.Settle)
+	require.Equal(t, "2:current ", phases(w.mustStep(keyring.Identity, keyring.StepFinish)))
 	require.False(t, w.keys.Identity.Trusts(old))
 	require.Equal(t, next, w.keys.Identity.ServerIssuer())
 	require.Equal(t, deletedKey, string(w.vault.objects["identity-ca.key"]))
@@ -91,8 +91,8 @@ func TestRotationOfAnAuthority(t *testing.T) {
 		require.Equal(t, w.keys.Identity.Issuers(), w.other().Keys().Identity.Issuers())
 	})
 	t.Run("other sets are unchanged", func(t *testing.T) {
-		require.Equal(t, "1:current ", phases(w.ring.Set(registration.Workload)))
-		require.Equal(t, "1:current ", phases(w.ring.Set(registration.Nonces)))
+		require.Equal(t, "1:current ", phases(w.ring.Set(keyring.Workload)))
+		require.Equal(t, "1:current ", phases(w.ring.Set(keyring.Nonces)))
 	})
 }
 
@@ -100,12 +100,12 @@ func TestRecoveryAcrossRotation(t *testing.T) {
 	for _, finished := range []bool{false, true} {
 		t.Run(fmt.Sprintf("finished %v", finished), func(t *testing.T) {
 			s := newExpiredAgent(t, nil)
-			s.mustStep(registration.Identity, registration.StepBegin)
-			s.pass(registration.Settle)
-			s.mustStep(registration.Identity, registration.StepActivate)
+			s.mustStep(keyring.Identity, keyring.StepBegin)
+			s.pass(keyring.Settle)
+			s.mustStep(keyring.Identity, keyring.StepActivate)
 			s.pass(30 * 24 * time.Hour)
 			if finished {
-				s.mustStep(registration.Identity, registration.StepFinish)
+				s.mustStep(keyring.Identity, keyring.StepFinish)
 				_, err := s.recover(pki.NewKey())
 				require.ErrorIs(t, err, nstance.Denied)
 				return
@@ -126,10 +126,10 @@ func TestRotationOfNonces(t *testing.T) {
 		_, err := w.keys.Nonces.Verify(token, w.clock(), here)
 		return err
 	}
-	w.mustStep(registration.Nonces, registration.StepBegin)
+	w.mustStep(keyring.Nonces, keyring.StepBegin)
 	require.Equal(t, old, w.keys.Nonces.KeyID())
-	w.pass(registration.Settle)
-	w.mustStep(registration.Nonces, registration.StepActivate)
+	w.pass(keyring.Settle)
+	w.mustStep(keyring.Nonces, keyring.StepActivate)
 	require.NotEqual(t, old, w.keys.Nonces.KeyID())
 	require.NoError(t, verify(nonce), "nonces that are out stay good")
 	again, err := w.keys.Nonces.Mint(old, agentClaims(id, epoch))
@@ -137,8 +137,8 @@ func TestRotationOfNonces(t *testing.T) {
 	require.Equal(t, nonce, again, "what an intent recorded is minted again, byte by byte")
 
 	fresh := w.mint(agentClaims(id, w.clock()))
-	w.pass(registration.Settle)
-	w.mustStep(registration.Nonces, registration.StepFinish)
+	w.pass(keyring.Settle)
+	w.mustStep(keyring.Nonces, keyring.StepFinish)
 	require.NoError(t, verify(fresh))
 	require.ErrorIs(t, verify(nonce), nstance.Denied)
 	_, err = w.keys.Nonces.Mint(old, agentClaims(id, epoch))
@@ -146,8 +146,8 @@ func TestRotationOfNonces(t *testing.T) {
 }
 
 func TestStepsOutOfOrder(t *testing.T) {
-	const set = registration.Workload
-	conflict := func(t *testing.T, w *world, step registration.Step, says string) {
+	const set = keyring.Workload
+	conflict := func(t *testing.T, w *world, step keyring.Step, says string) {
 		t.Helper()
 		before := w.ring.Set(set)
 		_, err := w.step(set, step)
@@ -157,42 +157,42 @@ func TestStepsOutOfOrder(t *testing.T) {
 	}
 	t.Run("each is idempotent", func(t *testing.T) {
 		w := newWorld(t, nil)
-		for _, step := range []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish} {
+		for _, step := range []keyring.Step{keyring.StepBegin, keyring.StepActivate, keyring.StepFinish} {
 			first := w.mustStep(set, step)
 			objects := maps.Clone(w.vault.objects)
 			require.Equal(t, first, w.mustStep(set, step))
 			require.Equal(t, objects, w.vault.objects)
-			w.pass(registration.Settle)
+			w.pass(keyring.Settle)
 		}
 	})
 	t.Run("activate waits until every server may have the key", func(t *testing.T) {
 		w := newWorld(t, nil)
-		conflict(t, w, registration.StepActivate, "begin a rotation first")
-		w.mustStep(set, registration.StepBegin)
-		w.pass(registration.Settle - time.Second)
-		conflict(t, w, registration.StepActivate, "may not have read it before 2026-03-01T12:05:00Z")
+		conflict(t, w, keyring.StepActivate, "begin a rotation first")
+		w.mustStep(set, keyring.StepBegin)
+		w.pass(keyring.Settle - time.Second)
+		conflict(t, w, keyring.StepActivate, "may not have read it before 2026-03-01T12:05:00Z")
 		w.pass(time.Second)
-		w.mustStep(set, registration.StepActivate)
+		w.mustStep(set, keyring.StepActivate)
 	})
 	t.Run("finish waits for servers that may still sign", func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.mustStep(set, registration.StepBegin)
-		conflict(t, w, registration.StepFinish, "activate the next key, or abort")
-		w.pass(registration.Settle)
-		w.mustStep(set, registration.StepActivate)
-		conflict(t, w, registration.StepFinish, "may sign with it until 2026-03-01T12:10:00Z")
-		conflict(t, w, registration.StepBegin, "finish the rotation under way")
-		conflict(t, w, registration.StepAbort, "has already replaced")
-		_, err := w.ring.Rotate(t.Context(), registration.Rotation{Set: set, Step: registration.StepFinish})
+		w.mustStep(set, keyring.StepBegin)
+		conflict(t, w, keyring.StepFinish, "activate the next key, or abort")
+		w.pass(keyring.Settle)
+		w.mustStep(set, keyring.StepActivate)
+		conflict(t, w, keyring.StepFinish, "may sign with it until 2026-03-01T12:10:00Z")
+		conflict(t, w, keyring.StepBegin, "finish the rotation under way")
+		conflict(t, w, keyring.StepAbort, "has already replaced")
+		_, err := w.ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepFinish})
 		require.NoError(t, err, "unless forced")
 	})
 	t.Run("finish waits for certificates of the key", func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.mustStep(set, registration.StepBegin)
-		w.pass(registration.Settle)
-		w.mustStep(set, registration.StepActivate)
-		w.pass(registration.Settle)
-		_, err := w.ring.Rotate(t.Context(), registration.Rotation{Set: set, Step: registration.StepFinish, Free: func(_ context.Context, k registration.KeyEntry) error {
+		w.mustStep(set, keyring.StepBegin)
+		w.pass(keyring.Settle)
+		w.mustStep(set, keyring.StepActivate)
+		w.pass(keyring.Settle)
+		_, err := w.ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepFinish, Free: func(_ context.Context, k keyring.KeyEntry) error {
 			require.Equal(t, 1, k.Generation)
 			return nstance.Errorf(nstance.Conflict, "three machines do")
 		}})
@@ -201,16 +201,16 @@ func TestStepsOutOfOrder(t *testing.T) {
 	})
 	t.Run("an aborted generation is not reused", func(t *testing.T) {
 		w := newWorld(t, nil)
-		w.mustStep(set, registration.StepBegin)
-		require.Equal(t, "1:current ", phases(w.mustStep(set, registration.StepAbort)))
-		require.Equal(t, "1:current ", phases(w.mustStep(set, registration.StepAbort)))
+		w.mustStep(set, keyring.StepBegin)
+		require.Equal(t, "1:current ", phases(w.mustStep(set, keyring.StepAbort)))
+		require.Equal(t, "1:current ", phases(w.mustStep(set, keyring.StepAbort)))
 		require.Equal(t, deletedKey, string(w.vault.objects["workload-ca.2.key"]))
-		require.Equal(t, "1:current 3:next ", phases(w.mustStep(set, registration.StepBegin)))
+		require.Equal(t, "1:current 3:next ", phases(w.mustStep(set, keyring.StepBegin)))
 	})
 	t.Run("a dry run changes nothing", func(t *testing.T) {
 		w := newWorld(t, nil)
 		before, puts := w.ring.Set(set), w.vault.puts
-		s, err := w.ring.Rotate(t.Context(), registration.Rotation{Set: set, Step: registration.StepBegin, DryRun: true})
+		s, err := w.ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepBegin, DryRun: true})
 		require.NoError(t, err)
 		require.Equal(t, "1:current 2:next ", phases(s))
 		require.Equal(t, before, w.other().Set(set))
@@ -218,7 +218,7 @@ func TestStepsOutOfOrder(t *testing.T) {
 	})
 	t.Run("of an unknown set", func(t *testing.T) {
 		w := newWorld(t, nil)
-		_, err := w.step("encryption", registration.StepBegin)
+		_, err := w.step("encryption", keyring.StepBegin)
 		require.ErrorIs(t, err, nstance.Invalid)
 		_, err = w.step(set, "end")
 		require.ErrorIs(t, err, nstance.Invalid)
@@ -228,24 +228,24 @@ func TestStepsOutOfOrder(t *testing.T) {
 func TestOperatorNoncesHoldTheirKey(t *testing.T) {
 	w := newWorld(t, nil)
 	until := epoch.Add(3 * time.Hour)
-	require.NoError(t, w.ring.UseUntil(t.Context(), registration.Nonces, w.keys.Nonces.KeyID(), until))
-	require.NoError(t, w.ring.UseUntil(t.Context(), registration.Nonces, w.keys.Nonces.KeyID(), epoch.Add(time.Hour)), "the latest counts")
-	w.mustStep(registration.Nonces, registration.StepBegin)
-	w.pass(registration.Settle)
-	w.mustStep(registration.Nonces, registration.StepActivate)
-	w.pass(registration.Settle)
-	_, err := w.step(registration.Nonces, registration.StepFinish)
+	require.NoError(t, w.ring.UseUntil(t.Context(), keyring.Nonces, w.keys.Nonces.KeyID(), until))
+	require.NoError(t, w.ring.UseUntil(t.Context(), keyring.Nonces, w.keys.Nonces.KeyID(), epoch.Add(time.Hour)), "the latest counts")
+	w.mustStep(keyring.Nonces, keyring.StepBegin)
+	w.pass(keyring.Settle)
+	w.mustStep(keyring.Nonces, keyring.StepActivate)
+	w.pass(keyring.Settle)
+	_, err := w.step(keyring.Nonces, keyring.StepFinish)
 	require.ErrorIs(t, err, nstance.Conflict)
 	require.ErrorContains(t, err, "valid until 2026-03-01T15:00:00Z")
 	w.pass(3 * time.Hour)
-	w.mustStep(registration.Nonces, registration.StepFinish)
+	w.mustStep(keyring.Nonces, keyring.StepFinish)
 }
 
 // A server may die at any point of a step, with or without its last write having landed.
 // Repeating the step completes it, and no process ever sees an incomplete key.
 func TestRotationSurvivesCrashAtEveryCall(t *testing.T) {
-	steps := []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish}
-	for _, set := range []string{registration.Identity, registration.Nonces} {
+	steps := []keyring.Step{keyring.StepBegin, keyring.StepActivate, keyring.StepFinish}
+	for _, set := range []string{keyring.Identity, keyring.Nonces} {
 		for _, land := range []bool{false, true} {
 			for n, step := range steps {
 				t.Run(fmt.Sprintf("%s of %s, landed %v", step, set, land), func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestRotationSurvivesCrashAtEveryCall(t *testing.T) {
 						w := newWorld(t, nil)
 						for _, before := range steps[:n] {
 							w.mustStep(set, before)
-							w.pass(registration.Settle)
+							w.pass(keyring.Settle)
 						}
 						w.vault.calls, w.vault.dieAt, w.vault.land = 0, at, land
 						_, err := w.step(set, step)
@@ -265,12 +265,12 @@ func TestRotationSurvivesCrashAtEveryCall(t *testing.T) {
 						died++
 						w.vault.dieAt = 0
 						next := w.other() // possible for every process at any time
-						s, err := next.Rotate(t.Context(), registration.Rotation{Set: set, Step: step, Free: noDependents})
+						s, err := next.Rotate(t.Context(), keyring.Rotation{Set: set, Step: step, Free: noDependents})
 						require.NoError(t, err)
 						require.Equal(t, []string{"1:current 2:next ", "1:retired 2:current ", "2:current "}[n], phases(s))
 						require.Empty(t, s.Gone)
-						if step == registration.StepFinish {
-							require.Equal(t, deletedKey, string(w.vault.objects[map[string]string{registration.Nonces: "nonce.key", registration.Identity: "identity-ca.key"}[set]]))
+						if step == keyring.StepFinish {
+							require.Equal(t, deletedKey, string(w.vault.objects[map[string]string{keyring.Nonces: "nonce.key", keyring.Identity: "identity-ca.key"}[set]]))
 						}
 						_, err = w.ring.Refresh(t.Context())
 						require.NoError(t, err)
@@ -286,16 +286,16 @@ func TestRotationSurvivesCrashAtEveryCall(t *testing.T) {
 
 func TestRotationByEightServers(t *testing.T) {
 	w := newWorld(t, nil)
-	for _, step := range []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish} {
+	for _, step := range []keyring.Step{keyring.StepBegin, keyring.StepActivate, keyring.StepFinish} {
 		var wg sync.WaitGroup
-		var rings [8]*registration.Keyring
+		var rings [8]*keyring.Keyring
 		var errs [8]error
 		for i := range rings {
 			rings[i] = w.other()
 		}
 		for i, ring := range rings {
 			wg.Go(func() {
-				_, errs[i] = ring.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: step, Free: noDependents})
+				_, errs[i] = ring.Rotate(t.Context(), keyring.Rotation{Set: keyring.Identity, Step: step, Free: noDependents})
 			})
 		}
 		wg.Wait()
@@ -303,12 +303,12 @@ func TestRotationByEightServers(t *testing.T) {
 			require.NoError(t, errs[i], "%s", step)
 			_, err := ring.Refresh(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, rings[0].Set(registration.Identity), ring.Set(registration.Identity))
+			require.Equal(t, rings[0].Set(keyring.Identity), ring.Set(keyring.Identity))
 			require.Equal(t, rings[0].Keys().Identity.Issuers(), ring.Keys().Identity.Issuers())
 		}
-		w.pass(registration.Settle)
+		w.pass(keyring.Settle)
 	}
-	require.Equal(t, "2:current ", phases(w.other().Set(registration.Identity)))
+	require.Equal(t, "2:current ", phases(w.other().Set(keyring.Identity)))
 }
 
 func TestRefresh(t *testing.T) {
@@ -317,7 +317,7 @@ func TestRefresh(t *testing.T) {
 		standby := w.other()
 		pool := func() *x509.CertPool { return standby.Keys().Identity.Pool() }
 		before := pool()
-		w.mustStep(registration.Identity, registration.StepBegin)
+		w.mustStep(keyring.Identity, keyring.StepBegin)
 		changed, err := standby.Refresh(t.Context())
 		require.NoError(t, err)
 		require.True(t, changed)
@@ -337,24 +337,24 @@ func TestRefresh(t *testing.T) {
 	t.Run("an error is not a change", func(t *testing.T) {
 		for name, corrupt := range map[string]func(*vault){
 			"unreadable":        func(v *vault) { v.failing = "catalogue" },
-			"gone":              func(v *vault) { v.keys = registration.Catalogue{} },
+			"gone":              func(v *vault) { v.keys = keyring.Catalogue{} },
 			"a new key is gone": func(v *vault) { delete(v.objects, "identity-ca.2.key") },
 			"a new key is another": func(v *vault) {
 				v.objects["identity-ca.2.key"], v.objects["identity-ca.2.crt"] = v.objects["identity-ca.key"], v.objects["identity-ca.crt"]
 			},
 			"two are current": func(v *vault) {
-				s := v.keys.Sets[registration.Identity]
-				keys := []registration.KeyEntry{s.Keys[0], s.Keys[1]}
-				keys[1].Phase = registration.PhaseCurrent
+				s := v.keys.Sets[keyring.Identity]
+				keys := []keyring.KeyEntry{s.Keys[0], s.Keys[1]}
+				keys[1].Phase = keyring.PhaseCurrent
 				v.keys.Sets = maps.Clone(v.keys.Sets)
-				v.keys.Sets[registration.Identity] = registration.KeySet{Last: 2, Keys: keys}
+				v.keys.Sets[keyring.Identity] = keyring.KeySet{Last: 2, Keys: keys}
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
 				w := newWorld(t, nil)
 				standby := w.other()
 				before, at := standby.Keys().Identity.Issuers(), standby.ReadAt()
-				w.mustStep(registration.Identity, registration.StepBegin)
+				w.mustStep(keyring.Identity, keyring.StepBegin)
 				corrupt(w.vault)
 				w.pass(time.Minute)
 				_, err := standby.Refresh(t.Context())
@@ -369,13 +369,13 @@ func TestRefresh(t *testing.T) {
 func TestNextStepAt(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, tc := range map[string]struct {
-		key  registration.KeyEntry
+		key  keyring.KeyEntry
 		want time.Time
 	}{
-		"a current key waits for another one":     {registration.KeyEntry{Phase: registration.PhaseCurrent, Since: since}, time.Time{}},
-		"a next key settles":                      {registration.KeyEntry{Phase: registration.PhaseNext, Since: since}, since.Add(registration.Settle)},
-		"a retired key outlasts what it signed":   {registration.KeyEntry{Phase: registration.PhaseRetired, Since: since, UsedUntil: since.Add(time.Hour)}, since.Add(time.Hour)},
-		"a retired key settles, even if not used": {registration.KeyEntry{Phase: registration.PhaseRetired, Since: since, UsedUntil: since}, since.Add(registration.Settle)},
+		"a current key waits for another one":     {keyring.KeyEntry{Phase: keyring.PhaseCurrent, Since: since}, time.Time{}},
+		"a next key settles":                      {keyring.KeyEntry{Phase: keyring.PhaseNext, Since: since}, since.Add(keyring.Settle)},
+		"a retired key outlasts what it signed":   {keyring.KeyEntry{Phase: keyring.PhaseRetired, Since: since, UsedUntil: since.Add(time.Hour)}, since.Add(time.Hour)},
+		"a retired key settles, even if not used": {keyring.KeyEntry{Phase: keyring.PhaseRetired, Since: since, UsedUntil: since}, since.Add(keyring.Settle)},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, tc.key.NextStepAt()) })
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
-	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -231,7 +231,7 @@ func TestAdminRehearsalAgainstRealServer(t *testing.T) {
 func TestAdminRenewsCertificate(t *testing.T) {
 	behind := func() time.Time { return time.Now().Add(-17 * time.Hour) }
 	o := &adminCLI{world: newWorld(t, setup{opts: server.Options{Now: behind}}), dir: t.TempDir()}
-	nonce, err := o.keys.Nonces.Mint("", registration.Claims{
+	nonce, err := o.keys.Nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
 		JTI: rand.Text(), NotBefore: behind(), Expiry: behind().Add(time.Hour),
 	})
@@ -258,7 +258,7 @@ func TestLoginAtStandbyFindsLeader(t *testing.T) {
 	c := newServerPair(t, "", "")
 	c.awaitPeerStream()
 	leads, stands := c.first.server.Addresses(), c.second.server.Addresses()
-	nonce, err := c.first.keys.Nonces.Mint("", registration.Claims{
+	nonce, err := c.first.keys.Nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant,
 		JTI: rand.Text(), NotBefore: time.Now().Add(-time.Minute), Expiry: time.Now().Add(time.Hour),
 	})
@@ -305,7 +305,7 @@ func TestAdminRotatesKeys(t *testing.T) {
 	done("begin")
 	code, errs := step("activate")
 	require.Equal(t, 6, code, "servers may not have noticed: %s", errs)
-	w.advance(registration.Settle)
+	w.advance(keyring.Settle)
 	done("activate")
 	next := w.keys.Identity.Issuer()
 	require.NotEqual(t, old, next)
@@ -314,7 +314,7 @@ func TestAdminRotatesKeys(t *testing.T) {
 	require.NotEqual(t, w.rotationAdmin.cert.Certificate, own.Chain, "the administrator has a certificate of the new key")
 	session.awaitAck(session.sendReport())
 
-	w.advance(registration.Settle)
+	w.advance(keyring.Settle)
 	o.poll(func() bool { // blue's machine never registers and is replaced
 		code, errs = step("finish")
 		require.Equal(t, 6, code, "the agent has one of the old key: %s", errs)
@@ -326,6 +326,6 @@ func TestAdminRotatesKeys(t *testing.T) {
 	o.poll(func() bool { code, errs = step("finish"); return code == 0 })
 	session.awaitAck(session.sendReport())
 	keys := listMessages[apiv1.Key](o, "cluster", "keys")
-	require.Equal(t, 1, len(slices.DeleteFunc(keys, func(k *apiv1.Key) bool { return k.GetName() != registration.Identity })), "only the new key is listed")
+	require.Equal(t, 1, len(slices.DeleteFunc(keys, func(k *apiv1.Key) bool { return k.GetName() != keyring.Identity })), "only the new key is listed")
 	require.Equal(t, next, servingKey(t, w.world, w.server.Addresses().Agent))
 }

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -63,7 +63,7 @@ func (b bootstrap) nonce(rec *storage.Instance, def nstance.Definition) (string,
 		rec.NonceKeyID = b.s.keys.Nonces.KeyID()
 	}
 	conf := b.s.config.InForce()
-	nonce, err := b.s.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
+	nonce, err := b.s.keys.Nonces.Mint(rec.NonceKeyID, keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(rec.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
 		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: hash,
 		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: registrar.NonceExpiry(*rec),

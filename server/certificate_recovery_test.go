@@ -17,10 +17,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -35,7 +35,7 @@ func (c *backdatedClock) now() time.Time { return time.Now().Add(-time.Duration(
 func newBackdatedWorld(t *testing.T) (*world, *backdatedClock) {
 	t.Helper()
 	store, c := storage.NewMemory(), &backdatedClock{}
-	_, err := registration.Bootstrap(t.Context(), vault.New(store, nil), time.Now().Add(-48*time.Hour))
+	_, err := keyring.Bootstrap(t.Context(), vault.New(store, nil), time.Now().Add(-48*time.Hour))
 	require.NoError(t, err)
 	return newWorld(t, setup{webSize: 1, store: store, opts: server.Options{Now: c.now}}), c
 }
@@ -45,7 +45,7 @@ func newBackdatedWorld(t *testing.T) (*world, *backdatedClock) {
 func (w *world) registerExpired(c *backdatedClock, tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) *client {
 	w.Helper()
 	then := time.Now().Add(-25 * time.Hour)
-	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
+	nonce, err := w.keys.Nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: tenant, Group: group,
 		NotBefore: then.Add(-time.Minute), Expiry: then.Add(time.Hour),
 	})

@@ -15,10 +15,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -94,7 +94,7 @@ type keyRotation struct {
 }
 
 func newKeyRotation(t *testing.T) *keyRotation {
-	p := newSlowClock(3 * registration.Settle)
+	p := newSlowClock(3 * keyring.Settle)
 	w := newWorld(t, setup{
 		webSize: 1, shard: `"health_interval": "1h",`, store: datedStore{storage.NewMemory(), p.now}, // server and storage use the same clock
 		opts: server.Options{Now: p.now, KeyInterval: 10 * time.Millisecond},
@@ -103,7 +103,7 @@ func newKeyRotation(t *testing.T) *keyRotation {
 }
 
 func (w *keyRotation) rotate(step string, force bool) ([]*apiv1.Key, error) {
-	resp, err := w.rotationAdmin.operatorAPI().RotateKey(w.Context(), &apiv1.RotateKeyRequest{Name: registration.Identity, Step: step, Force: force})
+	resp, err := w.rotationAdmin.operatorAPI().RotateKey(w.Context(), &apiv1.RotateKeyRequest{Name: keyring.Identity, Step: step, Force: force})
 	if err == nil {
 		w.keys, err = storedKeys(w.world)
 	}
@@ -149,7 +149,7 @@ func TestWatchersAreAskedToRenew(t *testing.T) {
 	groups := w.watchGroups(w.rotationAdmin.operatorAPI(), &apiv1.WatchGroupsRequest{})
 	groups.snapshot()
 	w.mustRotate("begin")
-	w.advance(registration.Settle)
+	w.advance(keyring.Settle)
 	w.mustRotate("activate")
 	require.Equal(t, 5*time.Second, watch.awaitRenewalRequest())
 	require.Equal(t, 5*time.Second, groups.awaitRenewalRequest())
@@ -194,7 +194,7 @@ func TestIdentityRotationWithRunningServers(t *testing.T) {
 	w.mustRotate("begin")
 	_, err := w.rotate("activate", false)
 	require.ErrorIs(t, err, nstance.Conflict, "servers may not have noticed")
-	w.advance(registration.Settle)
+	w.advance(keyring.Settle)
 	w.mustRotate("activate")
 	next := w.keys.Identity.Issuer()
 	require.NotEqual(t, old, next)
@@ -221,7 +221,7 @@ func TestIdentityRotationWithRunningServers(t *testing.T) {
 			return err == nil
 		}, eventually, 5*time.Millisecond)
 	})
-	w.advance(registration.Settle)
+	w.advance(keyring.Settle)
 	t.Run("finish waits for every certificate in every shard", func(t *testing.T) {
 		foreign := w.addForeignRecord("s2", old)
 		_, err := w.rotate("finish", false)
@@ -271,7 +271,7 @@ func TestForcedFinishRejectsOldKey(t *testing.T) {
 	watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{})
 	watch.snapshot()
 	w.mustRotate("begin")
-	w.advance(registration.Settle)
+	w.advance(keyring.Settle)
 	w.mustRotate("activate")
 	_, err := w.rotate("finish", true)
 	require.NoError(t, err)
@@ -306,7 +306,7 @@ func TestListKeys(t *testing.T) {
 	require.NoError(t, err)
 	keys = list()
 	require.Len(t, keys, 4)
-	require.WithinDuration(t, w.now().Add(registration.Settle), keys["identity next"].GetNextStepAt().AsTime(), time.Minute)
+	require.WithinDuration(t, w.now().Add(keyring.Settle), keys["identity next"].GetNextStepAt().AsTime(), time.Minute)
 	w.registerAgent(id)
 	require.EqualValues(t, 2, list()["identity current"].GetHolders(), "one certificate, and a machine that knows no other key")
 }
@@ -348,9 +348,9 @@ func TestUserDataUnchangedByRotation(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, s := range []string{"begin", "activate"} {
-		step(registration.Identity, s, false)
-		step(registration.Nonces, s, false)
-		w.advance(registration.Settle)
+		step(keyring.Identity, s, false)
+		step(keyring.Nonces, s, false)
+		w.advance(keyring.Settle)
 		again, err := server.Render(w.server, &rec, def)
 		require.NoError(t, err)
 		require.Equal(t, first, again)
@@ -363,7 +363,7 @@ func TestUserDataUnchangedByRotation(t *testing.T) {
 		require.Len(t, fresh.Authorities, 2)
 	})
 	t.Run("user data that cannot be rendered again is refused", func(t *testing.T) {
-		step(registration.Nonces, "finish", true)
+		step(keyring.Nonces, "finish", true)
 		_, err := server.Render(w.server, &rec, def)
 		require.ErrorIs(t, err, nstance.Conflict)
 		require.NotErrorIs(t, err, nstance.NotFound)

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -173,7 +173,7 @@ func TestListOperators(t *testing.T) {
 
 // mintOperatorNonce mints a nonce for an operator.
 func (w *world) mintOperatorNonce(tenant nstance.TenantID) string {
-	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
+	nonce, err := w.keys.Nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleOperator, Subject: string(cluster), Cluster: cluster, Tenant: tenant, JTI: rand.Text(),
 		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
 	})

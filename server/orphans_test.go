@@ -12,7 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/internal/keyring"
 )
 
 // createOrphan creates a machine with the shard's tags and no record.
@@ -34,7 +34,7 @@ func (w *world) createOrphan() nstance.InstanceID {
 func (w *world) newUnrecordedClient(id nstance.InstanceID) *client {
 	w.Helper()
 	h := w.newClient()
-	issued, err := w.keys.Identity.Issue(registration.Template{
+	issued, err := w.keys.Identity.Issue(keyring.Template{
 		Subject: string(id), Tenant: "blue", Role: nstance.RoleAgent, Key: h.key.Public().(ed25519.PublicKey), Lifetime: time.Hour, Now: time.Now(),
 	})
 	require.NoError(w, err)

@@ -19,9 +19,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -242,7 +242,7 @@ func (w *world) watchPeer(cert *tls.Certificate) error {
 
 func TestPeerPort(t *testing.T) {
 	w := newWorld(t, setup{webSize: 1, opts: server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}}})
-	other, err := registration.NewAuthority(registration.Identity, time.Now())
+	other, err := keyring.NewAuthority(keyring.Identity, time.Now())
 	require.NoError(t, err)
 	foreign, err := other.Server(zone, cluster, time.Hour, time.Now())
 	require.NoError(t, err)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -42,17 +42,17 @@ func TestRegistration(t *testing.T) {
 	})
 
 	other := w.awaitMachine("blue")
-	claims := registration.Claims{
+	claims := keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(other), Cluster: cluster, Shard: zone, Tenant: "blue", Group: "db",
 		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
 	}
-	for name, change := range map[string]func(c *registration.Claims){
-		"an expired nonce":              func(c *registration.Claims) { c.Expiry = time.Now().Add(-time.Second) },
-		"a nonce of another cluster":    func(c *registration.Claims) { c.Cluster = "c2" },
-		"a nonce of another shard":      func(c *registration.Claims) { c.Shard = "s2" },
-		"a nonce for another group":     func(c *registration.Claims) { c.Group = "web" },
-		"a nonce for another tenant":    func(c *registration.Claims) { c.Tenant = "default" },
-		"a nonce that is not valid yet": func(c *registration.Claims) { c.NotBefore = time.Now().Add(30 * time.Minute) },
+	for name, change := range map[string]func(c *keyring.Claims){
+		"an expired nonce":              func(c *keyring.Claims) { c.Expiry = time.Now().Add(-time.Second) },
+		"a nonce of another cluster":    func(c *keyring.Claims) { c.Cluster = "c2" },
+		"a nonce of another shard":      func(c *keyring.Claims) { c.Shard = "s2" },
+		"a nonce for another group":     func(c *keyring.Claims) { c.Group = "web" },
+		"a nonce for another tenant":    func(c *keyring.Claims) { c.Tenant = "default" },
+		"a nonce that is not valid yet": func(c *keyring.Claims) { c.NotBefore = time.Now().Add(30 * time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := claims
@@ -64,7 +64,7 @@ func TestRegistration(t *testing.T) {
 		})
 	}
 	t.Run("a forged nonce", func(t *testing.T) {
-		forged, err := registration.NewNonceKey().Mint(claims)
+		forged, err := keyring.NewNonceKey().Mint(claims)
 		require.NoError(t, err)
 		_, err = w.newClient().register(forged)
 		require.ErrorIs(t, err, nstance.Denied)
@@ -146,7 +146,7 @@ func TestNonceOfAnotherKind(t *testing.T) {
 	require.NoError(t, err)
 
 	w := newWorld(t, setup{webSize: 1, store: store})
-	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
+	nonce, err := w.keys.Nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: nstance.DefaultTenant, Group: "web",
 		NotBefore: now, Expiry: now.Add(time.Hour),
 	})

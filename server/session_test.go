@@ -17,10 +17,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -234,7 +234,7 @@ func TestSession(t *testing.T) {
 	})
 	t.Run("an unregistered key cannot connect", func(t *testing.T) {
 		thief := w.newClient()
-		forged, err := w.keys.Identity.Issue(registration.Template{
+		forged, err := w.keys.Identity.Issue(keyring.Template{
 			Subject: string(id), Tenant: nstance.DefaultTenant, Role: nstance.RoleAgent,
 			Key: thief.key.Public().(ed25519.PublicKey), Lifetime: time.Hour, Now: time.Now(),
 		})

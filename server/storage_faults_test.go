@@ -24,11 +24,11 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/internal/test/realserver"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -111,7 +111,7 @@ func newFaultyShard(t *testing.T, seed uint64, bucket, endpoint string) *faultyS
 	s := &faultyShard{T: t, cloud: simcloud.New(nil), rng: rand.New(rand.NewPCG(seed, 0)), createdHandles: map[nstance.InstanceID]map[string]bool{}}
 	t.Cleanup(s.cloud.Close)
 	s.direct = s.openStore(bucket, endpoint)
-	keys, err := registration.Bootstrap(t.Context(), vault.New(s.direct, nil), time.Now())
+	keys, err := keyring.Bootstrap(t.Context(), vault.New(s.direct, nil), time.Now())
 	require.NoError(t, err)
 	for i := range s.servers {
 		proxy, err := faultproxy.New(endpoint)

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -93,7 +93,7 @@ func TestNonceIsDerivedFromRecord(t *testing.T) {
 	require.NotEmpty(t, rec.Authorities)
 	sum := sha256.Sum256([]byte(w.userDataNonce(id)))
 	require.Equal(t, hex.EncodeToString(sum[:]), rec.UserDataDigest)
-	nonce, err := w.keys.Nonces.Mint(rec.NonceKeyID, registration.Claims{
+	nonce, err := w.keys.Nonces.Mint(rec.NonceKeyID, keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: zone, Tenant: rec.Tenant, Group: rec.Group,
 		ConfigHash: rec.RuntimeHash, NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: rec.CreatedAt.Add(7*time.Minute + 2*time.Minute),
 	})

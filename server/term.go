@@ -107,7 +107,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Secrets: secrets, Addresses: s.serverAddresses, FilePass: s.opts.intervals.filePass, OnFilePassed: s.opts.intervals.filePassed,
 		Bound: t.bound, Journal: t.journal, Contested: t.exposures.Contested,
 	})
-	t.registrar, err = registration.New(s.keys.Identity, s.keys.Nonces, t.records, &registration.Options{
+	t.registrar, err = registration.New(registration.KeysOf(s.keys.Identity, s.keys.Nonces), t.records, &registration.Options{
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.exposures.Misused, Exposed: t.exposures.Superseded, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
 	})
 	if err != nil {

@@ -20,12 +20,12 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -102,7 +102,7 @@ type world struct {
 	conf       source
 	secrets    *secret.Box
 	server     *server.Server
-	keys       *registration.Keys
+	keys       *keyring.Keys
 	stopServer func() error // returns the result of Run
 
 	filePasses atomic.Int64
@@ -172,8 +172,8 @@ func immediateElector(t testing.TB, store storage.Store) lease.Elector {
 }
 
 // storedKeys returns the cluster's keys as they are in storage.
-func storedKeys(w *world) (*registration.Keys, error) {
-	return registration.Bootstrap(w.Context(), vault.New(w.store, w.secrets), time.Now())
+func storedKeys(w *world) (*keyring.Keys, error) {
+	return keyring.Bootstrap(w.Context(), vault.New(w.store, w.secrets), time.Now())
 }
 
 // run starts the server and waits until it listens.
@@ -316,7 +316,7 @@ func (h *client) useCredential(key ed25519.PrivateKey, c nstance.Credential) {
 // registerClient registers an operator or administrator.
 func (w *world) registerClient(role nstance.Role, tenant nstance.TenantID) *client {
 	w.Helper()
-	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
+	nonce, err := w.keys.Nonces.Mint("", keyring.Claims{
 		Kind: role, Subject: string(cluster), Cluster: cluster, Tenant: tenant, JTI: rand.Text(),
 		NotBefore: time.Now().Add(-24 * time.Hour), Expiry: time.Now().Add(time.Hour),
 	})

@@ -10,18 +10,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
 // certify returns a certificate for what a request proves possession of.
 func certify(t *testing.T, csr []byte) []byte {
 	t.Helper()
-	key, err := registration.ParseCSR(csr)
+	key, err := keyring.ParseCSR(csr)
 	require.NoError(t, err)
-	ca, err := registration.NewAuthority(registration.Workload, time.Now())
+	ca, err := keyring.NewAuthority(keyring.Workload, time.Now())
 	require.NoError(t, err)
-	rec, err := ca.Issue(registration.Template{Subject: "x", Tenant: "default", Key: key, Lifetime: time.Hour, Now: time.Now()})
+	rec, err := ca.Issue(keyring.Template{Subject: "x", Tenant: "default", Key: key, Lifetime: time.Hour, Now: time.Now()})
 	require.NoError(t, err)
 	return rec.Certificate
 }
@@ -73,7 +73,7 @@ func TestKeys(t *testing.T) {
 		k := b.store.Keys("web1", []string{"web"})[0]
 		require.NoError(t, k.Err)
 		require.Nil(t, k.Certificate)
-		pub, err := registration.ParseCSR(k.Request)
+		pub, err := keyring.ParseCSR(k.Request)
 		require.NoError(t, err)
 		key, err := pki.LoadKey(path)
 		require.NoError(t, err)

@@ -21,9 +21,9 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/bench/internal/figures"
 	"github.com/nstance-go/nstance/bench/internal/rig"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -138,7 +138,7 @@ func newOperator(ctx context.Context, r *rig.Rig) (*operator, error) {
 }
 
 func registerOperator(ctx context.Context, r *rig.Rig) (*tls.Certificate, error) {
-	nonce, err := r.Keys.Nonces.Mint("", registration.Claims{
+	nonce, err := r.Keys.Nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleOperator, Subject: string(rig.Cluster), Cluster: rig.Cluster, Shard: rig.Zone, Tenant: nstance.DefaultTenant,
 		JTI: rand.Text(), NotBefore: time.Now().Add(-time.Minute), Expiry: time.Now().Add(time.Hour),
 	})

@@ -63,7 +63,7 @@ func demonstrate(ctx context.Context, out io.Writer) error {
 // userData writes what a machine's user data would.
 func (s *server) userData(dir string) error {
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "ca.crt"), s.authority.CertPEM(), 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.crt"), s.keys.CertPEM(), 0o600),
 		os.WriteFile(filepath.Join(dir, "nonce.jwt"), []byte(s.nonce), 0o600),
 	)
 }

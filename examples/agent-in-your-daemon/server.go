@@ -35,7 +35,7 @@ type server struct {
 	apiv1.UnimplementedAgentServiceServer
 
 	story        story
-	authority    *registration.Authority
+	keys         *registration.Keys
 	registrar    *registration.Registrar
 	nonce        string
 	registration net.Listener
@@ -46,15 +46,11 @@ type server struct {
 
 func newServer(id nstance.InstanceID, told story) (*server, error) {
 	now := time.Now()
-	authority, err := registration.NewAuthority(registration.Identity, now)
+	keys, err := registration.NewKeys(now)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := registration.NewNonceKeys(registration.NewNonceKey())
-	if err != nil {
-		return nil, err
-	}
-	nonce, err := keys.Mint("", registration.Claims{
+	nonce, err := keys.Mint(registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: shard, Tenant: nstance.DefaultTenant,
 		Group: "demo", NotBefore: now, Expiry: now.Add(time.Minute),
 	})
@@ -63,16 +59,16 @@ func newServer(id nstance.InstanceID, told story) (*server, error) {
 	}
 	one := registration.NewMemory()
 	one.Put(registration.Registration{ID: id, Kind: id.Kind(), Tenant: nstance.DefaultTenant, Group: "demo"})
-	registrar, err := registration.New(authority, keys, one, &registration.Options{Cluster: cluster, Shard: shard})
+	registrar, err := registration.New(keys, one, &registration.Options{Cluster: cluster, Shard: shard})
 	if err != nil {
 		return nil, err
 	}
-	s := &server{story: told, authority: authority, registrar: registrar, nonce: nonce}
+	s := &server{story: told, keys: keys, registrar: registrar, nonce: nonce}
 	return s, s.listen()
 }
 
 func (s *server) listen() (err error) {
-	cert, err := s.authority.Server(shard, cluster, time.Hour, time.Now())
+	cert, err := s.keys.ServerCertificate(shard, cluster, time.Hour, time.Now())
 	if err != nil {
 		return err
 	}
@@ -84,7 +80,7 @@ func (s *server) listen() (err error) {
 	}
 	open := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert}}
 	agents := open.Clone()
-	agents.ClientAuth, agents.ClientCAs, agents.VerifyConnection = tls.RequireAndVerifyClientCert, s.authority.Pool(), agentsOnly
+	agents.ClientAuth, agents.ClientCAs, agents.VerifyConnection = tls.RequireAndVerifyClientCert, s.keys.Pool(), agentsOnly
 	s.serve(s.registration, open, func(g *grpc.Server) { apiv1.RegisterRegistrationServiceServer(g, s) })
 	s.serve(s.sessions, agents, func(g *grpc.Server) { apiv1.RegisterAgentServiceServer(g, s) })
 	return nil

@@ -18,9 +18,9 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 )
 
 func serialOf(ctx context.Context) string {
@@ -33,11 +33,11 @@ func serialOf(ctx context.Context) string {
 }
 
 func (w *world) RegisterOperator(_ context.Context, req *apiv1.RegisterOperatorRequest) (*apiv1.RegisterOperatorResponse, error) {
-	c, err := w.keys.Nonces.Verify(req.GetNonce(), time.Now(), registration.Expect{Cluster: cluster, Shard: shard})
+	c, err := w.keys.Nonces.Verify(req.GetNonce(), time.Now(), keyring.Expect{Cluster: cluster, Shard: shard})
 	if err != nil {
 		return nil, err
 	}
-	key, err := registration.ParseCSR(req.GetCsr())
+	key, err := keyring.ParseCSR(req.GetCsr())
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (w *world) RegisterOperator(_ context.Context, req *apiv1.RegisterOperatorR
 }
 
 func (w *world) RenewCertificate(_ context.Context, req *apiv1.OperatorServiceRenewCertificateRequest) (*apiv1.OperatorServiceRenewCertificateResponse, error) {
-	key, err := registration.ParseCSR(req.GetCsr())
+	key, err := keyring.ParseCSR(req.GetCsr())
 	if err != nil {
 		return nil, err
 	}

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -82,7 +82,7 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 	if err != nil {
 		return err
 	}
-	if err := ring.UseUntil(ctx, registration.Nonces, keys.Nonces.KeyID(), claims.Expiry); err != nil {
+	if err := ring.UseUntil(ctx, keyring.Nonces, keys.Nonces.KeyID(), claims.Expiry); err != nil {
 		p.stderr.note("warning: not noted in storage, so that a rotation of the nonce key may end this nonce early: %v", err)
 	}
 	if m.caOutput != "" {
@@ -121,8 +121,8 @@ func (m *minting) place(ctx context.Context) error {
 	return m.belongs(ctx, is)
 }
 
-func (m *minting) claims(now time.Time) (registration.Claims, error) {
-	c := registration.Claims{
+func (m *minting) claims(now time.Time) (keyring.Claims, error) {
+	c := keyring.Claims{
 		Kind: nstance.Role(m.kind), Subject: m.cluster, Cluster: nstance.ClusterID(m.cluster), Shard: nstance.ShardID(m.shard),
 		Tenant: nstance.TenantID(m.tenant), JTI: rand.Text(), NotBefore: now, Expiry: now.Add(m.expiry),
 	}
@@ -142,7 +142,7 @@ func (m *minting) claims(now time.Time) (registration.Claims, error) {
 
 // keyring returns the cluster's keys, and warns when it had to make them: that
 // is rarely meant where a server has run before.
-func (p *program) keyring(ctx context.Context, at storageAccess, box *secret.Box, dryRun bool) (*registration.Keyring, error) {
+func (p *program) keyring(ctx context.Context, at storageAccess, box *secret.Box, dryRun bool) (*keyring.Keyring, error) {
 	var d *recordingVault
 	err := p.stderr.slow("reading the keys in storage", func() (err error) {
 		if d, err = p.previewKeys(ctx, at, box); err != nil || dryRun {
@@ -157,7 +157,7 @@ func (p *program) keyring(ctx context.Context, at storageAccess, box *secret.Box
 	if err != nil {
 		return nil, err
 	}
-	if slices.Contains(d.made, vault.Key(registration.VaultNonceKey)) {
+	if slices.Contains(d.made, vault.Key(keyring.VaultNonceKey)) {
 		done := "have been"
 		if dryRun {
 			done = "would be"

@@ -17,9 +17,9 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -168,7 +168,7 @@ func (s *statusReader) keys(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Keys = newStoredKeys(func(name string) registration.KeySet { return c.Sets[name] })
+	s.Keys = newStoredKeys(func(name string) keyring.KeySet { return c.Sets[name] })
 	if len(s.Keys) == 0 {
 		s.problem("there is no catalogue of keys: nstance-admin cluster init, or the first server, makes it")
 	}
@@ -185,12 +185,12 @@ func (s *statusReader) keys(ctx context.Context) error {
 func (s *statusReader) rotation(name string) {
 	own := slices.DeleteFunc(slices.Clone(s.Keys), func(k *apiv1.Key) bool { return k.GetName() != name })
 	step := nextStep(own)
-	if step == registration.StepBegin {
+	if step == keyring.StepBegin {
 		return
 	}
 	r := KeyRotation{Name: name, NextStep: string(step)}
 	for _, k := range own {
-		if registration.Phase(k.GetPhase()) != registration.PhaseCurrent {
+		if keyring.Phase(k.GetPhase()) != keyring.PhaseCurrent {
 			r.Since, r.NextStepAt = wire.TimeOf(k.GetSince()), wire.TimeOf(k.GetNextStepAt())
 		}
 	}
@@ -203,7 +203,7 @@ func (s *statusReader) sealing(ctx context.Context) error {
 	var mu sync.Mutex
 	counts := map[string]int{}
 	err := each(ctx, s.store, prefix, func(key string, data []byte) {
-		if strings.TrimPrefix(key, prefix) == registration.VaultInstallation {
+		if strings.TrimPrefix(key, prefix) == keyring.VaultInstallation {
 			return // no secret
 		}
 		id, _ := secret.SealedWith(data)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
@@ -105,10 +106,10 @@ func (d *depot) operator(name string, notAfter time.Time, revoked bool) {
 }
 
 // rotate takes one step of a rotation at some time.
-func (d *depot) rotate(set string, step registration.Step, now time.Time) {
-	ring, err := registration.OpenKeyring(d.t.Context(), vault.New(d.store(), d.box()), func() time.Time { return now })
+func (d *depot) rotate(set string, step keyring.Step, now time.Time) {
+	ring, err := keyring.OpenKeyring(d.t.Context(), vault.New(d.store(), d.box()), func() time.Time { return now })
 	require.NoError(d.t, err)
-	_, err = ring.Rotate(d.t.Context(), registration.Rotation{Set: set, Step: step})
+	_, err = ring.Rotate(d.t.Context(), keyring.Rotation{Set: set, Step: step})
 	require.NoError(d.t, err)
 }
 
@@ -136,9 +137,9 @@ func TestClusterStatus(t *testing.T) {
 	d.put("lease/broken.json", "{")
 	d.put(storage.AcceptedKey("restored"), `{"format":"1.0"}`)
 	d.put("instance/records/default/web/"+string(webA)+".json", "{}")
-	d.rotate(registration.Identity, registration.StepBegin, time.Now().Add(-time.Hour))
-	d.rotate(registration.Nonces, registration.StepBegin, time.Now().Add(-time.Hour))
-	d.rotate(registration.Nonces, registration.StepActivate, time.Now())
+	d.rotate(keyring.Identity, keyring.StepBegin, time.Now().Add(-time.Hour))
+	d.rotate(keyring.Nonces, keyring.StepBegin, time.Now().Add(-time.Hour))
+	d.rotate(keyring.Nonces, keyring.StepActivate, time.Now())
 	d.operator("a", time.Now().Add(time.Hour), false)
 	d.operator("b", time.Now().Add(time.Hour), true)
 	d.operator("c", time.Now().Add(-time.Hour), false)
@@ -178,7 +179,7 @@ func TestClusterStatus(t *testing.T) {
 		require.Equal(t, []string{"identity activate", "nonce finish"}, []string{
 			s.Rotations[0].Name + " " + s.Rotations[0].NextStep, s.Rotations[1].Name + " " + s.Rotations[1].NextStep,
 		})
-		require.Equal(t, s.Keys[1].GetSince().AsTime().Add(registration.Settle), s.Rotations[0].NextStepAt)
+		require.Equal(t, s.Keys[1].GetSince().AsTime().Add(keyring.Settle), s.Rotations[0].NextStepAt)
 		require.Equal(t, []admin.Sealed{{Key: d.key.ID(), Objects: 5}}, s.Sealing)
 	})
 	t.Run("operators", func(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -37,10 +37,10 @@ func (d *depot) mint(args ...string) result {
 }
 
 // server returns the keys that a server of this storage has.
-func (d *depot) server(box *secret.Box) *registration.Keys {
+func (d *depot) server(box *secret.Box) *keyring.Keys {
 	store, err := storage.OpenDir(d.dir, nil)
 	require.NoError(d.t, err)
-	keys, err := registration.Bootstrap(d.t.Context(), vault.New(store, box), time.Now())
+	keys, err := keyring.Bootstrap(d.t.Context(), vault.New(store, box), time.Now())
 	require.NoError(d.t, err)
 	return keys
 }
@@ -58,8 +58,8 @@ func TestNonce(t *testing.T) {
 	require.Contains(t, r.errors, "there were no keys in this storage")
 	keys := d.server(d.box())
 
-	verify := func(token string, now time.Time, kind nstance.Role) (registration.Claims, error) {
-		return keys.Nonces.Verify(strings.TrimSuffix(token, "\n"), now, registration.Expect{Cluster: "prod", Shard: "eu1a", Kind: kind})
+	verify := func(token string, now time.Time, kind nstance.Role) (keyring.Claims, error) {
+		return keys.Nonces.Verify(strings.TrimSuffix(token, "\n"), now, keyring.Expect{Cluster: "prod", Shard: "eu1a", Kind: kind})
 	}
 	t.Run("verifies at the server, for three hours", func(t *testing.T) {
 		c, err := verify(r.out, time.Now(), nstance.RoleOperator)
@@ -118,7 +118,7 @@ func TestNonce(t *testing.T) {
 		require.NoError(t, err)
 		r = nonce("--expiry", "1h")
 		require.Zero(t, r.code, r.errors)
-		claims, err := d.server(d.box()).Nonces.Verify(strings.TrimSpace(r.out), time.Now(), registration.Expect{Cluster: "prod", Shard: shard, Kind: nstance.RoleOperator})
+		claims, err := d.server(d.box()).Nonces.Verify(strings.TrimSpace(r.out), time.Now(), keyring.Expect{Cluster: "prod", Shard: shard, Kind: nstance.RoleOperator})
 		require.NoError(t, err)
 		require.EqualValues(t, "prod", claims.Cluster)
 		r = nonce("--cluster", "test")
@@ -161,7 +161,7 @@ func TestNonceFindsItsKey(t *testing.T) {
 		keys := d.server(nil)
 		r := d.mint("--key-provider", "none")
 		require.Zero(t, r.code, r.errors)
-		_, err := keys.Nonces.Verify(strings.TrimSpace(r.out), time.Now(), registration.Expect{Cluster: "prod", Shard: "eu1a"})
+		_, err := keys.Nonces.Verify(strings.TrimSpace(r.out), time.Now(), keyring.Expect{Cluster: "prod", Shard: "eu1a"})
 		require.NoError(t, err)
 	})
 }

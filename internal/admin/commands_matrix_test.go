@@ -15,7 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
-	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/internal/keyring"
 )
 
 // A trait is what a command is. What it demands of the command line:
@@ -183,7 +183,7 @@ func newStage(t *testing.T) *stage {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		return path
 	}
-	operator := w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator })
+	operator := w.nonce(func(c *keyring.Claims) { c.Kind = nstance.RoleOperator })
 	s.words = strings.NewReplacer("URL", s.empty.url(), "SEALED", s.sealed.url(), "WEB", string(webA), "DRAINING", string(webB), "ORPHAN", string(webNew), "REG", w.registration,
 		"ADMIN", file("admin", w.nonce(nil)), "OPERATOR", file("operator", operator), "CA", w.caFile(), "DIR", filepath.Join(t.TempDir(), "new"))
 	s.before = s.files()

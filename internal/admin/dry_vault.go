@@ -5,15 +5,15 @@ import (
 	"errors"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/internal/keyring"
 )
 
 // A dryVault is a vault whose writes stay in memory. It reads each object once,
 // since objects of other writers would not match its own. It is for one goroutine.
 type dryVault struct {
-	registration.Vault
+	keyring.Vault
 	known     map[string]answer
-	catalogue *registration.Catalogue // nil: not read yet
+	catalogue *keyring.Catalogue // nil: not read yet
 }
 
 // An answer is a vault's answer about an object.
@@ -22,11 +22,11 @@ type answer struct {
 	err  error // nil or NotFound
 }
 
-func newDryVault(v registration.Vault) *dryVault {
+func newDryVault(v keyring.Vault) *dryVault {
 	return &dryVault{Vault: v, known: map[string]answer{}}
 }
 
-// Get implements registration.Vault.
+// Get implements keyring.Vault.
 func (r *dryVault) Get(ctx context.Context, name string) ([]byte, error) {
 	a, ok := r.known[name]
 	if !ok {
@@ -39,7 +39,7 @@ func (r *dryVault) Get(ctx context.Context, name string) ([]byte, error) {
 	return a.data, a.err
 }
 
-// PutIfAbsent implements registration.Vault.
+// PutIfAbsent implements keyring.Vault.
 func (r *dryVault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	_, err := r.Get(ctx, name)
 	switch {
@@ -52,8 +52,8 @@ func (r *dryVault) PutIfAbsent(ctx context.Context, name string, data []byte) er
 	return nil
 }
 
-// Catalogue implements registration.Vault.
-func (r *dryVault) Catalogue(ctx context.Context) (registration.Catalogue, error) {
+// Catalogue implements keyring.Vault.
+func (r *dryVault) Catalogue(ctx context.Context) (keyring.Catalogue, error) {
 	if r.catalogue != nil {
 		return *r.catalogue, nil
 	}
@@ -64,8 +64,8 @@ func (r *dryVault) Catalogue(ctx context.Context) (registration.Catalogue, error
 	return c, err
 }
 
-// UpdateCatalogue implements registration.Vault.
-func (r *dryVault) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+// UpdateCatalogue implements keyring.Vault.
+func (r *dryVault) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
 	c, err := r.Catalogue(ctx)
 	if err == nil {
 		err = fn(&c)

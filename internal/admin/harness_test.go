@@ -22,11 +22,11 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
 )
@@ -52,7 +52,7 @@ type world struct {
 	apiv1.UnimplementedOperatorServiceServer
 	apiv1.UnimplementedRegistrationServiceServer
 	t            testing.TB
-	keys         *registration.Keys
+	keys         *keyring.Keys
 	operator     string // addresses
 	registration string
 	dir          string // an identity
@@ -89,12 +89,12 @@ type world struct {
 }
 
 func newWorld(t testing.TB) *world {
-	keys, err := registration.Bootstrap(t.Context(), vault.New(storage.NewMemory(), nil), time.Now().Add(-30*24*time.Hour))
+	keys, err := keyring.Bootstrap(t.Context(), vault.New(storage.NewMemory(), nil), time.Now().Add(-30*24*time.Hour))
 	require.NoError(t, err)
 	return newWorldWith(t, keys)
 }
 
-func newWorldWith(t testing.TB, keys *registration.Keys) *world {
+func newWorldWith(t testing.TB, keys *keyring.Keys) *world {
 	w := &world{
 		t: t, keys: keys, hub: feed.New[*apiv1.Event](64), instances: map[string]*apiv1.Instance{},
 		stories: map[string][]*apiv1.Event{}, pageSize: 1000, fail: map[string]error{}, used: map[string]string{}, kick: make(chan struct{}),
@@ -134,7 +134,7 @@ func (w *world) identity(at time.Time) admin.Identity {
 }
 
 func (w *world) issue(key ed25519.PublicKey, role nstance.Role, at time.Time) []byte {
-	issued, err := w.keys.Identity.Issue(registration.Template{
+	issued, err := w.keys.Identity.Issue(keyring.Template{
 		Subject: "admin-0123456789abcdef", Tenant: nstance.DefaultTenant, Role: role, Key: key, Lifetime: 24 * time.Hour, Now: at,
 	})
 	require.NoError(w.t, err)

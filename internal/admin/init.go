@@ -13,9 +13,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -195,8 +195,8 @@ func (t *table) initRequest(f ClusterInit) {
 // A recordingVault is a vault that records what is made in it. It is for one
 // goroutine.
 type recordingVault struct {
-	registration.Vault
-	ring      *registration.Keyring
+	keyring.Vault
+	ring      *keyring.Keyring
 	attempted map[string][]byte // by name
 	made      []string          // keys in storage, in the order in which they were made
 
@@ -223,9 +223,9 @@ func (p *program) makeKeys(ctx context.Context, store storage.Store, box *secret
 	return p.load(ctx, vault.New(store, box))
 }
 
-func (p *program) load(ctx context.Context, v registration.Vault) (_ *recordingVault, err error) {
+func (p *program) load(ctx context.Context, v keyring.Vault) (_ *recordingVault, err error) {
 	d := &recordingVault{Vault: v, attempted: map[string][]byte{}}
-	d.ring, err = registration.OpenKeyring(ctx, d, p.now)
+	d.ring, err = keyring.OpenKeyring(ctx, d, p.now)
 	return d, err
 }
 
@@ -243,7 +243,7 @@ func (d *recordingVault) initRequest(id nstance.ClusterID, dryRun bool) ClusterI
 	return f
 }
 
-// Get implements registration.Vault. A writer reads back what it attempted to store:
+// Get implements keyring.Vault. A writer reads back what it attempted to store:
 // the stored object is its own only if the content is the same.
 func (d *recordingVault) Get(ctx context.Context, name string) ([]byte, error) {
 	data, err := d.Vault.Get(ctx, name)
@@ -259,16 +259,16 @@ func (d *recordingVault) recordMade(key string) {
 	}
 }
 
-// PutIfAbsent implements registration.Vault.
+// PutIfAbsent implements keyring.Vault.
 func (d *recordingVault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	d.attempted[name] = data
 	return d.Vault.PutIfAbsent(ctx, name, data)
 }
 
-// UpdateCatalogue implements registration.Vault.
-func (d *recordingVault) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+// UpdateCatalogue implements keyring.Vault.
+func (d *recordingVault) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
 	changed := false
-	c, err := d.Vault.UpdateCatalogue(ctx, func(c *registration.Catalogue) error {
+	c, err := d.Vault.UpdateCatalogue(ctx, func(c *keyring.Catalogue) error {
 		before := *c
 		err := fn(c)
 		changed = err == nil && !reflect.DeepEqual(before, *c)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -47,13 +47,13 @@ func TestLostAnswerToACreatedKey(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, d.made)
 	require.Len(t, newStoredKeys(d.ring.Set), 3)
-	require.Equal(t, string(registration.PhaseCurrent), newStoredKeys(d.ring.Set)[0].Phase)
+	require.Equal(t, string(keyring.PhaseCurrent), newStoredKeys(d.ring.Set)[0].Phase)
 }
 
 // An overtaken vault is one in which another process makes everything before one of
 // the calls.
 type overtaken struct {
-	registration.Vault
+	keyring.Vault
 	calls int // before that one
 	other func()
 }
@@ -74,12 +74,12 @@ func (o *overtaken) PutIfAbsent(ctx context.Context, name string, data []byte) e
 	return o.Vault.PutIfAbsent(ctx, name, data)
 }
 
-func (o *overtaken) Catalogue(ctx context.Context) (registration.Catalogue, error) {
+func (o *overtaken) Catalogue(ctx context.Context) (keyring.Catalogue, error) {
 	o.call()
 	return o.Vault.Catalogue(ctx)
 }
 
-func (o *overtaken) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+func (o *overtaken) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
 	o.call()
 	return o.Vault.UpdateCatalogue(ctx, fn)
 }
@@ -87,9 +87,9 @@ func (o *overtaken) UpdateCatalogue(ctx context.Context, fn func(*registration.C
 // Whenever another process makes the keys, what is made, or rehearsed, goes
 // together.
 func TestAnotherProcessMakesTheKeys(t *testing.T) {
-	for name, vaultOver := range map[string]func(*overtaken) registration.Vault{
-		"rehearsed": func(o *overtaken) registration.Vault { return newDryVault(o) },
-		"made":      func(o *overtaken) registration.Vault { return o },
+	for name, vaultOver := range map[string]func(*overtaken) keyring.Vault{
+		"rehearsed": func(o *overtaken) keyring.Vault { return newDryVault(o) },
+		"made":      func(o *overtaken) keyring.Vault { return o },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for at := 1; ; at++ {

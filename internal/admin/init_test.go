@@ -14,8 +14,8 @@ import (
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -243,7 +243,7 @@ func TestNonceDryRun(t *testing.T) {
 	require.Zero(t, d.mint("--expiry", "200h").code)
 	c, err := vault.New(d.store(), d.box()).Catalogue(t.Context())
 	require.NoError(t, err)
-	require.WithinDuration(t, time.Now().Add(200*time.Hour), c.Sets[registration.Nonces].Keys[0].UsedUntil, time.Minute, "a real one is")
+	require.WithinDuration(t, time.Now().Add(200*time.Hour), c.Sets[keyring.Nonces].Keys[0].UsedUntil, time.Minute, "a real one is")
 }
 
 // TestInitPreparesShards: a new shard gets a released lease, once.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
@@ -45,9 +46,9 @@ func (keys storedKeys) MarshalJSON() ([]byte, error) {
 }
 
 // newStoredKeys returns the keys of all sets.
-func newStoredKeys(set func(name string) registration.KeySet) storedKeys {
+func newStoredKeys(set func(name string) keyring.KeySet) storedKeys {
 	var out storedKeys
-	for _, name := range []string{registration.Identity, registration.Workload, registration.Nonces} {
+	for _, name := range []string{keyring.Identity, keyring.Workload, keyring.Nonces} {
 		for _, k := range set(name).Keys {
 			out = append(out, &apiv1.Key{
 				Name: name, Id: k.ID, Phase: string(k.Phase), CreatedAt: wire.Time(k.CreatedAt), Since: wire.Time(k.Since),
@@ -113,7 +114,7 @@ func (p *program) rotateCommand() *cobra.Command {
 			"and repeated. A server of any shard takes the steps of identity, workload and nonce.\n\n" +
 			"encryption has no steps: objects in storage that are sealed with an older key are sealed again with the first one\n" +
 			"of --key-source. Servers must have both keys before.",
-		Args: arguments("NAME"), ValidArgs: []string{registration.Identity, registration.Workload, registration.Nonces, encryption},
+		Args: arguments("NAME"), ValidArgs: []string{keyring.Identity, keyring.Workload, keyring.Nonces, encryption},
 	}
 	o.r, o.out = p.remote(cmd), p.output(cmd)
 	o.store.flags(p, cmd)
@@ -146,7 +147,7 @@ func (p *program) rotateCommand() *cobra.Command {
 
 func (o *rotation) check() error {
 	switch {
-	case o.name != registration.Identity && o.name != registration.Workload && o.name != registration.Nonces:
+	case o.name != keyring.Identity && o.name != keyring.Workload && o.name != keyring.Nonces:
 		return nstance.FieldError("NAME", "use identity, workload, nonce or encryption", "%q is not known", o.name)
 	case (o.step == "") == !o.watch:
 		return nstance.FieldError("--step", "name a step, or use --watch for all of them", "one of the two must be given")
@@ -161,9 +162,9 @@ func (o *rotation) confirm(ctx context.Context) error {
 	switch {
 	case o.watch:
 		what = fmt.Sprintf("rotating the %s key replaces it for good once nothing depends on it", o.name)
-	case o.step == string(registration.StepFinish) && o.force:
+	case o.step == string(keyring.StepFinish) && o.force:
 		what = fmt.Sprintf("finishing by force ends whatever depends on the retired %s key: machines are replaced, operators must register again", o.name)
-	case o.step == string(registration.StepFinish):
+	case o.step == string(keyring.StepFinish):
 		what = fmt.Sprintf("finishing destroys the retired %s key", o.name)
 	default:
 		return nil
@@ -187,7 +188,7 @@ func (o *rotation) takeStep(ctx context.Context, step string) (keys []*apiv1.Key
 			return err
 		}
 		keys = resp.GetKeys()
-		if o.name == registration.Identity && step == string(registration.StepActivate) && !o.dryRun {
+		if o.name == keyring.Identity && step == string(keyring.StepActivate) && !o.dryRun {
 			o.r.renewSigned(ctx, c)
 		}
 		return nil
@@ -207,7 +208,7 @@ func (o *rotation) follow(ctx context.Context) (keys []*apiv1.Key, err error) {
 	for began := false; ; {
 		if keys, err = o.list(ctx); err == nil {
 			step := nextStep(keys)
-			if began && step == registration.StepBegin {
+			if began && step == keyring.StepBegin {
 				return keys, nil
 			}
 			if _, err = o.takeStep(ctx, string(step)); err == nil {
@@ -240,15 +241,15 @@ func (o *rotation) list(ctx context.Context) (keys []*apiv1.Key, err error) {
 }
 
 // nextStep returns the step that takes a rotation further.
-func nextStep(keys []*apiv1.Key) registration.Step {
-	step := registration.StepBegin
+func nextStep(keys []*apiv1.Key) keyring.Step {
+	step := keyring.StepBegin
 	for _, k := range keys {
-		switch registration.Phase(k.GetPhase()) {
-		case registration.PhaseNext:
-			return registration.StepActivate
-		case registration.PhaseRetired:
-			step = registration.StepFinish
-		case registration.PhaseCurrent:
+		switch keyring.Phase(k.GetPhase()) {
+		case keyring.PhaseNext:
+			return keyring.StepActivate
+		case keyring.PhaseRetired:
+			step = keyring.StepFinish
+		case keyring.PhaseCurrent:
 		}
 	}
 	return step

@@ -13,9 +13,9 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -194,7 +194,7 @@ func TestRotateEncryption(t *testing.T) {
 		require.NoError(t, err)
 		return b
 	}
-	_, err = registration.Bootstrap(t.Context(), vault.New(store, box(old)), time.Now())
+	_, err = keyring.Bootstrap(t.Context(), vault.New(store, box(old)), time.Now())
 	require.NoError(t, err)
 	require.NoError(t, vault.New(store, box(foreign)).PutIfAbsent(t.Context(), "strange", []byte("x")))
 	reseal := func(keys []secret.Key, args ...string) result {
@@ -213,7 +213,7 @@ func TestRotateEncryption(t *testing.T) {
 	require.Contains(t, r.errors, "1 secrets were not sealed again")
 	require.Contains(t, r.out, `"name": "strange"`)
 	require.Contains(t, r.out, foreign.ID())
-	_, err = registration.Bootstrap(t.Context(), vault.New(store, box(fresh)), time.Now())
+	_, err = keyring.Bootstrap(t.Context(), vault.New(store, box(fresh)), time.Now())
 	require.NoError(t, err, "the old key is not needed any more")
 
 	r = reseal([]secret.Key{fresh, foreign})
@@ -225,7 +225,7 @@ func TestRotateEncryption(t *testing.T) {
 func TestOperatorsOwnIdentity(t *testing.T) {
 	w := newWorld(t)
 	_, err := admin.Login(t.Context(), t.TempDir(), &admin.LoginOptions{
-		Nonce: w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), CA: w.keys.Identity.CertPEM(),
+		Nonce: w.nonce(func(c *keyring.Claims) { c.Kind = nstance.RoleOperator }), CA: w.keys.Identity.CertPEM(),
 		Registration: []string{w.registration}, Role: nstance.RoleOperator,
 	})
 	require.NoError(t, err)

@@ -14,12 +14,12 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
-func (w *world) nonce(change func(*registration.Claims)) string {
-	c := registration.Claims{
+func (w *world) nonce(change func(*keyring.Claims)) string {
+	c := keyring.Claims{
 		Kind: nstance.RoleAdmin, Subject: string(cluster), Cluster: cluster, Tenant: nstance.DefaultTenant, Shard: shard,
 		JTI: "0123456789abcdef", NotBefore: time.Now(), Expiry: time.Now().Add(time.Hour),
 	}
@@ -77,7 +77,7 @@ func TestLogin(t *testing.T) {
 		require.JSONEq(t, `{"servers":["`+w.operator+`","server-a.example:8993","server-b.example:8993"],"shard":"eu1a","cluster":"prod"}`, string(data))
 	})
 	t.Run("again, with a new nonce", func(t *testing.T) {
-		again := w.nonce(func(c *registration.Claims) { c.JTI = "fedcba9876543210" })
+		again := w.nonce(func(c *keyring.Claims) { c.JTI = "fedcba9876543210" })
 		require.Zero(t, w.login(dir, again).code)
 		require.Zero(t, run(t, strings.NewReader(""), nil, "status", "--identity", dir).code)
 	})
@@ -85,7 +85,7 @@ func TestLogin(t *testing.T) {
 		other := w.identity(time.Now())
 		other.Shard = "eu1b"
 		require.NoError(t, admin.SaveIdentity(dir, other))
-		again := w.nonce(func(c *registration.Claims) { c.JTI = "another-one-0123" })
+		again := w.nonce(func(c *keyring.Claims) { c.JTI = "another-one-0123" })
 		r := w.login(dir, again)
 		require.Equal(t, 6, r.code)
 		require.Contains(t, r.errors, "shard eu1b of cluster prod")
@@ -125,11 +125,11 @@ func TestLoginRefuses(t *testing.T) {
 	}{
 		"no nonce":             {"rubbish", nil, 2, "is not a signed JSON Web Token"},
 		"claims that are none": {"a." + base64.RawURLEncoding.EncodeToString([]byte("[]")) + ".b", nil, 2, "no readable claims"},
-		"an operator's nonce":  {w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "--kind admin"},
-		"no shard at all":      {w.nonce(func(c *registration.Claims) { c.Shard = "" }), nil, 2, "--shard"},
+		"an operator's nonce":  {w.nonce(func(c *keyring.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "--kind admin"},
+		"no shard at all":      {w.nonce(func(c *keyring.Claims) { c.Shard = "" }), nil, 2, "--shard"},
 		"another shard":        {w.nonce(nil), []string{"--shard", "eu1b"}, 2, `for shard "eu1a"`},
 		"a bad authority":      {w.nonce(nil), []string{"--ca", bad}, 2, "--ca-output"},
-		"an expired nonce": {w.nonce(func(c *registration.Claims) {
+		"an expired nonce": {w.nonce(func(c *keyring.Claims) {
 			c.NotBefore, c.Expiry = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
 		}), nil, 4, "expired"},
 		"a nonce of another key":    {other.nonce(nil), nil, 4, "unknown key"},
@@ -218,10 +218,10 @@ func TestLoginDryRun(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"an expired nonce": {w.nonce(func(c *registration.Claims) {
+		"an expired nonce": {w.nonce(func(c *keyring.Claims) {
 			c.NotBefore, c.Expiry = time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
 		}), nil, 4, "the nonce expired at"},
-		"a nonce of another kind": {w.nonce(func(c *registration.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "is of kind"},
+		"a nonce of another kind": {w.nonce(func(c *keyring.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "is of kind"},
 		"another authority":       {w.nonce(nil), []string{"--ca", other.caFile()}, 4, "no trust"},
 		"no server":               {w.nonce(nil), []string{"--registration", closedPort(t)}, 5, "cannot be reached"},
 		"no answer":               {w.nonce(nil), []string{"--registration", silentPort(t), "--timeout", "50ms"}, 5, "did not answer within 50ms"},

@@ -12,11 +12,11 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/journal/sqlite"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -40,7 +40,7 @@ type shard struct {
 	server *server.Server  // nil in scenarios with two servers
 	events *sqlite.Journal // of that server
 	pair   *pair           // instead, in those
-	keys   *registration.Keys
+	keys   *keyring.Keys
 
 	wg   sync.WaitGroup
 	stop context.CancelFunc // ends the server
@@ -112,7 +112,7 @@ func (w *shard) start(ctx context.Context) (context.Context, error) {
 		}
 		return work, err
 	}
-	keys, err := registration.Bootstrap(limited, vault.New(w.depot.store, w.depot.box), time.Now())
+	keys, err := keyring.Bootstrap(limited, vault.New(w.depot.store, w.depot.box), time.Now())
 	if err != nil {
 		return work, err
 	}
@@ -143,7 +143,7 @@ func (w *shard) serve(ctx, limited context.Context, end context.CancelCauseFunc)
 // login registers an administrator, as nstance-admin login would.
 func (w *shard) login(ctx context.Context, servers []server.Addresses) error {
 	now := time.Now()
-	nonce, err := w.keys.Nonces.Mint("", registration.Claims{
+	nonce, err := w.keys.Nonces.Mint("", keyring.Claims{
 		Kind: nstance.RoleAdmin, Subject: string(clusterID), Cluster: clusterID, Shard: shardID, Tenant: nstance.DefaultTenant,
 		JTI: rand.Text(), NotBefore: now.Add(-time.Minute), Expiry: now.Add(time.Hour),
 	})

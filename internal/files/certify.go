@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
 // An Authority certifies what machines show each other.
 type Authority interface {
 	// Issue signs a certificate and has it logged.
-	Issue(ctx context.Context, t registration.Template) (registration.KeyRecord, error)
+	Issue(ctx context.Context, t keyring.Template) (keyring.KeyRecord, error)
 	// Certificate returns the certificate (DER) of the key that signs.
 	Certificate() []byte
 	// CertPEM returns the certificates of all keys that are trusted.
@@ -66,9 +66,9 @@ func (k *Kit) certify(ctx context.Context, name string, m *Machine, key Key, by 
 }
 
 // template says what to certify.
-func (k *Kit) template(ctx context.Context, name string, m *Machine, key ed25519.PublicKey, now time.Time) (t registration.Template, err error) {
+func (k *Kit) template(ctx context.Context, name string, m *Machine, key ed25519.PublicKey, now time.Time) (t keyring.Template, err error) {
 	c := k.def.Certificates[name]
-	t = registration.Template{Tenant: m.Tenant, Key: key, Lifetime: c.Validity, Now: now, Uses: uses(c)}
+	t = keyring.Template{Tenant: m.Tenant, Key: key, Lifetime: c.Validity, Now: now, Uses: uses(c)}
 	if t.Subject, err = k.certifiedName(ctx, c, c.CommonName, m); err != nil {
 		return t, err
 	}
@@ -131,7 +131,7 @@ func uses(c nstance.Certificate) (out []x509.ExtKeyUsage) {
 
 // good reports whether a certificate that a machine holds is what it would get
 // now, and has not reached two thirds of its life.
-func good(c *x509.Certificate, want registration.Template, by Authority, now time.Time) bool {
+func good(c *x509.Certificate, want keyring.Template, by Authority, now time.Time) bool {
 	issuer, err := x509.ParseCertificate(by.Certificate())
 	if err != nil || c.CheckSignatureFrom(issuer) != nil || !want.Key.Equal(c.PublicKey) {
 		return false

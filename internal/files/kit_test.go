@@ -16,8 +16,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
 // A fakeSources is a source in memory.
@@ -50,17 +50,17 @@ func prepare(d nstance.Definition, src files.Sources, before *files.Kit) *files.
 
 // ca is an authority that counts.
 type ca struct {
-	*registration.Authority
+	*keyring.Authority
 	issued int
 }
 
 func newCA(t *testing.T) *ca {
-	a, err := registration.NewAuthority(registration.Workload, time.Now().Add(-time.Hour))
+	a, err := keyring.NewAuthority(keyring.Workload, time.Now().Add(-time.Hour))
 	require.NoError(t, err)
 	return &ca{Authority: a}
 }
 
-func (c *ca) Issue(_ context.Context, t registration.Template) (registration.KeyRecord, error) {
+func (c *ca) Issue(_ context.Context, t keyring.Template) (keyring.KeyRecord, error) {
 	c.issued++
 	return c.Authority.Issue(t)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -35,7 +35,7 @@ func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bo
 			return err
 		}
 		name := strings.TrimPrefix(entry.Key, storage.SecretKey(""))
-		if name == registration.VaultInstallation {
+		if name == keyring.VaultInstallation {
 			continue // no secret
 		}
 		stale, err := reseal(ctx, store, box, name, dryRun)

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -18,14 +18,14 @@ import (
 // certExt ends the names of certificates, which are public.
 const certExt = ".crt"
 
-// A Vault is a registration.Vault over a store. It is safe for concurrent use.
+// A Vault is a keyring.Vault over a store. It is safe for concurrent use.
 type Vault struct {
 	store     storage.Store
 	box       *secret.Box
 	catalogue *storage.Doc[catalogue]
 }
 
-var _ registration.Vault = (*Vault)(nil)
+var _ keyring.Vault = (*Vault)(nil)
 
 // New returns the vault in store. A nil box leaves private keys readable for
 // every reader of the store: an explicit choice, for a private directory.
@@ -116,23 +116,23 @@ func (v *Vault) checkDestroyed(ctx context.Context, name string, err error) erro
 	return err
 }
 
-// Catalogue implements registration.Vault.
-func (v *Vault) Catalogue(ctx context.Context) (registration.Catalogue, error) {
+// Catalogue implements keyring.Vault.
+func (v *Vault) Catalogue(ctx context.Context) (keyring.Catalogue, error) {
 	c, err := v.catalogue.Load(ctx)
 	return c.Catalogue, err
 }
 
-// UpdateCatalogue implements registration.Vault.
-func (v *Vault) UpdateCatalogue(ctx context.Context, fn func(*registration.Catalogue) error) (registration.Catalogue, error) {
+// UpdateCatalogue implements keyring.Vault.
+func (v *Vault) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
 	c, err := v.catalogue.Update(ctx, func(c *catalogue) error { return fn(&c.Catalogue) })
 	return c.Catalogue, err
 }
 
-// catalogue is the stored form of a registration.Catalogue. It belongs to no
+// catalogue is the stored form of a keyring.Catalogue. It belongs to no
 // shard, so its epoch is 0.
 type catalogue struct {
 	storage.Header
-	registration.Catalogue
+	keyring.Catalogue
 }
 
 func openCatalogue(store storage.Store) *storage.Doc[catalogue] {
@@ -149,5 +149,5 @@ func Key(name string) string {
 
 // public reports whether an object is public.
 func public(name string) bool {
-	return path.Ext(name) == certExt || name == registration.VaultInstallation
+	return path.Ext(name) == certExt || name == keyring.VaultInstallation
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -30,7 +30,7 @@ func stored(t testing.TB, s storage.Store, key string) string {
 
 func TestLayout(t *testing.T) {
 	store := storage.NewMemory()
-	keys, err := registration.Bootstrap(t.Context(), vault.New(store, newBox(t, secret.NewKey())), time.Now())
+	keys, err := keyring.Bootstrap(t.Context(), vault.New(store, newBox(t, secret.NewKey())), time.Now())
 	require.NoError(t, err)
 
 	t.Run("certificates are readable", func(t *testing.T) {
@@ -65,9 +65,9 @@ func TestTwoVaultsSeeTheSameKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := storage.NewMemory()
-			first, err := registration.Bootstrap(t.Context(), vault.New(store, boxes[0]), time.Now())
+			first, err := keyring.Bootstrap(t.Context(), vault.New(store, boxes[0]), time.Now())
 			require.NoError(t, err)
-			second, err := registration.Bootstrap(t.Context(), vault.New(store, boxes[1]), time.Now())
+			second, err := keyring.Bootstrap(t.Context(), vault.New(store, boxes[1]), time.Now())
 			require.NoError(t, err)
 			require.Equal(t, first.Nonces.KeyID(), second.Nonces.KeyID())
 			require.Equal(t, first.Identity.Certificate(), second.Identity.Certificate())
@@ -77,7 +77,7 @@ func TestTwoVaultsSeeTheSameKeys(t *testing.T) {
 }
 
 func TestGetRefuses(t *testing.T) {
-	const name = registration.VaultNonceKey
+	const name = keyring.VaultNonceKey
 	key := secret.NewKey()
 	for what, tc := range map[string]struct {
 		put, get *secret.Box
@@ -115,12 +115,12 @@ func Example() {
 		return
 	}
 	store := storage.NewMemory() // a server would open a directory or a bucket
-	keys, err := registration.Bootstrap(context.Background(), vault.New(store, box), time.Now())
+	keys, err := keyring.Bootstrap(context.Background(), vault.New(store, box), time.Now())
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(keys.Identity.Name(), vault.Key(registration.VaultCert(registration.Identity)), vault.Key(registration.VaultNonceKey))
+	fmt.Println(keys.Identity.Name(), vault.Key(keyring.VaultCert(keyring.Identity)), vault.Key(keyring.VaultNonceKey))
 	// Output: identity ca/identity-ca.crt secret/nonce.key
 }
 
@@ -153,22 +153,22 @@ func TestCatalogueInStorage(t *testing.T) {
 	store, now := storage.NewMemory(), time.Now()
 	box := newBox(t, secret.NewKey())
 	clock := func() time.Time { return now }
-	ring, err := registration.OpenKeyring(t.Context(), vault.New(store, box), clock)
+	ring, err := keyring.OpenKeyring(t.Context(), vault.New(store, box), clock)
 	require.NoError(t, err)
-	other, err := registration.OpenKeyring(t.Context(), vault.New(store, box), clock)
+	other, err := keyring.OpenKeyring(t.Context(), vault.New(store, box), clock)
 	require.NoError(t, err)
-	for _, step := range []registration.Step{registration.StepBegin, registration.StepActivate, registration.StepFinish} {
-		for _, r := range []*registration.Keyring{ring, other} { // each step by both
-			_, err := r.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: step})
+	for _, step := range []keyring.Step{keyring.StepBegin, keyring.StepActivate, keyring.StepFinish} {
+		for _, r := range []*keyring.Keyring{ring, other} { // each step by both
+			_, err := r.Rotate(t.Context(), keyring.Rotation{Set: keyring.Identity, Step: step})
 			require.NoError(t, err)
 		}
-		require.Equal(t, ring.Set(registration.Identity), other.Set(registration.Identity))
-		now = now.Add(registration.Settle)
+		require.Equal(t, ring.Set(keyring.Identity), other.Set(keyring.Identity))
+		now = now.Add(keyring.Settle)
 	}
 	require.Contains(t, stored(t, store, "lease/cluster.json"), `"format":"1.0"`)
 	require.NotEqual(t, stored(t, store, "ca/identity-ca.crt"), stored(t, store, "ca/identity-ca.2.crt"))
 	require.Equal(t, string(ring.Keys().Identity.CertPEM()), stored(t, store, "ca/identity-ca.2.crt"))
-	require.Equal(t, 2, ring.Set(registration.Identity).Last)
-	_, err = registration.Bootstrap(t.Context(), vault.New(store, box), now)
+	require.Equal(t, 2, ring.Set(keyring.Identity).Last)
+	_, err = keyring.Bootstrap(t.Context(), vault.New(store, box), now)
 	require.NoError(t, err)
 }

@@ -16,13 +16,13 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -61,7 +61,7 @@ type Options struct {
 type Rig struct {
 	Server *server.Server
 	Cloud  *simcloud.Cloud
-	Keys   *registration.Keys
+	Keys   *keyring.Keys
 	Specs  []nstance.MachineSpec // of the first machines
 
 	cancel context.CancelFunc
@@ -109,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 	if err := r.Server.Ready(ctx); err != nil {
 		return nil, errors.Join(err, r.Stop())
 	}
-	if r.Keys, err = registration.Bootstrap(ctx, vault.New(o.Store, nil), time.Now()); err != nil {
+	if r.Keys, err = keyring.Bootstrap(ctx, vault.New(o.Store, nil), time.Now()); err != nil {
 		return nil, errors.Join(err, r.Stop())
 	}
 	for len(r.Specs) < o.Machines {

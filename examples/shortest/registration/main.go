@@ -17,16 +17,16 @@ import (
 
 func main() {
 	ctx, now, memory := context.Background(), time.Now(), registration.NewMemory()
-	keys, err := registration.Bootstrap(ctx, memory, now)
+	keys, err := registration.NewKeys(now)
 	exitIf(err)
-	registrar, err := registration.New(keys.Identity, keys.Nonces, memory, &registration.Options{Cluster: "prod", Shard: "eu-1a"})
+	registrar, err := registration.New(keys, memory, &registration.Options{Cluster: "prod", Shard: "eu-1a"})
 	exitIf(err)
 	id, err := nstance.NewInstanceID("web", now)
 	exitIf(err)
 
 	// the server: a record, and a nonce for the machine's user data
 	memory.Put(registration.Registration{ID: id, Kind: "web", Tenant: "default", Group: "web"})
-	nonce, err := keys.Nonces.Mint("", registration.Claims{
+	nonce, err := keys.Mint(registration.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: "prod", Shard: "eu-1a", Tenant: "default", Group: "web",
 		NotBefore: now, Expiry: now.Add(20 * time.Minute),
 	})

@@ -18,9 +18,9 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -44,7 +44,7 @@ type Options struct {
 	Check   func() error          // fails when the term has ended
 	Began   time.Time             // of the term
 	Now     func() time.Time
-	Keys    *registration.Keys
+	Keys    *keyring.Keys
 	Expiry  ports.Expiry
 	Version string // of this server
 	Log     *slog.Logger

@@ -15,8 +15,8 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -471,13 +471,13 @@ func (k *fileKeeper) authority(m machineKit) files.Authority {
 // workload is the workload authority for one machine. A certificate is logged before
 // it is returned.
 type workload struct {
-	*registration.Authority
+	*keyring.Authority
 	k *fileKeeper
 	m machineKit
 }
 
 // Issue implements files.Authority.
-func (w workload) Issue(ctx context.Context, t registration.Template) (registration.KeyRecord, error) {
+func (w workload) Issue(ctx context.Context, t keyring.Template) (keyring.KeyRecord, error) {
 	rec, err := w.Authority.Issue(t)
 	if err != nil {
 		return rec, err

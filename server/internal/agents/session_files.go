@@ -8,9 +8,9 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/registration"
 )
 
 // Bounds on one transfer.
@@ -283,7 +283,7 @@ func keyOf(w *apiv1.FileKey) (k files.Key) {
 		k.Err = nstance.Errorf(nstance.Unavailable, "the machine has no key: %s", wire.Text(w.GetError()))
 		return k
 	}
-	k.Public, k.Err = registration.ParseCSR(w.GetCsr())
+	k.Public, k.Err = keyring.ParseCSR(w.GetCsr())
 	if len(w.GetCertificate()) <= chunkSize {
 		k.Certificate = w.GetCertificate()
 	}

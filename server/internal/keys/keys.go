@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -23,7 +23,7 @@ const (
 	// memory and is made anew by each process.
 	certLife = 24 * time.Hour
 	// DefaultInterval is how often every server, leader or not, reads the
-	// cluster's keys: several times within registration.Settle.
+	// cluster's keys: several times within keyring.Settle.
 	DefaultInterval = time.Minute
 	// readTimeout bounds one read.
 	readTimeout = 10 * time.Second
@@ -45,8 +45,8 @@ type Options struct {
 
 // Keys are the cluster's keys as this server knows them.
 type Keys struct {
-	*registration.Keys
-	Ring *registration.Keyring
+	*keyring.Keys
+	Ring *keyring.Keyring
 
 	opts    Options
 	handled atomic.Uint64 // changes of the ring that Changed was called for
@@ -59,7 +59,7 @@ type Keys struct {
 
 // Open reads the cluster's keys, or makes them.
 func Open(ctx context.Context, v *vault.Vault, opts Options) (*Keys, error) {
-	ring, err := registration.OpenKeyring(ctx, v, opts.Now)
+	ring, err := keyring.OpenKeyring(ctx, v, opts.Now)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (k *Keys) HandleChanges() {
 // EnsureFresh reads the keys if they are so old that a rotation may have been
 // missed. They are normally read within the last minute.
 func (k *Keys) EnsureFresh(ctx context.Context) error {
-	if k.age() < registration.Settle/2 {
+	if k.age() < keyring.Settle/2 {
 		return nil
 	}
 	return k.Refresh(ctx)
@@ -136,7 +136,7 @@ func (k *Keys) age() time.Duration { return k.opts.Now().Sub(k.Ring.ReadAt()) }
 
 // Problems returns what operators should see.
 func (k *Keys) Problems() []string {
-	if age := k.age(); age > registration.Settle/2 {
+	if age := k.age(); age > keyring.Settle/2 {
 		return []string{fmt.Sprintf("the cluster's keys, %s in storage, could not be read for %s: this server would miss a rotation",
 			object, age.Truncate(time.Second))}
 	}
@@ -144,11 +144,11 @@ func (k *Keys) Problems() []string {
 }
 
 // Retired returns the key of a set that is being retired.
-func (k *Keys) Retired(set string) (registration.KeyEntry, bool) {
+func (k *Keys) Retired(set string) (keyring.KeyEntry, bool) {
 	for _, e := range k.Ring.Set(set).Keys {
-		if e.Phase == registration.PhaseRetired {
+		if e.Phase == keyring.PhaseRetired {
 			return e, true
 		}
 	}
-	return registration.KeyEntry{}, false
+	return keyring.KeyEntry{}, false
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/keys"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -40,11 +40,11 @@ func open(t *testing.T, store storage.Store) *server {
 }
 
 // rotate does one step with the identity keys, as another process does it.
-func rotate(t *testing.T, store storage.Store, step registration.Step) {
+func rotate(t *testing.T, store storage.Store, step keyring.Step) {
 	t.Helper()
-	ring, err := registration.OpenKeyring(t.Context(), vault.New(store, nil), time.Now)
+	ring, err := keyring.OpenKeyring(t.Context(), vault.New(store, nil), time.Now)
 	require.NoError(t, err)
-	_, err = ring.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: step})
+	_, err = ring.Rotate(t.Context(), keyring.Rotation{Set: keyring.Identity, Step: step})
 	require.NoError(t, err)
 }
 
@@ -92,13 +92,13 @@ func TestServerCertificate(t *testing.T) {
 		require.NotEqual(t, first.SerialNumber, second.SerialNumber, "at two thirds of its life")
 		require.True(t, first.NotAfter.After(time.Now().Add(7*time.Hour)), "connections with the first one go on")
 
-		rotate(t, store, registration.StepBegin)
-		sleep.For(t.Context(), registration.Settle)
-		rotate(t, store, registration.StepActivate)
+		rotate(t, store, keyring.StepBegin)
+		sleep.For(t.Context(), keyring.Settle)
+		rotate(t, store, keyring.StepActivate)
 		require.NoError(t, s.Refresh(t.Context()))
 		require.Same(t, second, s.certificate(t), "clients may know the retired key only")
-		sleep.For(t.Context(), registration.Settle)
-		rotate(t, store, registration.StepFinish)
+		sleep.For(t.Context(), keyring.Settle)
+		rotate(t, store, keyring.StepFinish)
 		require.NoError(t, s.Refresh(t.Context()))
 		third := s.certificate(t)
 		require.NotEqual(t, second.SerialNumber, third.SerialNumber)
@@ -110,11 +110,11 @@ func TestServerCertificate(t *testing.T) {
 func TestChangesAreHandledOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *storagetest.Faulty) {
 		s := open(t, store)
-		_, retired := s.Retired(registration.Identity)
+		_, retired := s.Retired(keyring.Identity)
 		require.False(t, retired)
 		require.NoError(t, s.Refresh(t.Context()))
 		require.Zero(t, s.changed.Load())
-		rotate(t, store, registration.StepBegin)
+		rotate(t, store, keyring.StepBegin)
 		for range 2 {
 			require.NoError(t, s.Refresh(t.Context()))
 			s.HandleChanges()
@@ -122,13 +122,13 @@ func TestChangesAreHandledOnce(t *testing.T) {
 		require.EqualValues(t, 1, s.changed.Load())
 		require.Len(t, s.Identity.Issuers(), 2)
 
-		sleep.For(t.Context(), registration.Settle)
+		sleep.For(t.Context(), keyring.Settle)
 		old := s.Identity.Issuer()
-		_, err := s.Ring.Rotate(t.Context(), registration.Rotation{Set: registration.Identity, Step: registration.StepActivate})
+		_, err := s.Ring.Rotate(t.Context(), keyring.Rotation{Set: keyring.Identity, Step: keyring.StepActivate})
 		require.NoError(t, err)
 		s.HandleChanges()
 		require.EqualValues(t, 2, s.changed.Load(), "a step of this process is a change too")
-		k, retired := s.Retired(registration.Identity)
+		k, retired := s.Retired(keyring.Identity)
 		require.True(t, retired)
 		require.Equal(t, old, k.ID)
 	})
@@ -137,7 +137,7 @@ func TestChangesAreHandledOnce(t *testing.T) {
 func TestUnreadableKeys(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *storagetest.Faulty) {
 		s := open(t, store)
-		rotate(t, store, registration.StepBegin)
+		rotate(t, store, keyring.StepBegin)
 		store.Inject(storagetest.Fault{Op: storagetest.Get, Times: -1, Err: nstance.Denied})
 		before := s.Identity.Issuers()
 		require.ErrorIs(t, s.Refresh(t.Context()), nstance.Denied)
@@ -145,7 +145,7 @@ func TestUnreadableKeys(t *testing.T) {
 		require.NoError(t, s.EnsureFresh(t.Context()), "they are fresh enough to lead")
 		require.Empty(t, s.Problems())
 
-		sleep.For(t.Context(), registration.Settle/2+time.Second)
+		sleep.For(t.Context(), keyring.Settle/2+time.Second)
 		require.ErrorIs(t, s.EnsureFresh(t.Context()), nstance.Denied)
 		require.Len(t, s.Problems(), 1)
 		require.Contains(t, s.Problems()[0], "this server would miss a rotation")
@@ -172,7 +172,7 @@ func TestRunFollowsRotations(t *testing.T) {
 		sleep.For(t.Context(), time.Minute)
 		require.EqualValues(t, 2, s.tended.Load(), "also after a failed read")
 		store.ClearFaults()
-		rotate(t, store, registration.StepBegin)
+		rotate(t, store, keyring.StepBegin)
 		sleep.For(t.Context(), time.Minute)
 		require.EqualValues(t, 1, s.changed.Load())
 		stop()

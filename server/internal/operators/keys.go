@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -22,7 +23,7 @@ func (o *Service) ListKeys(ctx context.Context, _ *apiv1.ListKeysRequest) (*apiv
 	if err := o.Keys.Refresh(ctx); err != nil {
 		return nil, err
 	}
-	for _, set := range []string{registration.Identity, registration.Workload, registration.Nonces} {
+	for _, set := range []string{keyring.Identity, keyring.Workload, keyring.Nonces} {
 		resp.Keys = append(resp.Keys, t.keyMessages(set, o.Ring.Set(set))...)
 	}
 	return resp, nil
@@ -34,11 +35,11 @@ func (o *Service) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequest) (*
 	if err := c.term.Lease.Err(); err != nil {
 		return nil, ports.ErrTermEnded
 	}
-	r := registration.Rotation{Set: req.GetName(), Step: registration.Step(req.GetStep()), DryRun: req.GetDryRun()}
+	r := keyring.Rotation{Set: req.GetName(), Step: keyring.Step(req.GetStep()), DryRun: req.GetDryRun()}
 	switch {
 	case !req.GetForce():
 		r.Free = c.term.Records.Unused(r.Set)
-	case r.Step != registration.StepFinish:
+	case r.Step != keyring.StepFinish:
 		return nil, nstance.FieldError("force", "leave it out", "is for step finish, not %.20q", req.GetStep())
 	}
 	before := o.Ring.Set(r.Set)
@@ -57,7 +58,7 @@ func (o *Service) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequest) (*
 }
 
 // phasesOf returns the keys of a set with their phases, in one line.
-func phasesOf(s registration.KeySet) string {
+func phasesOf(s keyring.KeySet) string {
 	var out []string
 	for _, k := range s.Keys {
 		out = append(out, k.ID+" "+string(k.Phase))
@@ -65,7 +66,7 @@ func phasesOf(s registration.KeySet) string {
 	return strings.Join(out, ", ")
 }
 
-func (t *Term) keyMessages(set string, s registration.KeySet) []*apiv1.Key {
+func (t *Term) keyMessages(set string, s keyring.KeySet) []*apiv1.Key {
 	var out []*apiv1.Key
 	for _, k := range s.Keys {
 		holders, until, known := t.Records.CountInstances(set, k)

@@ -11,6 +11,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
@@ -29,7 +30,7 @@ type Options struct {
 	Store   storage.Store
 	Events  journal.Journal
 	Keys    clusterKeys
-	Ring    *registration.Keyring
+	Ring    *keyring.Keyring
 	Issuer  func() string // key that signs certificates of identities now
 
 	// Announce publishes a reclaim on a machine's own metadata service. Fails with
@@ -108,8 +109,8 @@ type operatorRecords interface {
 	Operator(ctx context.Context, tenant nstance.TenantID, name string) (registration.OperatorRegistration, error)
 	UpdateOperator(ctx context.Context, tenant nstance.TenantID, name string, change func(*registration.OperatorRegistration) error) (registration.OperatorRegistration, error)
 	Operators(ctx context.Context) (list []registration.OperatorRegistration, unreadable map[string]error, err error)
-	CountInstances(set string, k registration.KeyEntry) (n int, until time.Time, known bool)
-	Unused(set string) func(context.Context, registration.KeyEntry) error
+	CountInstances(set string, k keyring.KeyEntry) (n int, until time.Time, known bool)
+	Unused(set string) func(context.Context, keyring.KeyEntry) error
 }
 
 // configurations are the configuration in force and those that are proposed.

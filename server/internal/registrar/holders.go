@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -23,15 +24,15 @@ func NonceExpiry(rec storage.Instance) time.Time {
 
 // dependsOn reports whether an instance depends on a key of a set, and until when
 // at most; zero: unknown.
-func dependsOn(set string, k registration.KeyEntry, rec storage.Instance, now time.Time) (yes bool, until time.Time) {
+func dependsOn(set string, k keyring.KeyEntry, rec storage.Instance, now time.Time) (yes bool, until time.Time) {
 	if rec.Deleting != nil {
 		return false, time.Time{}
 	}
 	switch set {
-	case registration.Nonces:
+	case keyring.Nonces:
 		until = NonceExpiry(rec)
 		return rec.NonceKeyID == k.ID && now.Before(until), until
-	case registration.Identity:
+	case keyring.Identity:
 		return dependsOnIdentity(k.ID, rec)
 	}
 	return false, time.Time{}
@@ -79,7 +80,7 @@ func (h *holders) add(place, name string, until time.Time) {
 }
 
 // err fails with Conflict while there are holders.
-func (h *holders) err(set string, k registration.KeyEntry) error {
+func (h *holders) err(set string, k keyring.KeyEntry) error {
 	if h.count == 0 {
 		return nil
 	}
@@ -89,7 +90,7 @@ func (h *holders) err(set string, k registration.KeyEntry) error {
 	}
 	slices.Sort(where)
 	remedy := "wait until they have renewed, delete those that will not, or finish with force"
-	if set == registration.Nonces {
+	if set == keyring.Nonces {
 		remedy = "wait until they have expired, at " + h.lastUntil.UTC().Format(time.RFC3339) + ", or finish with force"
 	}
 	return &nstance.Error{
@@ -101,13 +102,13 @@ func (h *holders) err(set string, k registration.KeyEntry) error {
 // CountInstances counts the instances of this shard that depend on a key, from memory,
 // and returns when the last of them expires by itself. known is false where that is
 // unknown of some.
-func (r *Records) CountInstances(set string, k registration.KeyEntry) (n int, until time.Time, known bool) {
+func (r *Records) CountInstances(set string, k keyring.KeyEntry) (n int, until time.Time, known bool) {
 	h := &holders{}
 	r.addInstances(set, k, h)
 	return h.count, h.lastUntil, !h.endless
 }
 
-func (r *Records) addInstances(set string, k registration.KeyEntry, h *holders) {
+func (r *Records) addInstances(set string, k keyring.KeyEntry, h *holders) {
 	now := r.Now()
 	for _, rec := range r.shard.Records().All() {
 		if rec.Pending != nil && r.Successors.Used(string(rec.ID), rec.Pending.Serial) {
@@ -121,9 +122,9 @@ func (r *Records) addInstances(set string, k registration.KeyEntry, h *holders) 
 
 // Unused returns a function that fails with Conflict while anything in any shard
 // depends on a retired key of the set. Records that cannot be read count.
-func (r *Records) Unused(set string) func(context.Context, registration.KeyEntry) error {
-	return func(ctx context.Context, k registration.KeyEntry) error {
-		if set == registration.Workload {
+func (r *Records) Unused(set string) func(context.Context, keyring.KeyEntry) error {
+	return func(ctx context.Context, k keyring.KeyEntry) error {
+		if set == keyring.Workload {
 			return nil // the catalogue of keys says until when it is used
 		}
 		var h holders
@@ -142,7 +143,7 @@ func (r *Records) Unused(set string) func(context.Context, registration.KeyEntry
 		for _, p := range r.shard.Records().Problems() {
 			h.add("shard "+string(r.Shard), "the unreadable "+p.Key, time.Time{})
 		}
-		if set == registration.Identity {
+		if set == keyring.Identity {
 			if err := r.addOperators(ctx, k, &h); err != nil {
 				return err
 			}
@@ -152,7 +153,7 @@ func (r *Records) Unused(set string) func(context.Context, registration.KeyEntry
 }
 
 // addOtherShard counts the instances of another shard, from storage.
-func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set string, k registration.KeyEntry, h *holders) error {
+func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set string, k keyring.KeyEntry, h *holders) error {
 	recs, problems, err := storage.NewRecords(r.store, shard, nil).Load(ctx)
 	if err != nil {
 		return err
@@ -169,7 +170,7 @@ func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set 
 }
 
 // addOperators counts operators and administrators with a valid certificate.
-func (r *Records) addOperators(ctx context.Context, k registration.KeyEntry, h *holders) error {
+func (r *Records) addOperators(ctx context.Context, k keyring.KeyEntry, h *holders) error {
 	now := r.Now()
 	list, unreadable, err := r.Operators(ctx)
 	if err != nil {

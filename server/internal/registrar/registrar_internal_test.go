@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/reconcile"
@@ -31,7 +32,7 @@ type leader struct {
 	*Records
 	t      *testing.T
 	faulty *storagetest.Faulty
-	ring   *registration.Keyring
+	ring   *keyring.Keyring
 	reg    *registration.Registrar
 	recs   *storage.Records
 	facts  []nstance.Fact
@@ -54,7 +55,7 @@ func lead(t *testing.T, store *storagetest.Faulty, shard nstance.ShardID, epoch 
 	l := &leader{t: t, faulty: store, now: time.Now()}
 	clock := func() time.Time { return l.now }
 	var err error
-	l.ring, err = registration.OpenKeyring(t.Context(), vault.New(store, nil), clock)
+	l.ring, err = keyring.OpenKeyring(t.Context(), vault.New(store, nil), clock)
 	require.NoError(t, err)
 	check := func() error { return l.over }
 	l.recs = storage.NewRecords(store, shard, &storage.RecordsOptions{Epoch: epoch, Check: check})
@@ -64,7 +65,7 @@ func lead(t *testing.T, store *storagetest.Faulty, shard nstance.ShardID, epoch 
 		Options: Options{Shard: shard, Epoch: epoch, Check: check, Now: clock, Log: slog.New(slog.DiscardHandler)}, store: store, shard: reconciler{l},
 	}
 	keys := l.ring.Keys()
-	l.reg, err = registration.New(keys.Identity, keys.Nonces, l.Records, &registration.Options{Cluster: cluster, Shard: shard, Now: clock})
+	l.reg, err = registration.New(registration.KeysOf(keys.Identity, keys.Nonces), l.Records, &registration.Options{Cluster: cluster, Shard: shard, Now: clock})
 	require.NoError(t, err)
 	return l
 }
@@ -84,7 +85,7 @@ func (l *leader) instance() (nstance.InstanceID, string) {
 		NonceKeyID: keys.Nonces.KeyID(), Authorities: keys.Identity.Issuers(),
 	})
 	require.NoError(l.t, err)
-	return id, l.mint(registration.Claims{
+	return id, l.mint(keyring.Claims{
 		Kind: nstance.RoleAgent, Subject: string(id), Cluster: cluster, Shard: l.Shard, Tenant: "default", Group: "web",
 		NotBefore: l.now.Add(-time.Minute), Expiry: l.now.Add(20 * time.Minute),
 	})
@@ -95,13 +96,13 @@ const jti = "operator-nonce-1"
 
 // operatorNonce returns a nonce for an operator of tenant acme.
 func (l *leader) operatorNonce() string {
-	return l.mint(registration.Claims{
+	return l.mint(keyring.Claims{
 		Kind: nstance.RoleOperator, Subject: string(cluster), Cluster: cluster, Tenant: "acme", JTI: jti,
 		NotBefore: l.now.Add(-time.Minute), Expiry: l.now.Add(time.Hour),
 	})
 }
 
-func (l *leader) mint(c registration.Claims) string {
+func (l *leader) mint(c keyring.Claims) string {
 	l.t.Helper()
 	nonce, err := l.ring.Keys().Nonces.Mint("", c)
 	require.NoError(l.t, err)
@@ -291,38 +292,38 @@ func TestUnused(t *testing.T) {
 	l := newLeader(t)
 	_, nonce := l.instance()
 	keys := l.ring.Keys()
-	identity := registration.KeyEntry{ID: keys.Identity.Issuer()}
-	nonces := registration.KeyEntry{ID: keys.Nonces.KeyID()}
-	unused := func(set string, k registration.KeyEntry) error { return l.Unused(set)(t.Context(), k) }
+	identity := keyring.KeyEntry{ID: keys.Identity.Issuer()}
+	nonces := keyring.KeyEntry{ID: keys.Nonces.KeyID()}
+	unused := func(set string, k keyring.KeyEntry) error { return l.Unused(set)(t.Context(), k) }
 
 	t.Run("a nonce until it expires", func(t *testing.T) {
-		require.ErrorIs(t, unused(registration.Nonces, nonces), nstance.Conflict)
+		require.ErrorIs(t, unused(keyring.Nonces, nonces), nstance.Conflict)
 		l.now = l.now.Add(20 * time.Minute)
-		require.NoError(t, unused(registration.Nonces, nonces))
+		require.NoError(t, unused(keyring.Nonces, nonces))
 		l.now = l.now.Add(-20 * time.Minute)
-		require.NoError(t, unused(registration.Nonces, registration.KeyEntry{ID: "another"}))
+		require.NoError(t, unused(keyring.Nonces, keyring.KeyEntry{ID: "another"}))
 	})
 	t.Run("instances that are not registered yet", func(t *testing.T) {
-		n, _, known := l.CountInstances(registration.Identity, identity)
+		n, _, known := l.CountInstances(keyring.Identity, identity)
 		require.Equal(t, 1, n)
 		require.False(t, known, "they may register at any time")
 	})
 	t.Run("a certificate", func(t *testing.T) {
 		who := l.registered(nonce, pki.NewKey())
-		n, until, known := l.CountInstances(registration.Identity, identity)
+		n, until, known := l.CountInstances(keyring.Identity, identity)
 		require.Equal(t, 1, n)
 		require.True(t, known)
 		require.WithinDuration(t, who.NotAfter, until, time.Second)
-		require.NoError(t, unused(registration.Identity, registration.KeyEntry{ID: "another"}))
+		require.NoError(t, unused(keyring.Identity, keyring.KeyEntry{ID: "another"}))
 	})
 	t.Run("operators", func(t *testing.T) {
 		l.registered(l.operatorNonce(), pki.NewKey())
-		require.ErrorContains(t, unused(registration.Identity, identity), "2 still depend")
+		require.ErrorContains(t, unused(keyring.Identity, identity), "2 still depend")
 	})
 	t.Run("instances of another shard", func(t *testing.T) {
 		other := lead(t, l.faulty, "s2", 1)
 		other.instance()
-		err := unused(registration.Identity, identity)
+		err := unused(keyring.Identity, identity)
 		require.ErrorContains(t, err, "1 in shard s2")
 		require.ErrorContains(t, err, "3 still depend")
 	})
@@ -335,14 +336,14 @@ func TestUnused(t *testing.T) {
 		} {
 			fault.Times, fault.Err = -1, nstance.Denied
 			l.faulty.Inject(fault)
-			require.Error(t, unused(registration.Identity, registration.KeyEntry{ID: "another"}), "%s %s", fault.Op, fault.Prefix)
+			require.Error(t, unused(keyring.Identity, keyring.KeyEntry{ID: "another"}), "%s %s", fault.Op, fault.Prefix)
 			l.faulty.ClearFaults()
 		}
 	})
 	t.Run("a damaged record of another shard", func(t *testing.T) {
 		_, err := l.faulty.PutIfAbsent(t.Context(), storage.InstancePrefix("s2")+"default/web/damaged.json", []byte("{"))
 		require.NoError(t, err)
-		require.ErrorContains(t, unused(registration.Identity, registration.KeyEntry{ID: "another"}), "1 in shard s2")
+		require.ErrorContains(t, unused(keyring.Identity, keyring.KeyEntry{ID: "another"}), "1 in shard s2")
 	})
 }
 

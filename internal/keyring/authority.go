@@ -1,4 +1,4 @@
-package registration
+package keyring
 
 import (
 	"crypto/ed25519"
@@ -338,3 +338,14 @@ func (a *Authority) Server(shard nstance.ShardID, cluster nstance.ClusterID, lif
 
 // ServerIssuer returns the ID of the key that signs for Server.
 func (a *Authority) ServerIssuer() string { return a.signers.Load().oldest.id() }
+
+// A KeyRecord describes one issued certificate and its key.
+type KeyRecord struct {
+	Fingerprint string    `json:"fingerprint"` // of the key, as in nstance.Identity
+	PublicKey   []byte    `json:"public_key"`  // Ed25519, 32 bytes
+	Serial      string    `json:"serial"`      // lower-case hex
+	Issuer      string    `json:"issuer"`      // ID of the authority's key, lower-case hex
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+	Certificate []byte    `json:"certificate"` // DER
+}

@@ -1,4 +1,4 @@
-package registration_test
+package keyring_test
 
 import (
 	"crypto/ed25519"
@@ -11,24 +11,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
-func authority(t testing.TB, name string) *registration.Authority {
-	a, err := registration.NewAuthority(name, epoch)
+func authority(t testing.TB, name string) *keyring.Authority {
+	a, err := keyring.NewAuthority(name, epoch)
 	require.NoError(t, err)
 	return a
 }
 
-func agentTemplate() registration.Template {
-	return registration.Template{
+func agentTemplate() keyring.Template {
+	return keyring.Template{
 		Subject: fixedID, Tenant: "default", Key: public(pki.NewKey()), Role: nstance.RoleAgent,
 		Lifetime: 24 * time.Hour, Now: epoch.Add(500 * time.Millisecond),
 	}
 }
 
-func issue(t testing.TB, a *registration.Authority, tmpl registration.Template) (registration.KeyRecord, *x509.Certificate) {
+func issue(t testing.TB, a *keyring.Authority, tmpl keyring.Template) (keyring.KeyRecord, *x509.Certificate) {
 	rec, err := a.Issue(tmpl)
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(rec.Certificate)
@@ -37,11 +37,11 @@ func issue(t testing.TB, a *registration.Authority, tmpl registration.Template) 
 }
 
 func TestAuthoritySurvivesRestart(t *testing.T) {
-	for _, name := range []string{registration.Identity, registration.Workload} {
+	for _, name := range []string{keyring.Identity, keyring.Workload} {
 		a := authority(t, name)
 		keyPEM, err := a.KeyPEM()
 		require.NoError(t, err)
-		b, err := registration.LoadAuthority(a.CertPEM(), keyPEM)
+		b, err := keyring.LoadAuthority(a.CertPEM(), keyPEM)
 		require.NoError(t, err)
 		require.Equal(t, name, b.Name())
 		require.Equal(t, a.Issuer(), b.Issuer())
@@ -50,7 +50,7 @@ func TestAuthoritySurvivesRestart(t *testing.T) {
 }
 
 func TestLoadAuthorityRefuses(t *testing.T) {
-	a := authority(t, registration.Identity)
+	a := authority(t, keyring.Identity)
 	keyPEM, err := a.KeyPEM()
 	require.NoError(t, err)
 	leafKey := pki.NewKey()
@@ -62,21 +62,21 @@ func TestLoadAuthorityRefuses(t *testing.T) {
 	for name, pems := range map[string][2][]byte{
 		"nothing":            {nil, nil},
 		"no key":             {a.CertPEM(), nil},
-		"another's key":      {authority(t, registration.Identity).CertPEM(), keyPEM},
+		"another's key":      {authority(t, keyring.Identity).CertPEM(), keyPEM},
 		"two certificates":   {append(a.CertPEM(), a.CertPEM()...), keyPEM},
 		"a leaf certificate": {pki.MarshalCertificates(leaf.Certificate), leafPEM},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := registration.LoadAuthority(pems[0], pems[1])
+			_, err := keyring.LoadAuthority(pems[0], pems[1])
 			require.ErrorIs(t, err, nstance.Invalid)
 		})
 	}
-	_, err = registration.NewAuthority("root", epoch)
+	_, err = keyring.NewAuthority("root", epoch)
 	require.ErrorIs(t, err, nstance.Invalid)
 }
 
 func TestIssue(t *testing.T) {
-	a := authority(t, registration.Identity)
+	a := authority(t, keyring.Identity)
 	rec, cert := issue(t, a, agentTemplate())
 
 	t.Run("reports exactly the contents of the certificate", func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestIssue(t *testing.T) {
 	t.Run("certifies workloads with the names and addresses given", func(t *testing.T) {
 		tmpl := agentTemplate()
 		tmpl.Role, tmpl.DNSNames, tmpl.Addresses = "", []string{"db.internal"}, []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}
-		_, cert := issue(t, authority(t, registration.Workload), tmpl)
+		_, cert := issue(t, authority(t, keyring.Workload), tmpl)
 		require.Equal(t, []string{"db.internal"}, cert.DNSNames)
 		require.Len(t, cert.IPAddresses, 1)
 		require.True(t, cert.IPAddresses[0].Equal(net.IPv4(10, 0, 0, 1)))
@@ -143,30 +143,30 @@ func TestIssue(t *testing.T) {
 	t.Run("yields a chain that verifies", func(t *testing.T) {
 		_, err := cert.Verify(x509.VerifyOptions{Roots: a.Pool(), CurrentTime: epoch, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		require.NoError(t, err)
-		_, err = cert.Verify(x509.VerifyOptions{Roots: authority(t, registration.Identity).Pool(), CurrentTime: epoch})
+		_, err = cert.Verify(x509.VerifyOptions{Roots: authority(t, keyring.Identity).Pool(), CurrentTime: epoch})
 		require.Error(t, err)
 	})
 }
 
 func TestIssueRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change    func(*registration.Template)
+		change    func(*keyring.Template)
 		authority string
 		code      nstance.Code
 	}{
-		"no key":                       {func(m *registration.Template) { m.Key = nil }, registration.Identity, nstance.Invalid},
-		"no subject":                   {func(m *registration.Template) { m.Subject = "" }, registration.Identity, nstance.Invalid},
-		"no tenant":                    {func(m *registration.Template) { m.Tenant = "" }, registration.Identity, nstance.Invalid},
-		"no lifetime":                  {func(m *registration.Template) { m.Lifetime = 0 }, registration.Identity, nstance.Invalid},
-		"an unknown role":              {func(m *registration.Template) { m.Role = "root" }, registration.Identity, nstance.Invalid},
-		"no role, of identity":         {func(m *registration.Template) { m.Role = "" }, registration.Identity, nstance.Invalid},
-		"a role, of workload":          {func(*registration.Template) {}, registration.Workload, nstance.Invalid},
-		"a role with a name":           {func(m *registration.Template) { m.DNSNames = []string{"server.eu-1a.prod"} }, registration.Identity, nstance.Invalid},
-		"a role with an address":       {func(m *registration.Template) { m.Addresses = make([]netip.Addr, 1) }, registration.Identity, nstance.Invalid},
-		"an address that is none":      {func(m *registration.Template) { m.Role, m.Addresses = "", make([]netip.Addr, 1) }, registration.Workload, nstance.Invalid},
-		"a server without shard":       {func(m *registration.Template) { m.Role = nstance.RoleServer }, registration.Identity, nstance.Invalid},
-		"after the authority's end":    {func(m *registration.Template) { m.Now = epoch.AddDate(11, 0, 0) }, registration.Identity, nstance.Internal},
-		"before the authority's start": {func(m *registration.Template) { m.Now = epoch.Add(-2 * time.Hour) }, registration.Identity, nstance.Internal},
+		"no key":                       {func(m *keyring.Template) { m.Key = nil }, keyring.Identity, nstance.Invalid},
+		"no subject":                   {func(m *keyring.Template) { m.Subject = "" }, keyring.Identity, nstance.Invalid},
+		"no tenant":                    {func(m *keyring.Template) { m.Tenant = "" }, keyring.Identity, nstance.Invalid},
+		"no lifetime":                  {func(m *keyring.Template) { m.Lifetime = 0 }, keyring.Identity, nstance.Invalid},
+		"an unknown role":              {func(m *keyring.Template) { m.Role = "root" }, keyring.Identity, nstance.Invalid},
+		"no role, of identity":         {func(m *keyring.Template) { m.Role = "" }, keyring.Identity, nstance.Invalid},
+		"a role, of workload":          {func(*keyring.Template) {}, keyring.Workload, nstance.Invalid},
+		"a role with a name":           {func(m *keyring.Template) { m.DNSNames = []string{"server.eu-1a.prod"} }, keyring.Identity, nstance.Invalid},
+		"a role with an address":       {func(m *keyring.Template) { m.Addresses = make([]netip.Addr, 1) }, keyring.Identity, nstance.Invalid},
+		"an address that is none":      {func(m *keyring.Template) { m.Role, m.Addresses = "", make([]netip.Addr, 1) }, keyring.Workload, nstance.Invalid},
+		"a server without shard":       {func(m *keyring.Template) { m.Role = nstance.RoleServer }, keyring.Identity, nstance.Invalid},
+		"after the authority's end":    {func(m *keyring.Template) { m.Now = epoch.AddDate(11, 0, 0) }, keyring.Identity, nstance.Internal},
+		"before the authority's start": {func(m *keyring.Template) { m.Now = epoch.Add(-2 * time.Hour) }, keyring.Identity, nstance.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tmpl := agentTemplate()

@@ -1,4 +1,4 @@
-package registration_test
+package keyring_test
 
 import (
 	"bytes"
@@ -20,27 +20,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
-	"github.com/nstance-go/nstance/registration"
 )
 
 const fixedID = "web06bgm7733st2576nx5jht4ecjw"
 
 // fixedKey returns a nonce key with the same bytes in every run.
-func fixedKey(t testing.TB) (ed25519.PrivateKey, *registration.NonceKey) {
+func fixedKey(t testing.TB) (ed25519.PrivateKey, *keyring.NonceKey) {
 	key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{7}, ed25519.SeedSize))
 	return key, load(t, key)
 }
 
-func load(t testing.TB, key ed25519.PrivateKey) *registration.NonceKey {
+func load(t testing.TB, key ed25519.PrivateKey) *keyring.NonceKey {
 	data, err := pki.MarshalKey(key)
 	require.NoError(t, err)
-	k, err := registration.LoadNonceKey(data)
+	k, err := keyring.LoadNonceKey(data)
 	require.NoError(t, err)
 	return k
 }
 
-var here = registration.Expect{Cluster: cluster, Shard: shard}
+var here = keyring.Expect{Cluster: cluster, Shard: shard}
 
 func TestNonceClaims(t *testing.T) {
 	_, key := fixedKey(t)
@@ -49,11 +49,11 @@ func TestNonceClaims(t *testing.T) {
 	operator := operatorClaims(nstance.RoleOperator, "0123456789abcdef", epoch)
 	admin := operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch)
 	admin.Shard = shard
-	for _, want := range []registration.Claims{agent, operator, admin} {
+	for _, want := range []keyring.Claims{agent, operator, admin} {
 		t.Run(string(want.Kind), func(t *testing.T) {
 			token, err := key.Mint(want)
 			require.NoError(t, err)
-			got, err := key.Verify(token, epoch, registration.Expect{Cluster: cluster, Shard: shard, Kind: want.Kind})
+			got, err := key.Verify(token, epoch, keyring.Expect{Cluster: cluster, Shard: shard, Kind: want.Kind})
 			require.NoError(t, err)
 			if want.JTI == "" {
 				want.JTI = want.Subject
@@ -90,28 +90,28 @@ func TestMintIsDeterministic(t *testing.T) {
 
 func TestMintRefuses(t *testing.T) {
 	_, key := fixedKey(t)
-	operator := func(c *registration.Claims) { *c = operatorClaims(nstance.RoleOperator, "0123456789abcdef", epoch) }
+	operator := func(c *keyring.Claims) { *c = operatorClaims(nstance.RoleOperator, "0123456789abcdef", epoch) }
 	for name, tc := range map[string]struct {
-		change []func(*registration.Claims)
+		change []func(*keyring.Claims)
 		field  string
 	}{
-		"no kind":               {[]func(*registration.Claims){func(c *registration.Claims) { c.Kind, c.JTI = "", "0123456789abcdef" }}, "kind"},
-		"kind server":           {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.Kind = nstance.RoleServer }}, "kind"},
-		"no instance ID":        {[]func(*registration.Claims){func(c *registration.Claims) { c.Subject, c.JTI = "web-1", "0123456789abcdef" }}, "instance_id"},
-		"no cluster":            {[]func(*registration.Claims){func(c *registration.Claims) { c.Cluster = "" }}, "cluster_id"},
-		"no tenant":             {[]func(*registration.Claims){func(c *registration.Claims) { c.Tenant = "" }}, "tenant"},
-		"no shard":              {[]func(*registration.Claims){func(c *registration.Claims) { c.Shard = "" }}, "shard"},
-		"a bad shard":           {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.Shard = "a/b" }}, "shard"},
-		"no group":              {[]func(*registration.Claims){func(c *registration.Claims) { c.Group = "" }}, "group"},
-		"no expiry":             {[]func(*registration.Claims){func(c *registration.Claims) { c.Expiry = time.Time{} }}, "exp"},
-		"no start":              {[]func(*registration.Claims){func(c *registration.Claims) { c.NotBefore = time.Time{} }}, "exp"},
-		"expiry before start":   {[]func(*registration.Claims){func(c *registration.Claims) { c.Expiry = c.NotBefore }}, "exp"},
-		"an operator's own sub": {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.Subject = "me" }}, "sub"},
-		"an operator's no jti":  {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.JTI = "" }}, "jti"},
-		"a short jti":           {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.JTI = "1" }}, "jti"},
-		"a long jti":            {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.JTI = strings.Repeat("a", 65) }}, "jti"},
-		"a jti that is a path":  {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.JTI = "../../secret/key" }}, "jti"},
-		"a jti with a path":     {[]func(*registration.Claims){operator, func(c *registration.Claims) { c.JTI = "aaaaaaaa/aaaaaaaa" }}, "jti"},
+		"no kind":               {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Kind, c.JTI = "", "0123456789abcdef" }}, "kind"},
+		"kind server":           {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.Kind = nstance.RoleServer }}, "kind"},
+		"no instance ID":        {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Subject, c.JTI = "web-1", "0123456789abcdef" }}, "instance_id"},
+		"no cluster":            {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Cluster = "" }}, "cluster_id"},
+		"no tenant":             {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Tenant = "" }}, "tenant"},
+		"no shard":              {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Shard = "" }}, "shard"},
+		"a bad shard":           {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.Shard = "a/b" }}, "shard"},
+		"no group":              {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Group = "" }}, "group"},
+		"no expiry":             {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Expiry = time.Time{} }}, "exp"},
+		"no start":              {[]func(*keyring.Claims){func(c *keyring.Claims) { c.NotBefore = time.Time{} }}, "exp"},
+		"expiry before start":   {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Expiry = c.NotBefore }}, "exp"},
+		"an operator's own sub": {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.Subject = "me" }}, "sub"},
+		"an operator's no jti":  {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "" }}, "jti"},
+		"a short jti":           {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "1" }}, "jti"},
+		"a long jti":            {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = strings.Repeat("a", 65) }}, "jti"},
+		"a jti that is a path":  {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "../../secret/key" }}, "jti"},
+		"a jti with a path":     {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "aaaaaaaa/aaaaaaaa" }}, "jti"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := agentClaims(fixedID, epoch)
@@ -165,7 +165,7 @@ func TestVerifyRefusesNonces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		token string
 		at    time.Time
-		want  registration.Expect
+		want  keyring.Expect
 		code  nstance.Code
 		says  string
 	}{
@@ -190,7 +190,7 @@ func TestVerifyRefusesNonces(t *testing.T) {
 		"another shard":              {token: with("shard", "eu-1b"), code: nstance.Denied, says: `for shard "eu-1b", this is shard "eu-1a"`},
 		"an unknown kind":            {token: with("kind", "root"), code: nstance.Denied, says: "kind"},
 		"kind server":                {token: with("kind", "server"), code: nstance.Denied, says: "kind"},
-		"another kind than wanted":   {token: valid, want: registration.Expect{Cluster: cluster, Shard: shard, Kind: nstance.RoleAdmin}, code: nstance.Denied, says: "kind agent, this needs kind admin"},
+		"another kind than wanted":   {token: valid, want: keyring.Expect{Cluster: cluster, Shard: shard, Kind: nstance.RoleAdmin}, code: nstance.Denied, says: "kind agent, this needs kind admin"},
 		"a subject that is no ID":    {token: with("sub", "web-1"), code: nstance.Denied, says: "instance_id"},
 		"a bad tenant":               {token: with("tenant", "../x"), code: nstance.Denied, says: "tenant"},
 		"a jti that is a path":       {token: with("jti", "../../../secret/x"), code: nstance.Denied, says: "jti"},
@@ -213,7 +213,7 @@ func TestVerifyRefusesNonces(t *testing.T) {
 			if tc.at.IsZero() {
 				tc.at = epoch
 			}
-			if tc.want == (registration.Expect{}) {
+			if tc.want == (keyring.Expect{}) {
 				tc.want = here
 			}
 			_, err := key.Verify(tc.token, tc.at, tc.want)
@@ -234,10 +234,10 @@ func TestVerifyRefusesNonces(t *testing.T) {
 }
 
 func TestNonceKeysSurviveRotation(t *testing.T) {
-	old, fresh := registration.NewNonceKey(), registration.NewNonceKey()
-	before, err := registration.NewNonceKeys(old)
+	old, fresh := keyring.NewNonceKey(), keyring.NewNonceKey()
+	before, err := keyring.NewNonceKeys(old)
 	require.NoError(t, err)
-	after, err := registration.NewNonceKeys(fresh, old)
+	after, err := keyring.NewNonceKeys(fresh, old)
 	require.NoError(t, err)
 	claims := agentClaims(fixedID, epoch)
 	token, err := before.Mint("", claims)
@@ -265,27 +265,27 @@ func TestNonceKeysSurviveRotation(t *testing.T) {
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
 	t.Run("nil and doubled keys are refused", func(t *testing.T) {
-		_, err := registration.NewNonceKeys(nil)
+		_, err := keyring.NewNonceKeys(nil)
 		require.ErrorIs(t, err, nstance.Invalid)
-		_, err = registration.NewNonceKeys(old, old)
+		_, err = keyring.NewNonceKeys(old, old)
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
 }
 
 func TestLoadNonceKey(t *testing.T) {
-	key := registration.NewNonceKey()
+	key := keyring.NewNonceKey()
 	data, err := key.PEM()
 	require.NoError(t, err)
-	again, err := registration.LoadNonceKey(data)
+	again, err := keyring.LoadNonceKey(data)
 	require.NoError(t, err)
 	require.Equal(t, key.ID(), again.ID())
-	_, err = registration.LoadNonceKey([]byte("x"))
+	_, err = keyring.LoadNonceKey([]byte("x"))
 	require.ErrorIs(t, err, nstance.Invalid)
 }
 
 func TestParseCSR(t *testing.T) {
 	key := pki.NewKey()
-	got, err := registration.ParseCSR(csrOf(t, key))
+	got, err := keyring.ParseCSR(csrOf(t, key))
 	require.NoError(t, err)
 	require.True(t, got.Equal(key.Public()))
 
@@ -308,7 +308,7 @@ func TestParseCSR(t *testing.T) {
 		"a wrong signature": {forged, "possession"},
 	} {
 		t.Run("refuses "+name, func(t *testing.T) {
-			_, err := registration.ParseCSR(tc.der)
+			_, err := keyring.ParseCSR(tc.der)
 			require.ErrorIs(t, err, nstance.Invalid)
 			require.ErrorContains(t, err, tc.says)
 		})
@@ -317,7 +317,7 @@ func TestParseCSR(t *testing.T) {
 
 func FuzzVerify(f *testing.F) {
 	_, key := fixedKey(f)
-	for _, c := range []registration.Claims{
+	for _, c := range []keyring.Claims{
 		agentClaims(fixedID, epoch), operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch),
 	} {
 		token, err := key.Mint(c)
@@ -343,11 +343,35 @@ func FuzzParseCSR(f *testing.F) {
 	f.Add(csrOf(f, pki.NewKey()))
 	f.Add([]byte{0x30, 0x80})
 	f.Fuzz(func(t *testing.T, der []byte) {
-		key, err := registration.ParseCSR(der)
+		key, err := keyring.ParseCSR(der)
 		if err != nil {
 			require.ErrorIs(t, err, nstance.Invalid)
 			return
 		}
 		require.Len(t, key, ed25519.PublicKeySize)
 	})
+}
+
+func TestOperatorNoncesExpire(t *testing.T) {
+	_, key := fixedKey(t)
+	claims := operatorClaims(nstance.RoleAdmin, "0123456789abcdef", epoch)
+	claims.Expiry = claims.NotBefore.Add(keyring.MaxNonceLife)
+	_, err := key.Mint(claims)
+	require.NoError(t, err)
+	claims.Expiry = claims.Expiry.Add(time.Second)
+	_, err = key.Mint(claims)
+	require.ErrorIs(t, err, nstance.Invalid)
+	require.ErrorContains(t, err, "exp")
+}
+
+func BenchmarkVerifyNonce(b *testing.B) {
+	_, key := fixedKey(b)
+	token, err := key.Mint(agentClaims(fixedID, epoch))
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := key.Verify(token, epoch, here); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

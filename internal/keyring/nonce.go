@@ -1,4 +1,4 @@
-package registration
+package keyring
 
 import (
 	"crypto/ed25519"
@@ -122,6 +122,9 @@ func NewNonceKeys(mints *NonceKey, verify ...*NonceKey) (*NonceKeys, error) {
 	return newNonceKeys(keys), nil
 }
 
+// PEM returns the private key that mints.
+func (s *NonceKeys) PEM() ([]byte, error) { return (*s.keys.Load())[0].PEM() }
+
 // KeyID returns the ID of the key that mints.
 func (s *NonceKeys) KeyID() string { return (*s.keys.Load())[0].id }
 
@@ -152,18 +155,18 @@ func (s *NonceKeys) find(id string) *NonceKey {
 // at now. Fails with Invalid when token is not a nonce, Denied when it is forged,
 // of another cluster, expired or not valid yet; the error contains the remedy.
 func (s *NonceKeys) Verify(token string, now time.Time, want Expect) (Claims, error) {
-	c, err := s.authenticate(token, want)
+	c, err := s.Authenticate(token, want)
 	if err != nil {
 		return Claims{}, err
 	}
-	if err := c.inTime(now); err != nil {
+	if err := c.InTime(now); err != nil {
 		return Claims{}, err
 	}
 	return c, nil
 }
 
-// authenticate is Verify without the time of expiry.
-func (s *NonceKeys) authenticate(token string, want Expect) (Claims, error) {
+// Authenticate is Verify without the time of expiry.
+func (s *NonceKeys) Authenticate(token string, want Expect) (Claims, error) {
 	if len(token) > maxNonce {
 		return Claims{}, malformed("is %d bytes long", len(token))
 	}
@@ -214,7 +217,9 @@ func accept(wire wireClaims, want Expect) (Claims, error) {
 	return c, nil
 }
 
-func (c Claims) inTime(now time.Time) error {
+// InTime returns nil, or Denied when a nonce with these claims is expired or not
+// valid yet at now.
+func (c Claims) InTime(now time.Time) error {
 	if at := c.NotBefore.Add(-nbfLeeway); now.Before(at) {
 		return foreign("check the clocks of this server and of the one that minted it",
 			"nonce is not valid before %s, it is now %s", c.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
