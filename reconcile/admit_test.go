@@ -19,7 +19,7 @@ import (
 // replacements of the last good type.
 func TestPausedGroupLossesUseLastGoodType(t *testing.T) {
 	withGroup(t, 20, simcloud.Options{}, func(t *testing.T, w *world) {
-		require.NoError(t, w.r.Pause(t.Context(), web, ""))
+		require.NoError(t, w.r.Admin().Pause(t.Context(), web, ""))
 		w.cloud.SetCapacity(simcloud.Pool{InstanceType: "large"}, 0)
 		next, other := webGroup(20), groupOf("b", "other", 2)
 		next.Definition.InstanceTypes = []string{"large"}
@@ -178,7 +178,7 @@ func TestLossBesideUnreadableRecord(t *testing.T) {
 func TestIntentForPreservedMemberSurvivesHandover(t *testing.T) {
 	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
-		require.NoError(t, w.r.Preserve(t.Context(), w.ready()[0], time.Now().Add(2*time.Hour), ""))
+		require.NoError(t, w.r.Admin().Preserve(t.Context(), w.ready()[0], time.Now().Add(2*time.Hour), ""))
 		w.advance(30 * time.Second)
 		require.Len(t, w.cloud.Machines(), 3)
 		w.stopLeader()

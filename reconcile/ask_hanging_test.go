@@ -155,7 +155,7 @@ func TestLateAnswerIsIgnored(t *testing.T) {
 		d := &delayed{Provider: w.cloud}
 		w.wrap = func(o *leaderEnv) { o.provider = d }
 		w.changeLeader(webGroup(3))
-		require.NoError(t, w.r.Freeze(t.Context(), web, "keep the member"))
+		require.NoError(t, w.r.Admin().Freeze(t.Context(), web, "keep the member"))
 		id := w.ready()[0]
 		w.silenceAgents(id)
 		d.by = 20 * time.Second

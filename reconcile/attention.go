@@ -56,7 +56,7 @@ func HoldKinds() []string {
 // are short of members or held, records that cannot be read, machines without a
 // record, a freeze, a clock that is wrong, load balancers that are not up to
 // date. What holds the whole shard is listed once.
-func (r *Reconciler) Attention() []Attention {
+func (r *Admin) Attention() []Attention {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.shardAttention()
@@ -81,9 +81,6 @@ func Problems(list []Attention) (out []string) {
 	slices.Sort(out)
 	return out
 }
-
-// Problems is [Problems] of Attention.
-func (r *Reconciler) Problems() []string { return Problems(r.Attention()) }
 
 func compareAttention(a, b Attention) int {
 	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Subject, b.Subject), strings.Compare(a.Why, b.Why))

@@ -15,7 +15,7 @@ import (
 // attentionFor returns what needs attention for one reason.
 func (w *world) attentionFor(kind string) (out []reconcile.Attention) {
 	r, _ := w.leader()
-	for _, a := range r.Attention() {
+	for _, a := range r.Admin().Attention() {
 		if a.Kind == kind {
 			out = append(out, a)
 		}
@@ -26,13 +26,13 @@ func (w *world) attentionFor(kind string) (out []reconcile.Attention) {
 func TestAttention(t *testing.T) {
 	t.Run("idle group", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			require.Empty(t, w.r.Attention())
+			require.Empty(t, w.r.Admin().Attention())
 		})
 	})
 	t.Run("dead machine of a frozen group counts as gone", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			frozenAt := time.Now().UTC()
-			require.NoError(t, w.r.Freeze(t.Context(), web, "audit"))
+			require.NoError(t, w.r.Admin().Freeze(t.Context(), web, "audit"))
 			dead := w.ready()[0]
 			w.advance(time.Minute)
 			diedAt := time.Now().UTC()
@@ -53,11 +53,11 @@ func TestAttention(t *testing.T) {
 			require.Equal(t, frozenAt, frozen[0].Since)
 			require.Contains(t, frozen[0].Why, "audit")
 			require.Equal(t, "nstance-admin thaw group web", frozen[0].Remedy)
-			require.Empty(t, reconcile.Problems(w.r.Attention()))
+			require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
 
-			require.NoError(t, w.r.Thaw(t.Context(), web, requester))
+			require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 			w.advance(30 * time.Minute)
-			require.Empty(t, w.r.Attention())
+			require.Empty(t, w.r.Admin().Attention())
 		})
 	})
 	t.Run("halted rollout: reason and remedy", func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestAttention(t *testing.T) {
 			other.Key.Group = "other"
 			w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(1), other}})
 			w.advance(5 * time.Minute)
-			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
+			require.NoError(t, w.r.Admin().FreezeShard(t.Context(), "audit"))
 			w.advance(10 * time.Minute)
 			frozen := w.attentionFor(plan.HoldFrozen)
 			require.Len(t, frozen, 1)
@@ -90,7 +90,7 @@ func TestAttention(t *testing.T) {
 	t.Run("machines without a record: deadline or decision", func(t *testing.T) {
 		withSettledLeader(t, 3, func(t *testing.T, w *world) {
 			id := w.createOrphan(10*time.Minute, nil)
-			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
+			require.NoError(t, w.r.Admin().FreezeShard(t.Context(), "audit"))
 			w.advance(20 * time.Minute)
 			orphans := w.attentionFor(reconcile.AttentionOrphan)
 			require.Len(t, orphans, 1)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 )
 
 // freezeMode is one way to freeze and thaw the group.
@@ -19,13 +20,13 @@ type freezeMode struct {
 var colds = []freezeMode{
 	{
 		"group",
-		func(w *world) error { return w.r.Freeze(w.ctx, web, "audit") },
-		func(w *world) error { return w.r.Thaw(w.ctx, web, requester) },
+		func(w *world) error { return w.r.Admin().Freeze(w.ctx, web, "audit") },
+		func(w *world) error { return w.r.Admin().Thaw(w.ctx, web, requester) },
 	},
 	{
 		"shard",
-		func(w *world) error { return w.r.FreezeShard(w.ctx, "audit") },
-		func(w *world) error { return w.r.ThawShard(w.ctx, requester) },
+		func(w *world) error { return w.r.Admin().FreezeShard(w.ctx, "audit") },
+		func(w *world) error { return w.r.Admin().ThawShard(w.ctx, requester) },
 	},
 }
 
@@ -101,7 +102,7 @@ func TestBalancerRemovedDuringFreezeIsLeftAfterThaw(t *testing.T) {
 			w.cloud.Inject(simcloud.Fault{ID: "lb-1", Times: -1, Code: nstance.Internal})
 			require.NoError(t, c.thaw(w))
 			w.advance(10 * time.Minute)
-			require.Empty(t, w.r.Problems())
+			require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
 		})
 	})
 	t.Run("members of living machines only", func(t *testing.T) {

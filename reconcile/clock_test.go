@@ -77,7 +77,7 @@ func (w *world) setSlowDrain(slow bool) {
 // hasClockHold reports whether the leader holds actions that depend on its clock.
 func (w *world) hasClockHold() bool {
 	r, _ := w.leader()
-	_, held := r.ClockHold()
+	_, held := r.Admin().ClockHold()
 	return held
 }
 
@@ -126,7 +126,7 @@ func TestClockVerdict(t *testing.T) {
 				}
 				w.advance(45 * time.Second)
 				r, _ := w.leader()
-				h, held := r.ClockHold()
+				h, held := r.Admin().ClockHold()
 				require.Equal(t, k.want != "", held, h.Reason)
 				require.Contains(t, h.Reason, k.want)
 			})
@@ -183,7 +183,7 @@ func TestWrongClockIsReported(t *testing.T) {
 	withClocks(t, 1, c, func(t *testing.T, w *world) {
 		r, _ := w.leader()
 		require.Empty(t, w.group().Holds)
-		require.Empty(t, r.Problems())
+		require.Empty(t, reconcile.Problems(r.Admin().Attention()))
 		set := time.Now()
 		c.storage.Store(int64(-time.Hour))
 		w.advance(time.Minute)
@@ -191,11 +191,11 @@ func TestWrongClockIsReported(t *testing.T) {
 		require.Equal(t, "this server's clock is 1h0m0s ahead of storage's: set it right, by NTP", h.Reason)
 		require.WithinRange(t, h.Since, set, set.Add(5*time.Second))
 		require.Zero(t, h.Until)
-		shard, held := r.ClockHold()
+		shard, held := r.Admin().ClockHold()
 		require.True(t, held)
 		require.Equal(t, h, shard)
-		require.Len(t, r.Problems(), 1)
-		require.Contains(t, r.Problems()[0], h.Reason)
+		require.Len(t, reconcile.Problems(r.Admin().Attention()), 1)
+		require.Contains(t, reconcile.Problems(r.Admin().Attention())[0], h.Reason)
 		event := w.first(nstance.EventClockWrong, func(nstance.Event) bool { return true })
 		require.True(t, strings.HasPrefix(event.Reason, h.Reason), event.Reason)
 		require.Empty(t, event.Group)
@@ -205,7 +205,7 @@ func TestWrongClockIsReported(t *testing.T) {
 		c.storage.Store(0)
 		w.advance(40 * time.Second)
 		require.Empty(t, w.group().Holds)
-		require.Empty(t, r.Problems())
+		require.Empty(t, reconcile.Problems(r.Admin().Attention()))
 		require.Equal(t, 1, w.count(nstance.EventClockRight, ""))
 	})
 }
@@ -339,14 +339,14 @@ func TestWrongClockHoldsActions(t *testing.T) {
 		withClocks(t, 3, c, func(t *testing.T, w *world) {
 			r, _ := w.leader()
 			one, two := w.ready()[0], w.ready()[1]
-			require.NoError(t, r.Preserve(w.ctx, one, time.Now().Add(time.Hour), requester))
-			require.NoError(t, r.Preserve(w.ctx, two, time.Now().Add(time.Hour), requester))
+			require.NoError(t, r.Admin().Preserve(w.ctx, one, time.Now().Add(time.Hour), requester))
+			require.NoError(t, r.Admin().Preserve(w.ctx, two, time.Now().Add(time.Hour), requester))
 			c.storage.Store(int64(-time.Hour))
 			w.advance(2 * time.Hour)
 			require.True(t, w.exists(one))
 			require.True(t, w.exists(two))
 			require.Equal(t, 2, w.group().Preserved)
-			require.NoError(t, r.Preserve(w.ctx, two, time.Now(), requester))
+			require.NoError(t, r.Admin().Preserve(w.ctx, two, time.Now(), requester))
 			w.advance(10 * time.Minute)
 			require.False(t, w.exists(two))
 			require.True(t, w.exists(one))
@@ -361,7 +361,7 @@ func TestWrongClockHoldsActions(t *testing.T) {
 			w.setSlowDrain(true)
 			r, _ := w.leader()
 			id := w.ready()[0]
-			require.NoError(t, r.Preserve(w.ctx, id, time.Now().Add(time.Hour), requester))
+			require.NoError(t, r.Admin().Preserve(w.ctx, id, time.Now().Add(time.Hour), requester))
 			w.advance(61 * time.Minute)
 			require.Equal(t, 1, w.group().Leaving)
 			c.storage.Store(int64(time.Hour))
@@ -497,7 +497,7 @@ func TestNoticeFromClockBehind(t *testing.T) {
 	withClocks(t, 2, c, func(t *testing.T, w *world) {
 		id := w.ready()[0]
 		r, _ := w.leader()
-		require.NoError(t, r.Freeze(t.Context(), web, "the notice is only recorded"))
+		require.NoError(t, r.Admin().Freeze(t.Context(), web, "the notice is only recorded"))
 		n := nstance.Notice{Kind: nstance.Reclaim, Action: "terminate", Source: "aws/spot", EventID: "e", DetectedAt: c.now(), Deadline: c.now().Add(2 * time.Minute)}
 		r.Observe(nstance.Noticed{ID: id, Notice: n})
 		w.advance(time.Second)

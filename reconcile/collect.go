@@ -142,7 +142,7 @@ func (r *Reconciler) addLateRecord(rec storage.Instance) {
 func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, why nstance.Cause) error {
 	mach, err := r.lookAtOrphan(ctx, listed)
 	if err == nil {
-		err = r.Thawed(nstance.GroupKey{Tenant: mach.Owner.Tenant, Group: mach.Group})
+		err = r.Admin().Thawed(nstance.GroupKey{Tenant: mach.Owner.Tenant, Group: mach.Group})
 	}
 	if err != nil {
 		return err
@@ -220,4 +220,4 @@ const ReasonAdopted plan.Reason = "adopted"
 // has repaired one by hand, say. A record that is new becomes a member, and a
 // group is held no longer once each of its records can be read. An error means
 // that nothing was learned.
-func (r *Reconciler) Reread(ctx context.Context) error { return r.readRecordsAgain(ctx) }
+func (r *Admin) Reread(ctx context.Context) error { return r.readRecordsAgain(ctx) }

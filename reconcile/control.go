@@ -15,7 +15,7 @@ import (
 // Fails with NotFound, and with Unavailable while it is not durable: it is in
 // force with this leader all the same, and may become durable later. It needs
 // Run.
-func (r *Reconciler) Pause(ctx context.Context, key nstance.GroupKey, reason string) error {
+func (r *Admin) Pause(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Paused {
 			return nstance.Event{}, nil
@@ -28,7 +28,7 @@ func (r *Reconciler) Pause(ctx context.Context, key nstance.GroupKey, reason str
 // Resume ends a pause and a halt, and clears the failures that led to it. It returns
 // once that is durable; nil if there was nothing to resume. The reason is for the
 // journal. Fails as Pause does.
-func (r *Reconciler) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
+func (r *Admin) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		h := &g.history
 		if !h.Paused && !g.halted() && h.Failures == 0 {
@@ -80,7 +80,7 @@ func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, chan
 // leaving. Notices are recorded, and acted on after the thaw; agents
 // register and report as ever. It returns once that is durable; a repeat changes
 // nothing, not even the reason. Fails as Pause does.
-func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason string) error {
+func (r *Admin) Freeze(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Frozen != nil {
 			return nstance.Event{}, nil
@@ -94,7 +94,7 @@ func (r *Reconciler) Freeze(ctx context.Context, key nstance.GroupKey, reason st
 // Thaw ends the freeze of a group; that of the shard stays. It returns once that
 // is durable; nil if the group was not frozen. The reason is for the journal.
 // Fails as Pause does.
-func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason string) error {
+func (r *Admin) Thaw(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Frozen == nil {
 			return nstance.Event{}, nil
@@ -107,7 +107,7 @@ func (r *Reconciler) Thaw(ctx context.Context, key nstance.GroupKey, reason stri
 }
 
 // FreezeShard freezes every group, and spares machines without a record. Fails with Unavailable as Pause does.
-func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
+func (r *Admin) FreezeShard(ctx context.Context, reason string) error {
 	return r.changeShard(ctx, func() (nstance.Event, bool) {
 		if r.frozen != nil {
 			return nstance.Event{}, false
@@ -120,7 +120,7 @@ func (r *Reconciler) FreezeShard(ctx context.Context, reason string) error {
 // ThawShard ends the freeze of the shard; groups that are frozen by themselves
 // stay so. It returns once that is durable; nil if the shard was not frozen.
 // The reason is for the journal. Fails with Unavailable as Pause does.
-func (r *Reconciler) ThawShard(ctx context.Context, reason string) error {
+func (r *Admin) ThawShard(ctx context.Context, reason string) error {
 	return r.changeShard(ctx, func() (nstance.Event, bool) {
 		if r.frozen == nil {
 			return nstance.Event{}, false
@@ -159,7 +159,7 @@ func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Eve
 // NotFound, with Conflict when there is no other definition to go back to, and
 // with Unavailable as Pause does. The reason is for the journal. A dry run only
 // checks.
-func (r *Reconciler) Rollback(ctx context.Context, key nstance.GroupKey, reason string, dryRun bool) error {
+func (r *Admin) Rollback(ctx context.Context, key nstance.GroupKey, reason string, dryRun bool) error {
 	digest, err := r.rollbackTarget(key)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func noTarget(format string, key nstance.GroupKey) error {
 // UndoRollback makes the configured definition the desired one again, and
 // returns once that is durable. Nil if the group is not rolled back. The reason
 // is for the journal. Fails with NotFound, and Unavailable as Pause does.
-func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey, reason string) error {
+func (r *Admin) UndoRollback(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		if g.history.Rollback == nil {
 			return nstance.Event{}, nil
@@ -227,7 +227,7 @@ func (r *Reconciler) UndoRollback(ctx context.Context, key nstance.GroupKey, rea
 // cloud may still take it. It returns once that is durable. The reason is for the
 // journal. Fails with NotFound, with Conflict when its deletion has begun, and with the
 // errors of storage: then nothing has changed, unless the error is Ambiguous.
-func (r *Reconciler) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time, reason string) error {
+func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time, reason string) error {
 	r.mu.Lock()
 	m := r.members[id]
 	if m == nil {

@@ -75,8 +75,8 @@ func TestPause(t *testing.T) {
 		w.setGroups(groupWithUserData(3, "v2"))
 		w.advance(10 * time.Second) // a replacement is in flight
 		at := time.Now().UTC()
-		require.NoError(t, w.r.Pause(t.Context(), web, "the new image is odd"))
-		require.NoError(t, w.r.Pause(t.Context(), web, "another reason"), "a repeat changes nothing")
+		require.NoError(t, w.r.Admin().Pause(t.Context(), web, "the new image is odd"))
+		require.NoError(t, w.r.Admin().Pause(t.Context(), web, "another reason"), "a repeat changes nothing")
 		w.requireReadyFor(3, 30*time.Minute)
 		require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions(), "the surplus is removed, no member is replaced")
 		require.Equal(t, 1, w.count(nstance.EventRolloutPaused, ""))
@@ -90,7 +90,7 @@ func TestPause(t *testing.T) {
 		w.advance(10 * time.Minute)
 		require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions(), "a loss is replaced from the last good definition")
 
-		require.NoError(t, w.r.Resume(t.Context(), web, requester))
+		require.NoError(t, w.r.Admin().Resume(t.Context(), web, requester))
 		w.changeLeader(groupWithUserData(3, "v2"))
 		require.False(t, w.group().Paused)
 		w.requireReadyFor(3, 30*time.Minute)
@@ -110,7 +110,7 @@ func TestResumeEndsAHalt(t *testing.T) {
 		require.Equal(t, halted, w.hold(plan.HoldHalted), "with the original start and reason")
 
 		w.failUserData("") // the cause outside is repaired
-		require.NoError(t, w.r.Resume(t.Context(), web, requester))
+		require.NoError(t, w.r.Admin().Resume(t.Context(), web, requester))
 		require.Empty(t, w.group().Halted)
 		w.changeLeader(groupWithUserData(3, "v2"))
 		w.requireReadyFor(3, 30*time.Minute)
@@ -144,10 +144,10 @@ func TestRollback(t *testing.T) {
 				w.setGroups(groupWithUserData(3, "v2"))
 				w.requireReadyFor(3, 40*time.Second)
 				require.NotZero(t, w.userDataVersions()["v2"], "some new members exist")
-				require.NoError(t, w.r.Rollback(t.Context(), web, requester, true))
+				require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, true))
 				require.False(t, w.group().RolledBack, "a dry run changes nothing")
-				require.NoError(t, w.r.Rollback(t.Context(), web, requester, false))
-				require.NoError(t, w.r.Rollback(t.Context(), web, requester, false), "again")
+				require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, false))
+				require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, false), "again")
 				require.True(t, w.group().RolledBack)
 				w.requireReadyFor(3, 5*time.Second)
 				w.stopLeader()
@@ -177,10 +177,10 @@ func TestRollback(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.setGroups(groupWithUserData(3, "v2"))
 			w.requireReadyFor(3, 40*time.Second)
-			require.NoError(t, w.r.Rollback(t.Context(), web, requester, false))
+			require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, false))
 			w.requireReadyFor(3, 20*time.Minute)
-			require.NoError(t, w.r.UndoRollback(t.Context(), web, requester))
-			require.NoError(t, w.r.UndoRollback(t.Context(), web, requester))
+			require.NoError(t, w.r.Admin().UndoRollback(t.Context(), web, requester))
+			require.NoError(t, w.r.Admin().UndoRollback(t.Context(), web, requester))
 			w.changeLeader(groupWithUserData(3, "v2"))
 			w.requireReadyFor(3, 30*time.Minute)
 			require.Equal(t, map[string]int{"v2": 3}, w.userDataVersions())
@@ -190,7 +190,7 @@ func TestRollback(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.setGroups(groupWithUserData(3, "v2"))
 			w.requireReadyFor(3, 40*time.Second)
-			require.NoError(t, w.r.Rollback(t.Context(), web, requester, false))
+			require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, false))
 			w.changeLeader(groupWithUserData(3, "v3"))
 			w.requireReadyFor(3, 30*time.Minute)
 			require.False(t, w.group().RolledBack)
@@ -199,7 +199,7 @@ func TestRollback(t *testing.T) {
 	})
 	t.Run("no last good definition", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			err := w.r.Rollback(t.Context(), web, requester, false)
+			err := w.r.Admin().Rollback(t.Context(), web, requester, false)
 			require.ErrorIs(t, err, nstance.Conflict)
 			require.ErrorContains(t, err, "the last good one")
 			other := webGroup(1)
@@ -207,19 +207,19 @@ func TestRollback(t *testing.T) {
 			w.failUserData("v1")
 			w.setGroups(other)
 			w.advance(time.Second)
-			err = w.r.Rollback(t.Context(), other.Key, requester, true)
+			err = w.r.Admin().Rollback(t.Context(), other.Key, requester, true)
 			require.ErrorIs(t, err, nstance.Conflict)
 			require.ErrorContains(t, err, "configure the definition")
 			other.Key.Group = "unknown"
-			require.ErrorIs(t, w.r.Rollback(t.Context(), other.Key, requester, false), nstance.NotFound)
-			require.ErrorIs(t, w.r.Pause(t.Context(), other.Key, ""), nstance.NotFound)
+			require.ErrorIs(t, w.r.Admin().Rollback(t.Context(), other.Key, requester, false), nstance.NotFound)
+			require.ErrorIs(t, w.r.Admin().Pause(t.Context(), other.Key, ""), nstance.NotFound)
 		})
 	})
 	t.Run("unreadable definition holds the group", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.setGroups(groupWithUserData(3, "v2"))
 			w.requireReadyFor(3, 40*time.Second)
-			require.NoError(t, w.r.Rollback(t.Context(), web, requester, false))
+			require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, false))
 			w.stopLeader()
 			begun := func() int { return w.count(nstance.EventCreateRequested, "") + w.count(nstance.EventDrainStarted, "") }
 			before := begun()
@@ -230,9 +230,9 @@ func TestRollback(t *testing.T) {
 			w.startLeader(groupWithUserData(3, "v2"))
 			w.advance(30 * time.Minute)
 			require.Equal(t, before, begun(), "no plan")
-			require.Contains(t, w.r.Problems()[0], "rolled back to definition")
+			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "rolled back to definition")
 			w.hold(plan.HoldDefinition)
-			require.NoError(t, w.r.UndoRollback(t.Context(), web, requester))
+			require.NoError(t, w.r.Admin().UndoRollback(t.Context(), web, requester))
 			w.requireReadyFor(3, 30*time.Minute)
 			require.Equal(t, map[string]int{"v2": 3}, w.userDataVersions())
 		})
@@ -246,10 +246,10 @@ func TestRequestsAreDurable(t *testing.T) {
 		give  func(ctx context.Context, w *world) error
 		stand func(w *world) bool
 	}{
-		"pause":    {func(ctx context.Context, w *world) error { return w.r.Pause(ctx, web, "") }, func(w *world) bool { return w.group().Paused }},
-		"rollback": {func(ctx context.Context, w *world) error { return w.r.Rollback(ctx, web, requester, false) }, func(w *world) bool { return w.group().RolledBack }},
-		"freeze":   {func(ctx context.Context, w *world) error { return w.r.Freeze(ctx, web, "") }, func(w *world) bool { return w.group().Frozen }},
-		"freeze of the shard": {func(ctx context.Context, w *world) error { return w.r.FreezeShard(ctx, "") },
+		"pause":    {func(ctx context.Context, w *world) error { return w.r.Admin().Pause(ctx, web, "") }, func(w *world) bool { return w.group().Paused }},
+		"rollback": {func(ctx context.Context, w *world) error { return w.r.Admin().Rollback(ctx, web, requester, false) }, func(w *world) bool { return w.group().RolledBack }},
+		"freeze":   {func(ctx context.Context, w *world) error { return w.r.Admin().Freeze(ctx, web, "") }, func(w *world) bool { return w.group().Frozen }},
+		"freeze of the shard": {func(ctx context.Context, w *world) error { return w.r.Admin().FreezeShard(ctx, "") },
 			func(w *world) bool { return w.group().Frozen }},
 	}
 	for name, order := range orders {
@@ -281,9 +281,9 @@ func TestRequestsAreDurable(t *testing.T) {
 			w.changeLeader(webGroup(3))
 			w.wrap = nil
 			faulty.Inject(storagetest.Fault{Prefix: "state/", Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer})
-			require.NoError(t, w.r.Pause(t.Context(), web, ""))
+			require.NoError(t, w.r.Admin().Pause(t.Context(), web, ""))
 			faulty.Inject(storagetest.Fault{Prefix: "state/", Times: 30})
-			require.Error(t, w.r.Resume(t.Context(), web, requester))
+			require.Error(t, w.r.Admin().Resume(t.Context(), web, requester))
 			w.advance(10 * time.Minute) // repeated until it succeeds
 			w.changeLeader(webGroup(3))
 			require.False(t, w.group().Paused)
@@ -293,7 +293,7 @@ func TestRequestsAreDurable(t *testing.T) {
 		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			require.ErrorIs(t, w.r.Pause(ctx, web, ""), nstance.Unavailable)
+			require.ErrorIs(t, w.r.Admin().Pause(ctx, web, ""), nstance.Unavailable)
 		})
 	})
 }
@@ -303,7 +303,7 @@ func TestStateOfUnknownGroupsIsKept(t *testing.T) {
 		idle := webGroup(0)
 		idle.Key.Group = "idle"
 		w.setGroups(idle)
-		require.NoError(t, w.r.Pause(t.Context(), idle.Key, "for later"))
+		require.NoError(t, w.r.Admin().Pause(t.Context(), idle.Key, "for later"))
 		w.stopLeader()
 
 		// A newer version has added a field, and a group without state of this version.
@@ -322,10 +322,10 @@ func TestStateOfUnknownGroupsIsKept(t *testing.T) {
 
 		w.startLeader(webGroup(1)) // the idle group is not configured yet
 		w.advance(time.Minute)
-		require.NoError(t, w.r.Pause(t.Context(), web, ""))
+		require.NoError(t, w.r.Admin().Pause(t.Context(), web, ""))
 		w.setGroups(idle)
 		w.advance(time.Second)
-		require.NoError(t, w.r.Resume(t.Context(), web, requester))
+		require.NoError(t, w.r.Admin().Resume(t.Context(), web, requester))
 		for _, g := range w.r.Groups() {
 			require.Equal(t, g.Key == idle.Key, g.Paused, g.Key.String())
 		}
@@ -359,7 +359,7 @@ func TestBadImageAcrossLeaders(t *testing.T) {
 				require.Equal(t, 1, w.count(nstance.EventRolloutHalted, ""), "one event for all leaders")
 				require.Equal(t, 2, w.count(nstance.EventCreateFailed, ""), "halt_after is 2 across leaders")
 				require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions())
-				require.NoError(t, w.r.Rollback(t.Context(), web, requester, false))
+				require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, false))
 				w.changeLeader(groupWithUserData(3, "bad"))
 				w.requireMembers(3)
 			})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -317,7 +318,7 @@ func (c *crash) requireOutcome(y story, with strike) {
 	require.Zero(t, g.Stale+g.Leaving+g.Booting)
 	require.Empty(t, g.Holds, "the group has no holds")
 	r, drains := c.w.leader()
-	require.Empty(t, r.Problems())
+	require.Empty(t, reconcile.Problems(r.Admin().Attention()))
 	require.Empty(t, drains.Active())
 	if y.balancer != "" {
 		c.w.requireBalanced("lb-1")

@@ -104,7 +104,7 @@ func listed(all []string) string {
 // since. It reads that definition. Fails with
 // NotFound when there is no such instance; no fields where the instance's
 // definition or the group's is not known.
-func (r *Reconciler) Drift(ctx context.Context, id nstance.InstanceID) ([]FieldChange, error) {
+func (r *Admin) Drift(ctx context.Context, id nstance.InstanceID) ([]FieldChange, error) {
 	r.mu.Lock()
 	m := r.members[id]
 	if m == nil {

@@ -104,7 +104,7 @@ func TestLateDrainKeepsItsExecutor(t *testing.T) {
 		require.Contains(t, w.in(nstance.Draining), id)
 		w.stopLeader()
 		faulty.ClearFaults()
-		rec, err := w.r.Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.Nil(t, rec.Drain, "not landed yet")
 
@@ -116,7 +116,7 @@ func TestLateDrainKeepsItsExecutor(t *testing.T) {
 		w.startLeader(webGroup(3))
 		w.advance(2 * time.Minute)
 		require.Equal(t, nstance.ExecutorAgent, w.recordedExecutor(id), "the new leader would have chosen the operator")
-		rec, err = w.r.Records().Refresh(w.ctx, id)
+		rec, err = w.r.Admin().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, rec.Drain.Generation)
 		v, err := w.r.Instance(id)
@@ -172,7 +172,7 @@ func TestDrainRequestIsRecordedBeforeAnswer(t *testing.T) {
 		d, err := w.r.Drain(w.ctx, id, requester)
 		require.NoError(t, err)
 		require.Contains(t, d.Causes, nstance.Cause{Kind: nstance.CauseRequest, Message: requester})
-		rec, err := w.r.Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.Equal(t, d.Causes, rec.Drain.Causes)
 
@@ -220,7 +220,7 @@ func TestNoticeAboutPreservedMember(t *testing.T) {
 					_, err := w.r.Drain(w.ctx, id, requester)
 					require.NoError(t, err)
 				}
-				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), requester))
+				require.NoError(t, w.r.Admin().Preserve(w.ctx, id, time.Now().Add(6*time.Hour), requester))
 				w.advance(time.Minute)
 				require.NoError(t, w.cloud.Reclaim(id, 12*time.Hour))
 				w.advance(10 * time.Second)
@@ -228,7 +228,7 @@ func TestNoticeAboutPreservedMember(t *testing.T) {
 				require.Contains(t, e.Reason, "preserved")
 				require.Positive(t, w.acked[e.Notice.EventID])
 				recorded := func() []nstance.Notice {
-					rec, err := w.r.Records().Refresh(w.ctx, id)
+					rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
 					require.NoError(t, err)
 					return rec.Notices
 				}
@@ -240,7 +240,7 @@ func TestNoticeAboutPreservedMember(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, v.Notices, 1)
 				require.Zero(t, w.count(nstance.EventDeleteRequested, id))
-				require.NoError(t, w.r.Preserve(w.ctx, id, time.Now(), requester))
+				require.NoError(t, w.r.Admin().Preserve(w.ctx, id, time.Now(), requester))
 				w.advance(10 * time.Minute)
 				require.Equal(t, 1, w.count(nstance.EventDeleted, id))
 			})
@@ -249,13 +249,13 @@ func TestNoticeAboutPreservedMember(t *testing.T) {
 	t.Run("withdrawn", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			id := w.ready()[0]
-			require.NoError(t, w.r.Preserve(w.ctx, id, time.Now().Add(6*time.Hour), requester))
+			require.NoError(t, w.r.Admin().Preserve(w.ctx, id, time.Now().Add(6*time.Hour), requester))
 			w.advance(time.Minute)
 			require.NoError(t, w.cloud.Reclaim(id, 12*time.Hour))
 			w.advance(10 * time.Second)
 			require.NoError(t, w.cloud.Withdraw(id))
 			w.advance(10 * time.Second)
-			rec, err := w.r.Records().Refresh(w.ctx, id)
+			rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
 			require.NoError(t, err)
 			require.Empty(t, rec.Notices)
 		})
@@ -265,7 +265,7 @@ func TestNoticeAboutPreservedMember(t *testing.T) {
 // TestUnreadableLastGoodDefinition: the hold names the definition.
 func TestUnreadableLastGoodDefinition(t *testing.T) {
 	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-		require.NoError(t, w.r.Pause(t.Context(), web, ""))
+		require.NoError(t, w.r.Admin().Pause(t.Context(), web, ""))
 		w.setGroups(groupWithUserData(3, "v2"))
 		w.advance(time.Minute)
 		w.stopLeader()
@@ -313,7 +313,7 @@ func TestCutShortDrainIsRecorded(t *testing.T) {
 				for w.count(nstance.EventDeleteRequested, d.Instance) == 0 {
 					w.advance(time.Second)
 				}
-				rec, err := w.r.Records().Refresh(w.ctx, d.Instance)
+				rec, err := w.r.Admin().Records().Refresh(w.ctx, d.Instance)
 				require.NoError(t, err)
 				require.NotNil(t, rec.Deleting)
 				require.Equal(t, !acknowledged, rec.CutShort)
@@ -360,7 +360,7 @@ func TestNoticesOnlyTighten(t *testing.T) {
 		require.Equal(t, []time.Time{noticed}, []time.Time{v.Notices[0].Deadline})
 		announce(time.Minute)
 		require.True(t, drainEnd().Before(first))
-		rec, err := w.r.Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.True(t, drainEnd().Equal(rec.Drain.Deadline))
 	})
@@ -370,7 +370,7 @@ func TestNoticesOnlyTighten(t *testing.T) {
 // though the agent still reports it.
 func TestDroppedNoticeStaysDropped(t *testing.T) {
 	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		require.NoError(t, w.r.Freeze(w.ctx, web, "keep the member"))
+		require.NoError(t, w.r.Admin().Freeze(w.ctx, web, "keep the member"))
 		id := w.ready()[0]
 		n := nstance.Notice{Kind: nstance.Reclaim, Source: "test", EventID: "e1", Deadline: time.Now().Add(2 * time.Minute), DetectedAt: time.Now()}
 		acks := 0
@@ -388,7 +388,7 @@ func TestDroppedNoticeStaysDropped(t *testing.T) {
 		w.advance(time.Second)
 		require.Empty(t, notices())
 		require.Equal(t, 2, acks, "no consequence")
-		require.NoError(t, w.r.Thaw(w.ctx, web, requester))
+		require.NoError(t, w.r.Admin().Thaw(w.ctx, web, requester))
 		w.advance(10 * time.Minute)
 		require.Zero(t, w.count(nstance.EventDrainStarted, id))
 		require.Equal(t, 1, w.count(nstance.EventNoticeReceived, id))

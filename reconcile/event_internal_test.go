@@ -168,7 +168,7 @@ func TestReloadPlansWhatChanged(t *testing.T) {
 func TestImpactPlansNothing(t *testing.T) {
 	r, specs := newIdleShard(t, 1000, 10)
 	specs[1].Size, specs[2].Definition.UserData.Content = 7, "other"
-	i, err := r.Impact(specs)
+	i, err := r.Admin().Impact(specs)
 	require.NoError(t, err)
 	require.Equal(t, Impact{Members: 10000, Removed: 3, Rotated: 10}, i)
 	require.Empty(t, processQueue(r))

@@ -52,7 +52,7 @@ func TestSlowEvents(t *testing.T) {
 		defer cancel()
 		var first, second nstance.Seq
 		events := w.r.Events(ctx)
-		require.NoError(t, w.r.Pause(ctx, web, ""))
+		require.NoError(t, w.r.Admin().Pause(ctx, web, ""))
 		for e := range events {
 			if first != 0 {
 				second = e.Seq

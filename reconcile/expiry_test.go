@@ -59,7 +59,7 @@ func TestExpiry(t *testing.T) {
 			g := webGroup(3)
 			g.Expiry.EligibleAge = age
 			w.setGroups(g)
-			require.NoError(t, w.r.Pause(t.Context(), web, ""))
+			require.NoError(t, w.r.Admin().Pause(t.Context(), web, ""))
 			w.advance(3 * age)
 			require.Empty(t, w.drainAges(nstance.CauseRollout))
 		})
@@ -69,7 +69,7 @@ func TestExpiry(t *testing.T) {
 			g := webGroup(6)
 			g.Expiry.ForcedAge = age
 			w.setGroups(g)
-			require.NoError(t, w.r.Pause(t.Context(), web, "does not hold forced expiry"))
+			require.NoError(t, w.r.Admin().Pause(t.Context(), web, "does not hold forced expiry"))
 			w.advance(age + time.Hour)
 			ages := w.drainAges(nstance.CauseExpired)
 			require.Len(t, ages, 6)

@@ -71,11 +71,11 @@ func TestRecordFormats(t *testing.T) {
 		}
 		w.startLeader(first...)
 		w.advance(3 * time.Minute)
-		require.NoError(t, w.r.Pause(w.ctx, recordedKey("paused"), "the image is odd"))
-		require.NoError(t, w.r.Freeze(w.ctx, recordedKey("frozen"), "audit"))
+		require.NoError(t, w.r.Admin().Pause(w.ctx, recordedKey("paused"), "the image is odd"))
+		require.NoError(t, w.r.Admin().Freeze(w.ctx, recordedKey("frozen"), "audit"))
 		w.r.Observe(nstance.Desired{Groups: recordedGroups()})
 		w.advance(time.Hour)
-		require.NoError(t, w.r.Rollback(w.ctx, recordedKey("back"), requester, false))
+		require.NoError(t, w.r.Admin().Rollback(w.ctx, recordedKey("back"), requester, false))
 		for _, v := range w.r.Instances() {
 			if v.Record.Group == "frozen" {
 				require.NoError(t, w.cloud.Reclaim(v.Record.ID, 1000*time.Hour))
@@ -171,7 +171,7 @@ func TestUpgradeReplacesNothing(t *testing.T) {
 		} {
 			require.Zero(t, w.count(typ, ""), typ)
 		}
-		require.Empty(t, w.r.Problems())
+		require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
 		for name, check := range map[nstance.GroupID]func(reconcile.GroupView) bool{
 			"plain":  func(g reconcile.GroupView) bool { return g.Stale == 0 && g.Ready == 3 },
 			"paused": func(g reconcile.GroupView) bool { return g.Paused && g.Stale == 2 && g.Ready == 2 },
@@ -181,12 +181,12 @@ func TestUpgradeReplacesNothing(t *testing.T) {
 		} {
 			require.True(t, check(w.groupNamed(name)), "%s: %+v", name, w.groupNamed(name))
 		}
-		require.NoError(t, w.r.Thaw(t.Context(), recordedKey("frozen"), requester))
+		require.NoError(t, w.r.Admin().Thaw(t.Context(), recordedKey("frozen"), requester))
 		w.advance(time.Minute)
 		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""), "a recorded notice takes effect")
 		w.advance(time.Hour)
 		require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
-		require.NoError(t, w.r.Resume(t.Context(), recordedKey("paused"), requester))
+		require.NoError(t, w.r.Admin().Resume(t.Context(), recordedKey("paused"), requester))
 		w.advance(30 * time.Minute)
 		require.Zero(t, w.groupNamed("paused").Stale, "what was held goes on")
 	})
@@ -225,7 +225,7 @@ func TestDowngradeKeepsUnknownFields(t *testing.T) {
 	later := map[string]any{"format": "1.9", "later": map[string]any{"a": 1.0}}
 	for prefix, rewrite := range map[string]func(t *testing.T, w *world) (key string){
 		"state/": func(t *testing.T, w *world) string {
-			require.NoError(t, w.r.Pause(t.Context(), recordedKey("plain"), ""))
+			require.NoError(t, w.r.Admin().Pause(t.Context(), recordedKey("plain"), ""))
 			return storage.StateKey("s1")
 		},
 		"instance/": func(t *testing.T, w *world) string {
@@ -258,9 +258,9 @@ func TestNewerMajorIsRefused(t *testing.T) {
 	t.Run("state: nothing is planned", func(t *testing.T) {
 		upgraded(t, with(t, "state/", newer), func(t *testing.T, w *world) {
 			require.False(t, w.r.Loaded())
-			require.Contains(t, w.r.Problems()[0], "state/s1.json")
-			require.Contains(t, w.r.Problems()[0], "upgrade this program")
-			require.ErrorIs(t, w.r.Pause(t.Context(), recordedKey("plain"), ""), nstance.Unavailable)
+			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "state/s1.json")
+			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "upgrade this program")
+			require.ErrorIs(t, w.r.Admin().Pause(t.Context(), recordedKey("plain"), ""), nstance.Unavailable)
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
 			require.Equal(t, "2.0", w.object(storage.StateKey("s1"))["format"], "it is not overwritten")
 		})
@@ -268,15 +268,15 @@ func TestNewerMajorIsRefused(t *testing.T) {
 	t.Run("records: their group is held", func(t *testing.T) {
 		upgraded(t, with(t, "instance/s1/default/plain/", newer), func(t *testing.T, w *world) {
 			require.Equal(t, 3, w.count(nstance.EventRecordUnreadable, ""))
-			require.Contains(t, w.r.Problems()[0], "instance/s1/default/plain/")
-			require.Contains(t, w.r.Problems()[0], "upgrade this program")
+			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "instance/s1/default/plain/")
+			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "upgrade this program")
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate), "unreadable is not missing")
 			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 		})
 	})
 	t.Run("definitions: a rollback needs its own", func(t *testing.T) {
 		upgraded(t, with(t, "definition/", newer), func(t *testing.T, w *world) {
-			require.Contains(t, w.r.Problems()[0], "group default/back is rolled back to definition")
+			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "group default/back is rolled back to definition")
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
 			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 		})

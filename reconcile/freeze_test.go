@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -20,12 +21,12 @@ func (w *world) mutations() int {
 func TestFreezeStopsChanges(t *testing.T) {
 	kinds := map[string]struct{ freeze, thaw func(w *world) error }{
 		"of a group": {
-			func(w *world) error { return w.r.Freeze(w.ctx, web, "audit") },
-			func(w *world) error { return w.r.Thaw(w.ctx, web, requester) },
+			func(w *world) error { return w.r.Admin().Freeze(w.ctx, web, "audit") },
+			func(w *world) error { return w.r.Admin().Thaw(w.ctx, web, requester) },
 		},
 		"of the shard": {
-			func(w *world) error { return w.r.FreezeShard(w.ctx, "audit") },
-			func(w *world) error { return w.r.ThawShard(w.ctx, requester) },
+			func(w *world) error { return w.r.Admin().FreezeShard(w.ctx, "audit") },
+			func(w *world) error { return w.r.Admin().ThawShard(w.ctx, requester) },
 		},
 	}
 	for name, k := range kinds {
@@ -71,7 +72,7 @@ func TestFreezeStopsChanges(t *testing.T) {
 			require.NoError(t, w.cloud.Reclaim(gone, 2*time.Minute))
 			w.advance(time.Second)
 			require.Equal(t, 1, w.count(nstance.EventDrainStarted, gone))
-			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			require.NoError(t, w.r.Admin().Freeze(t.Context(), web, ""))
 			w.advance(10 * time.Minute)
 			require.Equal(t, 1, w.count(nstance.EventDeleted, gone))
 		})
@@ -80,25 +81,25 @@ func TestFreezeStopsChanges(t *testing.T) {
 		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 			other := webGroup(1)
 			other.Key.Group = "other"
-			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			require.NoError(t, w.r.Admin().Freeze(t.Context(), web, ""))
 			w.r.Observe(nstance.Desired{Groups: []nstance.Group{other, webGroup(2)}})
 			w.advance(5 * time.Minute)
 			require.Len(t, w.cloud.Machines(), 2)
-			require.NoError(t, w.r.Thawed(other.Key))
-			require.ErrorIs(t, w.r.Thawed(web), nstance.Conflict)
-			require.ErrorContains(t, w.r.Thawed(web), "nstance-admin thaw group web")
-			require.NoError(t, w.r.Thawed(nstance.GroupKey{}))
+			require.NoError(t, w.r.Admin().Thawed(other.Key))
+			require.ErrorIs(t, w.r.Admin().Thawed(web), nstance.Conflict)
+			require.ErrorContains(t, w.r.Admin().Thawed(web), "nstance-admin thaw group web")
+			require.NoError(t, w.r.Admin().Thawed(nstance.GroupKey{}))
 		})
 	})
 	t.Run("requests are refused", func(t *testing.T) {
 		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
+			require.NoError(t, w.r.Admin().FreezeShard(t.Context(), "audit"))
 			_, err := w.r.Drain(t.Context(), w.ready()[0], "")
 			require.ErrorIs(t, err, nstance.Conflict)
 			require.ErrorContains(t, err, "audit")
 			require.ErrorIs(t, w.r.Delete(t.Context(), w.ready()[0], "", true), nstance.Conflict)
-			require.ErrorIs(t, w.r.Thawed(nstance.GroupKey{}), nstance.Conflict)
-			require.Contains(t, w.r.Problems()[0], "the shard is frozen")
+			require.ErrorIs(t, w.r.Admin().Thawed(nstance.GroupKey{}), nstance.Conflict)
+			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "the shard is frozen")
 			w.advance(time.Hour)
 			w.requireMembers(2)
 		})
@@ -106,14 +107,14 @@ func TestFreezeStopsChanges(t *testing.T) {
 	t.Run("machines without a record stay", func(t *testing.T) {
 		withSettledLeader(t, 3, func(t *testing.T, w *world) {
 			id := w.createOrphan(10*time.Minute, nil)
-			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
+			require.NoError(t, w.r.Admin().FreezeShard(t.Context(), "audit"))
 			w.advance(time.Hour)
 			require.True(t, w.exists(id))
 			require.Contains(t, w.keepReason(id), "frozen")
-			require.ErrorIs(t, w.r.DeleteOrphan(t.Context(), id, ""), nstance.Conflict)
-			_, err := w.r.AdoptOrphan(t.Context(), id, requester)
+			require.ErrorIs(t, w.r.Admin().DeleteOrphan(t.Context(), id, ""), nstance.Conflict)
+			_, err := w.r.Admin().AdoptOrphan(t.Context(), id, requester)
 			require.ErrorIs(t, err, nstance.Conflict)
-			require.NoError(t, w.r.ThawShard(t.Context(), requester))
+			require.NoError(t, w.r.Admin().ThawShard(t.Context(), requester))
 			w.advance(time.Hour)
 			require.False(t, w.exists(id))
 		})
@@ -123,13 +124,13 @@ func TestFreezeStopsChanges(t *testing.T) {
 			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1})
 			w.setGroups(webGroup(4))
 			w.advance(time.Minute)
-			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			require.NoError(t, w.r.Admin().Freeze(t.Context(), web, ""))
 			w.cloud.ClearFaults()
 			before := w.mutations()
 			w.advance(2 * time.Hour) // their nonces have expired
 			require.Equal(t, before, w.mutations())
 			w.changeLeader(webGroup(4))
-			require.NoError(t, w.r.Thaw(t.Context(), web, requester))
+			require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 			w.advance(time.Second)
 			require.Zero(t, w.group().Failures)
 			require.Zero(t, w.group().BackoffUntil, "replaced at once")
@@ -152,12 +153,12 @@ func TestCreateAnsweredDuringFreeze(t *testing.T) {
 			w.advance(time.Millisecond)
 		}
 		made := w.cloud.Machines()[1].ID
-		require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+		require.NoError(t, w.r.Admin().Freeze(t.Context(), web, ""))
 		w.advance(time.Minute)
 		require.Equal(t, 1, w.count(nstance.EventRegistered, made))
 		require.Zero(t, w.count(nstance.EventCreated, made), "the create was not answered")
 		w.cloud.ClearFaults()
-		require.NoError(t, w.r.Thaw(t.Context(), web, requester))
+		require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 		w.advance(10 * time.Minute)
 		w.requireMembers(2)
 		require.Contains(t, w.ready(), made)
@@ -178,12 +179,12 @@ func TestOnDemandBeforeFreeze(t *testing.T) {
 				_, err := w.requestOnDemand(onDemand(id))
 				require.NoError(t, err)
 				w.advance(time.Second)
-				require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+				require.NoError(t, w.r.Admin().Freeze(t.Context(), web, ""))
 				w.cloud.ClearFaults()
 				w.advance(c.frozen)
 				require.Len(t, w.cloud.Machines(), 1)
 				w.changeLeader(webGroup(1))
-				require.NoError(t, w.r.Thaw(t.Context(), web, requester))
+				require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 				w.advance(5 * time.Minute)
 				if !c.made {
 					require.Equal(t, 1, w.count(nstance.EventDeleted, id))
@@ -202,7 +203,7 @@ func TestNoticeDuringFreeze(t *testing.T) {
 	for name, leaders := range map[string]int{"the same leader": 0, "the next leader": 1, "the one after": 2} {
 		t.Run(name, func(t *testing.T) {
 			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-				require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+				require.NoError(t, w.r.Admin().Freeze(t.Context(), web, ""))
 				id := w.ready()[0]
 				require.NoError(t, w.cloud.Reclaim(id, 6*time.Hour))
 				w.advance(10 * time.Second)
@@ -221,7 +222,7 @@ func TestNoticeDuringFreeze(t *testing.T) {
 				for range leaders {
 					w.changeLeader(webGroup(3))
 				}
-				require.NoError(t, w.r.Thaw(t.Context(), web, requester))
+				require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 				w.advance(20 * time.Minute)
 				require.Equal(t, 1, w.count(nstance.EventDrainStarted, id))
 				require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
@@ -232,7 +233,7 @@ func TestNoticeDuringFreeze(t *testing.T) {
 	}
 	t.Run("withdrawn", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			require.NoError(t, w.r.Freeze(t.Context(), web, ""))
+			require.NoError(t, w.r.Admin().Freeze(t.Context(), web, ""))
 			id := w.ready()[0]
 			require.NoError(t, w.cloud.Reclaim(id, 6*time.Hour))
 			w.advance(10 * time.Second)
@@ -242,7 +243,7 @@ func TestNoticeDuringFreeze(t *testing.T) {
 			require.NoError(t, err)
 			require.Empty(t, v.Record.Notices)
 			w.changeLeader(webGroup(3))
-			require.NoError(t, w.r.Thaw(t.Context(), web, requester))
+			require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 			w.advance(time.Hour)
 			require.Zero(t, w.count(nstance.EventDrainStarted, ""))
 			w.requireMembers(3)
@@ -250,13 +251,13 @@ func TestNoticeDuringFreeze(t *testing.T) {
 	})
 	t.Run("machine gone before the thaw", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			require.NoError(t, w.r.FreezeShard(t.Context(), ""))
+			require.NoError(t, w.r.Admin().FreezeShard(t.Context(), ""))
 			id := w.ready()[0]
 			require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
 			w.advance(10 * time.Minute)
 			require.Len(t, w.ready(), 2)
 			w.changeLeader(webGroup(3))
-			require.NoError(t, w.r.ThawShard(t.Context(), requester))
+			require.NoError(t, w.r.Admin().ThawShard(t.Context(), requester))
 			w.advance(10 * time.Minute)
 			require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""))
 			w.requireMembers(3)
@@ -269,7 +270,7 @@ func TestNoticeDuringFreeze(t *testing.T) {
 func TestLateDrainDuringFreeze(t *testing.T) {
 	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		r, _ := w.leader()
-		require.NoError(t, r.Freeze(w.ctx, web, requester))
+		require.NoError(t, r.Admin().Freeze(w.ctx, web, requester))
 		id := w.ready()[0]
 		former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
 		_, _, err := former.Load(w.ctx)

@@ -23,7 +23,7 @@ func (w *world) startGarbageCollection() (stop func()) {
 	wg.Go(func() {
 		for pause(ctx, 20*time.Minute) {
 			r, _ := w.leader()
-			if _, err := r.Records().CollectGarbage(ctx); err != nil && ctx.Err() == nil {
+			if _, err := r.Admin().Records().CollectGarbage(ctx); err != nil && ctx.Err() == nil {
 				w.t.Error(err)
 			}
 		}
@@ -53,7 +53,7 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 			require.Equal(t, []string{"v1"}, w.definitions())
 			w.setGroups(groupWithUserData(3, "v2"))
 			w.advance(10 * time.Second) // a replacement is in flight
-			require.NoError(t, r.Pause(t.Context(), web, "the new image is odd"))
+			require.NoError(t, r.Admin().Pause(t.Context(), web, "the new image is odd"))
 			w.advance(5 * time.Hour)
 			require.Equal(t, []string{"v1"}, w.definitions(), "the machine of v2 was surplus")
 			for _, id := range w.ready() {
@@ -61,7 +61,7 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 			}
 			w.advance(10 * time.Minute)
 			require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions())
-			require.NoError(t, r.Resume(t.Context(), web, requester))
+			require.NoError(t, r.Admin().Resume(t.Context(), web, requester))
 			w.advance(3 * time.Hour)
 			require.Equal(t, map[string]int{"v2": 3}, w.userDataVersions(), "v2 is written again")
 			require.Equal(t, []string{"v2"}, w.definitions())
@@ -90,9 +90,9 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 			w.advance(5 * time.Minute)
 			w.requireMembers(1)
 			r, _ := w.leader()
-			require.ErrorIs(t, r.FreezeShard(t.Context(), "hold further members"), nstance.Unavailable)
+			require.ErrorIs(t, r.Admin().FreezeShard(t.Context(), "hold further members"), nstance.Unavailable)
 			for range 30 {
-				_, err := r.Records().CollectGarbage(t.Context())
+				_, err := r.Admin().Records().CollectGarbage(t.Context())
 				require.NoError(t, err)
 				for _, rec := range w.records() {
 					require.NoError(t, f.DeleteIfMatch(t.Context(), rec.Key, rec.Version))

@@ -47,21 +47,24 @@ func TestHoldsAreJournalled(t *testing.T) {
 	}{
 		plan.HoldPaused: {
 			"the rollout is paused: odd",
-			func(w *world) error { w.setGroups(groupWithUserData(3, "v2")); return w.r.Pause(w.ctx, web, "odd") },
-			func(w *world) error { return w.r.Resume(w.ctx, web, requester) },
+			func(w *world) error {
+				w.setGroups(groupWithUserData(3, "v2"))
+				return w.r.Admin().Pause(w.ctx, web, "odd")
+			},
+			func(w *world) error { return w.r.Admin().Resume(w.ctx, web, requester) },
 		},
 		plan.HoldFrozen: {
 			"drains in progress continue, nothing else starts: audit",
-			func(w *world) error { return w.r.Freeze(w.ctx, web, "audit") },
-			func(w *world) error { return w.r.Thaw(w.ctx, web, requester) },
+			func(w *world) error { return w.r.Admin().Freeze(w.ctx, web, "audit") },
+			func(w *world) error { return w.r.Admin().Thaw(w.ctx, web, requester) },
 		},
 		plan.HoldRolledBack: {
 			"the last good definition is desired",
 			func(w *world) error {
 				w.setGroups(groupWithUserData(3, "v2"))
-				return w.r.Rollback(w.ctx, web, requester, false)
+				return w.r.Admin().Rollback(w.ctx, web, requester, false)
 			},
-			func(w *world) error { return w.r.UndoRollback(w.ctx, web, requester) },
+			func(w *world) error { return w.r.Admin().UndoRollback(w.ctx, web, requester) },
 		},
 		plan.HoldPending: {
 			whyPending,
@@ -109,9 +112,9 @@ func TestHoldsAreJournalled(t *testing.T) {
 func TestShardHoldsAreJournalled(t *testing.T) {
 	t.Run("a freeze", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			require.NoError(t, w.r.FreezeShard(w.ctx, "audit"))
+			require.NoError(t, w.r.Admin().FreezeShard(w.ctx, "audit"))
 			w.advance(10 * time.Minute)
-			require.NoError(t, w.r.ThawShard(w.ctx, requester))
+			require.NoError(t, w.r.Admin().ThawShard(w.ctx, requester))
 			w.advance(10 * time.Minute)
 			w.requireOneHold(web, plan.HoldFrozen, "the shard is frozen: drains in progress continue, nothing else starts: audit")
 			require.Equal(t, requester, w.first(nstance.EventThawed, func(e nstance.Event) bool { return e.Group == "" }).Reason)
@@ -122,7 +125,7 @@ func TestShardHoldsAreJournalled(t *testing.T) {
 			a, b := w.createOrphan(10*time.Minute, nil), w.createOrphan(11*time.Minute, nil)
 			w.advance(time.Hour)
 			require.Len(t, w.holdEvents(nstance.GroupKey{}, "orphans"), 1)
-			require.NoError(t, w.r.DeleteOrphan(w.ctx, a, requester))
+			require.NoError(t, w.r.Admin().DeleteOrphan(w.ctx, a, requester))
 			w.advance(10 * time.Minute)
 			require.False(t, w.exists(b))
 			w.requireOneHold(nstance.GroupKey{}, "orphans", "2 machines without a record are more than 1")
@@ -171,10 +174,10 @@ func TestHoldsOfRemovedGroupsEnd(t *testing.T) {
 	})
 	t.Run("the next leader", func(t *testing.T) {
 		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
-			require.NoError(t, w.r.Freeze(w.ctx, web, "audit"))
+			require.NoError(t, w.r.Admin().Freeze(w.ctx, web, "audit"))
 			w.advance(time.Minute)
 			w.changeLeader(webGroup(1))
-			require.NoError(t, w.r.Thaw(w.ctx, web, requester))
+			require.NoError(t, w.r.Admin().Thaw(w.ctx, web, requester))
 			w.advance(time.Minute)
 			got := w.holdEvents(web, plan.HoldFrozen)
 			require.Len(t, got, 3)
@@ -187,17 +190,17 @@ func TestHoldsOfRemovedGroupsEnd(t *testing.T) {
 func TestJournalNamesRequester(t *testing.T) {
 	withGroup(t, 4, simcloud.Options{}, func(t *testing.T, w *world) {
 		ids := w.ready()
-		require.NoError(t, w.r.Pause(w.ctx, web, requester))
-		require.NoError(t, w.r.Resume(w.ctx, web, requester))
-		require.NoError(t, w.r.Preserve(w.ctx, ids[0], time.Now().Add(time.Hour), requester))
+		require.NoError(t, w.r.Admin().Pause(w.ctx, web, requester))
+		require.NoError(t, w.r.Admin().Resume(w.ctx, web, requester))
+		require.NoError(t, w.r.Admin().Preserve(w.ctx, ids[0], time.Now().Add(time.Hour), requester))
 		_, err := w.r.Drain(w.ctx, ids[1], requester)
 		require.NoError(t, err)
 		require.NoError(t, w.r.Delete(w.ctx, ids[2], requester, true))
 		require.NoError(t, w.r.Delete(w.ctx, ids[2], requester, true))
 		w.advance(5 * time.Minute)
 		w.setGroups(groupWithUserData(4, "v2"))
-		require.NoError(t, w.r.Rollback(w.ctx, web, requester, false))
-		require.NoError(t, w.r.UndoRollback(w.ctx, web, requester))
+		require.NoError(t, w.r.Admin().Rollback(w.ctx, web, requester, false))
+		require.NoError(t, w.r.Admin().UndoRollback(w.ctx, web, requester))
 		for typ, id := range map[nstance.EventType]nstance.InstanceID{
 			nstance.EventRolloutPaused: "", nstance.EventRolloutResumed: "", nstance.EventRolledBack: "", nstance.EventRollbackEnded: "",
 			nstance.EventPreserved: ids[0],

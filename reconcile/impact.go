@@ -18,7 +18,7 @@ type Impact struct {
 // Groups that are not among them keep their values. Ages are those of this
 // moment: who reaches a lower one later is not counted. It fails with Invalid
 // for a definition that has no hash.
-func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
+func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 	specs, err := hashed(groups)
 	if err != nil {
 		return Impact{}, err
@@ -54,7 +54,7 @@ func (r *Reconciler) Impact(groups []nstance.Group) (Impact, error) {
 }
 
 // Await blocks until the shard's records have been read, or ctx ends.
-func (r *Reconciler) Await(ctx context.Context) error {
+func (r *Admin) Await(ctx context.Context) error {
 	select {
 	case <-r.known:
 		return nil

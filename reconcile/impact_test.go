@@ -23,7 +23,7 @@ func TestImpact(t *testing.T) {
 			g := webGroup(4)
 			change(&g)
 			r, _ := w.leader()
-			got, err := r.Impact([]nstance.Group{g})
+			got, err := r.Admin().Impact([]nstance.Group{g})
 			require.NoError(t, err)
 			return got
 		}
@@ -51,7 +51,7 @@ func TestImpact(t *testing.T) {
 		r, _ := w.leader()
 		now := webGroup(2)
 		other(&now)
-		require.NoError(t, r.Freeze(t.Context(), web, "keep the members"))
+		require.NoError(t, r.Admin().Freeze(t.Context(), web, "keep the members"))
 		r.Observe(nstance.Desired{Groups: []nstance.Group{now}})
 		require.Equal(t, reconcile.Impact{Members: 4}, impact(func(g *nstance.Group) { *g = now }))
 		require.Equal(t, reconcile.Impact{Members: 4, Removed: 1}, impact(func(g *nstance.Group) { *g = now; g.Size = 1 }))
@@ -66,15 +66,15 @@ func TestImpact(t *testing.T) {
 		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.readyOnDemand()
 			g := webGroup(1)
-			i, err := w.r.Impact([]nstance.Group{g})
+			i, err := w.r.Admin().Impact([]nstance.Group{g})
 			require.NoError(t, err)
 			require.Equal(t, reconcile.Impact{Members: 3, Removed: 1}, i, "not counted by size")
 			g.Expiry.OnDemandAge = time.Minute
-			i, err = w.r.Impact([]nstance.Group{g})
+			i, err = w.r.Admin().Impact([]nstance.Group{g})
 			require.NoError(t, err)
 			require.Equal(t, reconcile.Impact{Members: 3, Removed: 2}, i)
 			w.setGroups(g)
-			i, err = w.r.Impact([]nstance.Group{g})
+			i, err = w.r.Admin().Impact([]nstance.Group{g})
 			require.NoError(t, err)
 			require.Zero(t, i.Removed, "already draining")
 		})

@@ -148,10 +148,10 @@ func TestFreezeBetweenIntentAndCreate(t *testing.T) {
 		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Pass: true, Do: func() { <-time.After(10 * time.Second) }})
 		w.setGroups(webGroup(1))
 		w.advance(time.Second)
-		require.NoError(t, w.r.Freeze(w.ctx, web, "not now"))
+		require.NoError(t, w.r.Admin().Freeze(w.ctx, web, "not now"))
 		w.advance(10 * time.Minute)
 		require.Zero(t, w.cloud.Count(simcloud.OpCreate))
-		require.NoError(t, w.r.Thaw(w.ctx, web, ""))
+		require.NoError(t, w.r.Admin().Thaw(w.ctx, web, ""))
 		w.advance(2 * time.Minute)
 		w.requireMembers(1)
 		w.requireNoFailures()
@@ -170,7 +170,7 @@ func TestDefinitionChangesBeforeIntent(t *testing.T) {
 		w.startLeader(webGroup(0))
 		w.advance(time.Second)
 		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Pass: true, Do: func() { <-time.After(10 * time.Second) }})
-		require.NoError(t, w.r.Pause(w.ctx, web, "")) // prevents the plan from discarding them first
+		require.NoError(t, w.r.Admin().Pause(w.ctx, web, "")) // prevents the plan from discarding them first
 		w.setGroups(webGroup(4))
 		w.advance(time.Second) // the first intent is being written, the others wait
 		w.setGroups(groupWithUserData(4, "v2"))
@@ -206,7 +206,7 @@ func TestRecordDecidesUserData(t *testing.T) {
 		id := w.ready()[0]
 		spec, _ := w.cloud.Spec(id)
 		sum := sha256.Sum256(spec.UserData)
-		rec, _ := w.r.Records().Get(id)
+		rec, _ := w.r.Admin().Records().Get(id)
 		require.Equal(t, hex.EncodeToString(sum[:]), rec.UserDataDigest)
 	})
 }

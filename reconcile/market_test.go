@@ -270,10 +270,10 @@ func TestReturnToSpot(t *testing.T) {
 			w.advance(2 * time.Hour)
 			require.Equal(t, map[string]int{"small/on-demand": 2}, w.shapes())
 			g.Rollout.MaxSurge.N = 1
-			require.NoError(t, w.r.Pause(w.ctx, web, requester))
+			require.NoError(t, w.r.Admin().Pause(w.ctx, web, requester))
 			w.setGroupAndAdvance(g, time.Hour)
 			require.Equal(t, map[string]int{"small/on-demand": 2}, w.shapes())
-			require.NoError(t, w.r.Resume(w.ctx, web, requester))
+			require.NoError(t, w.r.Admin().Resume(w.ctx, web, requester))
 			w.advance(10 * time.Minute)
 			require.Equal(t, map[string]int{"small/spot": 2}, w.shapes())
 		})
@@ -294,7 +294,7 @@ func TestActualMarket(t *testing.T) {
 		}
 		require.Equal(t, 2, w.group().OnDemandMarket)
 		var kinds []string
-		for _, a := range w.r.Attention() {
+		for _, a := range w.r.Admin().Attention() {
 			kinds = append(kinds, a.Kind)
 		}
 		require.Contains(t, kinds, reconcile.AttentionMarket)

@@ -61,9 +61,9 @@ func TestOnDemand(t *testing.T) {
 		w.requireMembers(3)
 		require.Equal(t, 2, w.group().Ready, "not a member by size")
 		require.Equal(t, 1, w.group().OnDemand)
-		rec, err := w.r.Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
-		def, err := w.r.Records().Definition(w.ctx, rec.Definition)
+		def, err := w.r.Admin().Records().Definition(w.ctx, rec.Definition)
 		require.NoError(t, err)
 		require.Equal(t, onDemand(id).Definition, def, "created from its own definition")
 
@@ -149,10 +149,10 @@ func TestOnDemandRefused(t *testing.T) {
 		req.Admit = func(n int) error { return nstance.Errorf(nstance.Quota, "has %d", n) }
 		_, err = w.requestOnDemand(req)
 		require.ErrorIs(t, err, nstance.Quota)
-		require.NoError(t, w.r.Freeze(w.ctx, web, ""))
+		require.NoError(t, w.r.Admin().Freeze(w.ctx, web, ""))
 		_, err = w.requestOnDemand(onDemand(id))
 		require.ErrorIs(t, err, nstance.Conflict)
-		require.NoError(t, w.r.Thaw(w.ctx, web, requester))
+		require.NoError(t, w.r.Admin().Thaw(w.ctx, web, requester))
 		req = onDemand(id)
 		req.DryRun = true
 		_, err = w.requestOnDemand(req)
@@ -234,7 +234,7 @@ func TestOnDemandWithoutCapacity(t *testing.T) {
 			w.advance(2 * time.Minute)
 			require.Equal(t, "large", w.view(req.ID).Record.Shape.InstanceType)
 			w.requireMembers(1)
-			rec, err := w.r.Records().Refresh(w.ctx, req.ID)
+			rec, err := w.r.Admin().Records().Refresh(w.ctx, req.ID)
 			require.NoError(t, err)
 			require.Equal(t, "large", rec.Shape.InstanceType)
 			require.Equal(t, 1, w.shapes()["large/spot"])

@@ -8,7 +8,7 @@ import (
 )
 
 // Orphans returns the machines with our marks that have no record, sorted by ID.
-func (r *Reconciler) Orphans() []OrphanView {
+func (r *Admin) Orphans() []OrphanView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	shard := r.orphanShard()
@@ -20,7 +20,7 @@ func (r *Reconciler) Orphans() []OrphanView {
 }
 
 // Orphan returns one of them, or NotFound.
-func (r *Reconciler) Orphan(id nstance.InstanceID) (OrphanView, error) {
+func (r *Admin) Orphan(id nstance.InstanceID) (OrphanView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o, ok := r.orphans.Get(id)
@@ -34,7 +34,7 @@ func (r *Reconciler) Orphan(id nstance.InstanceID) (OrphanView, error) {
 // rule says: its marks, and that it has no record, are checked again all the same. It returns once the deletion is durable. Fails with
 // NotFound when there is no such orphan, Conflict when it has a record after
 // all, is another machine by now, or a freeze forbids it.
-func (r *Reconciler) DeleteOrphan(ctx context.Context, id nstance.InstanceID, reason string) error {
+func (r *Admin) DeleteOrphan(ctx context.Context, id nstance.InstanceID, reason string) error {
 	return r.withOrphan(ctx, id, func(mach nstance.Machine) error {
 		return r.deleteOrphan(ctx, mach, nstance.Cause{Kind: nstance.CauseRequest, Message: reason})
 	})
@@ -45,7 +45,7 @@ func (r *Reconciler) DeleteOrphan(ctx context.Context, id nstance.InstanceID, re
 // from is unknown, which is no drift; it is taken for registered, with whatever
 // certificate its agent shows first, and judged like any member that this term
 // has not heard of yet. The reason is for the journal. Fails like DeleteOrphan.
-func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason string) (storage.Instance, error) {
+func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason string) (storage.Instance, error) {
 	var m *member
 	err := r.withOrphan(ctx, id, func(listed nstance.Machine) error {
 		mach, err := r.lookAtOrphan(ctx, listed)
@@ -67,7 +67,7 @@ func (r *Reconciler) AdoptOrphan(ctx context.Context, id nstance.InstanceID, rea
 }
 
 // withOrphan runs do with a machine of which storage, read again, holds no record.
-func (r *Reconciler) withOrphan(ctx context.Context, id nstance.InstanceID, do func(nstance.Machine) error) error {
+func (r *Admin) withOrphan(ctx context.Context, id nstance.InstanceID, do func(nstance.Machine) error) error {
 	known, err := r.Orphan(id)
 	if err == nil {
 		err = r.Thawed(nstance.GroupKey{Tenant: known.Machine.Owner.Tenant, Group: known.Machine.Group})

@@ -46,7 +46,7 @@ func TestOrphanDeletedElsewhere(t *testing.T) {
 		require.NoError(t, w.cloud.Delete(w.ctx, w.machine(id)))
 		w.advance(20 * time.Minute)
 		require.True(t, w.deleting(id))
-		require.Empty(t, w.r.Orphans())
+		require.Empty(t, w.r.Admin().Orphans())
 		require.Zero(t, w.count(nstance.EventOrphanSeen, id))
 	})
 }
@@ -110,11 +110,11 @@ func TestRecordBeforeTombstone(t *testing.T) {
 			_, err := other.Create(w.ctx, storage.Instance{ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
 			require.NoError(t, err)
 		}})
-		require.ErrorIs(t, w.r.DeleteOrphan(w.ctx, id, requester), nstance.Conflict)
+		require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, requester), nstance.Conflict)
 		require.True(t, w.exists(id))
 		v, err := w.r.Instance(id)
 		require.NoError(t, err)
 		require.Nil(t, v.Record.Deleting)
-		require.Empty(t, w.r.Orphans())
+		require.Empty(t, w.r.Admin().Orphans())
 	})
 }

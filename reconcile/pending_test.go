@@ -68,7 +68,7 @@ func TestGroupWithoutDefinition(t *testing.T) {
 			require.Empty(t, v.Hash)
 			require.Len(t, v.Holds, 1)
 			require.Equal(t, plan.HoldPending, v.Holds[0].Kind)
-			require.NoError(t, w.r.Pause(t.Context(), other.Key, "wait"))
+			require.NoError(t, w.r.Admin().Pause(t.Context(), other.Key, "wait"))
 			id, err := nstance.NewInstanceID("web", time.Now())
 			require.NoError(t, err)
 			_, err = w.r.CreateInstance(t.Context(), reconcile.OnDemandRequest{ID: id, Group: other.Key, Definition: other.Definition})
@@ -120,7 +120,7 @@ func TestWhatIfOfPendingDefinitions(t *testing.T) {
 	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		other := webGroup(3)
 		other.Key.Group = "other"
-		plans, err := w.r.WhatIf([]nstance.Group{undefinedGroup(other), pendingGroup(webGroup(4))}, true)
+		plans, err := w.r.Admin().WhatIf([]nstance.Group{undefinedGroup(other), pendingGroup(webGroup(4))}, true)
 		require.NoError(t, err)
 		require.Len(t, plans, 2)
 		require.Equal(t, reconcile.ChangeAdded, plans[0].Change)

@@ -24,7 +24,7 @@ func TestPreserve(t *testing.T) {
 			w.advance(5 * time.Minute)
 			id := w.ready()[0]
 			r, _ := w.leader()
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), requester))
+			require.NoError(t, r.Admin().Preserve(t.Context(), id, time.Now().Add(2*time.Hour), requester))
 			w.advance(5 * time.Minute)
 			then(t, w, id)
 		})
@@ -53,14 +53,14 @@ func TestPreserve(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, drained := w.r.Drain(ctx, id, "")
-			for _, err := range []error{drained, w.r.Delete(ctx, id, "", false), w.r.Delete(ctx, id, "", true), w.r.Removable(id)} {
+			for _, err := range []error{drained, w.r.Delete(ctx, id, "", false), w.r.Delete(ctx, id, "", true), w.r.Admin().Removable(id)} {
 				require.ErrorIs(t, err, nstance.Conflict)
 				require.ErrorContains(t, err, "nstance-admin instance preserve --end "+string(id))
 			}
 			w.advance(time.Hour)
 			require.True(t, runs(w, id))
 			w.advance(2 * time.Hour)
-			require.ErrorIs(t, w.r.Removable(id), nstance.NotFound)
+			require.ErrorIs(t, w.r.Admin().Removable(id), nstance.NotFound)
 			gone := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == id })
 			require.Len(t, gone.Drain.Causes, 1)
 			require.Contains(t, gone.Drain.Causes[0].Message, "it was preserved until", "the refused requests left no cause")
@@ -79,7 +79,7 @@ func TestPreserve(t *testing.T) {
 			go func() { asked <- w.r.Delete(ctx, id, "test", false) }()
 			w.advance(5 * time.Second)
 			faulty.ClearFaults()
-			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester))
+			require.NoError(t, w.r.Admin().Preserve(t.Context(), id, time.Now().Add(time.Hour), requester))
 			require.ErrorIs(t, <-asked, nstance.Conflict)
 		})
 	})
@@ -114,11 +114,11 @@ func TestPreserve(t *testing.T) {
 	t.Run("drained when ended early", func(t *testing.T) {
 		play(t, func(t *testing.T, w *world, id nstance.InstanceID) {
 			r, _ := w.leader()
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now(), requester))
+			require.NoError(t, r.Admin().Preserve(t.Context(), id, time.Now(), requester))
 			w.advance(10 * time.Minute)
 			require.False(t, runs(w, id))
 			require.Equal(t, 1, w.count(nstance.EventDrainAcknowledged, id))
-			require.ErrorIs(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester), nstance.NotFound)
+			require.ErrorIs(t, r.Admin().Preserve(t.Context(), id, time.Now().Add(time.Hour), requester), nstance.NotFound)
 		})
 	})
 	t.Run("kept past its launch timeout", func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestPreserve(t *testing.T) {
 			w.startLeader(webGroup(1))
 			w.advance(time.Minute)
 			id := w.cloud.Machines()[0].ID
-			require.NoError(t, w.r.Preserve(t.Context(), id, time.Now().Add(2*time.Hour), requester))
+			require.NoError(t, w.r.Admin().Preserve(t.Context(), id, time.Now().Add(2*time.Hour), requester))
 			w.failUserData("")
 			w.advance(time.Hour) // both of its timeouts have passed
 			require.True(t, runs(w, id))
@@ -155,7 +155,7 @@ func TestPreserve(t *testing.T) {
 			r, _ := w.leader()
 			_, err := r.Drain(t.Context(), id, "test")
 			require.NoError(t, err)
-			require.NoError(t, r.Preserve(t.Context(), id, time.Now().Add(time.Hour), requester))
+			require.NoError(t, r.Admin().Preserve(t.Context(), id, time.Now().Add(time.Hour), requester))
 			w.advance(30 * time.Minute)
 			require.True(t, runs(w, id), "kept past its drain deadline")
 			w.advance(time.Hour)

@@ -51,7 +51,7 @@ func (r *Reconciler) Instances() []InstanceView {
 
 // InstanceIDs returns the IDs of the instances whose group keep accepts, sorted.
 // keep must not call the reconciler.
-func (r *Reconciler) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.InstanceID {
+func (r *Admin) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.InstanceID {
 	r.mu.Lock()
 	var out []nstance.InstanceID
 	for id, m := range r.members {
@@ -65,7 +65,7 @@ func (r *Reconciler) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.Ins
 }
 
 // GroupKeys returns the key of every group, in the order of Groups.
-func (r *Reconciler) GroupKeys() []nstance.GroupKey {
+func (r *Admin) GroupKeys() []nstance.GroupKey {
 	r.mu.Lock()
 	var out []nstance.GroupKey
 	for key, g := range r.groups {
@@ -99,7 +99,7 @@ func (r *Reconciler) Loaded() bool {
 
 // Removable returns nil if Drain and Delete would begin now. Else NotFound, or
 // Conflict when a freeze forbids it or the instance is preserved.
-func (r *Reconciler) Removable(id nstance.InstanceID) error {
+func (r *Admin) Removable(id nstance.InstanceID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, err := r.removable(id)
@@ -130,7 +130,7 @@ func (s *shard) unpreserved(m *member) error {
 
 // Rehearse describes what Plan would do if a notice for an instance arrived now.
 // Nothing is done.
-func (r *Reconciler) Rehearse(id nstance.InstanceID, n nstance.Notice) []string {
+func (r *Admin) Rehearse(id nstance.InstanceID, n nstance.Notice) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[id]
@@ -156,7 +156,7 @@ func (r *Reconciler) Rehearse(id nstance.InstanceID, n nstance.Notice) []string 
 }
 
 // Frozen returns since when the shard is frozen and why, and whether it is.
-func (r *Reconciler) Frozen() (FreezeView, bool) {
+func (r *Admin) Frozen() (FreezeView, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.frozen == nil {
@@ -166,7 +166,7 @@ func (r *Reconciler) Frozen() (FreezeView, bool) {
 }
 
 // FrozenGroups returns the groups that a freeze keeps from being changed.
-func (r *Reconciler) FrozenGroups() map[nstance.GroupKey]bool {
+func (r *Admin) FrozenGroups() map[nstance.GroupKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[nstance.GroupKey]bool{}
@@ -181,7 +181,7 @@ func (r *Reconciler) FrozenGroups() map[nstance.GroupKey]bool {
 // Thawed returns nil unless a freeze forbids to change machines of a group: then
 // Conflict, with what is frozen, since when, and how to end it. The zero key asks
 // about the shard alone.
-func (r *Reconciler) Thawed(key nstance.GroupKey) error {
+func (r *Admin) Thawed(key nstance.GroupKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.thawed(key)
@@ -189,7 +189,7 @@ func (r *Reconciler) Thawed(key nstance.GroupKey) error {
 
 // ClockRight looks at the clock, and reports whether the time in what is stored
 // may decide something. Whatever now that is about is to be read before.
-func (r *Reconciler) ClockRight() bool {
+func (r *Admin) ClockRight() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.clockRight()
@@ -197,14 +197,14 @@ func (r *Reconciler) ClockRight() bool {
 
 // ClockHold returns the hold of everything that the time in a record decides,
 // and whether there is one: while this server's clock cannot be trusted.
-func (r *Reconciler) ClockHold() (HoldView, bool) {
+func (r *Admin) ClockHold() (HoldView, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: r.clock.Distrust()}, Since: r.clock.Since()}, r.clock.Distrust() != ""
 }
 
 // OnDemand returns how many instances on demand a tenant has.
-func (r *Reconciler) OnDemand(tenant nstance.TenantID) int {
+func (r *Admin) OnDemand(tenant nstance.TenantID) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.onDemand(tenant)
@@ -212,12 +212,12 @@ func (r *Reconciler) OnDemand(tenant nstance.TenantID) int {
 
 // QueueAge returns how long the group has waited that has waited longest to be
 // planned, for metrics.
-func (r *Reconciler) QueueAge() time.Duration { return r.queue.age() }
+func (r *Admin) QueueAge() time.Duration { return r.queue.age() }
 
 // Abilities returns what the provider can do beside its own methods, within the
 // bounds that Options.Provider sets.
-func (r *Reconciler) Abilities() provider.Abilities { return r.provider.Abilities() }
+func (r *Admin) Abilities() provider.Abilities { return r.provider.Abilities() }
 
 // Records gives access to the instance records, for components that own other fields
 // of them: registration. Tell the reconciler with a fact afterwards.
-func (r *Reconciler) Records() *storage.Records { return r.records }
+func (r *Admin) Records() *storage.Records { return r.records }

@@ -351,7 +351,7 @@ func TestLateIntentIsContinued(t *testing.T) {
 		id, err := nstance.NewInstanceID("web", time.Now())
 		require.NoError(t, err)
 		former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
-		intent, ok := w.r.Records().Get(before[0])
+		intent, ok := w.r.Admin().Records().Get(before[0])
 		require.True(t, ok)
 		intent.ID, intent.CreatedAt, intent.RegisteredAt = id, id.Time(), time.Time{}
 		_, err = former.Create(w.ctx, intent)
@@ -370,14 +370,14 @@ func TestLateIntentOfRemovedGroup(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		id, err := nstance.NewInstanceID("web", time.Now())
 		require.NoError(t, err)
-		intent, ok := w.r.Records().Get(w.ready()[0])
+		intent, ok := w.r.Admin().Records().Get(w.ready()[0])
 		require.True(t, ok)
 		intent.ID, intent.Group, intent.CreatedAt, intent.RegisteredAt, intent.CreatedEpoch = id, "removed", id.Time(), time.Time{}, w.epoch-1
 		_, err = storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch}).Create(w.ctx, intent)
 		require.NoError(t, err)
 		w.advance(30 * time.Minute)
 		require.Len(t, w.cloud.Machines(), 1)
-		_, ok = w.r.Records().Get(id)
+		_, ok = w.r.Admin().Records().Get(id)
 		require.False(t, ok, "deleted once its nonce has expired")
 	})
 }
@@ -395,7 +395,7 @@ func TestUnreadableRecordIsNotAbsence(t *testing.T) {
 		w.advance(30 * time.Minute)
 		require.Len(t, w.cloud.Machines(), 3, "neither replaced nor deleted")
 		require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, victim))
-		require.Contains(t, w.r.Problems()[0], key)
+		require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], key)
 		require.NotEmpty(t, w.group().Holds)
 	})
 }
@@ -452,7 +452,7 @@ func TestRequestsInUnknownGroup(t *testing.T) {
 	t.Run("the drain is not acknowledged", func(t *testing.T) {
 		forgotten(t, func(t *testing.T, w *world, ids []nstance.InstanceID) {
 			w.slowDrain = true
-			require.NoError(t, w.r.Tune(reconcile.Tuning{DrainTimeout: 2 * time.Minute}))
+			require.NoError(t, w.r.Admin().Tune(reconcile.Tuning{DrainTimeout: 2 * time.Minute}))
 			require.NoError(t, w.r.Delete(soon(t), ids[0], "", false))
 			require.NoError(t, w.r.Delete(soon(t), ids[1], "", false))
 			w.advance(100 * time.Second)
@@ -475,7 +475,7 @@ func TestRequestsInUnknownGroup(t *testing.T) {
 	t.Run("a freeze refuses at once", func(t *testing.T) {
 		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.changeLeader()
-			require.NoError(t, w.r.Freeze(t.Context(), web, "not now"))
+			require.NoError(t, w.r.Admin().Freeze(t.Context(), web, "not now"))
 			require.ErrorIs(t, w.r.Delete(soon(t), w.ready()[0], "", false), nstance.Conflict)
 		})
 	})

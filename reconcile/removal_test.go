@@ -63,7 +63,7 @@ func TestRemoval(t *testing.T) {
 func TestRemovalDiscardsHistory(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		w.readyOnDemand() // keeps the group in memory
-		require.NoError(t, w.r.Pause(w.ctx, web, ""))
+		require.NoError(t, w.r.Admin().Pause(w.ctx, web, ""))
 		require.NoError(t, w.r.Desire([]nstance.Group{removedGroup(1)}))
 		w.advance(3 * time.Minute)
 		require.NoError(t, w.r.Desire([]nstance.Group{webGroup(1)}))
@@ -73,7 +73,7 @@ func TestRemovalDiscardsHistory(t *testing.T) {
 
 func TestRemovalReverted(t *testing.T) {
 	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-		require.NoError(t, w.r.Pause(w.ctx, web, ""))
+		require.NoError(t, w.r.Admin().Pause(w.ctx, web, ""))
 		require.NoError(t, w.r.Remove(web))
 		w.advance(time.Second)
 		require.NoError(t, w.r.Desire([]nstance.Group{webGroup(2)}))

@@ -7,7 +7,7 @@ import (
 // Runtime returns what an instance should have now, by its group. It fails with
 // NotFound when there is no such instance, or its group has no
 // definition. The caller must not change it.
-func (r *Reconciler) Runtime(id nstance.InstanceID) (RuntimeView, error) {
+func (r *Admin) Runtime(id nstance.InstanceID) (RuntimeView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[id]
@@ -22,7 +22,7 @@ func (r *Reconciler) Runtime(id nstance.InstanceID) (RuntimeView, error) {
 
 // RuntimeHash returns the runtime hash that an instance's group wants, or ""
 // where that is not known.
-func (r *Reconciler) RuntimeHash(id nstance.InstanceID) string {
+func (r *Admin) RuntimeHash(id nstance.InstanceID) string {
 	v, err := r.Runtime(id)
 	if err != nil {
 		return ""
@@ -31,7 +31,7 @@ func (r *Reconciler) RuntimeHash(id nstance.InstanceID) string {
 }
 
 // RuntimeHashes returns what every group wants.
-func (r *Reconciler) RuntimeHashes() map[nstance.GroupKey]string {
+func (r *Admin) RuntimeHashes() map[nstance.GroupKey]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make(map[nstance.GroupKey]string, len(r.groups))

@@ -10,7 +10,7 @@ import (
 // more creates. When agents are to report more often than before, each has a whole
 // interval before it counts as silent; change the agents first. Fails with Invalid, and changes nothing then, when the provider's
 // settings are wrong. It does no I/O and may be called concurrently.
-func (r *Reconciler) Tune(t Tuning) error {
+func (r *Admin) Tune(t Tuning) error {
 	if err := r.provider.Tune(t.Provider); err != nil {
 		return err
 	}

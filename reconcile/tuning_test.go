@@ -17,7 +17,7 @@ import (
 func (w *world) setTuning(t reconcile.Tuning) {
 	w.t.Helper()
 	r, _ := w.leader()
-	require.NoError(w.t, r.Tune(t))
+	require.NoError(w.t, r.Admin().Tune(t))
 }
 
 func TestTuneAdmitsWaitingCreates(t *testing.T) {
@@ -117,6 +117,6 @@ func TestTuneGarbageCollection(t *testing.T) {
 func TestTuneRefusesInvalid(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		r, _ := w.leader()
-		require.ErrorIs(t, r.Tune(reconcile.Tuning{Provider: provider.Tuning{Burst: -1}}), nstance.Invalid)
+		require.ErrorIs(t, r.Admin().Tune(reconcile.Tuning{Provider: provider.Tuning{Burst: -1}}), nstance.Invalid)
 	})
 }

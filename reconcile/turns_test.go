@@ -225,7 +225,7 @@ func TestCancelledCreatesDelayNothing(t *testing.T) {
 		"smaller": func(w *world, big nstance.Group) { big.Size = 1; w.setAllGroups(big) },
 		"removed": func(w *world, big nstance.Group) { big.Removing = true; w.setAllGroups(big) },
 		"frozen": func(w *world, big nstance.Group) {
-			require.NoError(w.t, w.r.Freeze(w.ctx, big.Key, ""))
+			require.NoError(w.t, w.r.Admin().Freeze(w.ctx, big.Key, ""))
 		},
 		"sold out": func(w *world, _ nstance.Group) {
 			w.cloud.SetCapacity(simcloud.Pool{InstanceType: "large"}, 0)

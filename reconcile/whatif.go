@@ -43,7 +43,7 @@ type InstancePlan struct {
 // without a change are left out, unless a definition would be pending. With all, configured
 // groups that are not among them would be released. It changes nothing. Fails with
 // Invalid for a definition that has no hash.
-func (r *Reconciler) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, error) {
+func (r *Admin) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, error) {
 	specs, err := hashed(groups)
 	if err != nil {
 		return nil, err

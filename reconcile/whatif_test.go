@@ -19,9 +19,9 @@ func (w *world) plan(g nstance.Group) (reconcile.GroupPlan, bool) {
 	w.t.Helper()
 	synctest.Wait() // earlier requests are planned
 	before, events := w.r.Groups(), len(w.events)
-	plans, err := w.r.WhatIf([]nstance.Group{g}, false)
+	plans, err := w.r.Admin().WhatIf([]nstance.Group{g}, false)
 	require.NoError(w.t, err)
-	again, err := w.r.WhatIf([]nstance.Group{g}, false)
+	again, err := w.r.Admin().WhatIf([]nstance.Group{g}, false)
 	require.NoError(w.t, err)
 	require.Equal(w.t, plans, again)
 	require.Equal(w.t, before, w.r.Groups())
@@ -153,7 +153,7 @@ func TestWhatIf(t *testing.T) {
 			other := webGroup(3)
 			other.Key.Group = "other"
 			other.Definition.LaunchTimeout = 7 * time.Minute
-			plans, err := w.r.WhatIf([]nstance.Group{other}, true)
+			plans, err := w.r.Admin().WhatIf([]nstance.Group{other}, true)
 			require.NoError(t, err)
 			require.Len(t, plans, 2)
 			require.Equal(t, reconcile.ChangeAdded, plans[0].Change)
@@ -170,12 +170,12 @@ func TestWhatIf(t *testing.T) {
 	})
 	t.Run("holds", func(t *testing.T) {
 		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-			require.NoError(t, w.r.Pause(t.Context(), web, "busy"))
+			require.NoError(t, w.r.Admin().Pause(t.Context(), web, "busy"))
 			p, _ := w.plan(groupWithUserData(2, "v2"))
 			require.Equal(t, map[string]int{"replace": 2}, countActions(p))
 			require.Equal(t, plan.HoldPaused, p.Holds[0].Kind)
 			require.Contains(t, p.Holds[0].Reason, "busy")
-			require.NoError(t, w.r.FreezeShard(t.Context(), "audit"))
+			require.NoError(t, w.r.Admin().FreezeShard(t.Context(), "audit"))
 			p, _ = w.plan(groupWithUserData(2, "v2"))
 			require.Equal(t, map[string]int{"replace": 2}, countActions(p))
 			require.Equal(t, plan.HoldFrozen, p.Holds[0].Kind)
@@ -202,11 +202,11 @@ func TestWhatIf(t *testing.T) {
 			w.failUserData("v2")
 			w.setGroups(groupWithUserData(3, "v2"))
 			w.requireReadyFor(3, time.Hour)
-			require.NoError(t, w.r.Rollback(t.Context(), web, requester, false))
+			require.NoError(t, w.r.Admin().Rollback(t.Context(), web, requester, false))
 			w.advance(time.Minute)
 			_, something := w.plan(groupWithUserData(3, "v2"))
 			require.False(t, something, "an unchanged configuration does not end the rollback")
-			i, err := w.r.Impact([]nstance.Group{groupWithUserData(3, "v2")})
+			i, err := w.r.Admin().Impact([]nstance.Group{groupWithUserData(3, "v2")})
 			require.NoError(t, err)
 			require.Zero(t, i.Rotated)
 			p, _ := w.plan(groupWithUserData(3, "v3"))
@@ -218,7 +218,7 @@ func TestWhatIf(t *testing.T) {
 		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 			bad := webGroup(1)
 			bad.Definition.Args = []byte(`[`)
-			_, err := w.r.WhatIf([]nstance.Group{bad}, false)
+			_, err := w.r.Admin().WhatIf([]nstance.Group{bad}, false)
 			require.ErrorIs(t, err, nstance.Invalid)
 		})
 	})
@@ -227,15 +227,15 @@ func TestWhatIf(t *testing.T) {
 func TestDrift(t *testing.T) {
 	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		id := w.ready()[0]
-		fields, err := w.r.Drift(t.Context(), id)
+		fields, err := w.r.Admin().Drift(t.Context(), id)
 		require.NoError(t, err)
 		require.Empty(t, fields)
-		require.NoError(t, w.r.Pause(t.Context(), web, ""))
+		require.NoError(t, w.r.Admin().Pause(t.Context(), web, ""))
 		next := groupWithUserData(2, "v2")
 		next.Definition.Vars = map[string]string{"colour": "red"}
 		w.setGroups(next)
 		w.advance(time.Minute)
-		fields, err = w.r.Drift(t.Context(), id)
+		fields, err = w.r.Admin().Drift(t.Context(), id)
 		require.NoError(t, err)
 		require.Len(t, fields, 2)
 		require.Equal(t, "userdata.content", fields[0].Path)
@@ -246,7 +246,7 @@ func TestDrift(t *testing.T) {
 		g, err := w.r.Group(web)
 		require.NoError(t, err)
 		w.r.Observe(nstance.FilesReported{ID: id, ConfigHash: g.RuntimeHash})
-		fields, err = w.r.Drift(t.Context(), id)
+		fields, err = w.r.Admin().Drift(t.Context(), id)
 		require.NoError(t, err)
 		require.Len(t, fields, 1, "the pushed value is reported")
 		v, err := w.r.Instance(id)
@@ -257,7 +257,7 @@ func TestDrift(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, g.RuntimeHash, v.Report.ConfigHash, "an error keeps the reported hash")
 		require.Equal(t, "no", v.Report.FilesError)
-		_, err = w.r.Drift(t.Context(), "web06bgm7733st2576nx5jht4ecjw")
+		_, err = w.r.Admin().Drift(t.Context(), "web06bgm7733st2576nx5jht4ecjw")
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
 }

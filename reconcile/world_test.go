@@ -283,12 +283,12 @@ func (w *world) drain(ctx context.Context, drains *drain.Coordinator, id nstance
 }
 
 func (w *world) register(ctx context.Context, r *reconcile.Reconciler, id nstance.InstanceID) bool {
-	rec, ok := r.Records().Get(id)
+	rec, ok := r.Admin().Records().Get(id)
 	if !ok {
 		return false
 	}
 	if rec.RegisteredAt.IsZero() {
-		if _, err := r.Records().Update(ctx, id, func(rec *storage.Instance) error {
+		if _, err := r.Admin().Records().Update(ctx, id, func(rec *storage.Instance) error {
 			if rec.Deleting != nil {
 				return nstance.Errorf(nstance.Denied, "instance %s is being deleted", id)
 			}

@@ -37,7 +37,7 @@ type term struct {
 	log        *slog.Logger
 	began      time.Time
 	drains     *drain.Coordinator
-	reconciler *reconcile.Reconciler
+	reconciler *reconcile.Admin
 	registrar  *registration.Registrar
 	groups     *groups.Groups
 	agents     *agents.Agents
@@ -67,7 +67,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.conf = s.config.InForce()
 	t.drains = drain.New(&drain.Options{Log: s.log})
 	owner := nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID}
-	t.reconciler, err = reconcile.New(s.provider, s.store, &reconcile.Options{
+	loop, err := reconcile.New(s.provider, s.store, &reconcile.Options{
 		Owner: owner,
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s},
 		Subnets:           slices.Concat(slices.Collect(maps.Values(t.conf.Shard.SubnetPools))...),
@@ -85,6 +85,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.reconciler = loop.Admin()
 	t.exposures = registrar.NewExposures(t.reconciler.Drain, t.alarm, s.opts.Now, t.log)
 	t.tuner = newTuner(t)
 	t.records = registrar.NewRecords(s.store, t.reconciler, registrar.Options{

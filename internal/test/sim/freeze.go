@@ -44,9 +44,9 @@ func (a act) freezeGroup() {
 func (d *driver) freeze(key nstance.GroupKey) {
 	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		if key == wholeShard {
-			return r.FreezeShard(ctx, "drill")
+			return r.Admin().FreezeShard(ctx, "drill")
 		}
-		return r.Freeze(ctx, key, "drill")
+		return r.Admin().Freeze(ctx, key, "drill")
 	})
 	if err == nil {
 		d.check.recordFreeze(key)
@@ -57,9 +57,9 @@ func (d *driver) thaw(key nstance.GroupKey) {
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		d.check.recordThaw(key)
 		if key == wholeShard {
-			return r.ThawShard(ctx, requester)
+			return r.Admin().ThawShard(ctx, requester)
 		}
-		return r.Thaw(ctx, key, requester) // NotFound: it has been removed
+		return r.Admin().Thaw(ctx, key, requester) // NotFound: it has been removed
 	})
 }
 

@@ -26,7 +26,7 @@ func (d *driver) preserve(id nstance.InstanceID, long time.Duration) {
 	clock := &wall{}
 	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		clock = d.clockOf(r)
-		return r.Preserve(ctx, id, clock.now().Add(long), requester)
+		return r.Admin().Preserve(ctx, id, clock.now().Add(long), requester)
 	})
 	if ahead, known := clock.dated(); err == nil && known && ahead.Abs() <= maxStep { // else its end is wrong
 		d.check.recordPreserve(id, time.Now().Add(long))

@@ -24,7 +24,7 @@ func (a act) badImage() {
 // pause pauses a rollout for a while.
 func (a act) pause() {
 	key := a.group()
-	_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Pause(ctx, key, "drill") })
+	_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Admin().Pause(ctx, key, "drill") })
 	a.sleep(a.seconds(10, 300))
 	a.resume(key)
 }
@@ -33,7 +33,7 @@ func (a act) pause() {
 func (d *driver) resume(key nstance.GroupKey) {
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		d.check.recordResume(key)
-		return r.Resume(ctx, key, requester)
+		return r.Admin().Resume(ctx, key, requester)
 	})
 }
 
@@ -45,14 +45,14 @@ func (a act) rollback() {
 	a.sleep(a.seconds(10, 300))
 	if a.rng.IntN(2) == 0 {
 		a.check.recordRollbackEnd(key)
-		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.UndoRollback(ctx, key, requester) })
+		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Admin().UndoRollback(ctx, key, requester) })
 	}
 }
 
 func (d *driver) rollBack(key nstance.GroupKey) {
 	hash := hashOf(d.effectiveDefinition(key))
 	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-		return r.Rollback(ctx, key, requester, false)
+		return r.Admin().Rollback(ctx, key, requester, false)
 	})
 	if err == nil && hash == hashOf(d.effectiveDefinition(key)) {
 		d.check.recordRollback(key, hash)

@@ -58,7 +58,7 @@ func (d *driver) deleteDelayed() {
 	for _, rec := range d.store.all() {
 		if rec.Preserve != nil && rec.Preserve.Until.After(soon) {
 			_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-				return r.Preserve(ctx, rec.ID, time.Now(), requester)
+				return r.Admin().Preserve(ctx, rec.ID, time.Now(), requester)
 			})
 		}
 		if rec.Drain != nil && rec.Drain.Deadline.After(soon) {

@@ -74,7 +74,7 @@ type Agents struct {
 }
 
 // New returns the agents of one term. Sessions begin at once, all else with Run.
-func New(store storage.Store, r *reconcile.Reconciler, drains *drain.Coordinator, opts Options) *Agents {
+func New(store storage.Store, r *reconcile.Admin, drains *drain.Coordinator, opts Options) *Agents {
 	a := &Agents{Options: opts, shard: r, drains: drains, sessions: newSessions(r.Observe)}
 	a.sessions.contested = opts.Contested
 	a.files = newFileKeeper(a, store)

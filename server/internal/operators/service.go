@@ -62,7 +62,7 @@ func NewService(opts Options) *Service { return &Service{Options: opts} }
 type TermOptions struct {
 	Lease      *lease.Term
 	Began      time.Time
-	Reconciler *reconcile.Reconciler
+	Reconciler *reconcile.Admin
 	Drains     *drain.Coordinator
 	Groups     groupEditor
 	Agents     agentSessions

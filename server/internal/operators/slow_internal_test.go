@@ -40,7 +40,7 @@ func quietTerm(t *testing.T) (*Term, *slowWatcher, *lease.Lease) {
 	require.NoError(t, err)
 	o := NewService(Options{Issuer: func() string { return "key" }})
 	tm := o.NewTerm()
-	tm.TermOptions = TermOptions{Lease: granted, Reconciler: r, Drains: drain.New(nil), Log: slog.New(slog.DiscardHandler)}
+	tm.TermOptions = TermOptions{Lease: granted, Reconciler: r.Admin(), Drains: drain.New(nil), Log: slog.New(slog.DiscardHandler)}
 	tm.events, tm.groupFeeds = shortFeeds[watched](), shortFeeds[groupChange]()
 	d := slowpeer.New[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse](t.Context())
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: ports.Connection{Conn: closing{closed: d.Gone}}})
