@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 // TestLinks checks that every relative link in README and docs leads to a file,
@@ -141,7 +141,7 @@ func survey(t *testing.T, paths []string) (name string, commented, example bool)
 // other.
 func TestEvents(t *testing.T) {
 	var want, got []string
-	for _, m := range regexp.MustCompile(`(?m)^\tEvent\w+ +EventType = "(\w+)"`).FindAllStringSubmatch(read(t, "event.go"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\t\w+ +(?:nstance\.)?EventType = "(\w+)"`).FindAllStringSubmatch(read(t, "event.go")+read(t, "internal/eventtype/eventtype.go"), -1) {
 		want = append(want, m[1])
 	}
 	_, table, found := strings.Cut(read(t, "docs/operations.md"), "\n| type | meaning |\n|---|---|\n")
@@ -156,10 +156,10 @@ func TestEvents(t *testing.T) {
 	}
 	require.Greater(t, len(want), 50)
 	var known []string
-	for _, typ := range nstance.EventTypes() {
+	for _, typ := range eventtype.All() {
 		known = append(known, string(typ))
 	}
-	require.ElementsMatch(t, want, known, "EventTypes must name all")
+	require.ElementsMatch(t, want, known, "All must name all")
 	require.ElementsMatch(t, want, got)
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
@@ -15,9 +16,9 @@ func (s *shard) updateClock() {
 	if !s.clock.Look() {
 		return
 	}
-	e := nstance.Event{Type: nstance.EventClockRight, Time: s.opts.Now().UTC(), Reason: "deletes by deadline and for age go on"}
+	e := nstance.Event{Type: eventtype.ClockRight, Time: s.opts.Now().UTC(), Reason: "deletes by deadline and for age go on"}
 	if why := s.clock.Distrust(); why != "" {
-		e.Type, e.Reason = nstance.EventClockWrong, why+"; deletes by deadline and for age wait"
+		e.Type, e.Reason = eventtype.ClockWrong, why+"; deletes by deadline and for age wait"
 		s.log.Warn("this server's clock cannot be trusted, deletes by deadline and for age wait", "reason", why)
 	} else {
 		s.log.Info("this server's clock can be trusted again, deletes by deadline and for age go on")

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/test/wallclock"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -172,8 +173,8 @@ func TestClockVerdict(t *testing.T) {
 			}
 			w.advance(20 * time.Second)
 			require.False(t, w.hasClockHold())
-			require.Equal(t, 1, w.count(nstance.EventClockWrong, ""))
-			require.Equal(t, 1, w.count(nstance.EventClockRight, ""))
+			require.Equal(t, 1, w.count(eventtype.ClockWrong, ""))
+			require.Equal(t, 1, w.count(eventtype.ClockRight, ""))
 		})
 	})
 }
@@ -196,17 +197,17 @@ func TestWrongClockIsReported(t *testing.T) {
 		require.Equal(t, h, shard)
 		require.Len(t, reconcile.Problems(r.Admin().Attention()), 1)
 		require.Contains(t, reconcile.Problems(r.Admin().Attention())[0], h.Reason)
-		event := w.first(nstance.EventClockWrong, func(nstance.Event) bool { return true })
+		event := w.first(eventtype.ClockWrong, func(nstance.Event) bool { return true })
 		require.True(t, strings.HasPrefix(event.Reason, h.Reason), event.Reason)
 		require.Empty(t, event.Group)
 		w.advance(time.Hour)
 		require.Equal(t, h.Since, w.hold(plan.HoldClock).Since, "the same hold continues")
-		require.Equal(t, 1, w.count(nstance.EventClockWrong, ""), "reported once")
+		require.Equal(t, 1, w.count(eventtype.ClockWrong, ""), "reported once")
 		c.storage.Store(0)
 		w.advance(40 * time.Second)
 		require.Empty(t, w.group().Holds)
 		require.Empty(t, reconcile.Problems(r.Admin().Attention()))
-		require.Equal(t, 1, w.count(nstance.EventClockRight, ""))
+		require.Equal(t, 1, w.count(eventtype.ClockRight, ""))
 	})
 }
 

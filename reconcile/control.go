@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -21,7 +22,7 @@ func (r *Admin) Pause(ctx context.Context, key nstance.GroupKey, reason string) 
 			return nstance.Event{}, nil
 		}
 		g.history.Paused, g.history.PausedAt, g.history.PauseReason = true, r.opts.Now().UTC(), reason
-		return nstance.Event{Type: nstance.EventRolloutPaused, Reason: reason}, nil
+		return nstance.Event{Type: eventtype.RolloutPaused, Reason: reason}, nil
 	})
 }
 
@@ -39,7 +40,7 @@ func (r *Admin) Resume(ctx context.Context, key nstance.GroupKey, reason string)
 			h.HaltedHash, h.HaltedAt, h.HaltReason = "", nstance.Event{}.Time, ""
 		}
 		h.clearFailures()
-		return nstance.Event{Type: nstance.EventRolloutResumed, Reason: reason}, nil
+		return nstance.Event{Type: eventtype.RolloutResumed, Reason: reason}, nil
 	})
 }
 
@@ -87,7 +88,7 @@ func (r *Admin) Freeze(ctx context.Context, key nstance.GroupKey, reason string)
 		}
 		g.history.Frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
 		r.discardPendingCreates(g)
-		return nstance.Event{Type: nstance.EventFrozen, Reason: reason}, nil
+		return nstance.Event{Type: eventtype.Frozen, Reason: reason}, nil
 	})
 }
 
@@ -102,7 +103,7 @@ func (r *Admin) Thaw(ctx context.Context, key nstance.GroupKey, reason string) e
 		g.history.Frozen = nil
 		r.discardPendingCreates(g)
 		r.balance.Thaw()
-		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, nil
+		return nstance.Event{Type: eventtype.Thawed, Reason: reason}, nil
 	})
 }
 
@@ -113,7 +114,7 @@ func (r *Admin) FreezeShard(ctx context.Context, reason string) error {
 			return nstance.Event{}, false
 		}
 		r.frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
-		return nstance.Event{Type: nstance.EventFrozen, Reason: reason}, true
+		return nstance.Event{Type: eventtype.Frozen, Reason: reason}, true
 	})
 }
 
@@ -127,7 +128,7 @@ func (r *Admin) ThawShard(ctx context.Context, reason string) error {
 		}
 		r.frozen = nil
 		r.balance.Thaw()
-		return nstance.Event{Type: nstance.EventThawed, Reason: reason}, true
+		return nstance.Event{Type: eventtype.Thawed, Reason: reason}, true
 	})
 }
 
@@ -178,7 +179,7 @@ func (r *Admin) Rollback(ctx context.Context, key nstance.GroupKey, reason strin
 		g.history.Rollback = &rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
 		g.rollbackSpec = &back
 		r.resolveDesired(g)
-		return nstance.Event{Type: nstance.EventRolledBack, Reason: "the last good definition is the desired one" + withMessage(reason)}, nil
+		return nstance.Event{Type: eventtype.RolledBack, Reason: "the last good definition is the desired one" + withMessage(reason)}, nil
 	})
 }
 
@@ -217,7 +218,7 @@ func (r *Admin) UndoRollback(ctx context.Context, key nstance.GroupKey, reason s
 		}
 		g.history.Rollback, g.rollbackSpec = nil, nil
 		r.resolveDesired(g)
-		return nstance.Event{Type: nstance.EventRollbackEnded, Reason: "the configured definition is the desired one" + withMessage(reason)}, nil
+		return nstance.Event{Type: eventtype.RollbackEnded, Reason: "the configured definition is the desired one" + withMessage(reason)}, nil
 	})
 }
 
@@ -261,7 +262,7 @@ func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.
 	}
 	m.rec = rec
 	r.wakeWaiters()
-	r.publish(m, nstance.Event{Type: nstance.EventPreserved, Reason: "until " + until.UTC().Format(time.RFC3339) + withMessage(reason)})
+	r.publish(m, nstance.Event{Type: eventtype.Preserved, Reason: "until " + until.UTC().Format(time.RFC3339) + withMessage(reason)})
 	return nil
 }
 

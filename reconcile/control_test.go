@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -79,7 +80,7 @@ func TestPause(t *testing.T) {
 		require.NoError(t, w.r.Admin().Pause(t.Context(), web, "another reason"), "a repeat changes nothing")
 		w.requireReadyFor(3, 30*time.Minute)
 		require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions(), "the surplus is removed, no member is replaced")
-		require.Equal(t, 1, w.count(nstance.EventRolloutPaused, ""))
+		require.Equal(t, 1, w.count(eventtype.RolloutPaused, ""))
 
 		w.changeLeader(groupWithUserData(3, "v2"))
 		require.True(t, w.group().Paused)
@@ -155,7 +156,7 @@ func TestRollback(t *testing.T) {
 				w.advance(30 * time.Minute)
 				require.True(t, w.group().RolledBack, "the rollback survives the handover")
 				require.Equal(t, map[string]int{"v1": 3}, w.userDataVersions())
-				require.Equal(t, 1, w.count(nstance.EventRolledBack, ""))
+				require.Equal(t, 1, w.count(eventtype.RolledBack, ""))
 				w.hold(plan.HoldRolledBack)
 				w.requireMembers(3)
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -167,7 +168,7 @@ func TestUpgradeReplacesNothing(t *testing.T) {
 		require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 		for _, typ := range []nstance.EventType{
 			nstance.EventDrainStarted, nstance.EventDeleteRequested, nstance.EventCreateRequested, nstance.EventReplacementRequested,
-			nstance.EventRecordUnreadable, nstance.EventAlarm, nstance.EventRollbackEnded,
+			nstance.EventRecordUnreadable, nstance.EventAlarm, eventtype.RollbackEnded,
 		} {
 			require.Zero(t, w.count(typ, ""), typ)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -50,11 +51,11 @@ func TestFreezeStopsChanges(t *testing.T) {
 				w.advance(30 * time.Minute)
 				require.Equal(t, before, w.mutations(), "nor under the next leader")
 				require.Equal(t, at, w.hold(plan.HoldFrozen).Since)
-				require.Equal(t, 1, w.count(nstance.EventFrozen, ""))
+				require.Equal(t, 1, w.count(eventtype.Frozen, ""))
 
 				require.NoError(t, k.thaw(w))
 				require.NoError(t, k.thaw(w))
-				require.Equal(t, 1, w.count(nstance.EventThawed, ""))
+				require.Equal(t, 1, w.count(eventtype.Thawed, ""))
 				w.advance(time.Hour)
 				require.Equal(t, map[string]int{"v2": 5}, w.userDataVersions())
 				w.requireMembers(5)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
@@ -117,7 +118,7 @@ func TestShardHoldsAreJournalled(t *testing.T) {
 			require.NoError(t, w.r.Admin().ThawShard(w.ctx, requester))
 			w.advance(10 * time.Minute)
 			w.requireOneHold(web, plan.HoldFrozen, "the shard is frozen: drains in progress continue, nothing else starts: audit")
-			require.Equal(t, requester, w.first(nstance.EventThawed, func(e nstance.Event) bool { return e.Group == "" }).Reason)
+			require.Equal(t, requester, w.first(eventtype.Thawed, func(e nstance.Event) bool { return e.Group == "" }).Reason)
 		})
 	})
 	t.Run("too many orphans", func(t *testing.T) {
@@ -202,13 +203,13 @@ func TestJournalNamesRequester(t *testing.T) {
 		require.NoError(t, w.r.Admin().Rollback(w.ctx, web, requester, false))
 		require.NoError(t, w.r.Admin().UndoRollback(w.ctx, web, requester))
 		for typ, id := range map[nstance.EventType]nstance.InstanceID{
-			nstance.EventRolloutPaused: "", nstance.EventRolloutResumed: "", nstance.EventRolledBack: "", nstance.EventRollbackEnded: "",
-			nstance.EventPreserved: ids[0],
+			eventtype.RolloutPaused: "", eventtype.RolloutResumed: "", eventtype.RolledBack: "", eventtype.RollbackEnded: "",
+			eventtype.Preserved: ids[0],
 		} {
 			require.Contains(t, w.first(typ, func(e nstance.Event) bool { return e.Instance == id }).Reason, requester, typ)
 		}
-		require.Equal(t, requester, w.first(nstance.EventRemovalRequested, func(e nstance.Event) bool { return e.Instance == ids[1] }).Reason)
-		require.Equal(t, "without a drain: "+requester, w.first(nstance.EventRemovalRequested, func(e nstance.Event) bool { return e.Instance == ids[2] }).Reason)
-		require.Equal(t, 2, w.count(nstance.EventRemovalRequested, ""), "a repeat is not journalled")
+		require.Equal(t, requester, w.first(eventtype.RemovalRequested, func(e nstance.Event) bool { return e.Instance == ids[1] }).Reason)
+		require.Equal(t, "without a drain: "+requester, w.first(eventtype.RemovalRequested, func(e nstance.Event) bool { return e.Instance == ids[2] }).Reason)
+		require.Equal(t, 2, w.count(eventtype.RemovalRequested, ""), "a repeat is not journalled")
 	})
 }

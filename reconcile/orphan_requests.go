@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -62,7 +63,7 @@ func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason s
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.publish(m, nstance.Event{Type: nstance.EventOrphanAdopted, Reason: "its record was made from its marks" + withMessage(reason)})
+	r.publish(m, nstance.Event{Type: eventtype.OrphanAdopted, Reason: "its record was made from its marks" + withMessage(reason)})
 	return m.rec, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -464,7 +465,7 @@ func TestAdoptOrphans(t *testing.T) {
 			require.True(t, rec.Registered(), "counts as registered")
 			require.Nil(t, rec.Current, "its key is unknown")
 			require.Equal(t, string(reconcile.ReasonAdopted), rec.Reason)
-			require.Equal(t, 1, w.count(nstance.EventOrphanAdopted, id))
+			require.Equal(t, 1, w.count(eventtype.OrphanAdopted, id))
 			_, err = w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 			require.ErrorIs(t, err, nstance.NotFound)
 		}

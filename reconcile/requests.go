@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -121,7 +122,7 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 		m.removalCause = &nstance.Cause{Kind: nstance.CauseRequest, Message: reason}
 	}
 	if fresh || noDrain && !m.skipDrain {
-		r.publish(m, nstance.Event{Type: nstance.EventRemovalRequested, Reason: removalReason(reason, noDrain)})
+		r.publish(m, nstance.Event{Type: eventtype.RemovalRequested, Reason: removalReason(reason, noDrain)})
 	}
 	m.skipDrain = m.skipDrain || noDrain
 	m.drainEnded = m.drainEnded || noDrain && m.state == nstance.Draining

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -197,7 +198,7 @@ func (s *shard) setRemoving(g *group, removing bool) {
 func (s *shard) resolveDesired(g *group) {
 	if g.rollbackOver() {
 		g.history.Rollback, g.rollbackSpec = nil, nil
-		s.publishGroup(g, nstance.Event{Type: nstance.EventRollbackEnded, Reason: "another definition is configured"})
+		s.publishGroup(g, nstance.Event{Type: eventtype.RollbackEnded, Reason: "another definition is configured"})
 		s.saveSoon()
 	}
 	g.desiredSpec = g.effective()

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
 )
@@ -36,7 +37,7 @@ func TestJournal(t *testing.T) {
 		second := w.mustRenew(first, key)
 		w.mustRenew(first, key)
 		require.Equal(t, []nstance.Event{{
-			Time: w.clock(), Type: nstance.EventCertificateRenewed, Tenant: "default", Instance: id,
+			Time: w.clock(), Type: eventtype.CertificateRenewed, Tenant: "default", Instance: id,
 			Reason: "agent " + string(id) + ": certificate " + second.Serial + " until 2026-03-03T04:00:00Z replaces " + first.Serial,
 		}}, got)
 	})
@@ -52,12 +53,12 @@ func TestJournal(t *testing.T) {
 		first := w.mustRegister(nonce, key)
 		w.mustRegister(nonce, key)
 		require.Len(t, got, 1)
-		require.Equal(t, nstance.EventOperatorRegistered, got[0].Type)
+		require.Equal(t, eventtype.OperatorRegistered, got[0].Type)
 		require.Equal(t, nstance.TenantID("acme"), got[0].Tenant)
 		require.Contains(t, got[0].Reason, "admin "+first.Subject+": certificate "+first.Serial)
 		w.mustRenew(first, pki.NewKey())
 		require.Len(t, got, 2)
-		require.Equal(t, nstance.EventCertificateRenewed, got[1].Type)
+		require.Equal(t, eventtype.CertificateRenewed, got[1].Type)
 		require.Empty(t, got[1].Instance)
 	})
 	t.Run("not before it is durable", func(t *testing.T) {

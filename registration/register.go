@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
 )
 
@@ -152,7 +153,7 @@ func (r *Registrar) registerOperator(ctx context.Context, a applicant) (*KeyReco
 	}
 	if standing.Current != nil && standing.Current.Serial == issued.Serial {
 		r.logIssued("register", holder, issued)
-		r.opts.Journal(r.event(nstance.EventOperatorRegistered, holder, "certificate %s until %s", issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339)))
+		r.opts.Journal(r.event(eventtype.OperatorRegistered, holder, "certificate %s until %s", issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339)))
 	}
 	return r.standingOperator(standing, a)
 }

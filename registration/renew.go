@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 )
@@ -91,7 +92,7 @@ func (r *Registrar) journalRenewal(id nstance.Identity, issued *KeyRecord, recov
 	case id.Role == nstance.RoleAgent && issued.Issuer == id.Issuer:
 		return
 	}
-	r.opts.Journal(r.event(nstance.EventCertificateRenewed, id, "certificate %s until %s %s %s",
+	r.opts.Journal(r.event(eventtype.CertificateRenewed, id, "certificate %s until %s %s %s",
 		issued.Serial, issued.NotAfter.UTC().Format(time.RFC3339), relation, id.Serial))
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -42,7 +43,7 @@ func TestWrongClockIsShown(t *testing.T) {
 			w := newWorld(t, setup{webSize: 1, store: c.store, opts: server.Options{Now: c.now}})
 			w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 			c.then(w)
-			said := w.awaitEvent(nstance.EventClockWrong, "")
+			said := w.awaitEvent(eventtype.ClockWrong, "")
 			require.Contains(t, said.Reason, c.want)
 
 			api := w.admin()

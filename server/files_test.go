@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/agent"
 	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -199,8 +200,8 @@ func TestFiles(t *testing.T) {
 		require.Equal(t, m.readFile("recv", "app/app.env"), m.readFile("applied"))
 	})
 	t.Run("a restart of the agent sends and issues nothing", func(t *testing.T) {
-		w.awaitEvent(nstance.EventFilesApplied, m.id)
-		cert, applied := m.readFile("recv", "tls/web.crt"), w.countEvents(nstance.EventFilesApplied)
+		w.awaitEvent(eventtype.FilesApplied, m.id)
+		cert, applied := m.readFile("recv", "tls/web.crt"), w.countEvents(eventtype.FilesApplied)
 		m.stop()
 		m.start()
 		require.Eventually(t, func() bool { return w.instance(api, m.id).GetConnected() }, eventually, 5*time.Millisecond)
@@ -209,7 +210,7 @@ func TestFiles(t *testing.T) {
 		m.awaitFilesCurrent(api)
 		require.Equal(t, cert, m.readFile("recv", "tls/web.crt"))
 		require.Len(t, w.objectKeys("certlog/s1/"), 1)
-		require.LessOrEqual(t, w.countEvents(nstance.EventFilesApplied), applied+1)
+		require.LessOrEqual(t, w.countEvents(eventtype.FilesApplied), applied+1)
 		require.Equal(t, m.readFile("recv", "app/app.env"), m.readFile("applied"), "no file has changed, so nothing runs")
 	})
 	t.Run("a local change is reverted", func(t *testing.T) {
@@ -323,7 +324,7 @@ func TestFileTransfer(t *testing.T) {
 	require.Equal(t, `["x","a b"]`, begin.GetPostApply())
 	require.Len(t, k.receivedData, 2, "equal contents come once")
 	require.Len(t, lacked, 3)
-	w.awaitEvent(nstance.EventFilesApplied, id)
+	w.awaitEvent(eventtype.FilesApplied, id)
 	k.requireNoFileMessages()
 
 	t.Run("only changed files are sent", func(t *testing.T) {
@@ -367,7 +368,7 @@ func TestFileTransfer(t *testing.T) {
 	})
 	t.Run("the machine's error is journalled, and the next attempt is delayed", func(t *testing.T) {
 		k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesApplied{FilesApplied: &apiv1.FilesApplied{Hash: begin.GetHash(), Error: "the disk is full"}}})
-		e := w.awaitEvent(nstance.EventFilesFailed, id)
+		e := w.awaitEvent(eventtype.FilesFailed, id)
 		require.Equal(t, "the disk is full", e.Error)
 		k.have = nil
 		k.requireNoFileMessages()

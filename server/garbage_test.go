@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -95,7 +96,7 @@ func TestWrongClockExpiresNothing(t *testing.T) {
 	w := newWorld(t, setup{config: configWithRetention(1, "1s"), store: datedStore{store, time.Now}, opts: server.Options{Now: p.now}})
 	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 	p.advance(48 * time.Hour)
-	w.awaitEvent(nstance.EventClockWrong, "")
+	w.awaitEvent(eventtype.ClockWrong, "")
 	nonce, record := w.storeExpiredOperator("operator-old", time.Hour) // older than the retention, if that clock were right
 	store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: storage.FetchedPrefix(zone), Pass: true, Times: -1, Do: func() { looks <- struct{}{} }})
 	for range 3 { // each pass starts with one list: the second pass has ended

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -61,16 +62,16 @@ func TestConfigurationIsJournalled(t *testing.T) {
 		t.Helper()
 		require.Len(t, w.awaitEventWithWords(api, eventsOfType(typ), words...), 1)
 	}
-	only(nstance.EventConfigAccepted, w.configStatus(api).GetDigest(), "the first one of the shard")
+	only(eventtype.ConfigAccepted, w.configStatus(api).GetDigest(), "the first one of the shard")
 	require.Eventually(t, func() bool { return w.countMachines("default") == 4 }, eventually, time.Millisecond)
 
 	w.conf.set("{", nil)
 	for range 3 {
 		require.Error(t, w.refreshConfig(api))
 	}
-	only(nstance.EventConfigRefused, by, "shard.jsonc")
+	only(eventtype.ConfigRefused, by, "shard.jsonc")
 	shown := w.status().Events
-	i := slices.IndexFunc(shown, func(e nstance.Event) bool { return e.Type == nstance.EventConfigRefused })
+	i := slices.IndexFunc(shown, func(e nstance.Event) bool { return e.Type == eventtype.ConfigRefused })
 	require.Equal(t, "an administrator can see why", shown[i].Error, "for readers without a login")
 	for _, code := range []nstance.Code{nstance.Unavailable, nstance.Throttled} {
 		w.conf.set("", nstance.Errorf(code, "storage is away"))
@@ -82,25 +83,25 @@ func TestConfigurationIsJournalled(t *testing.T) {
 	w.conf.set(configWithChangeLimit(t, "2", 4), nil)
 	require.NoError(t, w.refreshConfig(api))
 	require.NoError(t, w.refreshConfig(api))
-	require.Len(t, w.awaitEventWithWords(api, eventsOfType(nstance.EventConfigAccepted), by, w.configStatus(api).GetDigest(), "shard.jsonc"), 2)
+	require.Len(t, w.awaitEventWithWords(api, eventsOfType(eventtype.ConfigAccepted), by, w.configStatus(api).GetDigest(), "shard.jsonc"), 2)
 
 	w.conf.set(configWithChangeLimit(t, "2", 1), nil)
 	require.ErrorIs(t, w.refreshConfig(api), nstance.Conflict)
 	require.ErrorIs(t, w.refreshConfig(api), nstance.Conflict)
-	only(nstance.EventConfigHeld, by, w.configStatus(api).GetHeldDigest(), "would remove 3")
+	only(eventtype.ConfigHeld, by, w.configStatus(api).GetHeldDigest(), "would remove 3")
 	w.conf.set(configWithChangeLimit(t, "2", 4), nil)
 	held := w.configStatus(api).GetHeldDigest()
 	require.NoError(t, w.refreshConfig(api))
-	only(nstance.EventConfigWithdrawn, by, held)
+	only(eventtype.ConfigWithdrawn, by, held)
 
 	w.conf.set(configWithChangeLimit(t, "2", 1), nil)
 	require.ErrorIs(t, w.refreshConfig(api), nstance.Conflict)
 	require.NoError(t, w.confirmConfig(api, held, true))
 	require.NoError(t, w.confirmConfig(api, held, false))
-	require.Len(t, w.awaitEventWithWords(api, eventsOfType(nstance.EventConfigAccepted), held, "confirmed ("+by+")"), 3)
-	only(nstance.EventConfigRefused, by)
+	require.Len(t, w.awaitEventWithWords(api, eventsOfType(eventtype.ConfigAccepted), held, "confirmed ("+by+")"), 3)
+	only(eventtype.ConfigRefused, by)
 	blue := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
-	resp, err := blue.ListEvents(t.Context(), eventsOfType(nstance.EventConfigAccepted, nstance.EventConfigRefused))
+	resp, err := blue.ListEvents(t.Context(), eventsOfType(eventtype.ConfigAccepted, eventtype.ConfigRefused))
 	require.NoError(t, err)
 	require.Empty(t, resp.GetEvents(), "it concerns every tenant")
 }
@@ -131,7 +132,7 @@ func TestGroupChangesAreJournalled(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	changes := eventsOfType(nstance.EventGroupCreated, nstance.EventGroupChanged, nstance.EventGroupRemovalRequested)
+	changes := eventsOfType(eventtype.GroupCreated, eventtype.GroupChanged, eventtype.GroupRemovalRequested)
 	for group, want := range map[string][]string{
 		"batch": {
 			"group_created of template vm, size 1 " + by, "group_changed protect " + by, "group_changed protect " + by,
@@ -151,7 +152,7 @@ func TestGroupChangesAreJournalled(t *testing.T) {
 		}, eventually, 5*time.Millisecond)
 		require.Equal(t, want, got)
 	}
-	resp, err := w.registerClient(nstance.RoleOperator, "blue").operatorAPI().ListEvents(t.Context(), eventsOfType(nstance.EventGroupChanged))
+	resp, err := w.registerClient(nstance.RoleOperator, "blue").operatorAPI().ListEvents(t.Context(), eventsOfType(eventtype.GroupChanged))
 	require.NoError(t, err)
 	require.Empty(t, resp.GetEvents(), "no groups of other tenants")
 }
@@ -188,9 +189,9 @@ func TestRequestsAreJournalled(t *testing.T) {
 	group := func(typ nstance.EventType) *apiv1.ListEventsRequest {
 		return &apiv1.ListEventsRequest{Group: "web", Types: []string{string(typ)}}
 	}
-	w.awaitEventWithWords(api, group(nstance.EventRolloutPaused), "odd ("+by+")")
-	w.awaitEventWithWords(api, group(nstance.EventFrozen), "audit ("+by+")")
-	w.awaitEventWithWords(api, group(nstance.EventThawed), by)
+	w.awaitEventWithWords(api, group(eventtype.RolloutPaused), "odd ("+by+")")
+	w.awaitEventWithWords(api, group(eventtype.Frozen), "audit ("+by+")")
+	w.awaitEventWithWords(api, group(eventtype.Thawed), by)
 	w.awaitEventWithWords(api, &apiv1.ListEventsRequest{Instance: string(ids[0]), Types: []string{"removal_requested"}}, "kernel ("+by+")")
 	w.awaitEventWithWords(api, &apiv1.ListEventsRequest{Instance: string(ids[1]), Types: []string{"removal_requested"}}, "without a drain: "+by)
 	w.awaitEventWithWords(api, &apiv1.ListEventsRequest{Instance: string(ids[2]), Types: []string{"preserved"}}, by)
@@ -208,7 +209,7 @@ func TestCertificatesAreJournalled(t *testing.T) {
 	api := w.admin()
 	first := bob.identity()
 	bob.renewCertificate()
-	req := eventsOfType(nstance.EventCertificateRenewed)
+	req := eventsOfType(eventtype.CertificateRenewed)
 	got := w.awaitEventWithWords(api, req, string(first.Role)+" "+first.Subject+": ", bob.identity().Serial, "replaces "+first.Serial)
 	require.Equal(t, string(first.Tenant), got[len(got)-1].GetTenant())
 	require.Len(t, w.awaitEventWithWords(bob.operatorAPI(), &apiv1.ListEventsRequest{Types: []string{"certificate_renewed"}}, bob.identity().Subject), 1)
@@ -222,7 +223,7 @@ func TestCertificatesAreJournalled(t *testing.T) {
 	req.Instance, req.Group = string(id), "web"
 	w.awaitEventWithWords(api, req, "by recovery, the expired "+expired.Serial)
 
-	req = eventsOfType(nstance.EventOperatorRegistered)
+	req = eventsOfType(eventtype.OperatorRegistered)
 	req.Tenant = "blue"
 	require.Len(t, w.awaitEventWithWords(api, req, bob.identity().Subject), 1)
 }

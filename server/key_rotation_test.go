@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -257,7 +258,7 @@ func TestIdentityRotationWithRunningServers(t *testing.T) {
 		require.Eventually(t, func() bool { return servingKey(t, w.world, other.Addresses().Registration) == next }, eventually, 5*time.Millisecond)
 		session := agent.connect()
 		session.awaitAck(session.sendReport())
-		require.Equal(t, 3, w.countEvents(nstance.EventKeysRotated))
+		require.Equal(t, 3, w.countEvents(eventtype.KeysRotated))
 	})
 }
 
@@ -326,7 +327,7 @@ func TestRotateKeyErrors(t *testing.T) {
 		_, err := w.admin().RotateKey(t.Context(), tc.req)
 		require.ErrorIs(t, wire.ErrorOf(err), tc.code, name)
 	}
-	require.Zero(t, w.countEvents(nstance.EventKeysRotated))
+	require.Zero(t, w.countEvents(eventtype.KeysRotated))
 }
 
 // A repeated create must send the same bytes as the first attempt, even if the keys

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/imds"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -147,7 +148,7 @@ func TestRepeatedDeadlines(t *testing.T) {
 	tell(time.Minute - 1500*time.Millisecond)
 	tell(2 * time.Minute)
 	k.awaitAckKeepingOthers(k.sendReportWith(notice(time.Minute - 1500*time.Millisecond)))
-	require.Equal(t, 1, w.countEvents(nstance.EventNoticeDetected), "measurements of one deadline differ a little")
+	require.Equal(t, 1, w.countEvents(eventtype.NoticeDetected), "measurements of one deadline differ a little")
 	tell(20 * time.Second)
 	w.awaitEvent(nstance.EventDrainTightened, id)
 	require.Equal(t, 1, w.countEvents(nstance.EventDrainTightened), "a deadline only comes earlier")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -55,8 +56,8 @@ func TestRevokeOperator(t *testing.T) {
 		_, err = w.admin().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(w.awaitMachine("default"))})
 		require.NoError(t, err)
 		require.NotNil(t, stays.nextEvent(), "others are not touched")
-		require.Equal(t, 1, w.countEvents(nstance.EventOperatorRevoked))
-		require.Contains(t, w.awaitEvent(nstance.EventOperatorRevoked, "").Reason, "left us")
+		require.Equal(t, 1, w.countEvents(eventtype.OperatorRevoked))
+		require.Contains(t, w.awaitEvent(eventtype.OperatorRevoked, "").Reason, "left us")
 
 		next := newWorld(t, setup{webSize: 1, store: w.store, opts: server.Options{Elector: immediateElector(t, w.store)}}) // a server that did not serve the revocation
 		eve.w = next

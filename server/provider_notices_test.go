@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/storage"
@@ -29,7 +30,7 @@ func TestProviderNotices(t *testing.T) {
 	}
 	w.awaitEvent(nstance.EventNoticeReceived, id)
 	w.awaitEvent(nstance.EventDeleteRequested, id)
-	require.Equal(t, 1, w.countEvents(nstance.EventNoticeDetected), "repeats and machines without a record are not reported")
+	require.Equal(t, 1, w.countEvents(eventtype.NoticeDetected), "repeats and machines without a record are not reported")
 }
 
 // TestSecondMaintenanceNotice: a notice without date and ID is a new one after the

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -100,7 +101,7 @@ func TestRepairRecord(t *testing.T) {
 		require.Equal(t, string(id), resp.GetInstance().GetId())
 		require.NotContains(t, strings.Join(server.Problems(w.server), "\n"), key)
 		require.ErrorIs(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good}), nstance.Conflict)
-		w.awaitEvent(nstance.EventRecordRepaired, id)
+		w.awaitEvent(eventtype.RecordRepaired, id)
 		require.Equal(t, 1, w.countMachines(nstance.DefaultTenant))
 	})
 	t.Run("after a removal the machine is an orphan", func(t *testing.T) {

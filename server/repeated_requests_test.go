@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 // TestRepeatedRequests: a client that lost an answer repeats its request. The repeat
@@ -43,19 +44,19 @@ func TestRepeatedRequests(t *testing.T) {
 	}{
 		{"UpdateGroup", func(ctx context.Context) (proto.Message, error) {
 			return api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: "web", Vars: &apiv1.Vars{Values: map[string]string{"colour": "green"}}})
-		}, nstance.EventGroupChanged},
+		}, eventtype.GroupChanged},
 		{"PauseGroup", func(ctx context.Context) (proto.Message, error) {
 			return api.PauseGroup(ctx, &apiv1.PauseGroupRequest{Group: "web", Reason: "odd"})
-		}, nstance.EventRolloutPaused},
+		}, eventtype.RolloutPaused},
 		{"ResumeGroup", func(ctx context.Context) (proto.Message, error) {
 			return api.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Group: "web"})
-		}, nstance.EventRolloutResumed},
+		}, eventtype.RolloutResumed},
 		{"Freeze", func(ctx context.Context) (proto.Message, error) {
 			return api.Freeze(ctx, &apiv1.FreezeRequest{Group: "web", Reason: "audit"})
-		}, nstance.EventFrozen},
+		}, eventtype.Frozen},
 		{"Thaw", func(ctx context.Context) (proto.Message, error) {
 			return api.Thaw(ctx, &apiv1.ThawRequest{Group: "web"})
-		}, nstance.EventThawed},
+		}, eventtype.Thawed},
 		{"PreserveInstance", func(ctx context.Context) (proto.Message, error) {
 			return api.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: ids[0], Duration: durationpb.New(time.Hour)})
 		}, ""},

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal/sqlite"
@@ -90,7 +91,7 @@ func TestNotice(t *testing.T) {
 	})
 	t.Run("recorded once, however often it is sent", func(t *testing.T) {
 		k.awaitAck(k.sendNotice(n))
-		require.Equal(t, 1, w.countEvents(nstance.EventNoticeDetected))
+		require.Equal(t, 1, w.countEvents(eventtype.NoticeDetected))
 		require.Equal(t, 1, w.countEvents(nstance.EventNoticeReceived))
 		require.Equal(t, 1, w.countEvents(nstance.EventDrainStarted))
 	})
@@ -158,7 +159,7 @@ func TestStandingNotices(t *testing.T) {
 		w.awaitEvent(nstance.EventDrainCancelled, id)
 	})
 	t.Run("repeated notices are not journalled again", func(t *testing.T) {
-		require.Equal(t, 2, w.countEvents(nstance.EventNoticeDetected))
+		require.Equal(t, 2, w.countEvents(eventtype.NoticeDetected))
 		require.Equal(t, 1, w.countEvents(nstance.EventNoticeIgnored))
 	})
 	t.Run("notices acknowledged by another leader are not journalled again", func(t *testing.T) {
@@ -320,7 +321,7 @@ func TestNoticeFlood(t *testing.T) {
 			n.EventID = fmt.Sprint("e", i)
 			k.awaitAck(k.sendNotice(n))
 		}
-		require.Equal(t, 32, w.countEvents(nstance.EventNoticeDetected))
+		require.Equal(t, 32, w.countEvents(eventtype.NoticeDetected))
 		require.Equal(t, 32, w.countEvents(nstance.EventNoticeIgnored))
 	})
 	t.Run("in reports too", func(t *testing.T) {
@@ -332,10 +333,10 @@ func TestNoticeFlood(t *testing.T) {
 			k.awaitAck(k.sendReportWith(notices...))
 		}
 		require.Equal(t, 16, w.countEvents(nstance.EventNoticeReceived))
-		require.Equal(t, 32+32, w.countEvents(nstance.EventNoticeDetected))
+		require.Equal(t, 32+32, w.countEvents(eventtype.NoticeDetected))
 	})
 	t.Run("the limit spans sessions", func(t *testing.T) {
-		detected := w.countEvents(nstance.EventNoticeDetected)
+		detected := w.countEvents(eventtype.NoticeDetected)
 		for i := range 30 {
 			k = k.client.connect()
 			for j := range 64 {
@@ -343,7 +344,7 @@ func TestNoticeFlood(t *testing.T) {
 				k.awaitAckKeepingOthers(k.sendNotice(n))
 			}
 		}
-		require.Less(t, w.countEvents(nstance.EventNoticeDetected), detected+32, "the limit is per identity, not per session")
+		require.Less(t, w.countEvents(eventtype.NoticeDetected), detected+32, "the limit is per identity, not per session")
 	})
 	t.Run("an oversized message is refused", func(t *testing.T) {
 		k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: strings.Repeat("x", 300<<10)}}})

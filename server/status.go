@@ -6,6 +6,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/journal"
@@ -81,7 +82,7 @@ func (s *Server) status(r *http.Request) web.Status {
 // refused configuration may quote it.
 func public(events []nstance.Event) []nstance.Event {
 	for i := range events {
-		if e := &events[i]; e.Type == nstance.EventConfigRefused {
+		if e := &events[i]; e.Type == eventtype.ConfigRefused {
 			e.Error = "an administrator can see why"
 		}
 	}

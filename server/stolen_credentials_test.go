@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -66,7 +67,7 @@ func TestSupersededCertificate(t *testing.T) {
 	}
 	w.awaitReplacement(id, "superseded certificate")
 	require.Equal(t, 1, w.countEvents(nstance.EventAlarm), "one alarm for repeated attempts")
-	require.Equal(t, 1, w.countEvents(nstance.EventRemovalRequested))
+	require.Equal(t, 1, w.countEvents(eventtype.RemovalRequested))
 }
 
 func TestSessionsFromTwoAddresses(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/bench/internal/rig"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/imds"
 )
 
@@ -62,7 +63,7 @@ type clock struct {
 func (c *clock) journal(e nstance.Event) {
 	now := time.Now()
 	switch e.Type {
-	case nstance.EventNoticeDetected:
+	case eventtype.NoticeDetected:
 		c.Do(func() { c.had[e.Instance] = now })
 	case nstance.EventReady:
 		c.Do(func() { c.ready++ })

@@ -25,6 +25,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/bench/internal/rig"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 const target = 20 * time.Millisecond // T2, for p99
@@ -152,7 +153,7 @@ func (w *watcher) note(what map[nstance.InstanceID]time.Time, id nstance.Instanc
 // it has come off the wire.
 func (w *watcher) journal(e nstance.Event) {
 	switch e.Type {
-	case nstance.EventNoticeDetected:
+	case eventtype.NoticeDetected:
 		w.note(w.received, e.Instance)
 	case nstance.EventReplacementRequested:
 		w.Do(func() { w.replaces[e.Instance] = e.Replaces })

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 // A line is one line of --json.
@@ -112,7 +113,7 @@ func onClouds(t *testing.T, bin string) {
 				require.Equal(t, 7, count(events, nstance.EventDeleted))
 			}
 			if on.scenario == "interrupt" || on.scenario == "mass" || on.scenario == "failover" {
-				i := slices.IndexFunc(events, func(e line) bool { return e.Type == nstance.EventNoticeDetected })
+				i := slices.IndexFunc(events, func(e line) bool { return e.Type == eventtype.NoticeDetected })
 				require.GreaterOrEqual(t, i, 0)
 				require.Regexp(t, "^"+on.cloud+"/", events[i].Notice.Source, "the machine found it at its own metadata service, or the server at the cluster")
 			}
@@ -128,11 +129,11 @@ func onClouds(t *testing.T, bin string) {
 
 func interrupt(t *testing.T, bin string) {
 	events, s := play(t, bin, "interrupt")
-	published := count(events, nstance.EventNoticePublished)
+	published := count(events, eventtype.NoticePublished)
 	require.Equal(t, 1, published)
 	var victim nstance.InstanceID
 	for _, e := range events {
-		if e.Type == nstance.EventNoticePublished {
+		if e.Type == eventtype.NoticePublished {
 			victim = e.Instance
 		}
 	}
@@ -144,7 +145,7 @@ func interrupt(t *testing.T, bin string) {
 	full := at(t, events, nstance.EventGroupReady, "", false)
 	received := of(nstance.EventNoticeReceived, false)
 	requested := of(nstance.EventReplacementRequested, true)
-	order(full, of(nstance.EventNoticePublished, false), of(nstance.EventNoticeDetected, false), received, requested, of(nstance.EventReady, true))
+	order(full, of(eventtype.NoticePublished, false), of(eventtype.NoticeDetected, false), received, requested, of(nstance.EventReady, true))
 	order(received, of(nstance.EventDrainStarted, false), of(nstance.EventDrainAcknowledged, false),
 		of(nstance.EventDeleteRequested, false), of(nstance.EventDeleted, false))
 	require.Equal(t, 4, count(events, nstance.EventReady))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -277,7 +278,7 @@ func TestRemovals(t *testing.T) {
 func TestInstanceWithManyEvents(t *testing.T) {
 	w := newWorld(t).populate()
 	for range 1500 {
-		w.event(nstance.Event{Time: time.Now(), Type: nstance.EventCertificateRenewed, Tenant: "default", Group: "web", Instance: webA})
+		w.event(nstance.Event{Time: time.Now(), Type: eventtype.CertificateRenewed, Tenant: "default", Group: "web", Instance: webA})
 	}
 	w.set(func() { w.pageSize = 700 })
 	r := w.run("instance", "get", string(webA), "-o", "json")

@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -58,12 +59,12 @@ It reconnects and resumes after a broken connection.`,
 	f.Uint64Var(&q.after, "after", 0, "only those after the one with this number (seq)")
 	tenantFlag(cmd, &tenant)
 	// It fails only for a flag that does not exist, or twice for one.
-	_ = cmd.RegisterFlagCompletionFunc("type", completions(nstance.EventTypes()))
+	_ = cmd.RegisterFlagCompletionFunc("type", completions(eventtype.All()))
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		q.tenant = nstance.TenantID(tenant)
 		for _, t := range q.types {
-			if err := nearest.Among("--type", nstance.EventType(t), nstance.EventTypes()); follow && err != nil { // else the server knows best
+			if err := nearest.Among("--type", nstance.EventType(t), eventtype.All()); follow && err != nil { // else the server knows best
 				return err
 			}
 		}

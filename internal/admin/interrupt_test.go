@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 // script publishes what a server does after a reclaim, with the times of the
@@ -26,7 +27,7 @@ func (w *world) script(steps ...func(at func(time.Duration, nstance.Event))) fun
 			}
 			w.event(e)
 		}
-		at(0, nstance.Event{Type: nstance.EventNoticeDetected, Notice: notice})
+		at(0, nstance.Event{Type: eventtype.NoticeDetected, Notice: notice})
 		at(3*time.Millisecond, nstance.Event{Type: nstance.EventNoticeReceived, Notice: notice})
 		for _, step := range steps {
 			step(at)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 )
@@ -155,7 +156,7 @@ func (p *play) generateLoad(ctx context.Context, rng *rand.Rand) {
 			_ = p.resize(ctx, p.o.size()-1+rng.IntN(spread+2))
 		case 2:
 			if id, ok := p.anyMachine(ctx, rng); ok && p.cloud.interrupt([]nstance.InstanceID{id}) == nil {
-				p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
+				p.story.tell(nstance.Event{Type: eventtype.NoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
 			}
 		case 3:
 			_ = p.releaseNext(ctx)

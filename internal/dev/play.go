@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
@@ -83,7 +84,7 @@ func (p *play) reclaim(ctx context.Context, members []nstance.InstanceID) error 
 		return err
 	}
 	for _, t := range []nstance.EventType{
-		nstance.EventNoticeDetected, nstance.EventNoticeReceived, nstance.EventReplacementRequested, nstance.EventDrainStarted,
+		eventtype.NoticeDetected, nstance.EventNoticeReceived, nstance.EventReplacementRequested, nstance.EventDrainStarted,
 		nstance.EventDrainAcknowledged, nstance.EventReady, nstance.EventDeleteRequested, nstance.EventDeleted,
 	} {
 		if err := p.each(ctx, t); err != nil {
@@ -95,10 +96,10 @@ func (p *play) reclaim(ctx context.Context, members []nstance.InstanceID) error 
 
 // publish has the cloud take members back.
 func (p *play) publish(members []nstance.InstanceID) error {
-	p.stage = string(nstance.EventNoticePublished)
+	p.stage = string(eventtype.NoticePublished)
 	p.since = time.Now()
 	for _, id := range members {
-		p.story.tell(nstance.Event{Type: nstance.EventNoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
+		p.story.tell(nstance.Event{Type: eventtype.NoticePublished, Tenant: nstance.DefaultTenant, Group: groupID, Instance: id})
 	}
 	return p.cloud.interrupt(members)
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 // A Summary is the last line of a scenario with Options.JSON. Durations are
@@ -62,7 +63,7 @@ func (p *play) summary() Summary {
 		ms := max(0, latest.Sub(p.since).Milliseconds())
 		return &ms
 	}
-	detected := nstance.EventNoticeDetected
+	detected := eventtype.NoticeDetected
 	if p.o.Scenario == Crash {
 		detected = nstance.EventMachineGone
 	}

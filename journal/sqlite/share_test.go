@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/journal/sqlite"
 )
@@ -23,7 +24,7 @@ func TestTenantsShareTheJournal(t *testing.T) {
 	c := open(t, path, options)
 	for i := range 10 {
 		c.Append(of("quiet", nstance.EventReady, strconv.Itoa(i)))
-		c.Append(of("", nstance.EventClockWrong, "of the shard"))
+		c.Append(of("", eventtype.ClockWrong, "of the shard"))
 	}
 	c.Append(of("quiet", nstance.EventAlarm, "look"))
 	c.Append(of("loud", nstance.EventAlarm, "look"))
@@ -37,7 +38,7 @@ func TestTenantsShareTheJournal(t *testing.T) {
 	write(t, c)
 	t.Run("a busy tenant evicts no events of the others", func(t *testing.T) {
 		require.Len(t, events(t, c, journal.Filter{Tenant: "quiet", Types: []nstance.EventType{nstance.EventReady}}), 10)
-		require.Len(t, events(t, c, journal.Filter{Types: []nstance.EventType{nstance.EventClockWrong}}), 10)
+		require.Len(t, events(t, c, journal.Filter{Types: []nstance.EventType{eventtype.ClockWrong}}), 10)
 	})
 	t.Run("a busy tenant keeps its newest", func(t *testing.T) {
 		all := events(t, c, journal.Filter{Tenant: "loud", Types: []nstance.EventType{nstance.EventNoticeIgnored}, Limit: 1000})

@@ -45,7 +45,9 @@ func (a act) rollback() {
 	a.sleep(a.seconds(10, 300))
 	if a.rng.IntN(2) == 0 {
 		a.check.recordRollbackEnd(key)
-		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error { return r.Admin().UndoRollback(ctx, key, requester) })
+		_ = a.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
+			return r.Admin().UndoRollback(ctx, key, requester)
+		})
 	}
 }
 

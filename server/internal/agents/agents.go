@@ -17,6 +17,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/provider"
@@ -173,7 +174,7 @@ func (a *Agents) ReceiveNotice(id nstance.InstanceID, n nstance.Notice, ack func
 	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
 	if err == nil && !known && !n.Cancelled {
 		a.Journal(nstance.Event{
-			Type: nstance.EventNoticeDetected, Time: a.Now().UTC(), Instance: id,
+			Type: eventtype.NoticeDetected, Time: a.Now().UTC(), Instance: id,
 			Tenant: v.Record.Tenant, Group: v.Record.Group, Notice: &n,
 		})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/sleep"
@@ -380,11 +381,11 @@ func (s *session) endFiles() {
 // it, failure what the agent could not apply.
 func (s *session) journalFiles(hash string, placed bool, missing, failure string) {
 	e := nstance.Event{
-		Type: nstance.EventFilesApplied, Time: s.agents.Now().UTC(), Instance: s.id, Tenant: s.group.Tenant, Group: s.group.Group,
+		Type: eventtype.FilesApplied, Time: s.agents.Now().UTC(), Instance: s.id, Tenant: s.group.Tenant, Group: s.group.Group,
 		Reason: hash, Error: failure,
 	}
 	if !placed {
-		e.Type = nstance.EventFilesFailed
+		e.Type = eventtype.FilesFailed
 	} else if missing != "" {
 		e.Error = wire.Text(missing)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -125,7 +126,7 @@ func TestBegin(t *testing.T) {
 	t.Run("a new shard accepts what the server was started with", func(t *testing.T) {
 		store := newStore()
 		s := started(t, store, textOf(4))
-		require.Len(t, s.journalled(nstance.EventConfigAccepted), 1)
+		require.Len(t, s.journalled(eventtype.ConfigAccepted), 1)
 		require.Equal(t, 4, started(t, store, textOf(5)).size(), "the next leader continues with it")
 	})
 	t.Run("no term begins without the first one stored", func(t *testing.T) {
@@ -171,7 +172,7 @@ func TestUnreadableAccepted(t *testing.T) {
 		require.True(t, changed, "it is considered each time")
 		require.Equal(t, size, s.size())
 	}
-	require.Len(t, s.journalled(nstance.EventConfigAccepted), 2, "each once")
+	require.Len(t, s.journalled(eventtype.ConfigAccepted), 2, "each once")
 	s.impact.Removed = 3
 	_, err = s.refresh(textOf(0))
 	require.Error(t, err)
@@ -197,11 +198,11 @@ func TestAcceptedIsDurableBeforeItIsInForce(t *testing.T) {
 			if c.accepted {
 				require.True(t, changed)
 				require.Equal(t, []string{s.Status().Digest}, s.inForce)
-				require.Len(t, s.journalled(nstance.EventConfigAccepted), 2)
+				require.Len(t, s.journalled(eventtype.ConfigAccepted), 2)
 			} else {
 				require.Equal(t, 4, s.size())
 				require.Empty(t, s.inForce)
-				require.Len(t, s.journalled(nstance.EventConfigAccepted), 1)
+				require.Len(t, s.journalled(eventtype.ConfigAccepted), 1)
 			}
 			s.store.ClearFaults()
 			_, err = s.refresh(textOf(3))
@@ -230,17 +231,17 @@ func TestHold(t *testing.T) {
 		_, err := s.refresh(textOf(1))
 		require.ErrorIs(t, err, nstance.Denied)
 		require.Empty(t, s.Status().HeldDigest)
-		require.Empty(t, s.journalled(nstance.EventConfigHeld))
+		require.Empty(t, s.journalled(eventtype.ConfigHeld))
 		s.store.ClearFaults()
 	})
 	first := held(1)
 	require.Equal(t, first, held(1))
-	require.Len(t, s.journalled(nstance.EventConfigHeld), 1, "once")
+	require.Len(t, s.journalled(eventtype.ConfigHeld), 1, "once")
 	require.Len(t, s.journalled(nstance.EventAlarm), 1)
 	require.Equal(t, []string{AttentionHeld}, s.kinds())
 	second := held(0)
-	require.Len(t, s.journalled(nstance.EventConfigWithdrawn), 1, "another one replaces it")
-	require.Contains(t, s.journalled(nstance.EventConfigWithdrawn)[0], first)
+	require.Len(t, s.journalled(eventtype.ConfigWithdrawn), 1, "another one replaces it")
+	require.Contains(t, s.journalled(eventtype.ConfigWithdrawn)[0], first)
 
 	t.Run("only the held one can be confirmed", func(t *testing.T) {
 		for _, digest := range []string{"", first, s.Status().Digest} {
@@ -256,7 +257,7 @@ func TestHold(t *testing.T) {
 		_, err := s.refresh(textOf(4))
 		require.NoError(t, err)
 		require.Empty(t, s.Status().HeldDigest)
-		require.Len(t, s.journalled(nstance.EventConfigWithdrawn), 2)
+		require.Len(t, s.journalled(eventtype.ConfigWithdrawn), 2)
 		require.ErrorIs(t, s.Confirm(t.Context(), second, "test", false), nstance.Conflict)
 		require.Empty(t, started(t, s.store, textOf(9)).Status().HeldDigest)
 	})
@@ -266,7 +267,7 @@ func TestHold(t *testing.T) {
 		_, err := s.refresh(textOf(3))
 		require.NoError(t, err)
 		require.Empty(t, s.Status().HeldDigest)
-		require.Len(t, s.journalled(nstance.EventConfigWithdrawn), 3)
+		require.Len(t, s.journalled(eventtype.ConfigWithdrawn), 3)
 		_, err = s.refresh(textOf(4))
 		require.NoError(t, err)
 	})
@@ -280,7 +281,7 @@ func TestHold(t *testing.T) {
 		require.NoError(t, s.Confirm(t.Context(), digest, "test", false))
 		require.Equal(t, 1, s.size())
 		require.Empty(t, s.kinds())
-		require.Len(t, s.journalled(nstance.EventConfigWithdrawn), 3, "it was not withdrawn")
+		require.Len(t, s.journalled(eventtype.ConfigWithdrawn), 3, "it was not withdrawn")
 	})
 }
 
@@ -290,18 +291,18 @@ func TestRefusal(t *testing.T) {
 		_, err := s.refresh("{")
 		require.ErrorIs(t, err, nstance.Invalid)
 	}
-	require.Len(t, s.journalled(nstance.EventConfigRefused), 1, "once")
+	require.Len(t, s.journalled(eventtype.ConfigRefused), 1, "once")
 	require.Equal(t, []string{AttentionRefused}, s.kinds())
 	s.set("", nstance.Unavailable)
 	_, err := s.Refresh(t.Context(), "test")
 	require.ErrorIs(t, err, nstance.Unavailable)
 	_, err = s.refresh("{")
 	require.Error(t, err)
-	require.Len(t, s.journalled(nstance.EventConfigRefused), 1, "an unreachable source is no decision")
+	require.Len(t, s.journalled(eventtype.ConfigRefused), 1, "an unreachable source is no decision")
 
 	_, err = s.refresh(strings.Replace(textOf(4), `"c1"`, `"c2"`, 1))
 	require.ErrorContains(t, err, "cluster.id", "needs a restart")
-	require.Len(t, s.journalled(nstance.EventConfigRefused), 2)
+	require.Len(t, s.journalled(eventtype.ConfigRefused), 2)
 	require.Error(t, s.CheckSource(t.Context()))
 	_, err = s.refresh(textOf(4))
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -99,7 +100,7 @@ func (t *Term) load(ctx context.Context) error {
 		if err := t.save(ctx, func(a *accepted) { a.document = first }); err != nil {
 			return err
 		}
-		t.publishEvent(nstance.EventConfigAccepted, first, "the first one of the shard")
+		t.publishEvent(eventtype.ConfigAccepted, first, "the first one of the shard")
 		return nil
 	default:
 		conf, err = known.parse(t.Kinds)
@@ -224,10 +225,10 @@ func (t *Term) accept(ctx context.Context, conf *config.Config, d document, why 
 	t.journalledDigest = d.Digest
 	t.mu.Unlock()
 	if was != nil && was.Digest != d.Digest {
-		t.publishEvent(nstance.EventConfigWithdrawn, was.document, why)
+		t.publishEvent(eventtype.ConfigWithdrawn, was.document, why)
 	}
 	if !again {
-		t.publishEvent(nstance.EventConfigAccepted, d, why)
+		t.publishEvent(eventtype.ConfigAccepted, d, why)
 	}
 	t.apply(conf, d)
 	t.Changed()
@@ -273,7 +274,7 @@ func (t *Term) publishRefusal(err error, why string) {
 	t.journalledRefusal = text
 	t.mu.Unlock()
 	if !known && text != "" {
-		t.Journal(nstance.Event{Time: t.Now().UTC(), Type: nstance.EventConfigRefused, Reason: why, Code: nstance.CodeOf(err), Error: text})
+		t.Journal(nstance.Event{Time: t.Now().UTC(), Type: eventtype.ConfigRefused, Reason: why, Code: nstance.CodeOf(err), Error: text})
 	}
 }
 
@@ -293,10 +294,10 @@ func (t *Term) hold(ctx context.Context, h *held, why string) error {
 	t.held = h
 	t.mu.Unlock()
 	if was != nil {
-		t.publishEvent(nstance.EventConfigWithdrawn, was.document, why)
+		t.publishEvent(eventtype.ConfigWithdrawn, was.document, why)
 	}
 	if h != nil {
-		t.publishEvent(nstance.EventConfigHeld, h.document, h.Reason+": "+why)
+		t.publishEvent(eventtype.ConfigHeld, h.document, h.Reason+": "+why)
 		t.Journal(nstance.Event{Time: h.At, Type: nstance.EventAlarm, Reason: "configuration " + h.Digest + " is held: " + h.Reason})
 	}
 	return nil

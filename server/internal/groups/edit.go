@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 // maxGroups is how many overlays a shard may have: all of them are in one object.
@@ -74,7 +75,7 @@ func (g *Groups) changeEvent(key nstance.GroupKey, before, after config.Override
 	if i := slices.Index(names, "size"); i >= 0 {
 		names[i] = fmt.Sprintf("size %d, was %d", size, sizeBefore)
 	}
-	return g.event(nstance.EventGroupChanged, key, strings.Join(names, "; "), who)
+	return g.event(eventtype.GroupChanged, key, strings.Join(names, "; "), who)
 }
 
 // Create creates a dynamic group, unless it exists as o describes it.
@@ -108,7 +109,7 @@ func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.Gro
 			return none, err
 		}
 		f.put(key, created)
-		return g.event(nstance.EventGroupCreated, key, fmt.Sprintf("of template %s, size %d", o.Template, spec.Size), who), nil
+		return g.event(eventtype.GroupCreated, key, fmt.Sprintf("of template %s, size %d", o.Template, spec.Size), who), nil
 	})
 	return spec, err
 }
@@ -301,7 +302,7 @@ func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overl
 	}
 	e.Removing = &removal{At: g.Now().UTC(), By: who.Subject}
 	spec = g.resolveGroup(conf, key, *e).Group
-	return spec, g.event(nstance.EventGroupRemovalRequested, key, "its members are drained and deleted", who), nil
+	return spec, g.event(eventtype.GroupRemovalRequested, key, "its members are drained and deleted", who), nil
 }
 
 // DefineInstance returns what an on-demand instance of a group is made from with o

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
 )
@@ -16,11 +17,11 @@ import (
 const rehearsalSource = "rehearsal/"
 
 // noticeTypes are the events that begin an interruption.
-var noticeTypes = []nstance.EventType{nstance.EventNoticeDetected, nstance.EventNoticeReceived}
+var noticeTypes = []nstance.EventType{eventtype.NoticeDetected, nstance.EventNoticeReceived}
 
 // interruptionTypes are the events of an interruption.
 var interruptionTypes = []nstance.EventType{
-	nstance.EventNoticeDetected, nstance.EventNoticeReceived, nstance.EventReplacementRequested, nstance.EventReady,
+	eventtype.NoticeDetected, nstance.EventNoticeReceived, nstance.EventReplacementRequested, nstance.EventReady,
 	nstance.EventDrainStarted, nstance.EventDrainAcknowledged, nstance.EventDrainCutShort, nstance.EventDrainCancelled,
 	nstance.EventDeleted,
 }
@@ -95,7 +96,7 @@ func (s *interruptionReader) find(id nstance.InstanceID, eventID string) *apiv1.
 func (s *interruptionReader) add(e nstance.Event) {
 	at := wire.Time(e.Time)
 	switch e.Type {
-	case nstance.EventNoticeDetected, nstance.EventNoticeReceived:
+	case eventtype.NoticeDetected, nstance.EventNoticeReceived:
 		s.notice(e)
 	case nstance.EventReplacementRequested:
 		s.by[e.Instance] = e.Replaces

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
 func TestInterruptions(t *testing.T) {
@@ -17,7 +18,7 @@ func TestInterruptions(t *testing.T) {
 	}
 	s := newInterruptionReader()
 	for _, e := range []nstance.Event{
-		{Type: nstance.EventNoticeDetected, Instance: "a", Tenant: "t", Group: "web", Time: at(0), Notice: notice("e1", "aws/spot")},
+		{Type: eventtype.NoticeDetected, Instance: "a", Tenant: "t", Group: "web", Time: at(0), Notice: notice("e1", "aws/spot")},
 		{Type: nstance.EventNoticeReceived, Instance: "a", Time: at(1), Notice: notice("e1", "aws/spot")},
 		{Type: nstance.EventReplacementRequested, Instance: "b", Replaces: "a", Time: at(2)},
 		{Type: nstance.EventDrainStarted, Instance: "a", Time: at(3)},

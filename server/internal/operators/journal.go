@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
@@ -83,7 +84,7 @@ func eventFilter(c caller, req *apiv1.ListEventsRequest) (f journal.Filter, err 
 	}
 	f.Limit = min(f.Limit, maxJournalPage-1)
 	for i, t := range req.GetTypes() {
-		if err := nearest.Among(fmt.Sprintf("types[%d]", i), nstance.EventType(t), nstance.EventTypes()); err != nil {
+		if err := nearest.Among(fmt.Sprintf("types[%d]", i), nstance.EventType(t), eventtype.All()); err != nil {
 			return f, err
 		}
 		f.Types = append(f.Types, nstance.EventType(t))

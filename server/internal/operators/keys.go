@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
@@ -50,7 +51,7 @@ func (o *Service) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequest) (*
 	}
 	if !r.DryRun && phasesOf(before) != phasesOf(set) {
 		c.term.Journal(nstance.Event{
-			Time: o.Now().UTC(), Type: nstance.EventKeysRotated, Tenant: c.Tenant,
+			Time: o.Now().UTC(), Type: eventtype.KeysRotated, Tenant: c.Tenant,
 			Reason: fmt.Sprintf("%s of the %s keys by %s: %s", r.Step, r.Set, c.Subject, phasesOf(set)),
 		})
 	}
@@ -167,7 +168,7 @@ func (t *Term) revoke(ctx context.Context, by caller, who registration.OperatorR
 	})
 	if first {
 		t.Journal(nstance.Event{
-			Time: now, Type: nstance.EventOperatorRevoked, Tenant: who.Tenant,
+			Time: now, Type: eventtype.OperatorRevoked, Tenant: who.Tenant,
 			Reason: fmt.Sprintf("%s %s by %s: %s", who.Role, who.Name, by.Subject, reason),
 		})
 	}

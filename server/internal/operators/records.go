@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -67,7 +68,7 @@ func (o *Service) RepairRecord(ctx context.Context, req *apiv1.RepairRecordReque
 		did = "removed"
 	}
 	c.term.Journal(nstance.Event{
-		Time: o.Now().UTC(), Type: nstance.EventRecordRepaired, Tenant: ref.Tenant, Group: ref.Group, Instance: ref.ID,
+		Time: o.Now().UTC(), Type: eventtype.RecordRepaired, Tenant: ref.Tenant, Group: ref.Group, Instance: ref.ID,
 		Reason: did + " by " + c.Subject,
 	})
 	return &apiv1.RepairRecordResponse{Version: string(now)}, c.term.Reconciler.Reread(ctx)
