@@ -10,10 +10,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
@@ -308,7 +308,7 @@ func TestStateOfUnknownGroupsIsKept(t *testing.T) {
 		w.stopLeader()
 
 		// A newer version has added a field, and a group without state of this version.
-		key := storage.StateKey("s1")
+		key := layout.StateKey("s1")
 		obj, err := w.store.Get(t.Context(), key)
 		require.NoError(t, err)
 		var doc map[string]any

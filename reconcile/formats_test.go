@@ -16,6 +16,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -227,7 +228,7 @@ func TestDowngradeKeepsUnknownFields(t *testing.T) {
 	for prefix, rewrite := range map[string]func(t *testing.T, w *world) (key string){
 		"state/": func(t *testing.T, w *world) string {
 			require.NoError(t, w.r.Admin().Pause(t.Context(), recordedKey("plain"), ""))
-			return storage.StateKey("s1")
+			return layout.StateKey("s1")
 		},
 		"instance/": func(t *testing.T, w *world) string {
 			w.mu.Lock()
@@ -237,7 +238,7 @@ func TestDowngradeKeepsUnknownFields(t *testing.T) {
 			rec := recs[slices.IndexFunc(recs, func(rec storage.Instance) bool { return rec.Group == "plain" })]
 			_, err := w.r.Drain(t.Context(), rec.ID, "")
 			require.NoError(t, err)
-			return storage.InstanceKey("s1", rec.Tenant, rec.Group, rec.ID)
+			return layout.InstanceKey("s1", rec.Tenant, rec.Group, rec.ID)
 		},
 	} {
 		t.Run(prefix, func(t *testing.T) {
@@ -263,7 +264,7 @@ func TestNewerMajorIsRefused(t *testing.T) {
 			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "upgrade this program")
 			require.ErrorIs(t, w.r.Admin().Pause(t.Context(), recordedKey("plain"), ""), nstance.Unavailable)
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
-			require.Equal(t, "2.0", w.object(storage.StateKey("s1"))["format"], "it is not overwritten")
+			require.Equal(t, "2.0", w.object(layout.StateKey("s1"))["format"], "it is not overwritten")
 		})
 	})
 	t.Run("records: their group is held", func(t *testing.T) {

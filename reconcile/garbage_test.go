@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -35,9 +36,9 @@ func (w *world) startGarbageCollection() (stop func()) {
 func (w *world) definitions() (out []string) {
 	w.t.Helper()
 	recs := storage.NewRecords(w.store, "s1", nil)
-	for entry, err := range w.store.List(w.ctx, storage.DefinitionPrefix("s1"), "") {
+	for entry, err := range w.store.List(w.ctx, layout.DefinitionPrefix("s1"), "") {
 		require.NoError(w.t, err)
-		d, err := recs.Definition(w.ctx, entry.Key[len(storage.DefinitionPrefix("s1")):])
+		d, err := recs.Definition(w.ctx, entry.Key[len(layout.DefinitionPrefix("s1")):])
 		require.NoError(w.t, err)
 		out = append(out, d.UserData.Content)
 	}
@@ -84,7 +85,7 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			f := storagetest.NewFaulty(w.store)
-			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.StateKey("s1"), Times: -1})
+			f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: layout.StateKey("s1"), Times: -1})
 			w.store = f
 			w.startLeader(webGroup(1))
 			w.advance(5 * time.Minute)
@@ -102,7 +103,7 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 			require.NotEmpty(t, w.definitions())
 			f.ClearFaults()
 			w.advance(2 * time.Second)
-			_, err := f.Get(t.Context(), storage.StateKey("s1"))
+			_, err := f.Get(t.Context(), layout.StateKey("s1"))
 			require.NoError(t, err)
 		})
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -110,7 +111,7 @@ func TestMarkedIntentIsNotCreated(t *testing.T) {
 
 // TestStorageErrorIsNotRefusal: only the provider can refuse a create.
 func TestStorageErrorIsNotRefusal(t *testing.T) {
-	for _, prefix := range []string{storage.DefinitionPrefix("s1"), storage.InstancePrefix("s1")} {
+	for _, prefix := range []string{layout.DefinitionPrefix("s1"), layout.InstancePrefix("s1")} {
 		for _, code := range []nstance.Code{nstance.Denied, nstance.Invalid, nstance.Throttled} {
 			takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
 				faulty := storagetest.NewFaulty(w.store)
@@ -145,7 +146,7 @@ func TestFreezeBetweenIntentAndCreate(t *testing.T) {
 		w.store = faulty
 		w.startLeader(webGroup(0))
 		w.advance(time.Second)
-		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Pass: true, Do: func() { <-time.After(10 * time.Second) }})
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: layout.InstancePrefix("s1"), Pass: true, Do: func() { <-time.After(10 * time.Second) }})
 		w.setGroups(webGroup(1))
 		w.advance(time.Second)
 		require.NoError(t, w.r.Admin().Freeze(w.ctx, web, "not now"))
@@ -169,7 +170,7 @@ func TestDefinitionChangesBeforeIntent(t *testing.T) {
 		w.wrap = func(o *leaderEnv) { o.options = func(opts *reconcile.Options) { opts.Width = 1 } }
 		w.startLeader(webGroup(0))
 		w.advance(time.Second)
-		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Pass: true, Do: func() { <-time.After(10 * time.Second) }})
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: layout.InstancePrefix("s1"), Pass: true, Do: func() { <-time.After(10 * time.Second) }})
 		require.NoError(t, w.r.Admin().Pause(w.ctx, web, "")) // prevents the plan from discarding them first
 		w.setGroups(webGroup(4))
 		w.advance(time.Second) // the first intent is being written, the others wait
@@ -196,8 +197,8 @@ func TestRecordDecidesUserData(t *testing.T) {
 		faulty := storagetest.NewFaulty(w.store)
 		w.store = faulty
 		faulty.Inject(
-			storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Mode: storagetest.LoseAnswer, Do: func() { settings.set("two") }},
-			storagetest.Fault{Op: storagetest.Get, Prefix: storage.InstancePrefix("s1"), Times: 3},
+			storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: layout.InstancePrefix("s1"), Mode: storagetest.LoseAnswer, Do: func() { settings.set("two") }},
+			storagetest.Fault{Op: storagetest.Get, Prefix: layout.InstancePrefix("s1"), Times: 3},
 		)
 		w.startLeader(webGroup(1))
 		w.advance(3 * time.Minute)

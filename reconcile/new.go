@@ -3,6 +3,7 @@ package reconcile
 import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
@@ -33,7 +34,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	records := storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed})
 	r := &Reconciler{
 		provider: client, records: records,
-		states: storage.NewDoc[shardState](store, storage.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
+		states: storage.NewDoc[shardState](store, layout.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		shard: newShard(o, client, records, newClock(&o, store)),
 	}

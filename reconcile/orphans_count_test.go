@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -84,7 +85,7 @@ func TestTakeoverWithRecordsInDeletion(t *testing.T) {
 func TestUnreadableRecordIsReportedOnce(t *testing.T) {
 	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 		id := w.newID()
-		_, err := w.store.PutIfAbsent(w.ctx, storage.InstanceKey("s1", web.Tenant, web.Group, id), []byte("{torn"))
+		_, err := w.store.PutIfAbsent(w.ctx, layout.InstanceKey("s1", web.Tenant, web.Group, id), []byte("{torn"))
 		require.NoError(t, err)
 		w.advance(time.Hour)
 		require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, id))
@@ -105,7 +106,7 @@ func TestRecordBeforeTombstone(t *testing.T) {
 		for w.count(nstance.EventOrphanSeen, id) == 0 {
 			w.advance(10 * time.Second)
 		}
-		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: storage.InstancePrefix("s1"), Pass: true, Do: func() {
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: layout.InstancePrefix("s1"), Pass: true, Do: func() {
 			other := storage.NewRecords(beneath, "s1", &storage.RecordsOptions{Epoch: w.epoch})
 			_, err := other.Create(w.ctx, storage.Instance{ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
 			require.NoError(t, err)

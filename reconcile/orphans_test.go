@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -60,7 +61,7 @@ func withSettledLeader(t *testing.T, size int, test func(t *testing.T, w *world)
 
 // keyIn returns the key of a record in group, which may be unknown.
 func keyIn(group nstance.GroupID, id nstance.InstanceID) string {
-	return storage.InstanceKey("s1", web.Tenant, group, id)
+	return layout.InstanceKey("s1", web.Tenant, group, id)
 }
 
 // record writes the record of a machine behind the leader.
@@ -315,7 +316,7 @@ func (w *world) requireMembersAndStray(size int) {
 	w.t.Helper()
 	require.Len(w.t, w.cloud.Machines(), size+1)
 	keys := 0
-	for _, err := range w.store.List(w.ctx, storage.InstancePrefix("s1"), "") {
+	for _, err := range w.store.List(w.ctx, layout.InstancePrefix("s1"), "") {
 		require.NoError(w.t, err)
 		keys++
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -289,7 +290,7 @@ func (s *seam) draining(d nstance.Drain) {
 
 // record reads the durable record, bypassing all faults.
 func (s *seam) record(id nstance.InstanceID) (storage.Instance, bool) {
-	obj, err := s.store.Get(context.Background(), storage.InstanceKey("s1", web.Tenant, web.Group, id))
+	obj, err := s.store.Get(context.Background(), layout.InstanceKey("s1", web.Tenant, web.Group, id))
 	if err != nil {
 		return storage.Instance{}, false
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -14,7 +15,7 @@ import (
 
 // snapshot returns the stored snapshot, if there is one.
 func (w *world) snapshot() (storage.Object, bool) {
-	obj, err := w.store.Get(w.ctx, storage.SnapshotKey("s1"))
+	obj, err := w.store.Get(w.ctx, layout.SnapshotKey("s1"))
 	return obj, err == nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -200,7 +201,7 @@ func TestTakeoverOfIntentsWithoutMachine(t *testing.T) {
 		takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.startLeader(webGroup(1))
 			ids := abandoned(w, 1)
-			for _, e := range w.stored(storage.DefinitionPrefix("s1")) {
+			for _, e := range w.stored(layout.DefinitionPrefix("s1")) {
 				require.NoError(t, w.store.DeleteIfMatch(w.ctx, e.Key, e.Version))
 			}
 			w.startLeader(webGroup(1))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -384,7 +385,7 @@ func (w *world) requireMembers(size int) {
 	require.Len(w.t, w.ready(), size)
 	require.Len(w.t, w.outside.Machines(), size, "no machine leaked, none missing")
 	keys := 0
-	for _, err := range w.store.List(w.ctx, storage.InstancePrefix("s1"), "") {
+	for _, err := range w.store.List(w.ctx, layout.InstancePrefix("s1"), "") {
 		require.NoError(w.t, err)
 		keys++
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // configWithChangeLimit returns a configuration with a limit on changes and the
@@ -47,7 +47,7 @@ func (w *world) acceptedConfig() (doc struct {
 	} `json:"held"`
 }) {
 	w.Helper()
-	obj, err := w.store.Get(w.Context(), storage.AcceptedKey(zone))
+	obj, err := w.store.Get(w.Context(), layout.AcceptedKey(zone))
 	require.NoError(w, err)
 	require.NoError(w, json.Unmarshal(obj.Data, &doc))
 	return doc

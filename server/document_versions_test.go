@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/version"
 	"os"
 	"strings"
@@ -13,7 +14,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // TestDocumentVersions: every document has the version, which is the first one.
@@ -30,7 +30,7 @@ func TestDocumentVersions(t *testing.T) {
 
 // TestNewerFormatIsRefused: the error names the object, which is not overwritten.
 func TestNewerFormatIsRefused(t *testing.T) {
-	for _, key := range []string{storage.LeaseKey(zone), storage.AcceptedKey(zone), storage.GroupsKey(zone), storage.StateKey(zone)} {
+	for _, key := range []string{layout.LeaseKey(zone), layout.AcceptedKey(zone), layout.GroupsKey(zone), layout.StateKey(zone)} {
 		t.Run(key, func(t *testing.T) {
 			w := newWorld(t, setup{webSize: 1})
 			w.connectReady(w.awaitMachine("default"))

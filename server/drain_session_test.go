@@ -10,7 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/layout"
 )
 
 // nextDrain returns the next drain command and drops other messages.
@@ -67,7 +67,7 @@ func TestWithdrawnInterruptReturns(t *testing.T) {
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
 	api := w.admin()
-	store.hold(storage.InstancePrefix(zone))
+	store.hold(layout.InstancePrefix(zone))
 	ended := make(chan error, 1)
 	go func() {
 		_, err := api.Interrupt(context.WithoutCancel(t.Context()), &apiv1.InterruptRequest{Id: string(id)})
@@ -98,7 +98,7 @@ func TestDrainOfADrainingInstance(t *testing.T) {
 		kinds = append(kinds, c.GetKind())
 	}
 	require.ElementsMatch(t, []string{string(nstance.CauseNotice), string(nstance.CauseRequest)}, kinds)
-	rec, err := w.admin().GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: storage.InstanceKey(zone, nstance.DefaultTenant, "web", id)})
+	rec, err := w.admin().GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: layout.InstanceKey(zone, nstance.DefaultTenant, "web", id)})
 	require.NoError(t, err)
 	require.Contains(t, string(rec.GetData()), "a bad disk")
 }
@@ -112,7 +112,7 @@ func TestNoticeAboutAPreservedInstance(t *testing.T) {
 	require.NoError(t, err)
 	k.awaitAck(k.sendNotice(reclaimNotice("e1", 2*time.Hour)))
 	require.Contains(t, w.awaitEvent(nstance.EventNoticeReceived, id).Reason, "preserved")
-	rec, err := w.admin().GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: storage.InstanceKey(zone, nstance.DefaultTenant, "web", id)})
+	rec, err := w.admin().GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: layout.InstanceKey(zone, nstance.DefaultTenant, "web", id)})
 	require.NoError(t, err)
 	require.Contains(t, string(rec.GetData()), "e1")
 	require.Zero(t, w.countEvents(nstance.EventDrainStarted))

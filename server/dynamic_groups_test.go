@@ -18,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
@@ -49,7 +50,7 @@ func requireFieldError(t *testing.T, err error, code nstance.Code, field string)
 // storedGroups returns the entries of groups/{shard}.jsonc.
 func (w *world) storedGroups() map[string]map[string]any {
 	w.Helper()
-	obj, err := w.store.Get(w.Context(), storage.GroupsKey(zone))
+	obj, err := w.store.Get(w.Context(), layout.GroupsKey(zone))
 	require.NoError(w, err)
 	var file struct {
 		Groups map[string]map[string]any `json:"groups"`
@@ -382,9 +383,9 @@ func TestReleasedAtATakeover(t *testing.T) {
 	require.NoError(t, w.stopServer())
 
 	// The next leader knows neither the group nor the accepted configuration.
-	obj, err := w.store.Get(t.Context(), storage.AcceptedKey(zone))
+	obj, err := w.store.Get(t.Context(), layout.AcceptedKey(zone))
 	require.NoError(t, err)
-	require.NoError(t, w.store.DeleteIfMatch(t.Context(), storage.AcceptedKey(zone), obj.Version))
+	require.NoError(t, w.store.DeleteIfMatch(t.Context(), layout.AcceptedKey(zone), obj.Version))
 	second := newWorld(t, setup{store: w.store, provider: w.cloud, config: configWithoutBlue(t)})
 	api := second.admin()
 	g := second.getGroup(api, "db")
@@ -425,7 +426,7 @@ func TestConcurrentGroupWriters(t *testing.T) {
 	faulty := storagetest.NewFaulty(memory)
 	w := newWorld(t, setup{webSize: 1, store: faulty})
 	api := w.admin()
-	key := storage.GroupsKey(zone)
+	key := layout.GroupsKey(zone)
 	require.Eventually(t, func() bool { return w.storedGroups()["default/web"]["effective"] != nil }, eventually, time.Millisecond)
 	type groups struct {
 		storage.Header

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -17,7 +18,7 @@ import (
 func TestNewTermHasHighestEpoch(t *testing.T) {
 	type empty struct{ storage.Header }
 	store := storage.NewMemory()
-	_, err := storage.NewDoc[empty](store, storage.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*empty) error { return nil })
+	_, err := storage.NewDoc[empty](store, layout.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*empty) error { return nil })
 	require.NoError(t, err)
 	w := newWorld(t, setup{webSize: 1, store: store, opts: server.Options{Elector: immediateElector(t, store)}})
 	epoch := w.status().Epoch

@@ -10,9 +10,9 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // TestFilesDuringFreeze: until the freeze ends, files stay as they are and commands
@@ -94,9 +94,9 @@ func TestSecretChangeDuringFreeze(t *testing.T) {
 	api := w.admin()
 	_, err := api.Freeze(t.Context(), &apiv1.FreezeRequest{})
 	require.NoError(t, err)
-	obj, err := w.store.Get(t.Context(), storage.SecretKey("db"))
+	obj, err := w.store.Get(t.Context(), layout.SecretKey("db"))
 	require.NoError(t, err)
-	_, err = w.store.PutIfMatch(t.Context(), storage.SecretKey("db"), []byte("new"), obj.Version)
+	_, err = w.store.PutIfMatch(t.Context(), layout.SecretKey("db"), []byte("new"), obj.Version)
 	require.NoError(t, err)
 	changed := time.Now()
 	for time.Since(changed) < 1100*time.Millisecond { // secrets are read again every 1 s

@@ -22,6 +22,7 @@ import (
 	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -277,9 +278,9 @@ func TestFileWithMissingSecret(t *testing.T) {
 	m.awaitFilesCurrent(api)
 
 	t.Run("a changed secret is sent after a while", func(t *testing.T) {
-		obj, err := w.store.Get(t.Context(), storage.SecretKey("db"))
+		obj, err := w.store.Get(t.Context(), layout.SecretKey("db"))
 		require.NoError(t, err)
-		_, err = w.store.PutIfMatch(t.Context(), storage.SecretKey("db"), []byte("newer"), obj.Version)
+		_, err = w.store.PutIfMatch(t.Context(), layout.SecretKey("db"), []byte("newer"), obj.Version)
 		require.NoError(t, err)
 		m.awaitFile("password", "newer")
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -47,7 +48,7 @@ func (w *world) storeExpiredOperator(name string, ago time.Duration) (nonce, rec
 		Name: name, Role: nstance.RoleOperator, Tenant: "default", JTI: name, RegisteredAt: end.Add(-time.Hour), NonceExpiry: end,
 		Succession: registration.Succession{Current: &registration.KeyRecord{Serial: "01", NotAfter: end}},
 	}
-	nonce, record = storage.NonceKey(op.JTI), storage.OperatorKey(op.Tenant, op.Name)
+	nonce, record = layout.NonceKey(op.JTI), layout.OperatorKey(op.Tenant, op.Name)
 	for _, key := range []string{nonce, record} {
 		data, err := json.Marshal(map[string]any{"format": "1.0", "epoch": 0, "write_id": name, "operator": op})
 		require.NoError(w, err)
@@ -73,12 +74,12 @@ func TestLeaderCollectsGarbage(t *testing.T) {
 	w.awaitGone(nonce)
 	w.awaitGone(record)
 	require.True(t, w.objectExists(fresh) && w.objectExists(standing))
-	require.True(t, w.objectExists(storage.DefinitionKey(zone, digest)))
-	require.True(t, w.objectExists(storage.DefinitionKey(zone, unnamed)), "something may be about to name it for an hour")
+	require.True(t, w.objectExists(layout.DefinitionKey(zone, digest)))
+	require.True(t, w.objectExists(layout.DefinitionKey(zone, unnamed)), "something may be about to name it for an hour")
 	require.Zero(t, w.attentionOfKind("garbage"))
 	require.Contains(t, w.scrapeMetrics(), `nstance_storage_removed_total{prefix="operator"} 1`)
 
-	_, err = w.store.PutIfAbsent(t.Context(), storage.NonceKey("damaged"), []byte("{"))
+	_, err = w.store.PutIfAbsent(t.Context(), layout.NonceKey("damaged"), []byte("{"))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
@@ -98,7 +99,7 @@ func TestWrongClockExpiresNothing(t *testing.T) {
 	p.advance(48 * time.Hour)
 	w.awaitEvent(eventtype.ClockWrong, "")
 	nonce, record := w.storeExpiredOperator("operator-old", time.Hour) // older than the retention, if that clock were right
-	store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: storage.FetchedPrefix(zone), Pass: true, Times: -1, Do: func() { looks <- struct{}{} }})
+	store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: layout.FetchedPrefix(zone), Pass: true, Times: -1, Do: func() { looks <- struct{}{} }})
 	for range 3 { // each pass starts with one list: the second pass has ended
 		receive(t, looks)
 	}

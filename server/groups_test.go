@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -126,7 +127,7 @@ func TestUpdateGroup(t *testing.T) {
 }
 
 func TestUnreadableOverlays(t *testing.T) {
-	key := storage.GroupsKey(zone)
+	key := layout.GroupsKey(zone)
 	t.Run("nothing is planned until overlays can be read", func(t *testing.T) {
 		store := storage.NewMemory()
 		damaged, err := store.PutIfAbsent(t.Context(), key, []byte(`{"groups": {`))

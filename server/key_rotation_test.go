@@ -17,6 +17,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -411,7 +412,7 @@ func (w *keyRotation) addForeignRecord(shard nstance.ShardID, issuer string) nst
 
 // storedInstance reads the record of an instance of this shard as it is in storage.
 func (w *keyRotation) storedInstance(id nstance.InstanceID) storage.Instance {
-	obj, err := w.store.Get(w.Context(), storage.InstanceKey(zone, "default", "web", id))
+	obj, err := w.store.Get(w.Context(), layout.InstanceKey(zone, "default", "web", id))
 	require.NoError(w, err)
 	var rec storage.Instance
 	require.NoError(w, json.Unmarshal(obj.Data, &rec))

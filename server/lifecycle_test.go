@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -52,7 +53,7 @@ func leaseReleased(t *testing.T, store storage.Store) bool {
 	lease := storage.NewDoc[struct {
 		storage.Header
 		Released bool `json:"released"`
-	}](store, storage.LeaseKey(zone), nil)
+	}](store, layout.LeaseKey(zone), nil)
 	o, err := lease.Load(t.Context())
 	require.NoError(t, err)
 	return o.Released
@@ -98,7 +99,7 @@ func TestCallsEndWithTheTerm(t *testing.T) {
 	api := w.admin()
 	held := make(chan struct{}, 10)
 	store.Inject(storagetest.Fault{
-		Op: storagetest.PutIfMatch, Prefix: storage.InstancePrefix(zone), Times: -1, Pass: true,
+		Op: storagetest.PutIfMatch, Prefix: layout.InstancePrefix(zone), Times: -1, Pass: true,
 		Do: func() { held <- struct{}{}; <-store.opened },
 	})
 	failed := make(chan error, 1)
@@ -126,7 +127,7 @@ func TestAgentsDuringShardRead(t *testing.T) {
 	store := storagetest.NewFaulty(inner)
 	reading, read := make(chan struct{}, 10), make(chan struct{})
 	store.Inject(storagetest.Fault{
-		Op: storagetest.List, Prefix: storage.InstancePrefix(zone), Times: -1, Pass: true,
+		Op: storagetest.List, Prefix: layout.InstancePrefix(zone), Times: -1, Pass: true,
 		Do: func() { reading <- struct{}{}; <-read },
 	})
 	w := newWorld(t, setup{webSize: 1, store: store, provider: first.cloud, noWait: true})
@@ -194,11 +195,11 @@ func TestStartErrors(t *testing.T) {
 	})
 	t.Run("keys sealed with a key that the server lacks", func(t *testing.T) {
 		store := storage.NewMemory()
-		_, err := store.PutIfAbsent(t.Context(), storage.SecretKey("identity-ca.key"), []byte("damaged"))
+		_, err := store.PutIfAbsent(t.Context(), layout.SecretKey("identity-ca.key"), []byte("damaged"))
 		require.NoError(t, err)
 		err = start(t, store, good)
 		require.ErrorContains(t, err, "identity-ca.key")
-		_, err = store.Get(t.Context(), storage.CACertKey("identity-ca"))
+		_, err = store.Get(t.Context(), layout.CACertKey("identity-ca"))
 		require.ErrorIs(t, err, nstance.NotFound, "no further certificates")
 	})
 }
@@ -208,7 +209,7 @@ func TestCorruptRecord(t *testing.T) {
 	store := storage.NewMemory()
 	id, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(t, err)
-	key := storage.InstanceKey(zone, nstance.DefaultTenant, "web", id)
+	key := layout.InstanceKey(zone, nstance.DefaultTenant, "web", id)
 	_, err = store.PutIfAbsent(t.Context(), key, []byte(`{"format": "1`))
 	require.NoError(t, err)
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -68,7 +69,7 @@ func (w *world) applyConfig(text string) {
 func (w *world) awaitResolved(what string) {
 	w.Helper()
 	require.Eventually(w, func() bool {
-		obj, err := w.store.Get(w.Context(), storage.ResolvedKey(zone))
+		obj, err := w.store.Get(w.Context(), layout.ResolvedKey(zone))
 		return err == nil && strings.Contains(string(obj.Data), what)
 	}, eventually, 5*time.Millisecond)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -95,7 +96,7 @@ func TestPlan(t *testing.T) {
 	})
 	t.Run("an invalid overlay releases nothing", func(t *testing.T) {
 		store := storage.NewMemory()
-		_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/web": {"size": -1}}}`))
+		_, err := store.PutIfAbsent(t.Context(), layout.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/web": {"size": -1}}}`))
 		require.NoError(t, err)
 		w := newWorld(t, setup{webSize: 2, store: store})
 		w.awaitMachine("blue") // creates of the other group are not caused by the plan
@@ -225,7 +226,7 @@ func TestPlanResolvesNewNames(t *testing.T) {
 	})
 	t.Run("secrets", func(t *testing.T) {
 		store := storage.NewMemory()
-		_, err := store.PutIfAbsent(t.Context(), storage.SecretKey("db"), []byte("first"))
+		_, err := store.PutIfAbsent(t.Context(), layout.SecretKey("db"), []byte("first"))
 		require.NoError(t, err)
 		text := configWithFiles(1, "", red, "", password, `, "track": ["secrets"]`)
 		newWorld(t, setup{store: store, config: text}).requireEmptyPlan(text)

@@ -11,10 +11,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // awaitHold waits for a hold of the kind and returns it.
@@ -126,7 +126,7 @@ func (w *world) storedGroupState(group string) (state struct {
 	HaltedHash string `json:"halted_hash"`
 }) {
 	w.Helper()
-	obj, err := w.store.Get(w.Context(), storage.StateKey(zone))
+	obj, err := w.store.Get(w.Context(), layout.StateKey(zone))
 	if errors.Is(err, nstance.NotFound) {
 		return state
 	}

@@ -13,6 +13,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
@@ -78,7 +79,7 @@ func TestRevokeOperator(t *testing.T) {
 		eve := w.registerClient(nstance.RoleAdmin, "default")
 		watch := w.watch(eve.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
 		watch.snapshot()
-		key := storage.OperatorKey("default", eve.identity().Subject)
+		key := layout.OperatorKey("default", eve.identity().Subject)
 		_, err := storage.NewDoc[operatorRecord](w.store, key, nil).Update(t.Context(), func(r *operatorRecord) error {
 			r.Operator["revoked"] = true
 			return nil
@@ -92,7 +93,7 @@ func TestRevokeOperator(t *testing.T) {
 		watch, stays := w.watch(eve.operatorAPI(), &apiv1.WatchInstanceEventsRequest{}), w.watch(bob.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
 		watch.snapshot()
 		stays.snapshot()
-		require.NoError(t, removeRecord(w.store, storage.OperatorKey("default", eve.identity().Subject)))
+		require.NoError(t, removeRecord(w.store, layout.OperatorKey("default", eve.identity().Subject)))
 		require.ErrorIs(t, watch.awaitEnd(), nstance.NotFound)
 		_, err := bob.operatorAPI().DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(w.awaitMachine("default"))})
 		require.NoError(t, err)
@@ -103,7 +104,7 @@ func TestRevokeOperator(t *testing.T) {
 		store := storagetest.NewFaulty(memory)
 		w := newWorld(t, setup{webSize: 1, store: store})
 		eve := w.registerClient(nstance.RoleAdmin, "default")
-		api, key := eve.operatorAPI(), storage.OperatorKey("default", eve.identity().Subject)
+		api, key := eve.operatorAPI(), layout.OperatorKey("default", eve.identity().Subject)
 		store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: key, Skip: 1, Pass: true, Do: func() { _ = removeRecord(memory, key) }})
 		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{})
 		require.ErrorIs(t, watch.awaitEnd(), nstance.NotFound)
@@ -111,7 +112,7 @@ func TestRevokeOperator(t *testing.T) {
 	t.Run("a record of a shard with a lower epoch", func(t *testing.T) {
 		w := newWorld(t, setup{webSize: 1})
 		bob := w.registerClient(nstance.RoleOperator, "default")
-		key := storage.OperatorKey("default", bob.identity().Subject)
+		key := layout.OperatorKey("default", bob.identity().Subject)
 		obj, err := w.store.Get(t.Context(), key)
 		require.NoError(t, err)
 		var rec map[string]any
@@ -155,7 +156,7 @@ func TestListOperators(t *testing.T) {
 	w := newWorld(t, setup{webSize: 1})
 	bob, eve := w.registerClient(nstance.RoleOperator, "blue"), w.registerClient(nstance.RoleOperator, "default")
 	w.revoke(eve)
-	_, err := w.store.PutIfAbsent(t.Context(), storage.OperatorKey("blue", "operator-damaged"), []byte("{"))
+	_, err := w.store.PutIfAbsent(t.Context(), layout.OperatorKey("blue", "operator-damaged"), []byte("{"))
 	require.NoError(t, err)
 	resp, err := w.admin().ListOperators(t.Context(), &apiv1.ListOperatorsRequest{})
 	require.NoError(t, err)

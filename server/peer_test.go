@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
@@ -34,7 +35,7 @@ type countingStore struct {
 }
 
 func (c *countingStore) Get(ctx context.Context, key string) (storage.Object, error) {
-	if key == storage.LeaseKey(zone) {
+	if key == layout.LeaseKey(zone) {
 		c.leaseReads.Add(1)
 	}
 	return c.Faulty.Get(ctx, key)
@@ -79,7 +80,7 @@ func (c *serverPair) awaitRenewals(times int) {
 }
 
 func (c *serverPair) leaseVersion() storage.Version {
-	obj, err := c.mem.Get(c.first.Context(), storage.LeaseKey(zone))
+	obj, err := c.mem.Get(c.first.Context(), layout.LeaseKey(zone))
 	require.NoError(c.first, err)
 	return obj.Version
 }
@@ -300,7 +301,7 @@ func TestPeerPort(t *testing.T) {
 		}
 		require.ErrorIs(t, err, io.EOF)
 		require.True(t, last.GetReleased())
-		obj, err := w.store.Get(t.Context(), storage.LeaseKey(zone))
+		obj, err := w.store.Get(t.Context(), layout.LeaseKey(zone))
 		require.NoError(t, err)
 		require.Contains(t, string(obj.Data), `"released":true`)
 		require.EqualValues(t, obj.Version, last.GetVersion())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
@@ -259,7 +260,7 @@ func TestNewTypeIsLookedUpFirst(t *testing.T) {
 // and can be deleted.
 func TestGroupWithoutTemplate(t *testing.T) {
 	store := storage.NewMemory()
-	_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/lost": {"template": "gone", "size": 2, "dynamic": true}}}`))
+	_, err := store.PutIfAbsent(t.Context(), layout.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/lost": {"template": "gone", "size": 2, "dynamic": true}}}`))
 	require.NoError(t, err)
 	w := newWorld(t, setup{store: store})
 	api := w.admin()

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/storage"
@@ -61,7 +62,7 @@ func TestSecondMaintenanceNotice(t *testing.T) {
 	records := func(want ...string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			rec, err := storage.NewDoc[storage.Instance](w.store, storage.InstanceKey(zone, nstance.DefaultTenant, "web", id), nil).Load(t.Context())
+			rec, err := storage.NewDoc[storage.Instance](w.store, layout.InstanceKey(zone, nstance.DefaultTenant, "web", id), nil).Load(t.Context())
 			require.NoError(t, err)
 			var have []string
 			for _, n := range rec.Notices {

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -54,7 +55,7 @@ func TestRepairRecord(t *testing.T) {
 		require.Contains(t, strings.Join(server.Problems(w.server), "\n"), key)
 	})
 	t.Run("a readable record is shown too", func(t *testing.T) {
-		for _, name := range []string{storage.AcceptedKey(zone)} {
+		for _, name := range []string{layout.AcceptedKey(zone)} {
 			resp, err := get(name)
 			require.NoError(t, err)
 			require.Empty(t, resp.GetError())
@@ -81,7 +82,7 @@ func TestRepairRecord(t *testing.T) {
 			"nothing":          {&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion()}, nstance.Invalid},
 			"both":             {&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Data: good, Remove: true}, nstance.Invalid},
 			"another shard":    {&apiv1.RepairRecordRequest{Key: strings.Replace(key, "/s1/", "/s2/", 1), Remove: true}, nstance.Invalid},
-			"no record":        {&apiv1.RepairRecordRequest{Key: storage.AcceptedKey(zone), Remove: true}, nstance.Invalid},
+			"no record":        {&apiv1.RepairRecordRequest{Key: layout.AcceptedKey(zone), Remove: true}, nstance.Invalid},
 		} {
 			require.ErrorIs(t, repair(c.req), c.code, name)
 			c.req.DryRun = true

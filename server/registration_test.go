@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
@@ -173,7 +174,7 @@ func TestRenewal(t *testing.T) {
 	}
 	var puts atomic.Int32
 	store.Inject(storagetest.Fault{
-		Op: storagetest.PutIfMatch, Prefix: storage.InstancePrefix(zone) + "default/web/", Times: -1, Pass: true,
+		Op: storagetest.PutIfMatch, Prefix: layout.InstancePrefix(zone) + "default/web/", Times: -1, Pass: true,
 		Do: func() { puts.Add(1) },
 	})
 	next := renew(old)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -36,7 +37,7 @@ func TestSecretsFromOtherSources(t *testing.T) {
 	src, err := secret.OpenLocal("file://" + dir)
 	require.NoError(t, err)
 	store := storage.NewMemory()
-	_, err = store.PutIfAbsent(t.Context(), storage.SecretKey("db"), []byte("of storage"))
+	_, err = store.PutIfAbsent(t.Context(), layout.SecretKey("db"), []byte("of storage"))
 	require.NoError(t, err)
 	text := func(url string) string {
 		return configWithFiles(1, often+`"file_refresh": "1s", "secrets": {"source": "`+url+`"},`, red, "", password, "")
@@ -67,7 +68,7 @@ func TestTrackedSecretsReplaceMachines(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	store := storage.NewMemory()
 	put := func(value string) {
-		key := storage.SecretKey("db")
+		key := layout.SecretKey("db")
 		obj, err := store.Get(t.Context(), key)
 		if errors.Is(err, nstance.NotFound) {
 			_, err = store.PutIfAbsent(t.Context(), key, []byte(value))
@@ -84,9 +85,9 @@ func TestTrackedSecretsReplaceMachines(t *testing.T) {
 	put("first")
 	_, err := w.server.Refresh(t.Context())
 	require.NoError(t, err)
-	obj, err := store.Get(t.Context(), storage.SecretKey("db"))
+	obj, err := store.Get(t.Context(), layout.SecretKey("db"))
 	require.NoError(t, err)
-	require.NoError(t, store.DeleteIfMatch(t.Context(), storage.SecretKey("db"), obj.Version))
+	require.NoError(t, store.DeleteIfMatch(t.Context(), layout.SecretKey("db"), obj.Version))
 	require.Eventually(t, func() bool {
 		status, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 		require.NoError(t, err)
@@ -98,7 +99,7 @@ func TestTrackedSecretsReplaceMachines(t *testing.T) {
 	put("second")
 	require.Eventually(t, func() bool { return w.getGroup(api, "web").GetInfraHash() != hash }, eventually, 5*time.Millisecond)
 	w.awaitNextMachine(nstance.DefaultTenant, first)
-	resolved, err := store.Get(t.Context(), storage.ResolvedKey(zone))
+	resolved, err := store.Get(t.Context(), layout.ResolvedKey(zone))
 	require.NoError(t, err)
 	for _, value := range []string{"first", "second"} {
 		sum := sha256.Sum256([]byte(value))

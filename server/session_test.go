@@ -19,6 +19,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -63,7 +64,7 @@ func TestNotice(t *testing.T) {
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
 
-	store.hold(storage.InstancePrefix(zone))
+	store.hold(layout.InstancePrefix(zone))
 	n := reclaimNotice("e1", 2*time.Minute)
 	number := k.sendNotice(n)
 	replacement := w.awaitEvent(nstance.EventReplacementRequested, "")
@@ -142,7 +143,7 @@ func TestStandingNotices(t *testing.T) {
 		k.awaitAck(k.sendNotices(set(likely)...))
 	})
 	t.Run("a revision waits for the last of its notices", func(t *testing.T) {
-		store.hold(storage.InstancePrefix(zone))
+		store.hold(layout.InstancePrefix(zone))
 		revision := k.sendNotices(set(reclaimNotice("e1", 30*time.Minute), likely)...)
 		w.awaitEvent(nstance.EventNoticeReceived, id)
 		report := k.sendReportWith(set(reclaimNotice("e1", 30*time.Minute), likely)...)

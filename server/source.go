@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -32,7 +33,7 @@ func FileSource(path string) Source {
 
 // StoreSource reads the configuration of a shard from storage.
 func StoreSource(store storage.Store, shard nstance.ShardID) Source {
-	key := storage.ConfigKey(shard)
+	key := layout.ConfigKey(shard)
 	return func(ctx context.Context) (string, []byte, error) {
 		obj, err := store.Get(ctx, key)
 		return key, obj.Data, err

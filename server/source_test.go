@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -15,7 +16,7 @@ import (
 // TestConfigurationInStorage changes the object config/{shard}.jsonc without a refresh.
 func TestConfigurationInStorage(t *testing.T) {
 	store := storage.NewMemory()
-	key := storage.ConfigKey(zone)
+	key := layout.ConfigKey(zone)
 	require.Equal(t, "config/s1.jsonc", key, "where people put it")
 	src := server.StoreSource(store, zone)
 	_, err := server.New(t.Context(), store, simcloud.New(nil), src, nil)

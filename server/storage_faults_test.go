@@ -25,6 +25,7 @@ import (
 	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/internal/test/realserver"
 	"github.com/nstance-go/nstance/internal/vault"
@@ -58,7 +59,7 @@ func isWrite(r *http.Request) bool {
 }
 
 func listsInstances(r *http.Request) bool {
-	return r.URL.Query().Get("list-type") == "2" && r.URL.Query().Get("prefix") == storage.InstancePrefix(zone)
+	return r.URL.Query().Get("list-type") == "2" && r.URL.Query().Get("prefix") == layout.InstancePrefix(zone)
 }
 
 // A faultyServer is one of two servers of a shard, with its own proxy to the storage.

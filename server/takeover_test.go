@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
@@ -85,7 +86,7 @@ func TestNonceIsDerivedFromRecord(t *testing.T) {
 	text := replaceOnce(t, defaultConfig(1), `"userdata": {`, `"launch_timeout": "7m", "registration_timeout": "2m", "userdata": {`)
 	w := newWorld(t, setup{config: text})
 	id := w.awaitMachine(nstance.DefaultTenant)
-	obj, err := w.store.Get(t.Context(), storage.InstanceKey(zone, nstance.DefaultTenant, "web", id))
+	obj, err := w.store.Get(t.Context(), layout.InstanceKey(zone, nstance.DefaultTenant, "web", id))
 	require.NoError(t, err)
 	rec, err := storage.DecodeInstance(obj.Key, obj.Data)
 	require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
@@ -58,7 +59,7 @@ func TestTenantsReceiveNoEventsOfOthers(t *testing.T) {
 	const theirs, group = "crimson", "vermilion"
 	text := replaceOnce(t, defaultConfig(0), `"blue": {`, `"crimson": {"vermilion": {"template": "vm", "size": 2}, "scarlet": {"template": "vm", "size": 1}}, "blue": {`)
 	store := storage.NewMemory()
-	_, err := store.PutIfAbsent(t.Context(), storage.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"crimson/scarlet": {"size": -1}}}`))
+	_, err := store.PutIfAbsent(t.Context(), layout.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"crimson/scarlet": {"size": -1}}}`))
 	require.NoError(t, err)
 	w := newWorld(t, setup{config: text, store: store})
 	api := w.admin()

@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
@@ -24,7 +25,6 @@ import (
 	"github.com/nstance-go/nstance/server/internal/groups"
 	"github.com/nstance-go/nstance/server/internal/operators"
 	"github.com/nstance-go/nstance/server/internal/registrar"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -94,7 +94,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.collector = garbage.New(s.store, garbage.Options{
 		Check: granted.Err, ClockRight: t.reconciler.ClockRight, Now: s.opts.Now, SettingCheck: s.opts.intervals.collectorCheck, Log: t.log,
 		Retention: func() time.Duration { return s.config.InForce().Shard.GC.Retention }, Contents: t.reconciler.Records().CollectGarbage,
-		Kinds: []garbage.Kind{{Prefix: storage.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: storage.OperatorPrefix, Ends: registrar.OperatorEnds}},
+		Kinds: []garbage.Kind{{Prefix: layout.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: layout.OperatorPrefix, Ends: registrar.OperatorEnds}},
 	})
 	secrets := secretSource(s)
 	t.groups = groups.New(s.store, t.reconciler, groups.Options{

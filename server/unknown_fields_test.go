@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -65,27 +66,27 @@ func TestUnknownFieldsArePreserved(t *testing.T) {
 		key     string
 		rewrite func()
 	}{
-		{storage.LeaseKey(zone), func() {}}, // written by the next term
-		{storage.InstanceKey(zone, "default", "web", id), call(func(api apiv1.OperatorServiceClient) error {
+		{layout.LeaseKey(zone), func() {}}, // written by the next term
+		{layout.InstanceKey(zone, "default", "web", id), call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
 			return err
 		})},
-		{storage.OperatorKey("default", holder.identity().Subject), func() { w.revoke(holder) }},
-		{storage.GroupsKey(zone), call(func(api apiv1.OperatorServiceClient) error {
+		{layout.OperatorKey("default", holder.identity().Subject), func() { w.revoke(holder) }},
+		{layout.GroupsKey(zone), call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(3)})
 			return err
 		})},
-		{storage.AcceptedKey(zone), func() { w.applyConfig(conf(4)) }},
-		{storage.ResolvedKey(zone), func() {
+		{layout.AcceptedKey(zone), func() { w.applyConfig(conf(4)) }},
+		{layout.ResolvedKey(zone), func() {
 			_, err := store.PutIfMatch(t.Context(), script, []byte("{{.Nonce}} v2"), v)
 			require.NoError(t, err)
 			w.applyConfig(conf(4))
 		}},
-		{storage.StateKey(zone), call(func(api apiv1.OperatorServiceClient) error {
+		{layout.StateKey(zone), call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
 			return err
 		})},
-		{storage.ClusterLeaseKey, call(func(api apiv1.OperatorServiceClient) error {
+		{layout.ClusterLeaseKey, call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.RotateKey(t.Context(), &apiv1.RotateKeyRequest{Name: "nonce", Step: "begin"})
 			return err
 		})},

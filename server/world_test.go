@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -154,7 +155,7 @@ func (w *world) releaseLease() {
 	if prepared, err := lease.Prepare(w.Context(), w.store, zone); err == nil && prepared {
 		return
 	}
-	if _, err := w.store.Get(w.Context(), storage.LeaseKey(zone)); !errors.Is(err, nstance.NotFound) {
+	if _, err := w.store.Get(w.Context(), layout.LeaseKey(zone)); !errors.Is(err, nstance.NotFound) {
 		return
 	}
 	last := immediateElector(w, w.store)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 )
 
 // contents remembers which definitions and fetched user data this term uses.
@@ -127,11 +128,11 @@ func (r *Records) getContent(ctx context.Context, key, digest string) ([]byte, e
 // otherwise as storage says.
 func (r *Records) PutFetched(ctx context.Context, data []byte) (digest string, err error) {
 	digest = digestOf(data)
-	return digest, r.putContent(ctx, FetchedKey(r.shard, digest), data)
+	return digest, r.putContent(ctx, layout.FetchedKey(r.shard, digest), data)
 }
 
 // Fetched returns fetched user data. Fails with NotFound when there is none,
 // Invalid when it is damaged.
 func (r *Records) Fetched(ctx context.Context, digest string) ([]byte, error) {
-	return r.getContent(ctx, FetchedKey(r.shard, digest), digest)
+	return r.getContent(ctx, layout.FetchedKey(r.shard, digest), digest)
 }

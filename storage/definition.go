@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 )
 
 // definitions caches the shard's definitions, so that one is written or read
@@ -55,7 +56,7 @@ func (r *Records) PutDefinition(ctx context.Context, d nstance.Definition) (dige
 		return "", err
 	}
 	digest = digestOf(data)
-	key := DefinitionKey(r.shard, digest)
+	key := layout.DefinitionKey(r.shard, digest)
 	if err := r.putContent(ctx, key, data); err != nil {
 		return "", fmt.Errorf("store the definition: %w", err)
 	}
@@ -77,7 +78,7 @@ func (r *Records) Definition(ctx context.Context, digest string) (nstance.Defini
 	if d, ok := r.defs.get(digest); ok {
 		return d, nil
 	}
-	key := DefinitionKey(r.shard, digest)
+	key := layout.DefinitionKey(r.shard, digest)
 	data, err := r.getContent(ctx, key, digest)
 	if err != nil {
 		return nstance.Definition{}, err
@@ -99,7 +100,7 @@ func (r *Records) CachedDefinition(digest string) (nstance.Definition, bool) {
 // another hour: another document is about to name them.
 func (r *Records) KeepDefinitions(digests ...string) {
 	for _, digest := range digests {
-		_, _ = r.contents.use(DefinitionKey(r.shard, digest)) // a named definition is not being deleted
+		_, _ = r.contents.use(layout.DefinitionKey(r.shard, digest)) // a named definition is not being deleted
 	}
 }
 
@@ -111,7 +112,7 @@ func (r *Records) ensureDefinition(ctx context.Context, digest string) error {
 		return nil
 	}
 	if own, err := DefinitionDigest(d); err != nil || own != digest { // another version of this program wrote it
-		_, err := r.getContent(ctx, DefinitionKey(r.shard, digest), digest)
+		_, err := r.getContent(ctx, layout.DefinitionKey(r.shard, digest), digest)
 		return err
 	}
 	_, err := r.PutDefinition(ctx, d)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -69,7 +70,7 @@ func TestDefinitions(t *testing.T) {
 	t.Run("that were damaged are refused", func(t *testing.T) {
 		b := newBed()
 		digest := strings.Repeat("ab", 32)
-		_, err := b.mem.PutIfAbsent(t.Context(), storage.DefinitionKey(shard, digest), []byte(`{"format":"1.0","definition":{}}`))
+		_, err := b.mem.PutIfAbsent(t.Context(), layout.DefinitionKey(shard, digest), []byte(`{"format":"1.0","definition":{}}`))
 		require.NoError(t, err)
 		_, err = b.recs.Definition(t.Context(), digest)
 		require.ErrorIs(t, err, nstance.Invalid)

@@ -13,6 +13,7 @@ import (
 	"github.com/tailscale/hujson"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 )
 
 const (
@@ -59,7 +60,7 @@ func (r *Records) CollectGarbage(ctx context.Context) (removed map[string]int, e
 func (r *Records) findUnnamed(ctx context.Context) (due []Entry, err error) {
 	began := r.contents.elapsed()
 	var stored []Entry
-	for _, prefix := range []string{DefinitionPrefix(r.shard), FetchedPrefix(r.shard)} {
+	for _, prefix := range []string{layout.DefinitionPrefix(r.shard), layout.FetchedPrefix(r.shard)} {
 		for entry, err := range r.store.List(ctx, prefix, "") {
 			if err != nil {
 				return nil, err
@@ -101,7 +102,7 @@ var digestPattern = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 // they are stored, including late writes of former leaders.
 func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
 	named := map[string]bool{}
-	for _, key := range []string{StateKey(r.shard), GroupsKey(r.shard), ResolvedKey(r.shard)} {
+	for _, key := range []string{layout.StateKey(r.shard), layout.GroupsKey(r.shard), layout.ResolvedKey(r.shard)} {
 		obj, err := r.store.Get(ctx, key)
 		if errors.Is(err, nstance.NotFound) {
 			continue

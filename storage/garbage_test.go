@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -69,7 +70,7 @@ func wait(d time.Duration) { <-time.After(d) }
 
 func (d *garbageTest) defined(digest string) bool {
 	d.Helper()
-	_, err := d.Get(d.Context(), storage.DefinitionKey(shard, digest))
+	_, err := d.Get(d.Context(), layout.DefinitionKey(shard, digest))
 	if err != nil {
 		require.ErrorIs(d, err, nstance.NotFound)
 	}
@@ -120,7 +121,7 @@ func TestGarbageIsDeleted(t *testing.T) {
 	})
 	collecting(t, "200 in a pass", func(t *testing.T, d *garbageTest) {
 		for i := range 250 {
-			d.write(storage.DefinitionKey(shard, fmt.Sprintf("%064x", i)), "{}")
+			d.write(layout.DefinitionKey(shard, fmt.Sprintf("%064x", i)), "{}")
 		}
 		d.pass()
 		wait(garbageAge)
@@ -132,18 +133,18 @@ func TestGarbageIsDeleted(t *testing.T) {
 		digest, err := other.PutDefinition(t.Context(), definition("a"))
 		require.NoError(t, err)
 		require.Zero(t, d.passes(3*garbageAge))
-		_, err = d.Get(t.Context(), storage.DefinitionKey("other", digest))
+		_, err = d.Get(t.Context(), layout.DefinitionKey("other", digest))
 		require.NoError(t, err)
 	})
 	collecting(t, "but nothing whose key is no digest", func(t *testing.T, d *garbageTest) {
-		d.write(storage.DefinitionPrefix(shard)+"README", "by hand")
+		d.write(layout.DefinitionPrefix(shard)+"README", "by hand")
 		require.Zero(t, d.passes(3*garbageAge))
 	})
 }
 
 func TestNamedContentsStay(t *testing.T) {
 	for name, key := range map[string]string{
-		"the shard's state": storage.StateKey(shard), "its groups": storage.GroupsKey(shard), "what was resolved": storage.ResolvedKey(shard),
+		"the shard's state": layout.StateKey(shard), "its groups": layout.GroupsKey(shard), "what was resolved": layout.ResolvedKey(shard),
 	} {
 		collecting(t, "in "+name+", in whatever field", func(t *testing.T, d *garbageTest) {
 			digest := d.define("a")
@@ -257,7 +258,7 @@ func TestGarbageStaysInDoubt(t *testing.T) {
 	}
 	for name, text := range map[string]string{"damaged": `{"format":"1.0",`, "of a newer minor format": `{"format":"1.1"}`, "of a newer major format": `{"format":"2.0"}`} {
 		doubt("while a record is "+name, func(d *garbageTest) { d.write(keyOf(newInstance(1)), text) })
-		for _, key := range []string{storage.StateKey(shard), storage.GroupsKey(shard), storage.ResolvedKey(shard)} {
+		for _, key := range []string{layout.StateKey(shard), layout.GroupsKey(shard), layout.ResolvedKey(shard)} {
 			doubt("while "+key+" is "+name, func(d *garbageTest) { d.write(key, text) })
 		}
 	}
@@ -269,7 +270,7 @@ func TestGarbageStaysInDoubt(t *testing.T) {
 		}
 	}
 	doubt("when the term ends while what names it is read", func(d *garbageTest) {
-		d.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: storage.ResolvedKey(shard), Pass: true, Do: func() {
+		d.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: layout.ResolvedKey(shard), Pass: true, Do: func() {
 			d.over = nstance.Errorf(nstance.Unavailable, "over")
 		}})
 	})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 )
 
 // Records keeps the instance records of one shard for one leadership term. It
@@ -252,7 +253,7 @@ func (r *Records) find(ctx context.Context, id nstance.InstanceID) (Ref, error) 
 	if _, err := nstance.ParseInstanceID(string(id)); err != nil {
 		return Ref{}, err
 	}
-	for entry, err := range r.store.List(ctx, InstancePrefix(r.shard), "") {
+	for entry, err := range r.store.List(ctx, layout.InstancePrefix(r.shard), "") {
 		if err != nil {
 			return Ref{}, err
 		}

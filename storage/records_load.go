@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
@@ -60,7 +61,7 @@ func (r *Records) listWithSnapshot(ctx context.Context, fresh bool) (listed map[
 func (r *Records) list(ctx context.Context) (map[Ref]Version, []Problem, error) {
 	listed := map[Ref]Version{}
 	var foreign []Problem
-	for entry, err := range r.store.List(ctx, InstancePrefix(r.shard), "") {
+	for entry, err := range r.store.List(ctx, layout.InstancePrefix(r.shard), "") {
 		if err != nil {
 			return nil, nil, err
 		}
@@ -118,7 +119,7 @@ func (r *Records) readAll(ctx context.Context, listed map[Ref]Version) error {
 	}
 	close(work)
 	wg.Wait()
-	return stopped(ctx, "load", InstancePrefix(r.shard))
+	return stopped(ctx, "load", layout.InstancePrefix(r.shard))
 }
 
 func (r *Records) holds(ref Ref, v Version) bool {

@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 )
 
 // A shard's snapshot is what a new leader starts from: all records as of one
@@ -141,7 +142,7 @@ func contentsOf(all []keyedRecord) string {
 // readSnapshotHead reads the head of the stored snapshot. One that cannot be read
 // may be replaced: it is a cache.
 func (r *Records) readSnapshotHead(ctx context.Context) error {
-	obj, err := r.store.Get(ctx, SnapshotKey(r.shard))
+	obj, err := r.store.Get(ctx, layout.SnapshotKey(r.shard))
 	if errors.Is(err, nstance.NotFound) {
 		obj, err = Object{}, nil
 	}
@@ -160,7 +161,7 @@ func (s *snapshots) setKnown(v Version, head snapshotHead) {
 }
 
 func (r *Records) writeSnapshot(ctx context.Context, all []keyedRecord, contents string) error {
-	s, key := &r.snap, SnapshotKey(r.shard)
+	s, key := &r.snap, layout.SnapshotKey(r.shard)
 	if err := r.fence.allow(key, s.epoch); err != nil {
 		return err
 	}
@@ -214,7 +215,7 @@ type snapshot struct {
 // openSnapshot unpacks data and decodes the head.
 func openSnapshot(shard nstance.ShardID, data []byte) (snapshot, error) {
 	var s snapshot
-	key := SnapshotKey(shard)
+	key := layout.SnapshotKey(shard)
 	zip, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return s, unreadable(key, "%w", err)

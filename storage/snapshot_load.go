@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
@@ -61,7 +62,7 @@ func (r *Records) usableSnapshot(obj Object) (snapshot, error) {
 // getSnapshot reads the object, with a few retries.
 func (r *Records) getSnapshot(ctx context.Context) (Object, error) {
 	for attempt := 1; ; attempt++ {
-		obj, err := r.store.Get(ctx, SnapshotKey(r.shard))
+		obj, err := r.store.Get(ctx, layout.SnapshotKey(r.shard))
 		if err == nil || !transient(err) || attempt == 3 || !sleep.For(ctx, backoff(attempt)) {
 			return obj, err
 		}
@@ -85,7 +86,7 @@ func (r *Records) restore(ctx context.Context, s snapshot, listed map[Ref]Versio
 	}
 	wg.Wait()
 	if n := damaged.Load(); n > 0 {
-		r.recordSnapshotProblem(unreadable(SnapshotKey(r.shard), "%d of its %d records are damaged", n, len(s.lines)))
+		r.recordSnapshotProblem(unreadable(layout.SnapshotKey(r.shard), "%d of its %d records are damaged", n, len(s.lines)))
 	}
 }
 

@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-var snapshotKey = storage.SnapshotKey(shard)
+var snapshotKey = layout.SnapshotKey(shard)
 
 // snapshotTest returns a bed whose store holds n records and their snapshot of term 7, and
 // whose memory is that of term 8 and empty.

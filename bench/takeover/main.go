@@ -21,6 +21,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/bench/internal/figures"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -97,7 +98,7 @@ func run(ctx context.Context, n int, latency time.Duration, out string) error {
 		r.OK = r.ReadyMS <= r.TargetMS
 		rep.Results = append(rep.Results, r)
 	}
-	if obj, err := b.store.Get(ctx, storage.SnapshotKey(owner.Shard)); err == nil {
+	if obj, err := b.store.Get(ctx, layout.SnapshotKey(owner.Shard)); err == nil {
 		rep.Snapshot = len(obj.Data)
 	}
 	if err := rep.print(); err != nil {

@@ -18,6 +18,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
@@ -162,7 +163,7 @@ func (s *statusReader) problem(format string, args ...any) {
 func (s *statusReader) keys(ctx context.Context) error {
 	c, err := vault.New(s.store, nil).Catalogue(ctx)
 	if errors.Is(err, nstance.Invalid) {
-		s.problem("the catalogue of keys, %s, cannot be read: %v", storage.ClusterLeaseKey, err)
+		s.problem("the catalogue of keys, %s, cannot be read: %v", layout.ClusterLeaseKey, err)
 		return nil
 	}
 	if err != nil {
@@ -199,7 +200,7 @@ func (s *statusReader) rotation(name string) {
 
 // sealing counts what is encrypted with which key.
 func (s *statusReader) sealing(ctx context.Context) error {
-	prefix := storage.SecretKey("")
+	prefix := layout.SecretKey("")
 	var mu sync.Mutex
 	counts := map[string]int{}
 	err := each(ctx, s.store, prefix, func(key string, data []byte) {
@@ -226,7 +227,7 @@ func (s *statusReader) operators(ctx context.Context) error {
 	var mu sync.Mutex
 	counts := map[string]int{}
 	now := s.now()
-	err := each(ctx, s.store, storage.OperatorPrefix, func(key string, data []byte) {
+	err := each(ctx, s.store, layout.OperatorPrefix, func(key string, data []byte) {
 		state := storedOperatorState(key, data, now)
 		mu.Lock()
 		defer mu.Unlock()

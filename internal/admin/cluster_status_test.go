@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
@@ -55,7 +56,7 @@ func (d *depot) leads(shard nstance.ShardID) {
 
 // renew writes a lease again, as what it is.
 func renew(store storage.Store, shard nstance.ShardID, at time.Time) error {
-	obj, err := store.Get(context.Background(), storage.LeaseKey(shard))
+	obj, err := store.Get(context.Background(), layout.LeaseKey(shard))
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (d *depot) led(shard nstance.ShardID, released bool) {
 func (d *depot) leave(shard nstance.ShardID, o *lease.Options, released bool) {
 	_, err := lease.Prepare(d.t.Context(), d.store(), shard)
 	require.NoError(d.t, err)
-	obj, err := d.store().Get(d.t.Context(), storage.LeaseKey(shard))
+	obj, err := d.store().Get(d.t.Context(), layout.LeaseKey(shard))
 	require.NoError(d.t, err)
 	h := storage.NewHeader(1)
 	data, err := json.Marshal(map[string]any{
@@ -97,7 +98,7 @@ func (d *depot) operator(name string, notAfter time.Time, revoked bool) {
 		storage.Header
 		Operator *registration.OperatorRegistration `json:"operator"`
 	}
-	_, err := storage.NewDoc[record](d.store(), storage.OperatorKey("default", name), nil).Update(d.t.Context(), func(r *record) error {
+	_, err := storage.NewDoc[record](d.store(), layout.OperatorKey("default", name), nil).Update(d.t.Context(), func(r *record) error {
 		r.Operator = &registration.OperatorRegistration{Name: name, Role: nstance.RoleOperator, Tenant: "default", RegisteredAt: time.Now(), Revoked: revoked}
 		r.Operator.Current = &registration.KeyRecord{NotAfter: notAfter}
 		return nil
@@ -135,7 +136,7 @@ func TestClusterStatus(t *testing.T) {
 	d.led("released", true)
 	d.led("silent", false)
 	d.put("lease/broken.json", "{")
-	d.put(storage.AcceptedKey("restored"), `{"format":"1.0"}`)
+	d.put(layout.AcceptedKey("restored"), `{"format":"1.0"}`)
 	d.put("instance/records/default/web/"+string(webA)+".json", "{}")
 	d.rotate(keyring.Identity, keyring.StepBegin, time.Now().Add(-time.Hour))
 	d.rotate(keyring.Nonces, keyring.StepBegin, time.Now().Add(-time.Hour))

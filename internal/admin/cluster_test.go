@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
@@ -114,7 +115,7 @@ func TestNonce(t *testing.T) {
 		r := nonce()
 		require.Equal(t, 2, r.code)
 		require.Contains(t, r.errors, "--cluster: is not given, and no configuration in this storage names it")
-		_, err := d.store().PutIfAbsent(t.Context(), storage.ConfigKey(shard), []byte(`{"cluster": {"id": "prod"}, "shard": {"id": "eu1a", "provider": {"kind": "sim"}}}`))
+		_, err := d.store().PutIfAbsent(t.Context(), layout.ConfigKey(shard), []byte(`{"cluster": {"id": "prod"}, "shard": {"id": "eu1a", "provider": {"kind": "sim"}}}`))
 		require.NoError(t, err)
 		r = nonce("--expiry", "1h")
 		require.Zero(t, r.code, r.errors)

@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
@@ -116,7 +117,7 @@ func (p *program) prepareShards(ctx context.Context, f *initRequest, d *recordin
 			var fresh bool
 			fresh, err = prepare(ctx, store, shard)
 			if fresh && err == nil {
-				d.leases = append(d.leases, storage.LeaseKey(shard))
+				d.leases = append(d.leases, layout.LeaseKey(shard))
 			}
 		}
 		return err
@@ -275,7 +276,7 @@ func (d *recordingVault) UpdateCatalogue(ctx context.Context, fn func(*keyring.C
 		return err
 	})
 	if err == nil && changed {
-		d.recordMade(storage.ClusterLeaseKey)
+		d.recordMade(layout.ClusterLeaseKey)
 	}
 	return c, err
 }

@@ -15,6 +15,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -249,7 +250,7 @@ func TestNonceDryRun(t *testing.T) {
 // TestInitPreparesShards: a new shard gets a released lease, once.
 func TestInitPreparesShards(t *testing.T) {
 	d := newDepot(t)
-	d.put(storage.StateKey("led"), "{}")
+	d.put(layout.StateKey("led"), "{}")
 	args := []string{"init", "--cluster", "prod", "--shard", "eu1a", "--shard", "led", "-o", "json"}
 	require.Contains(t, initOf(t, d.cluster(append(args, "--dry-run")...)).Made, "lease/eu1a.json")
 	require.Zero(t, d.cluster("init", "--cluster", "prod").code)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -126,7 +127,7 @@ func (w *secretWrite) inspect(ctx context.Context) (err error) {
 	if err := checkSealing(ctx, store, w.box); err != nil {
 		return err
 	}
-	w.old, err = store.Get(ctx, storage.SecretKey(w.name))
+	w.old, err = store.Get(ctx, layout.SecretKey(w.name))
 	if errors.Is(err, nstance.NotFound) {
 		return nil
 	}
@@ -154,7 +155,7 @@ func (w *secretWrite) same() bool {
 
 // write fails with Conflict when another process has stored the secret since inspect.
 func (w *secretWrite) write(ctx context.Context) (err error) {
-	key, data := storage.SecretKey(w.name), w.plain
+	key, data := layout.SecretKey(w.name), w.plain
 	if w.box != nil {
 		if data, err = w.box.Seal(w.name, w.plain); err != nil {
 			return err
@@ -179,7 +180,7 @@ func (w *secretWrite) write(ctx context.Context) (err error) {
 // be able to open what box seals.
 func checkSealing(ctx context.Context, store storage.Store, box *secret.Box) error {
 	const own = "nonce.key"
-	obj, err := store.Get(ctx, storage.SecretKey(own))
+	obj, err := store.Get(ctx, layout.SecretKey(own))
 	if errors.Is(err, nstance.NotFound) {
 		return nil // a cluster that has never run
 	}
@@ -231,7 +232,7 @@ func (d *storageAccess) secrets(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	names := []string{}
-	prefix := storage.SecretKey("")
+	prefix := layout.SecretKey("")
 	for e, err := range store.List(ctx, prefix, "") {
 		if err != nil {
 			return nil, err
@@ -279,7 +280,7 @@ func (p *program) secretDeleteCommand() *cobra.Command {
 func (w *secretWrite) lookUp(ctx context.Context) (err error) {
 	store, err := w.d.readOrNothing(ctx)
 	if err == nil {
-		w.old, err = store.Get(ctx, storage.SecretKey(w.name))
+		w.old, err = store.Get(ctx, layout.SecretKey(w.name))
 	}
 	if errors.Is(err, nstance.NotFound) {
 		err = fault(nstance.NotFound, err, "see nstance-admin secret list", "no secret "+w.name)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -28,7 +29,7 @@ func (d *depot) holds(name string) string {
 func (d *depot) version(name string) storage.Version {
 	store, err := storage.OpenDir(d.dir, nil)
 	require.NoError(d.t, err)
-	obj, err := store.Get(d.t.Context(), storage.SecretKey(name))
+	obj, err := store.Get(d.t.Context(), layout.SecretKey(name))
 	require.NoError(d.t, err)
 	return obj.Version
 }

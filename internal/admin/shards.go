@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -81,14 +82,14 @@ func configOf(ctx context.Context, store storage.Store, shard nstance.ShardID) (
 		Name string `json:"name"`
 		Data []byte `json:"data"`
 	}
-	known, err := storage.NewDoc[accepted](store, storage.AcceptedKey(shard), nil).Load(ctx)
+	known, err := storage.NewDoc[accepted](store, layout.AcceptedKey(shard), nil).Load(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if len(known.Data) > 0 {
 		return config.Parse(known.Name, known.Data)
 	}
-	obj, err := store.Get(ctx, storage.ConfigKey(shard))
+	obj, err := store.Get(ctx, layout.ConfigKey(shard))
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -22,11 +23,11 @@ func TestLeaseWatch(t *testing.T) {
 	newWatch := func(t *testing.T) (w *leaseWatch, store *storagetest.Faulty, at *time.Time, renew func()) {
 		store, now := storagetest.NewFaulty(storage.NewMemory()), begin
 		renew = func() {
-			obj, err := store.Get(t.Context(), storage.LeaseKey("a"))
+			obj, err := store.Get(t.Context(), layout.LeaseKey("a"))
 			if err == nil {
 				require.NoError(t, store.DeleteIfMatch(t.Context(), obj.Key, obj.Version))
 			}
-			_, err = store.PutIfAbsent(t.Context(), storage.LeaseKey("a"), fmt.Appendf(nil, `{"format":"1.0","epoch":1,"write_id":"w","holder":"H","ttl_ms":%d}`, ttl.Milliseconds()))
+			_, err = store.PutIfAbsent(t.Context(), layout.LeaseKey("a"), fmt.Appendf(nil, `{"format":"1.0","epoch":1,"write_id":"w","holder":"H","ttl_ms":%d}`, ttl.Milliseconds()))
 			require.NoError(t, err)
 		}
 		renew()
@@ -84,7 +85,7 @@ func (f folders) List(ctx context.Context, prefix, after string) iter.Seq2[stora
 // TestSurveyOfFolders: what others have put into the storage is passed over.
 func TestSurveyOfFolders(t *testing.T) {
 	m := storage.NewMemory()
-	for _, key := range []string{storage.InstancePrefix("a") + "default/web/x.json", storage.AcceptedKey("b"), storage.SecretKey("db")} {
+	for _, key := range []string{layout.InstancePrefix("a") + "default/web/x.json", layout.AcceptedKey("b"), layout.SecretKey("db")} {
 		_, err := m.PutIfAbsent(t.Context(), key, []byte(`{"format":"1.0"}`))
 		require.NoError(t, err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -30,11 +31,11 @@ type Sealing struct {
 // It may be repeated, and run beside servers and itself: each object is replaced
 // only if it has not been written since it was read.
 func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bool, report func(Sealing)) error {
-	for entry, err := range store.List(ctx, storage.SecretKey(""), "") {
+	for entry, err := range store.List(ctx, layout.SecretKey(""), "") {
 		if err != nil {
 			return err
 		}
-		name := strings.TrimPrefix(entry.Key, storage.SecretKey(""))
+		name := strings.TrimPrefix(entry.Key, layout.SecretKey(""))
 		if name == keyring.VaultInstallation {
 			continue // no secret
 		}
@@ -53,7 +54,7 @@ func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bo
 func reseal(ctx context.Context, store storage.Store, box *secret.Box, name string, dryRun bool) (stale bool, err error) {
 	for range maxResealAttempts {
 		var obj storage.Object
-		if obj, err = store.Get(ctx, storage.SecretKey(name)); err != nil {
+		if obj, err = store.Get(ctx, layout.SecretKey(name)); err != nil {
 			return false, err
 		}
 		plain, err := box.Open(name, obj.Data)

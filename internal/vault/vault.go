@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -136,15 +137,15 @@ type catalogue struct {
 }
 
 func openCatalogue(store storage.Store) *storage.Doc[catalogue] {
-	return storage.NewDoc[catalogue](store, storage.ClusterLeaseKey, nil)
+	return storage.NewDoc[catalogue](store, layout.ClusterLeaseKey, nil)
 }
 
 // Key returns where in the store an object is.
 func Key(name string) string {
 	if base, ok := strings.CutSuffix(name, certExt); ok {
-		return storage.CACertKey(base)
+		return layout.CACertKey(base)
 	}
-	return storage.SecretKey(name)
+	return layout.SecretKey(name)
 }
 
 // public reports whether an object is public.

@@ -22,6 +22,7 @@ import (
 	"gocloud.dev/blob/azureblob"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/test/realserver"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
@@ -159,7 +160,7 @@ func records(t *testing.T, bucketURL string) {
 	var wg sync.WaitGroup
 	for range 2 {
 		s := open(t, bucketURL)
-		r, doc := storage.NewRecords(s, shard, nil), storage.NewDoc[counter](s, storage.StateKey(shard), nil)
+		r, doc := storage.NewRecords(s, shard, nil), storage.NewDoc[counter](s, layout.StateKey(shard), nil)
 		_, problems, err := r.Load(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, problems)
@@ -193,10 +194,10 @@ func records(t *testing.T, bucketURL string) {
 		require.EqualValues(t, 2*each, rec.Generation, "%s lost an update", rec.ID)
 		require.NoError(t, fresh.Delete(t.Context(), rec.ID))
 	}
-	held, err := storage.NewDoc[counter](open(t, bucketURL), storage.StateKey(shard), nil).Load(t.Context())
+	held, err := storage.NewDoc[counter](open(t, bucketURL), layout.StateKey(shard), nil).Load(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, counted.Load(), held.N)
-	require.Empty(t, list(t, open(t, bucketURL), storage.InstancePrefix(shard), ""))
+	require.Empty(t, list(t, open(t, bucketURL), layout.InstancePrefix(shard), ""))
 }
 
 // insist repeats an operation that another writer prevented, which may happen several
@@ -282,8 +283,8 @@ func collecting(t *testing.T, bucketURL string) {
 		}
 	}
 	var left []string
-	for _, e := range list(t, open(t, bucketURL), storage.DefinitionPrefix("eu1"), "") {
-		left = append(left, strings.TrimPrefix(e, storage.DefinitionPrefix("eu1")))
+	for _, e := range list(t, open(t, bucketURL), layout.DefinitionPrefix("eu1"), "") {
+		left = append(left, strings.TrimPrefix(e, layout.DefinitionPrefix("eu1")))
 	}
 	require.ElementsMatch(t, digests[:2], left)
 	for i := range 2 {

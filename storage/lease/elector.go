@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -51,7 +52,7 @@ var _ Elector = (*Lease)(nil)
 // that it waits neither for other calls nor for their dead connections.
 // Fails with Invalid for a bad name or option.
 func New(store storage.Store, shard nstance.ShardID, o *Options) (*Lease, error) {
-	l := &Lease{key: storage.LeaseKey(shard), shard: shard, id: rand.Text(), attempts: map[string]time.Duration{}}
+	l := &Lease{key: layout.LeaseKey(shard), shard: shard, id: rand.Text(), attempts: map[string]time.Duration{}}
 	if o != nil {
 		l.opts = *o
 	}

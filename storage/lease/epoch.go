@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -28,7 +29,7 @@ func Prepare(ctx context.Context, s storage.Store, shard nstance.ShardID) (prepa
 	if err != nil {
 		return false, nstance.Errorf(nstance.Internal, "encode the lease: %w", err)
 	}
-	standing, err := storage.PutOnce(ctx, s, storage.LeaseKey(shard), data)
+	standing, err := storage.PutOnce(ctx, s, layout.LeaseKey(shard), data)
 	return err == nil && bytes.Equal(standing, data), err
 }
 
@@ -43,12 +44,12 @@ func Preparable(ctx context.Context, s storage.Store, shard nstance.ShardID) (bo
 // Untouched reports whether a shard has no document of a leader beside its lease:
 // no record and no state, readable or not.
 func Untouched(ctx context.Context, s storage.Store, shard nstance.ShardID) (bool, error) {
-	for _, key := range storage.ShardKeys(shard) {
+	for _, key := range layout.ShardKeys(shard) {
 		if _, err := s.Get(ctx, key); !errors.Is(err, nstance.NotFound) {
 			return false, err
 		}
 	}
-	for entry, err := range s.List(ctx, storage.InstancePrefix(shard), "") {
+	for entry, err := range s.List(ctx, layout.InstancePrefix(shard), "") {
 		if err != nil || !strings.HasSuffix(entry.Key, "/") { // a console made a folder
 			return false, err
 		}
@@ -88,12 +89,12 @@ func (e *epochs) highest(ctx context.Context) (uint64, error) {
 
 func (e *epochs) keys(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		for _, key := range storage.ShardKeys(e.shard) {
+		for _, key := range layout.ShardKeys(e.shard) {
 			if !yield(key, nil) {
 				return
 			}
 		}
-		for entry, err := range e.store.List(ctx, storage.InstancePrefix(e.shard), "") {
+		for entry, err := range e.store.List(ctx, layout.InstancePrefix(e.shard), "") {
 			if !yield(entry.Key, err) || err != nil {
 				return
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -257,7 +258,7 @@ func TestMissingLease(t *testing.T) {
 		follows(50, "lease", "at once")
 		saveSnapshot(t, s, 60)
 		follows(60, "lease", "at once")
-		put(storage.ResolvedKey("z1"), plain, 62)
+		put(layout.ResolvedKey("z1"), plain, 62)
 		follows(62, "lease", "at once")
 		put("accepted/z1.json", plain, 64)
 		follows(64, "lease", "at once")

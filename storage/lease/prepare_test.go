@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -105,10 +106,10 @@ func TestPrepare(t *testing.T) {
 	})
 	for name, key := range map[string]string{
 		"a record":     "instance/z1/default/web/knd000.json",
-		"a snapshot":   storage.SnapshotKey("z1"),
-		"the state":    storage.StateKey("z1"),
-		"changes":      storage.GroupsKey("z1"),
-		"what applied": storage.AcceptedKey("z1"),
+		"a snapshot":   layout.SnapshotKey("z1"),
+		"the state":    layout.StateKey("z1"),
+		"changes":      layout.GroupsKey("z1"),
+		"what applied": layout.AcceptedKey("z1"),
 	} {
 		bubble(t, "writes nothing where a leader has left "+name+", readable or not", func(t *testing.T) {
 			s := storage.NewMemory()

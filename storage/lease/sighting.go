@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -24,7 +25,7 @@ func Look(ctx context.Context, s storage.Store, shard nstance.ShardID) (Sighting
 	if err := shard.Validate("shard"); err != nil {
 		return Sighting{}, err
 	}
-	obj, err := s.Get(ctx, storage.LeaseKey(shard))
+	obj, err := s.Get(ctx, layout.LeaseKey(shard))
 	if errors.Is(err, nstance.NotFound) {
 		return Sighting{}, nil
 	}

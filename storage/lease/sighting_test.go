@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -39,7 +40,7 @@ func TestLook(t *testing.T) {
 	require.NotEqual(t, held.Version, released.Version)
 
 	t.Run("no error is absence", func(t *testing.T) {
-		_, err := m.PutIfAbsent(t.Context(), storage.LeaseKey("b"), []byte(`{"format":"9.0"}`))
+		_, err := m.PutIfAbsent(t.Context(), layout.LeaseKey("b"), []byte(`{"format":"9.0"}`))
 		require.NoError(t, err)
 		_, err = lease.Look(t.Context(), store, "b")
 		require.ErrorIs(t, err, nstance.Invalid)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -110,14 +111,14 @@ func TestDocSurvives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
-			doc := storage.NewDoc[counter](s.store, storage.StateKey(shard), nil)
+			doc := storage.NewDoc[counter](s.store, layout.StateKey(shard), nil)
 			f.Match = writes
 			for n := range 3 {
 				s.proxy.ClearFaults()
 				s.proxy.Inject(f)
 				_, err := doc.Update(t.Context(), func(c *counter) error { c.N++; return nil })
 				require.NoError(t, err)
-				now, err := storage.NewDoc[counter](s.direct, storage.StateKey(shard), nil).Load(t.Context())
+				now, err := storage.NewDoc[counter](s.direct, layout.StateKey(shard), nil).Load(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, n+1, now.N)
 			}

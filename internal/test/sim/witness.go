@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -35,7 +36,7 @@ func newWitness(w *World) *witness {
 	if _, err := lease.Prepare(context.Background(), store, shard); err != nil {
 		panic(err) // memory does not fail
 	}
-	prepared, err := store.Get(context.Background(), storage.LeaseKey(shard))
+	prepared, err := store.Get(context.Background(), layout.LeaseKey(shard))
 	if err != nil {
 		panic(err)
 	}
@@ -107,12 +108,12 @@ func (s *witness) put(p *process, t *lease.Term, key string, data []byte, had st
 		s.w.check.violated("I7", "a write of %s succeeded although its condition did not hold", key)
 	}
 	s.versions[key] = v
-	if key == storage.LeaseKey(shard) {
+	if key == layout.LeaseKey(shard) {
 		s.given, s.free = s.free, bytes.Contains(data, []byte(`"released":true`))
 	}
 	old, now, ok := s.putRecord(key, data)
 	s.mu.Unlock()
-	if key == storage.StateKey(shard) {
+	if key == layout.StateKey(shard) {
 		s.w.check.recordHalts(data)
 	}
 	if ok {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -102,14 +103,14 @@ func (l *certlog) put(ctx context.Context, b *certBatch) error {
 	if err := l.check(); err != nil {
 		return err
 	}
-	key := storage.CertLogPrefix(l.shard) + b.expiry.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
+	key := layout.CertLogPrefix(l.shard) + b.expiry.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
 	_, err := storage.PutOnce(ctx, l.store, key, b.lines.Bytes()) // no other writer has this key
 	return err
 }
 
 // prune deletes objects whose certificates have all expired long ago.
 func (l *certlog) prune(ctx context.Context, now time.Time) error {
-	prefix := storage.CertLogPrefix(l.shard)
+	prefix := layout.CertLogPrefix(l.shard)
 	limit := now.Add(-keepIssued).UTC().Format(time.DateOnly)
 	for e, err := range l.store.List(ctx, prefix, "") {
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -156,7 +157,7 @@ func TestBegin(t *testing.T) {
 func TestUnreadableAccepted(t *testing.T) {
 	store := newStore()
 	started(t, store, textOf(4))
-	obj, err := store.Get(t.Context(), storage.AcceptedKey("s1"))
+	obj, err := store.Get(t.Context(), layout.AcceptedKey("s1"))
 	require.NoError(t, err)
 	damaged := strings.Replace(string(obj.Data), `"digest":"`, `"digest":"0`, 1)
 	_, err = store.PutIfMatch(t.Context(), obj.Key, []byte(damaged), obj.Version)

@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -86,7 +87,7 @@ func (r *Reloader) Begin(ctx context.Context, opts TermOptions) (*Term, error) {
 }
 
 // key is where the accepted configuration is stored.
-func (r *Reloader) key() string { return storage.AcceptedKey(r.started.Shard.ID) }
+func (r *Reloader) key() string { return layout.AcceptedKey(r.started.Shard.ID) }
 
 func (t *Term) load(ctx context.Context) error {
 	known, err := t.doc.Load(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
@@ -37,7 +38,7 @@ func runCollectorTest(t *testing.T, name string, f func(t *testing.T, b *collect
 				Check: func() error { return b.over }, ClockRight: func() bool { return b.right }, Now: time.Now,
 				Retention: func() time.Duration { return 30 * time.Minute }, Log: slog.New(slog.DiscardHandler),
 				Contents: storage.NewRecords(b.store, "s1", nil).CollectGarbage,
-				Kinds:    []Kind{{storage.NonceKey(""), registrar.NonceEnds}, {storage.OperatorPrefix, registrar.OperatorEnds}},
+				Kinds:    []Kind{{layout.NonceKey(""), registrar.NonceEnds}, {layout.OperatorPrefix, registrar.OperatorEnds}},
 			})
 			f(t, b)
 		})
@@ -59,7 +60,7 @@ func registered(name string, nonce, certificate time.Duration) registration.Oper
 // put stores an operator's record and the mark of its nonce.
 func (b *collectorTest) put(op registration.OperatorRegistration) (nonce, record string) {
 	b.Helper()
-	nonce, record = storage.NonceKey(op.JTI), storage.OperatorKey(op.Tenant, op.Name)
+	nonce, record = layout.NonceKey(op.JTI), layout.OperatorKey(op.Tenant, op.Name)
 	data, err := json.Marshal(registrar.UsedNonce{Header: storage.NewHeader(3), Operator: op})
 	require.NoError(b, err)
 	_, err = b.store.PutIfAbsent(b.Context(), nonce, data)
@@ -140,7 +141,7 @@ func (b *collectorTest) storeExpired() (nonce, record string) {
 func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 	runCollectorTest(t, "while the clock is wrong", func(t *testing.T, b *collectorTest) {
 		nonce, record := b.storeExpired()
-		unnamed := storage.FetchedKey("s1", strings.Repeat("ab", 32))
+		unnamed := layout.FetchedKey("s1", strings.Repeat("ab", 32))
 		_, err := b.store.PutIfAbsent(t.Context(), unnamed, []byte("x"))
 		require.NoError(t, err)
 		b.right = false
@@ -199,7 +200,7 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 	}
 	runCollectorTest(t, "a record that is none", func(t *testing.T, b *collectorTest) {
 		_, record := b.storeExpired()
-		_, err := b.store.PutIfAbsent(t.Context(), storage.OperatorKey("default", "c"), []byte(`{"format":"1.0"}`))
+		_, err := b.store.PutIfAbsent(t.Context(), layout.OperatorKey("default", "c"), []byte(`{"format":"1.0"}`))
 		require.NoError(t, err)
 		b.advance(time.Minute)
 		require.True(t, b.objectExists(record))

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider"
@@ -83,7 +84,7 @@ func New(store storage.Store, r *reconcile.Admin, opts Options) *Groups {
 	g := &Groups{
 		Options: opts, shard: r, defs: &definitions{records: r.Records(), log: opts.Log, known: map[string]nstance.Definition{}},
 		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{},
-		doc: storage.NewDoc[overlays](store, storage.GroupsKey(opts.Shard), &storage.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
+		doc: storage.NewDoc[overlays](store, layout.GroupsKey(opts.Shard), &storage.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
 	}
 	g.resolver = newResolver(g, store)
 	return g
@@ -124,7 +125,7 @@ func (g *Groups) load(ctx context.Context, tried func()) {
 			return
 		}
 		g.mu.Lock()
-		g.problems = []string{fmt.Sprintf("%s cannot be read, nothing is planned: %v", storage.GroupsKey(g.Shard), err)}
+		g.problems = []string{fmt.Sprintf("%s cannot be read, nothing is planned: %v", layout.GroupsKey(g.Shard), err)}
 		g.mu.Unlock()
 		tried()
 		g.Log.Error("groups cannot be read, nothing is planned until they are", "code", nstance.CodeOf(err), "err", err)
@@ -243,7 +244,7 @@ func (g *Groups) Problems() []string {
 	defer g.mu.Unlock()
 	out := slices.Clone(g.problems)
 	if g.applyError != nil && g.loaded {
-		out = append(out, fmt.Sprintf("%s does not follow the configuration yet: %v", storage.GroupsKey(g.Shard), g.applyError))
+		out = append(out, fmt.Sprintf("%s does not follow the configuration yet: %v", layout.GroupsKey(g.Shard), g.applyError))
 	}
 	return out
 }
@@ -269,7 +270,7 @@ func (g *Groups) read() (overlays, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.loaded {
-		return overlays{}, nstance.Errorf(nstance.Unavailable, "%s is not read yet", storage.GroupsKey(g.Shard))
+		return overlays{}, nstance.Errorf(nstance.Unavailable, "%s is not read yet", layout.GroupsKey(g.Shard))
 	}
 	file, _ := g.doc.Held()
 	return file, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/storage"
@@ -69,7 +70,7 @@ func newResolver(g *Groups, store storage.Store) *resolver {
 	return &resolver{
 		groups: g, can: g.shard.Abilities(), types: newInstanceTypes(), wake: make(chan struct{}, 1),
 		fetcher: newFetcher(store, func() []netip.Prefix { return g.Config().Shard.UserDataPrefixes() }),
-		doc:     storage.NewDoc[resolved](store, storage.ResolvedKey(g.Shard), &storage.DocOptions{Epoch: g.Epoch, Check: g.Check}),
+		doc:     storage.NewDoc[resolved](store, layout.ResolvedKey(g.Shard), &storage.DocOptions{Epoch: g.Epoch, Check: g.Check}),
 		bodies:  map[string][]byte{}, markedAt: map[string]time.Time{}, failures: map[string]failure{},
 	}
 }
@@ -136,10 +137,10 @@ func (r *resolver) load(ctx context.Context, conf *config.Config) bool {
 	}
 	known, err := r.doc.Load(ctx)
 	if err != nil {
-		r.setFailure(storage.ResolvedKey(conf.Shard.ID), fmt.Errorf("cannot be read: %w", err))
+		r.setFailure(layout.ResolvedKey(conf.Shard.ID), fmt.Errorf("cannot be read: %w", err))
 		return false
 	}
-	r.setFailure(storage.ResolvedKey(conf.Shard.ID), nil)
+	r.setFailure(layout.ResolvedKey(conf.Shard.ID), nil)
 	bodies := map[string][]byte{}
 	for _, u := range addresses(conf) {
 		digest := known.UserData[addressKey(u)].Is
@@ -151,7 +152,7 @@ func (r *resolver) load(ctx context.Context, conf *config.Config) bool {
 		case err == nil:
 			bodies[digest] = data
 		case code != nstance.NotFound && code != nstance.Invalid: // those are fetched again
-			r.setFailure(storage.FetchedKey(conf.Shard.ID, digest), fmt.Errorf("cannot be read: %w", err))
+			r.setFailure(layout.FetchedKey(conf.Shard.ID, digest), fmt.Errorf("cannot be read: %w", err))
 			return false
 		}
 	}
@@ -361,7 +362,7 @@ func (r *resolver) save(ctx context.Context, conf *config.Config) bool {
 			return nil
 		})
 	}
-	r.setFailure(storage.ResolvedKey(conf.Shard.ID), err)
+	r.setFailure(layout.ResolvedKey(conf.Shard.ID), err)
 	return err == nil
 }
 

@@ -14,8 +14,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/storage"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 )
 
 // object is where the catalogue of keys is stored.
-const object = storage.ClusterLeaseKey
+const object = layout.ClusterLeaseKey
 
 // Options configure Keys. All fields are required.
 type Options struct {

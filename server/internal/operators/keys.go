@@ -12,6 +12,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -98,10 +99,10 @@ func (*Service) ListOperators(ctx context.Context, req *apiv1.ListOperatorsReque
 	}
 	all := map[string]*apiv1.Operator{}
 	for _, op := range list {
-		all[storage.OperatorKey(op.Tenant, op.Name)] = operatorMessage(op)
+		all[layout.OperatorKey(op.Tenant, op.Name)] = operatorMessage(op)
 	}
 	for key, err := range unreadable {
-		tenant, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(key, storage.OperatorPrefix), ".json"), ".")
+		tenant, name, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(key, layout.OperatorPrefix), ".json"), ".")
 		all[key] = &apiv1.Operator{Id: name, Tenant: tenant, Error: err.Error()}
 	}
 	resp := &apiv1.ListOperatorsResponse{}
@@ -138,7 +139,7 @@ func (o *Service) RevokeOperator(ctx context.Context, req *apiv1.RevokeOperatorR
 	if err := tenant.Validate("tenant"); err != nil {
 		return nil, err
 	}
-	if err := storage.ValidateKey(storage.OperatorKey(tenant, req.GetId())); err != nil || req.GetId() == "" || strings.Contains(req.GetId(), "/") {
+	if err := storage.ValidateKey(layout.OperatorKey(tenant, req.GetId())); err != nil || req.GetId() == "" || strings.Contains(req.GetId(), "/") {
 		return nil, nstance.FieldError("id", "use an id of ListOperators", "%.64q is not the name of an operator", req.GetId())
 	}
 	who, err := c.term.Records.Operator(ctx, tenant, req.GetId())

@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -81,11 +82,11 @@ func (t *Term) recordKey(ctx context.Context, name string) (string, error) {
 	if id, err := nstance.ParseInstanceID(name); err == nil {
 		return t.recordOf(ctx, id)
 	}
-	own := []string{storage.ConfigKey(shard), storage.GroupsKey(shard), storage.StateKey(shard), storage.AcceptedKey(shard), storage.LeaseKey(shard)}
-	if slices.Contains(own, name) || strings.HasPrefix(name, storage.InstancePrefix(shard)) || strings.HasPrefix(name, storage.DefinitionPrefix(shard)) {
+	own := []string{layout.ConfigKey(shard), layout.GroupsKey(shard), layout.StateKey(shard), layout.AcceptedKey(shard), layout.LeaseKey(shard)}
+	if slices.Contains(own, name) || strings.HasPrefix(name, layout.InstancePrefix(shard)) || strings.HasPrefix(name, layout.DefinitionPrefix(shard)) {
 		return name, storage.ValidateKey(name)
 	}
-	return "", nstance.FieldError("key", "use an instance ID, or one of "+strings.Join(own, ", ")+", "+storage.InstancePrefix(shard)+"..., "+storage.DefinitionKey(shard, "..."),
+	return "", nstance.FieldError("key", "use an instance ID, or one of "+strings.Join(own, ", ")+", "+layout.InstancePrefix(shard)+"..., "+layout.DefinitionKey(shard, "..."),
 		"%.200q is not an object of this shard", name)
 }
 
@@ -94,7 +95,7 @@ func (t *Term) recordOf(ctx context.Context, id nstance.InstanceID) (string, err
 	if rec, ok := t.Reconciler.Records().Get(id); ok {
 		return rec.Ref(t.service.Shard).Key(), nil
 	}
-	for entry, err := range t.service.Store.List(ctx, storage.InstancePrefix(t.service.Shard), "") {
+	for entry, err := range t.service.Store.List(ctx, layout.InstancePrefix(t.service.Shard), "") {
 		if err != nil {
 			return "", err
 		}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -19,7 +20,7 @@ const parallelReads = 16
 // by key, why a damaged record cannot be read; any other error is the call's.
 func (r *Records) Operators(ctx context.Context) (list []registration.OperatorRegistration, unreadable map[string]error, err error) {
 	var keys []string
-	for entry, err := range r.store.List(ctx, storage.OperatorPrefix, "") {
+	for entry, err := range r.store.List(ctx, layout.OperatorPrefix, "") {
 		if err != nil {
 			return nil, nil, err
 		}

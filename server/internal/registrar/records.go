@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
@@ -136,7 +137,7 @@ func (r *Records) ConsumeNonce(ctx context.Context, jti string, op registration.
 	if err := r.Check(); err != nil {
 		return op, err
 	}
-	store, key := r.store, storage.NonceKey(jti)
+	store, key := r.store, layout.NonceKey(jti)
 	data, err := json.Marshal(UsedNonce{Header: storage.NewHeader(r.Epoch), Operator: op})
 	if err != nil {
 		return op, err
@@ -162,7 +163,7 @@ func (r *Records) ConsumeNonce(ctx context.Context, jti string, op registration.
 // operator returns an operator's record. It carries no epoch: the record belongs to
 // all shards, and epochs count within one shard.
 func (r *Records) operator(tenant nstance.TenantID, name string) *storage.Doc[OperatorRecord] {
-	return storage.NewDoc[OperatorRecord](r.store, storage.OperatorKey(tenant, name), &storage.DocOptions{Check: r.Check})
+	return storage.NewDoc[OperatorRecord](r.store, layout.OperatorKey(tenant, name), &storage.DocOptions{Check: r.Check})
 }
 
 // Operator implements registration.Records.

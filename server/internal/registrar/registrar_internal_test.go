@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/reconcile"
@@ -199,7 +200,7 @@ func TestRegistrationIsDurableBeforeItIsAnswered(t *testing.T) {
 		require.Nil(t, l.stored(id).Current)
 		_, err = l.register(l.operatorNonce(), key)
 		require.ErrorIs(t, err, nstance.Unavailable)
-		_, err = l.faulty.Get(t.Context(), storage.NonceKey(jti))
+		_, err = l.faulty.Get(t.Context(), layout.NonceKey(jti))
 		require.ErrorIs(t, err, nstance.NotFound, "its nonce is not used up")
 	})
 }
@@ -218,10 +219,10 @@ func TestRegistrationOfAFormerLeader(t *testing.T) {
 
 func TestOperatorNonceIsUsedOnce(t *testing.T) {
 	for name, fault := range map[string]storagetest.Fault{
-		"before its use is stored":         {Op: storagetest.PutIfAbsent, Prefix: storage.NonceKey(""), Err: nstance.Denied},
-		"before the record is stored":      {Op: storagetest.PutIfAbsent, Prefix: storage.OperatorPrefix, Err: nstance.Denied},
-		"the record is stored, not known":  {Op: storagetest.PutIfAbsent, Prefix: storage.OperatorPrefix, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
-		"its use is stored, but not known": {Op: storagetest.PutIfAbsent, Prefix: storage.NonceKey(""), Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+		"before its use is stored":         {Op: storagetest.PutIfAbsent, Prefix: layout.NonceKey(""), Err: nstance.Denied},
+		"before the record is stored":      {Op: storagetest.PutIfAbsent, Prefix: layout.OperatorPrefix, Err: nstance.Denied},
+		"the record is stored, not known":  {Op: storagetest.PutIfAbsent, Prefix: layout.OperatorPrefix, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+		"its use is stored, but not known": {Op: storagetest.PutIfAbsent, Prefix: layout.NonceKey(""), Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLeader(t)
@@ -229,7 +230,7 @@ func TestOperatorNonceIsUsedOnce(t *testing.T) {
 			l.faulty.Inject(fault)
 			_, err := l.register(nonce, key)
 			require.Equal(t, fault.Mode == storagetest.LoseAnswer, err == nil, "%v", err)
-			used := fault.Mode == storagetest.LoseAnswer || fault.Prefix == storage.OperatorPrefix
+			used := fault.Mode == storagetest.LoseAnswer || fault.Prefix == layout.OperatorPrefix
 			l.faulty.ClearFaults()
 			if !used {
 				l.registered(nonce, thief) // the first key that is stored has it
@@ -329,10 +330,10 @@ func TestUnused(t *testing.T) {
 	})
 	t.Run("what cannot be read is not unused", func(t *testing.T) {
 		for _, fault := range []storagetest.Fault{
-			{Op: storagetest.List, Prefix: storage.InstancePrefix("s2")},
-			{Op: storagetest.Get, Prefix: storage.InstancePrefix("s2")},
-			{Op: storagetest.List, Prefix: storage.OperatorPrefix},
-			{Op: storagetest.Get, Prefix: storage.OperatorPrefix},
+			{Op: storagetest.List, Prefix: layout.InstancePrefix("s2")},
+			{Op: storagetest.Get, Prefix: layout.InstancePrefix("s2")},
+			{Op: storagetest.List, Prefix: layout.OperatorPrefix},
+			{Op: storagetest.Get, Prefix: layout.OperatorPrefix},
 		} {
 			fault.Times, fault.Err = -1, nstance.Denied
 			l.faulty.Inject(fault)
@@ -341,7 +342,7 @@ func TestUnused(t *testing.T) {
 		}
 	})
 	t.Run("a damaged record of another shard", func(t *testing.T) {
-		_, err := l.faulty.PutIfAbsent(t.Context(), storage.InstancePrefix("s2")+"default/web/damaged.json", []byte("{"))
+		_, err := l.faulty.PutIfAbsent(t.Context(), layout.InstancePrefix("s2")+"default/web/damaged.json", []byte("{"))
 		require.NoError(t, err)
 		require.ErrorContains(t, unused(keyring.Identity, keyring.KeyEntry{ID: "another"}), "1 in shard s2")
 	})
@@ -350,12 +351,12 @@ func TestUnused(t *testing.T) {
 func TestEnds(t *testing.T) {
 	l := newLeader(t)
 	who := l.registered(l.operatorNonce(), pki.NewKey())
-	used, err := l.faulty.Get(t.Context(), storage.NonceKey(jti))
+	used, err := l.faulty.Get(t.Context(), layout.NonceKey(jti))
 	require.NoError(t, err)
 	at, err := NonceEnds(used.Data)
 	require.NoError(t, err)
 	require.WithinDuration(t, l.now.Add(time.Hour), at, time.Second, "its own expiry")
-	record, err := l.faulty.Get(t.Context(), storage.OperatorKey("acme", who.Subject))
+	record, err := l.faulty.Get(t.Context(), layout.OperatorKey("acme", who.Subject))
 	require.NoError(t, err)
 	at, err = OperatorEnds(record.Data)
 	require.NoError(t, err)
