@@ -61,14 +61,9 @@ type FileStatus struct {
 	Error  string `json:"error,omitempty"`  // why it differs from what the server sent
 }
 
-// Bounds on the files of one machine. Both ends keep them.
 const (
-	MaxFiles        = 256     // in a set
-	MaxFileSize     = 1 << 20 // bytes of one file
-	MaxFileSetSize  = 8 << 20 // bytes of all files of a set
-	MaxCertificates = 16      // in a set
-	maxFilePath     = 255     // bytes
-	maxSecretName   = 64      // bytes
+	maxFilePath   = 255 // bytes
+	maxSecretName = 64  // bytes
 )
 
 // ReservedFileDir is the one name in a receive directory that no file can have.

@@ -38,12 +38,9 @@ type Market struct {
 	MaxPrice      string        `json:"max_price,omitempty"`      // decimal string, the cloud's currency per hour; empty: the cloud's default
 	Fallback      MarketType    `json:"fallback,omitempty"`       // on-demand, or empty for none
 	FallbackAfter time.Duration `json:"fallback_after,omitempty"` // how long spot must be sold out first
-	ReturnAfter   time.Duration `json:"return_after,omitempty"`   // how long after a fallback a member is replaced by spot, doubling after each failure; 0: DefaultReturnAfter
+	ReturnAfter   time.Duration `json:"return_after,omitempty"`   // how long after a fallback a member is replaced by spot, doubling after each failure; 0: 30 minutes
 	OnDemandBase  Count         `json:"on_demand_base,omitzero"`  // members of a spot group that are on-demand in any case
 }
-
-// DefaultReturnAfter is how long after a fallback a group tries spot again.
-const DefaultReturnAfter = 30 * time.Minute
 
 // Base returns how many members of a group of the given size must be on-demand
 // beside others on spot.

@@ -24,8 +24,8 @@ const DefaultTenant TenantID = "default"
 // Kind is the three-letter prefix (a-z) of the IDs that a template's machines get.
 type Kind string
 
-// MaxNameLen is the longest permitted name, in characters.
-const MaxNameLen = 32
+// maxNameLen is the longest permitted name, in characters.
+const maxNameLen = 32
 
 // ValidateName returns nil or an Invalid error that names field and the rule.
 func ValidateName(field, name string) error {
@@ -33,7 +33,7 @@ func ValidateName(field, name string) error {
 	switch {
 	case name == "":
 		return FieldError(field, remedy, "is empty")
-	case len(name) > MaxNameLen:
+	case len(name) > maxNameLen:
 		return FieldError(field, remedy, "name %q is %d characters long", clip(name), len(name))
 	case name[0] == '-' || name[len(name)-1] == '-' || strings.Contains(name, "--"):
 		return FieldError(field, remedy, "name %q has a misplaced hyphen", name)

@@ -41,7 +41,7 @@ func FuzzValidateName(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		want := rule.MatchString(s) && len(s) <= nstance.MaxNameLen && !strings.Contains(s, "--")
+		want := rule.MatchString(s) && len(s) <= 32 && !strings.Contains(s, "--")
 		require.Equal(t, want, nstance.ValidateName("name", s) == nil, "%q", s)
 	})
 }

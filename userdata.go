@@ -30,9 +30,9 @@ const (
 	TrackSecrets  = "secrets"
 )
 
-// MaxUserDataTemplate is the longest decoded template in bytes: 1 MiB. Clouds
+// maxUserDataTemplate is the longest decoded template in bytes: 1 MiB. Clouds
 // accept far less as user data.
-const MaxUserDataTemplate = 1 << 20
+const maxUserDataTemplate = 1 << 20
 
 // Template returns the decoded template. Fails with Unavailable when it has not
 // been fetched yet, Invalid when it cannot be decoded.
@@ -74,18 +74,18 @@ func (u UserData) decode(raw []byte) (string, error) {
 	default:
 		return "", FieldError("userdata.encoding", "use plain, base64, gzip or base64+gzip", "%.64q is not known", u.Encoding)
 	}
-	if len(raw) > MaxUserDataTemplate {
-		return "", FieldError("userdata.content", "fetch the rest at boot", "is longer than %d bytes", MaxUserDataTemplate)
+	if len(raw) > maxUserDataTemplate {
+		return "", FieldError("userdata.content", "fetch the rest at boot", "is longer than %d bytes", maxUserDataTemplate)
 	}
 	return string(raw), nil
 }
 
-// unzip returns at most MaxUserDataTemplate bytes and one more, by which the
+// unzip returns at most maxUserDataTemplate bytes and one more, by which the
 // caller sees that the template is too long.
 func unzip(raw []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(raw))
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(r, MaxUserDataTemplate+1))
+	return io.ReadAll(io.LimitReader(r, maxUserDataTemplate+1))
 }

@@ -41,7 +41,7 @@ func TestUserDataTemplate(t *testing.T) {
 		{"no base64", nstance.UserData{Encoding: "base64", Content: "?"}, "", nstance.Invalid},
 		{"no gzip", nstance.UserData{Encoding: "base64+gzip", Content: encoded([]byte("x"))}, "", nstance.Invalid},
 		{"gzip that is cut off", nstance.UserData{Source: "url", Encoding: "gzip", Fetched: zipped(t, strings.Repeat("x", 100))[:20]}, "", nstance.Invalid},
-		{"gzip of too much", nstance.UserData{Source: "url", Encoding: "gzip", Fetched: zipped(t, strings.Repeat("x", nstance.MaxUserDataTemplate+1))}, "", nstance.Invalid},
+		{"gzip of too much", nstance.UserData{Source: "url", Encoding: "gzip", Fetched: zipped(t, strings.Repeat("x", 1<<20+1))}, "", nstance.Invalid},
 		{"an unknown encoding", nstance.UserData{Encoding: "zip", Content: "x"}, "", nstance.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// MaxGroupSize is the largest size of a group. A shard is made for 10,000 machines.
-const MaxGroupSize = 100_000
+// maxGroupSize is the largest size of a group. A shard is made for 10,000 machines.
+const maxGroupSize = 100_000
 
 // controlPlane is the role of machines that must not be interrupted.
 const controlPlane = "control-plane"
@@ -23,11 +23,11 @@ func (g Group) Validate(field string) error {
 	v := validator{prefix: field}
 	v.add(g.Key.Tenant.Validate(v.path("tenant")))
 	v.add(g.Key.Group.Validate(v.path("group")))
-	v.count("size", g.Size, MaxGroupSize)
+	v.count("size", g.Size, maxGroupSize)
 	v.duration("drain_timeout", g.DrainTimeout)
 	v.quantity("rollout.max_surge", g.Rollout.MaxSurge)
 	v.duration("rollout.min_ready", g.Rollout.MinReady)
-	v.count("rollout.halt_after", g.Rollout.HaltAfter, MaxGroupSize)
+	v.count("rollout.halt_after", g.Rollout.HaltAfter, maxGroupSize)
 	v.duration("expiry.eligible_age", g.Expiry.EligibleAge)
 	v.duration("expiry.forced_age", g.Expiry.ForcedAge)
 	v.duration("expiry.on_demand_age", g.Expiry.OnDemandAge)
@@ -86,7 +86,7 @@ func (v *validator) count(field string, n, most int) {
 }
 
 func (v *validator) quantity(field string, c Count) {
-	if c.N < 0 || c.N > MaxGroupSize {
+	if c.N < 0 || c.N > maxGroupSize {
 		v.wrong(field, "use a count or a percentage of 0 or more", "%s is out of range", c)
 	}
 }

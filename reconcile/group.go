@@ -165,7 +165,7 @@ func (g *group) returnAt() time.Time {
 	if h.FallbackAt.IsZero() {
 		return time.Time{}
 	}
-	wait := cmp.Or(g.spec.Definition.Market.ReturnAfter, nstance.DefaultReturnAfter)
+	wait := cmp.Or(g.spec.Definition.Market.ReturnAfter, defaultReturnAfter)
 	return h.FallbackAt.Add(sleep.Backoff(h.Returns+1, wait, max(wait, longestReturn)))
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// AWSBaseURL is the metadata service of EC2.
-const AWSBaseURL = "http://169.254.169.254"
+// awsBaseURL is the metadata service of EC2.
+const awsBaseURL = "http://169.254.169.254"
 
 const (
 	awsLifeCycle   = "latest/meta-data/instance-life-cycle"
@@ -37,7 +37,7 @@ var _ nstance.SpotDetector = (*AWS)(nil)
 // NewAWS returns a detector without asking the service anything. Fails with
 // Invalid for options that make no sense; nil is allowed.
 func NewAWS(o *Options) (*AWS, error) {
-	resolved, err := o.resolve(AWSBaseURL)
+	resolved, err := o.resolve(awsBaseURL)
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// AzureBaseURL is the metadata service of Azure.
-const AzureBaseURL = "http://169.254.169.254"
+// azureBaseURL is the metadata service of Azure.
+const azureBaseURL = "http://169.254.169.254"
 
 const (
 	azureCompute = "metadata/instance/compute?api-version=2021-02-01&format=json"
@@ -38,7 +38,7 @@ var _ nstance.SpotDetector = (*Azure)(nil)
 // NewAzure returns a detector without asking the service anything. Fails with
 // Invalid for options that make no sense; nil is allowed.
 func NewAzure(o *Options) (*Azure, error) {
-	resolved, err := o.resolve(AzureBaseURL)
+	resolved, err := o.resolve(azureBaseURL)
 	if err != nil {
 		return nil, err
 	}

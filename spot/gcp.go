@@ -12,9 +12,9 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// GCPBaseURL is the metadata service of Compute Engine. It is an address, because
+// gcpBaseURL is the metadata service of Compute Engine. It is an address, because
 // the resolver of a preempted machine may already be down.
-const GCPBaseURL = "http://169.254.169.254"
+const gcpBaseURL = "http://169.254.169.254"
 
 const (
 	gcpRoot        = "computeMetadata/v1/instance/"
@@ -43,7 +43,7 @@ var _ nstance.SpotDetector = (*GCP)(nil)
 // NewGCP returns a detector without asking the service anything. Fails with
 // Invalid for options that make no sense; nil is allowed.
 func NewGCP(o *Options) (*GCP, error) {
-	resolved, err := o.resolve(GCPBaseURL)
+	resolved, err := o.resolve(gcpBaseURL)
 	if err != nil {
 		return nil, err
 	}

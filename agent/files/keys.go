@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -28,7 +29,7 @@ func (s *Store) Keys(subject string, names []string) []Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Key
-	for _, name := range names[:min(len(names), nstance.MaxCertificates)] {
+	for _, name := range names[:min(len(names), filelimit.Certificates)] {
 		k := Key{Name: name}
 		var key ed25519.PrivateKey
 		if key, k.Err = s.key(name); k.Err == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/filelimit"
 )
 
 // A Set is all the files that a machine should have from its server.
@@ -54,8 +55,8 @@ func (s *Set) names() []string {
 // validate returns nil or Invalid. The server decides the content of files; the
 // agent limits their paths and sizes.
 func (s *Set) validate() error {
-	if len(s.Files) > nstance.MaxFiles {
-		return nstance.Errorf(nstance.Invalid, "file set has %d files, more than %d", len(s.Files), nstance.MaxFiles)
+	if len(s.Files) > filelimit.Files {
+		return nstance.Errorf(nstance.Invalid, "file set has %d files, more than %d", len(s.Files), filelimit.Files)
 	}
 	var total int64
 	seen := map[string]bool{}
@@ -71,8 +72,8 @@ func (s *Set) validate() error {
 			total += f.Size
 		}
 	}
-	if total > nstance.MaxFileSetSize {
-		return nstance.Errorf(nstance.Invalid, "file set has %d bytes, more than %d", total, nstance.MaxFileSetSize)
+	if total > filelimit.SetSize {
+		return nstance.Errorf(nstance.Invalid, "file set has %d bytes, more than %d", total, filelimit.SetSize)
 	}
 	for path := range seen {
 		for dir := path; strings.Contains(dir, "/"); {
@@ -105,8 +106,8 @@ func (f *File) validate() error {
 	if sum, err := hex.DecodeString(strings.TrimPrefix(f.Digest, digestPrefix)); err != nil || len(sum) != sha256.Size || f.Digest != digestOf(sum) {
 		return nstance.Errorf(nstance.Invalid, "file %q: %q is not a digest", f.Path, clip.Quote(f.Digest))
 	}
-	if f.Size < 0 || f.Size > nstance.MaxFileSize {
-		return nstance.Errorf(nstance.Invalid, "file %q has %d bytes, more than %d", f.Path, f.Size, nstance.MaxFileSize)
+	if f.Size < 0 || f.Size > filelimit.Size {
+		return nstance.Errorf(nstance.Invalid, "file %q has %d bytes, more than %d", f.Path, f.Size, filelimit.Size)
 	}
 	return nil
 }

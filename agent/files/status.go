@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/filelimit"
 )
 
 // A cachedDigest is the digest of a file when it was last read.
@@ -45,7 +46,7 @@ func (s *Store) LastError() string {
 // digest returns the digest of the file at path, or "" if there is none.
 func (s *Store) digest(path string) string {
 	info, err := s.root.Stat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > nstance.MaxFileSize {
+	if err != nil || !info.Mode().IsRegular() || info.Size() > filelimit.Size {
 		delete(s.digests, path)
 		return ""
 	}
@@ -57,7 +58,7 @@ func (s *Store) digest(path string) string {
 		delete(s.digests, path)
 		return ""
 	}
-	if len(s.digests) > 2*nstance.MaxFiles {
+	if len(s.digests) > 2*filelimit.Files {
 		clear(s.digests) // bounds the entries of removed files
 	}
 	read := cachedDigest{info: info, digest: Digest(data)}

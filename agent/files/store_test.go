@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent/files"
+	"github.com/nstance-go/nstance/internal/filelimit"
 )
 
 // A testStore is a store in a temporary directory.
@@ -285,13 +286,13 @@ func TestBadSets(t *testing.T) {
 		return files.Set{Hash: "h", Files: []files.File{one}}
 	}
 	many, big := files.Set{Hash: "h"}, files.Set{Hash: "h"}
-	for i := range nstance.MaxFiles + 1 {
+	for i := range filelimit.Files + 1 {
 		f := good
 		f.Path = fmt.Sprintf("f%d", i)
 		many.Files = append(many.Files, f)
 	}
 	for i := range 9 {
-		big.Files = append(big.Files, files.File{Path: fmt.Sprintf("f%d", i), Digest: files.Digest([]byte{byte(i)}), Size: nstance.MaxFileSize})
+		big.Files = append(big.Files, files.File{Path: fmt.Sprintf("f%d", i), Digest: files.Digest([]byte{byte(i)}), Size: filelimit.Size})
 	}
 	for name, s := range map[string]files.Set{
 		"out of the directory":  change(func(f *files.File) { f.Path = "../a" }),
@@ -302,7 +303,7 @@ func TestBadSets(t *testing.T) {
 		"no digest":             change(func(f *files.File) { f.Digest = "" }),
 		"a digest of sorts":     change(func(f *files.File) { f.Digest = "sha256:../../x" }),
 		"a digest in capitals":  change(func(f *files.File) { f.Digest = strings.ToUpper(f.Digest) }),
-		"too large":             change(func(f *files.File) { f.Size = nstance.MaxFileSize + 1 }),
+		"too large":             change(func(f *files.File) { f.Size = filelimit.Size + 1 }),
 		"less than nothing":     change(func(f *files.File) { f.Size = -1 }),
 		"a key outside":         change(func(f *files.File) { f.Key = "../x" }),
 		"a path twice":          {Hash: "h", Files: []files.File{good, good}},

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -92,14 +93,14 @@ func (p *program) secretPutCommand() *cobra.Command {
 
 // secretInput returns what standard input holds.
 func (p *program) secretInput() ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(p.stdin, nstance.MaxFileSize+1))
+	data, err := io.ReadAll(io.LimitReader(p.stdin, filelimit.Size+1))
 	switch {
 	case err != nil:
 		return nil, nstance.Errorf(nstance.Internal, "standard input: %w", err)
 	case len(data) == 0:
 		return nil, nstance.FieldError("standard input", "pipe the secret into the command", "is empty")
-	case len(data) > nstance.MaxFileSize:
-		return nil, nstance.FieldError("standard input", "store less", "has more than %d bytes", nstance.MaxFileSize)
+	case len(data) > filelimit.Size:
+		return nil, nstance.FieldError("standard input", "store less", "has more than %d bytes", filelimit.Size)
 	}
 	return data, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/nearest"
 )
 
@@ -169,8 +170,8 @@ type Command []string
 // files checks what a template says of files.
 func (d *decoder) files(c *Config, path string, t Template) {
 	at := join(path, "files")
-	if len(t.Files) > nstance.MaxFiles {
-		d.wrong(at, "put some of them together", "has %d files, more than %d", len(t.Files), nstance.MaxFiles)
+	if len(t.Files) > filelimit.Files {
+		d.wrong(at, "put some of them together", "has %d files, more than %d", len(t.Files), filelimit.Files)
 	}
 	keys := map[KeyName]CertificateName{}
 	for name, f := range t.Files {
@@ -188,8 +189,8 @@ func (d *decoder) files(c *Config, path string, t Template) {
 			}
 		}
 	}
-	if len(keys) > nstance.MaxCertificates {
-		d.wrong(at, "use fewer", "%d certificates are more than %d", len(keys), nstance.MaxCertificates)
+	if len(keys) > filelimit.Certificates {
+		d.wrong(at, "use fewer", "%d certificates are more than %d", len(keys), filelimit.Certificates)
 	}
 	if len(t.PostApply) > 0 && len(t.Files) == 0 {
 		d.wrong(join(path, "post_apply"), "remove it, or add files", "means nothing without files")

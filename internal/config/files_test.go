@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/filelimit"
 )
 
 // files returns a configuration with these files and, on line 3, certificates.
@@ -72,7 +73,7 @@ func TestDefaultsOfCertificates(t *testing.T) {
 func TestBadFiles(t *testing.T) {
 	const at = `templates.web.files.a`
 	many := strings.Builder{}
-	for i := range nstance.MaxFiles + 1 {
+	for i := range filelimit.Files + 1 {
 		fmt.Fprintf(&many, `"f%d": {"kind": "string", "content": ""},`, i)
 	}
 	for name, c := range map[string]struct{ certificates, files, more, want string }{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/render"
 )
 
@@ -40,7 +41,7 @@ func pieceOf(data []byte, err error) piece {
 	switch {
 	case err != nil:
 		return piece{err: err}
-	case len(data) > nstance.MaxFileSize:
+	case len(data) > filelimit.Size:
 		return piece{err: errTooLarge}
 	}
 	sum := sha256.Sum256(data)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/render"
 )
 
@@ -30,7 +31,7 @@ type limited struct{ bytes.Buffer }
 
 // Write implements io.Writer.
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > nstance.MaxFileSize {
+	if l.Len()+len(p) > filelimit.Size {
 		return 0, errTooLarge
 	}
 	return l.Buffer.Write(p)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/filelimit"
 )
 
 // A Set is the files of one machine.
@@ -53,9 +54,9 @@ func (k *Kit) Set(ctx context.Context, m Machine, keys map[string]Key, by Author
 		default:
 			p = pieceOf(k.content(ctx, f, &view{common: &k.common, vars: k.def.Vars, machine: &m}))
 		}
-		if total += int64(len(p.data)); total > nstance.MaxFileSetSize && p.err == nil {
+		if total += int64(len(p.data)); total > filelimit.SetSize && p.err == nil {
 			total -= int64(len(p.data))
-			p = piece{err: nstance.Errorf(nstance.Invalid, "the files of a machine have more than %d MiB together", nstance.MaxFileSetSize>>20)}
+			p = piece{err: nstance.Errorf(nstance.Invalid, "the files of a machine have more than %d MiB together", filelimit.SetSize>>20)}
 		}
 		s.add(path, f, p, shared)
 		last := &s.Files[len(s.Files)-1]

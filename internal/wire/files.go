@@ -5,6 +5,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/filelimit"
 )
 
 // FileStatuses returns the wire form of the files of a machine.
@@ -22,8 +23,8 @@ func FileStatusesOf(in []*apiv1.FileStatus) []nstance.FileStatus {
 	if len(in) == 0 {
 		return nil
 	}
-	out := make([]nstance.FileStatus, 0, min(len(in), nstance.MaxFiles))
-	for _, f := range in[:min(len(in), nstance.MaxFiles)] {
+	out := make([]nstance.FileStatus, 0, min(len(in), filelimit.Files))
+	for _, f := range in[:min(len(in), filelimit.Files)] {
 		out = append(out, nstance.FileStatus{Path: Text(f.GetPath()), Digest: Text(f.GetDigest()), Error: Text(f.GetError())})
 	}
 	return out

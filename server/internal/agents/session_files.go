@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/sleep"
@@ -268,7 +269,7 @@ func (f *sessionFiles) failed() {
 // possession.
 func (s *session) handleFileKeys(m *apiv1.FileKeys) {
 	keys := map[string]files.Key{}
-	for _, w := range m.GetKeys()[:min(len(m.GetKeys()), nstance.MaxCertificates)] {
+	for _, w := range m.GetKeys()[:min(len(m.GetKeys()), filelimit.Certificates)] {
 		keys[w.GetName()] = keyOf(w)
 	}
 	s.mu.Lock()
