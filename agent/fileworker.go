@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -19,7 +19,7 @@ const maxFileMessages = 8
 // A fileWorker handles the server's messages about files one after another. It
 // outlives sessions: a broken connection does not end a running command.
 type fileWorker struct {
-	store    *files.Store
+	store    *machinefiles.Store
 	instance nstance.InstanceID
 	messages chan fileMessage
 	log      *slog.Logger
@@ -36,7 +36,7 @@ type fileMessage struct {
 
 func newFileWorker(o *Options, applied func(hash string) error) *fileWorker {
 	return &fileWorker{
-		store: files.New(files.Options{
+		store: machinefiles.New(machinefiles.Options{
 			Dir: o.RecvDir, Mode: o.RecvMode, KeysDir: o.KeysDir, KeysMode: o.KeysMode, Applied: applied,
 		}),
 		instance: o.InstanceID, messages: make(chan fileMessage, maxFileMessages), log: o.Log,
@@ -115,14 +115,14 @@ func (f *fileWorker) begin(m *apiv1.FilesBegin) *apiv1.ConnectRequest {
 	return &apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_FilesWanted{FilesWanted: &apiv1.FilesWanted{Hash: f.hash, Digests: wanted}}}
 }
 
-func setOf(m *apiv1.FilesBegin) (files.Set, error) {
-	set := files.Set{Hash: m.GetHash()}
+func setOf(m *apiv1.FilesBegin) (machinefiles.Set, error) {
+	set := machinefiles.Set{Hash: m.GetHash()}
 	var err error
 	if set.Command, err = wire.CommandOf(m.GetPostApply()); err != nil {
 		return set, err
 	}
 	for _, w := range m.GetFiles() {
-		set.Files = append(set.Files, files.File{
+		set.Files = append(set.Files, machinefiles.File{
 			Path: w.GetPath(), Digest: w.GetDigest(), Size: w.GetSize(), Mode: w.GetMode(), Error: wire.Text(w.GetError()), Key: w.GetKey(),
 		})
 	}

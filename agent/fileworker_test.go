@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -22,7 +22,7 @@ func isKeys(m *apiv1.ConnectRequest) bool    { return m.GetFileKeys() != nil }
 
 // sendBegin starts a set of one file.
 func (v *serverSession) sendBegin(hash, path, content string) (digest string) {
-	digest = files.Digest([]byte(content))
+	digest = machinefiles.Digest([]byte(content))
 	v.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_FilesBegin{FilesBegin: &apiv1.FilesBegin{
 		Hash: hash, Files: []*apiv1.File{{Path: path, Digest: digest, Size: int64(len(content))}},
 	}}})

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -97,7 +97,7 @@ func (k *fileAgent) finishSet(begin *apiv1.FilesBegin) (lacked []string) {
 	require.Equal(k, begin.GetHash(), k.nextFileMessage(isCommit).GetFilesCommit().GetHash())
 	for _, f := range begin.GetFiles() {
 		if data, ok := k.receivedData[f.GetDigest()]; ok {
-			require.Equal(k, f.GetDigest(), files.Digest(data))
+			require.Equal(k, f.GetDigest(), machinefiles.Digest(data))
 			require.EqualValues(k, f.GetSize(), len(data))
 		}
 	}

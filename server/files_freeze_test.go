@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/server"
 )
@@ -41,9 +41,9 @@ func TestFilesDuringFreeze(t *testing.T) {
 
 			w.applyConfig(text("green"))
 			k.requireNoFileMessages()
-			k.have[1].Digest = files.Digest([]byte("changed on the machine"))
+			k.have[1].Digest = machinefiles.Digest([]byte("changed on the machine"))
 			k.requireNoFileMessages()
-			k.have[1].Digest = files.Digest([]byte("red"))
+			k.have[1].Digest = machinefiles.Digest([]byte("red"))
 
 			ahead.Store(int64(121 * time.Minute))
 			k.reportFiles()
@@ -64,7 +64,7 @@ func TestFilesDuringFreeze(t *testing.T) {
 			_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{Group: group})
 			require.NoError(t, err)
 			begin, lacked = k.receiveSet()
-			require.Equal(t, []string{files.Digest([]byte("green"))}, lacked)
+			require.Equal(t, []string{machinefiles.Digest([]byte("green"))}, lacked)
 			require.Equal(t, `["green"]`, begin.GetPostApply())
 			k.requireNoFileMessages()
 		})
@@ -113,7 +113,7 @@ func TestSecretChangeDuringFreeze(t *testing.T) {
 	_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{})
 	require.NoError(t, err)
 	_, lacked = k.receiveSet()
-	require.Equal(t, []string{files.Digest([]byte("new"))}, lacked)
+	require.Equal(t, []string{machinefiles.Digest([]byte("new"))}, lacked)
 }
 
 // TestFilesOfNextLeaderDuringFreeze: the next leader sends changed files after the
@@ -156,7 +156,7 @@ func TestFilesOfNextLeaderDuringFreeze(t *testing.T) {
 			_, err = api.Thaw(t.Context(), &apiv1.ThawRequest{Group: group})
 			require.NoError(t, err)
 			begin, lacked := k.receiveSet()
-			require.Equal(t, []string{files.Digest([]byte("blue"))}, lacked)
+			require.Equal(t, []string{machinefiles.Digest([]byte("blue"))}, lacked)
 			require.Equal(t, `["blue"]`, begin.GetPostApply())
 			k.requireNoFileMessages()
 		})

@@ -19,10 +19,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent"
-	"github.com/nstance-go/nstance/agent/files"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -332,7 +332,7 @@ func TestFileTransfer(t *testing.T) {
 		k.receivedData = map[string][]byte{}
 		w.applyConfig(text("green"))
 		_, lacked := k.receiveSet()
-		require.Equal(t, []string{files.Digest([]byte("green")), files.Digest([]byte("green"))}, lacked)
+		require.Equal(t, []string{machinefiles.Digest([]byte("green")), machinefiles.Digest([]byte("green"))}, lacked)
 		require.Len(t, k.receivedData, 1)
 		k.requireNoFileMessages()
 	})
@@ -344,8 +344,8 @@ func TestFileTransfer(t *testing.T) {
 		require.NotEqual(t, old.GetHash(), begin.GetHash())
 		k.sendFilesWanted(old.GetHash(), old.GetFiles()[0].GetDigest())
 		k.finishSet(begin)
-		require.Contains(t, k.receivedData, files.Digest([]byte("white")))
-		require.NotContains(t, k.receivedData, files.Digest([]byte("blue")), "its wanted files are not sent any more")
+		require.Contains(t, k.receivedData, machinefiles.Digest([]byte("white")))
+		require.NotContains(t, k.receivedData, machinefiles.Digest([]byte("blue")), "its wanted files are not sent any more")
 		k.requireNoFileMessages()
 	})
 	t.Run("an interrupted transfer starts again", func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestFileTransfer(t *testing.T) {
 		w.applyConfig(text("grey"))
 		begin = k.nextFileMessage(isBegin).GetFilesBegin()
 		k.receivedData = map[string][]byte{}
-		k.sendFilesWanted(begin.GetHash(), files.Digest([]byte("secret")), "", "x", files.Digest([]byte("grey")))
+		k.sendFilesWanted(begin.GetHash(), machinefiles.Digest([]byte("secret")), "", "x", machinefiles.Digest([]byte("grey")))
 		k.nextFileMessage(isCommit)
 		require.Len(t, k.receivedData, 1)
 	})
@@ -399,7 +399,7 @@ func TestFilesOfOneMachine(t *testing.T) {
 		if len(mach.Addresses) > 0 {
 			ip = mach.Addresses[0].String()
 		}
-		require.Contains(t, k.receivedData, files.Digest(fmt.Appendf(nil, "%s small web-1 %s", ids[i], ip)))
+		require.Contains(t, k.receivedData, machinefiles.Digest(fmt.Appendf(nil, "%s small web-1 %s", ids[i], ip)))
 		for _, data := range k.receivedData {
 			require.NotContains(t, string(data), string(ids[1-i]))
 		}

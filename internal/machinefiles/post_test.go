@@ -1,6 +1,6 @@
 //go:build unix
 
-package files_test
+package machinefiles_test
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance/agent/files"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 )
 
 // withCommand lets a set run a script that leaves a line in the file runs.
-func (b *testStore) withCommand(s files.Set, script string) files.Set {
+func (b *testStore) withCommand(s machinefiles.Set, script string) machinefiles.Set {
 	s.Command = []string{"/bin/sh", "-c", `echo "$(cat a)" >> ` + b.dir + `/runs; ` + script}
 	return s
 }
@@ -102,15 +102,15 @@ func TestCommand(t *testing.T) {
 	})
 	t.Run("a crash before it had run leaves it to be run", func(t *testing.T) {
 		b := newTestStore(t)
-		b.o = files.WithSteps(b.o, func(label string) error {
+		b.o = machinefiles.WithSteps(b.o, func(label string) error {
 			if label == "swap" {
-				return files.ErrCrash
+				return machinefiles.ErrCrash
 			}
 			return nil
 		})
 		b.reopen()
 		_, err := b.send(b.withCommand(set("h1", tree{"a": "1"}), ":"), tree{"a": "1"})
-		require.ErrorIs(t, err, files.ErrCrash)
+		require.ErrorIs(t, err, machinefiles.ErrCrash)
 		b.reopen()
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n", b.commandRuns())

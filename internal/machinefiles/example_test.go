@@ -1,11 +1,11 @@
-package files_test
+package machinefiles_test
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
 
-	"github.com/nstance-go/nstance/agent/files"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 )
 
 func Example() {
@@ -16,15 +16,15 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	recv := filepath.Join(dir, "recv")
-	store := files.New(files.Options{Dir: recv, KeysDir: filepath.Join(dir, "keys"), Applied: func(hash string) error {
+	store := machinefiles.New(machinefiles.Options{Dir: recv, KeysDir: filepath.Join(dir, "keys"), Applied: func(hash string) error {
 		fmt.Println("in place:", hash)
 		return nil
 	}})
 	defer store.Close()
 
 	content := []byte("hello\n")
-	wanted, err := store.Begin(files.Set{Hash: "h1", Files: []files.File{
-		{Path: "app/motd", Digest: files.Digest(content), Size: int64(len(content))},
+	wanted, err := store.Begin(machinefiles.Set{Hash: "h1", Files: []machinefiles.File{
+		{Path: "app/motd", Digest: machinefiles.Digest(content), Size: int64(len(content))},
 	}})
 	if err != nil {
 		fmt.Println(err)

@@ -1,4 +1,4 @@
-// Package files keeps, on a machine, the files that its server sends. It is
+// Package machinefiles keeps, on a machine, the files that its server sends. It is
 // independent of the wire: the caller calls Begin with a set, Write for each
 // content that Begin requested, and Commit.
 //
@@ -29,4 +29,4 @@
 // and only if the server could make every file. Then the command runs, if there
 // is one and something has changed. Its failure undoes nothing; it runs again
 // when the agent starts, and with the next set.
-package files
+package machinefiles

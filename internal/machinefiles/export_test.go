@@ -1,4 +1,4 @@
-package files
+package machinefiles
 
 // ErrCrash is what a step returns to end everything as a crash would.
 var ErrCrash = errCrash

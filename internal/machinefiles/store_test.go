@@ -1,4 +1,4 @@
-package files_test
+package machinefiles_test
 
 import (
 	"fmt"
@@ -13,22 +13,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/agent/files"
 	"github.com/nstance-go/nstance/internal/filelimit"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 )
 
 // A testStore is a store in a temporary directory.
 type testStore struct {
 	*testing.T
 	dir            string
-	o              files.Options
-	store          *files.Store
+	o              machinefiles.Options
+	store          *machinefiles.Store
 	recordedHashes []string // as they were recorded
 }
 
 func newTestStore(t *testing.T) *testStore {
 	b := &testStore{T: t, dir: t.TempDir()}
-	b.o = files.Options{
+	b.o = machinefiles.Options{
 		Dir: filepath.Join(b.dir, "recv"), KeysDir: filepath.Join(b.dir, "keys"),
 		Applied: func(hash string) error { b.recordedHashes = append(b.recordedHashes, hash); return nil },
 	}
@@ -41,7 +41,7 @@ func (b *testStore) reopen() {
 	if b.store != nil {
 		require.NoError(b, b.store.Close())
 	}
-	b.store = files.New(b.o)
+	b.store = machinefiles.New(b.o)
 	require.NoError(b, b.store.Open())
 	b.Cleanup(func() { b.store.Close() })
 }
@@ -50,24 +50,24 @@ func (b *testStore) reopen() {
 type tree map[string]string
 
 // set announces files in the order of their paths.
-func set(hash string, want tree) files.Set {
-	s := files.Set{Hash: hash}
+func set(hash string, want tree) machinefiles.Set {
+	s := machinefiles.Set{Hash: hash}
 	for path, content := range want {
-		s.Files = append(s.Files, files.File{Path: path, Digest: files.Digest([]byte(content)), Size: int64(len(content))})
+		s.Files = append(s.Files, machinefiles.File{Path: path, Digest: machinefiles.Digest([]byte(content)), Size: int64(len(content))})
 	}
-	slices.SortFunc(s.Files, func(a, b files.File) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(s.Files, func(a, b machinefiles.File) int { return strings.Compare(a.Path, b.Path) })
 	return s
 }
 
 // send transfers a set whole and returns what had to be sent.
-func (b *testStore) send(s files.Set, want tree) (sent []string, err error) {
+func (b *testStore) send(s machinefiles.Set, want tree) (sent []string, err error) {
 	wanted, err := b.store.Begin(s)
 	if err != nil {
 		return nil, err
 	}
 	for _, digest := range wanted {
 		for path, content := range want {
-			if files.Digest([]byte(content)) != digest {
+			if machinefiles.Digest([]byte(content)) != digest {
 				continue
 			}
 			sent = append(sent, path)
@@ -136,8 +136,8 @@ func TestAddChangeRemoveFiles(t *testing.T) {
 	require.Equal(t, fs.FileMode(0o750), b.mode("app"))
 	require.Equal(t, fs.FileMode(0o750), b.mode("app/conf.d"))
 	require.Equal(t, []nstance.FileStatus{
-		{Path: "a", Digest: files.Digest([]byte("1"))}, {Path: "app/app.env", Digest: files.Digest([]byte("A=1\n"))},
-		{Path: "app/conf.d/x", Digest: files.Digest([]byte("x"))}, {Path: "empty", Digest: files.Digest(nil)},
+		{Path: "a", Digest: machinefiles.Digest([]byte("1"))}, {Path: "app/app.env", Digest: machinefiles.Digest([]byte("A=1\n"))},
+		{Path: "app/conf.d/x", Digest: machinefiles.Digest([]byte("x"))}, {Path: "empty", Digest: machinefiles.Digest(nil)},
 	}, b.store.Status())
 
 	require.Equal(t, []string{"app/app.env", "new"}, b.apply("h2", tree{"a": "1", "app/app.env": "A=2\n", "new": "n"}), "only what changed is sent")
@@ -181,10 +181,10 @@ func TestCrash(t *testing.T) {
 			b.recordedHashes = nil
 			steps := 0
 			plain := b.o
-			b.o = files.WithSteps(b.o, func(label string) error {
+			b.o = machinefiles.WithSteps(b.o, func(label string) error {
 				if steps++; steps-1 == n {
 					crashed = label
-					return files.ErrCrash
+					return machinefiles.ErrCrash
 				}
 				return nil
 			})
@@ -195,7 +195,7 @@ func TestCrash(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, files.ErrCrash)
+			require.ErrorIs(t, err, machinefiles.ErrCrash)
 			seen := b.tree()
 			swapped := slices.Contains([]string{"swap", "unlink", "hash"}, crashed)
 			if swapped {
@@ -238,7 +238,7 @@ func TestInterruptedTransfer(t *testing.T) {
 	b.reopen()
 	wanted, err = b.store.Begin(s)
 	require.NoError(t, err)
-	require.Equal(t, []string{files.Digest([]byte("other"))}, wanted, "what came whole does not come again")
+	require.Equal(t, []string{machinefiles.Digest([]byte("other"))}, wanted, "what came whole does not come again")
 	_, err = b.store.Begin(set("h3", tree{"c": "x"}))
 	require.NoError(t, err, "a newer set takes the place of one that is not committed")
 	require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict)
@@ -247,16 +247,18 @@ func TestInterruptedTransfer(t *testing.T) {
 
 func TestBadTransfers(t *testing.T) {
 	const content = "content"
-	for name, write := range map[string]func(s *files.Store, digest string) error{
-		"another content than announced": func(s *files.Store, d string) error { return s.Write(d, 0, []byte("CONTENT")) },
-		"more than announced":            func(s *files.Store, d string) error { return s.Write(d, 0, []byte("content!")) },
-		"a gap":                          func(s *files.Store, d string) error { return s.Write(d, 1, []byte("ontent")) },
-		"a repetition": func(s *files.Store, d string) error {
+	for name, write := range map[string]func(s *machinefiles.Store, digest string) error{
+		"another content than announced": func(s *machinefiles.Store, d string) error { return s.Write(d, 0, []byte("CONTENT")) },
+		"more than announced":            func(s *machinefiles.Store, d string) error { return s.Write(d, 0, []byte("content!")) },
+		"a gap":                          func(s *machinefiles.Store, d string) error { return s.Write(d, 1, []byte("ontent")) },
+		"a repetition": func(s *machinefiles.Store, d string) error {
 			require.NoError(t, s.Write(d, 0, []byte("con")))
 			return s.Write(d, 0, []byte("con"))
 		},
-		"nothing":                        func(s *files.Store, d string) error { return s.Write(d, 0, nil) },
-		"content that was not requested": func(s *files.Store, _ string) error { return s.Write(files.Digest([]byte("x")), 0, []byte("x")) },
+		"nothing": func(s *machinefiles.Store, d string) error { return s.Write(d, 0, nil) },
+		"content that was not requested": func(s *machinefiles.Store, _ string) error {
+			return s.Write(machinefiles.Digest([]byte("x")), 0, []byte("x"))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestStore(t)
@@ -273,44 +275,44 @@ func TestBadTransfers(t *testing.T) {
 	}
 	t.Run("without announcement", func(t *testing.T) {
 		b := newTestStore(t)
-		require.ErrorIs(t, b.store.Write(files.Digest([]byte("x")), 0, []byte("x")), nstance.Invalid)
+		require.ErrorIs(t, b.store.Write(machinefiles.Digest([]byte("x")), 0, []byte("x")), nstance.Invalid)
 		require.ErrorIs(t, b.store.Commit("h"), nstance.Conflict)
 	})
 }
 
 func TestBadSets(t *testing.T) {
-	good := files.File{Path: "a", Digest: files.Digest([]byte("1")), Size: 1}
-	change := func(f func(*files.File)) files.Set {
+	good := machinefiles.File{Path: "a", Digest: machinefiles.Digest([]byte("1")), Size: 1}
+	change := func(f func(*machinefiles.File)) machinefiles.Set {
 		one := good
 		f(&one)
-		return files.Set{Hash: "h", Files: []files.File{one}}
+		return machinefiles.Set{Hash: "h", Files: []machinefiles.File{one}}
 	}
-	many, big := files.Set{Hash: "h"}, files.Set{Hash: "h"}
+	many, big := machinefiles.Set{Hash: "h"}, machinefiles.Set{Hash: "h"}
 	for i := range filelimit.Files + 1 {
 		f := good
 		f.Path = fmt.Sprintf("f%d", i)
 		many.Files = append(many.Files, f)
 	}
 	for i := range 9 {
-		big.Files = append(big.Files, files.File{Path: fmt.Sprintf("f%d", i), Digest: files.Digest([]byte{byte(i)}), Size: filelimit.Size})
+		big.Files = append(big.Files, machinefiles.File{Path: fmt.Sprintf("f%d", i), Digest: machinefiles.Digest([]byte{byte(i)}), Size: filelimit.Size})
 	}
-	for name, s := range map[string]files.Set{
-		"out of the directory":  change(func(f *files.File) { f.Path = "../a" }),
-		"an absolute path":      change(func(f *files.File) { f.Path = "/etc/passwd" }),
-		"the agent's own":       change(func(f *files.File) { f.Path = ".nstance/current" }),
-		"open to strangers":     change(func(f *files.File) { f.Mode = 0o644 }),
-		"executable":            change(func(f *files.File) { f.Mode = 0o700 }),
-		"no digest":             change(func(f *files.File) { f.Digest = "" }),
-		"a digest of sorts":     change(func(f *files.File) { f.Digest = "sha256:../../x" }),
-		"a digest in capitals":  change(func(f *files.File) { f.Digest = strings.ToUpper(f.Digest) }),
-		"too large":             change(func(f *files.File) { f.Size = filelimit.Size + 1 }),
-		"less than nothing":     change(func(f *files.File) { f.Size = -1 }),
-		"a key outside":         change(func(f *files.File) { f.Key = "../x" }),
-		"a path twice":          {Hash: "h", Files: []files.File{good, good}},
-		"a file below a file":   {Hash: "h", Files: []files.File{good, {Path: "a/b/c", Digest: good.Digest, Size: 1}}},
+	for name, s := range map[string]machinefiles.Set{
+		"out of the directory":  change(func(f *machinefiles.File) { f.Path = "../a" }),
+		"an absolute path":      change(func(f *machinefiles.File) { f.Path = "/etc/passwd" }),
+		"the agent's own":       change(func(f *machinefiles.File) { f.Path = ".nstance/current" }),
+		"open to strangers":     change(func(f *machinefiles.File) { f.Mode = 0o644 }),
+		"executable":            change(func(f *machinefiles.File) { f.Mode = 0o700 }),
+		"no digest":             change(func(f *machinefiles.File) { f.Digest = "" }),
+		"a digest of sorts":     change(func(f *machinefiles.File) { f.Digest = "sha256:../../x" }),
+		"a digest in capitals":  change(func(f *machinefiles.File) { f.Digest = strings.ToUpper(f.Digest) }),
+		"too large":             change(func(f *machinefiles.File) { f.Size = filelimit.Size + 1 }),
+		"less than nothing":     change(func(f *machinefiles.File) { f.Size = -1 }),
+		"a key outside":         change(func(f *machinefiles.File) { f.Key = "../x" }),
+		"a path twice":          {Hash: "h", Files: []machinefiles.File{good, good}},
+		"a file below a file":   {Hash: "h", Files: []machinefiles.File{good, {Path: "a/b/c", Digest: good.Digest, Size: 1}}},
 		"too many":              many,
 		"too large as a whole":  big,
-		"an error out of bound": {Hash: "h", Files: []files.File{{Path: "/x", Error: "no"}}},
+		"an error out of bound": {Hash: "h", Files: []machinefiles.File{{Path: "/x", Error: "no"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newTestStore(t)
@@ -327,14 +329,14 @@ func TestFileWithError(t *testing.T) {
 	b.recordedHashes = nil
 	want := tree{"a": "1", "b": "new"}
 	s := set("h2", want)
-	s.Files = append(s.Files, files.File{Path: "c", Error: "no such secret"}, files.File{Path: "d", Error: "no such secret"})
+	s.Files = append(s.Files, machinefiles.File{Path: "c", Error: "no such secret"}, machinefiles.File{Path: "d", Error: "no such secret"})
 	_, err := b.send(s, want)
 	require.NoError(t, err)
 	require.Equal(t, tree{"a": "1", "b": "new", "c": "3"}, b.tree(), "what is there stays, all else goes on")
 	require.Empty(t, b.recordedHashes, "and the hash does not advance")
 	require.Equal(t, []nstance.FileStatus{
-		{Path: "a", Digest: files.Digest([]byte("1"))}, {Path: "b", Digest: files.Digest([]byte("new"))},
-		{Path: "c", Digest: files.Digest([]byte("3")), Error: "no such secret"}, {Path: "d", Error: "no such secret"},
+		{Path: "a", Digest: machinefiles.Digest([]byte("1"))}, {Path: "b", Digest: machinefiles.Digest([]byte("new"))},
+		{Path: "c", Digest: machinefiles.Digest([]byte("3")), Error: "no such secret"}, {Path: "d", Error: "no such secret"},
 	}, b.store.Status())
 	b.reopen()
 	require.Empty(t, b.recordedHashes)
@@ -447,7 +449,7 @@ func TestHashRecordError(t *testing.T) {
 func TestMissingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "recv"), nil, 0o600))
-	s := files.New(files.Options{Dir: filepath.Join(dir, "recv", "x"), KeysDir: dir})
+	s := machinefiles.New(machinefiles.Options{Dir: filepath.Join(dir, "recv", "x"), KeysDir: dir})
 	require.Error(t, s.Open())
 	require.Empty(t, s.Status())
 	_, err := s.Begin(set("h", tree{"a": "1"}))
@@ -461,9 +463,9 @@ func TestMissingDirectory(t *testing.T) {
 func TestMachineWithoutFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "recv")
 	var hashes []string
-	s := files.New(files.Options{Dir: dir, KeysDir: dir, Applied: func(hash string) error { hashes = append(hashes, hash); return nil }})
+	s := machinefiles.New(machinefiles.Options{Dir: dir, KeysDir: dir, Applied: func(hash string) error { hashes = append(hashes, hash); return nil }})
 	require.NoError(t, s.Open())
-	wanted, err := s.Begin(files.Set{Hash: "h1"})
+	wanted, err := s.Begin(machinefiles.Set{Hash: "h1"})
 	require.NoError(t, err)
 	require.Empty(t, wanted)
 	require.NoError(t, s.Commit("h1"))

@@ -1,4 +1,4 @@
-package files_test
+package machinefiles_test
 
 import (
 	"io/fs"
