@@ -128,11 +128,12 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// TestProgramsChooseClouds: a provider of a cloud is linked by programs and by
-// nothing that others import.
+// TestProgramsChooseClouds: a provider of a cloud, and what only programs are made of, is
+// imported by programs and by nothing that others import.
 func TestProgramsChooseClouds(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.ImportPath}}: {{join .Imports \" \"}}", "./...").Output()
 	require.NoError(t, err)
+	programs := []string{"internal/admin", "internal/dev", "internal/servercmd"}
 	for line := range strings.Lines(string(out)) {
 		pkg, imports, _ := strings.Cut(strings.TrimPrefix(line, module+"/"), ": ")
 		if strings.HasPrefix(pkg, "cmd/") || strings.HasPrefix(pkg, "bench/") {
@@ -142,6 +143,11 @@ func TestProgramsChooseClouds(t *testing.T) {
 			own := "provider/" + cloud
 			if pkg != own && !strings.HasPrefix(pkg, own+"/") {
 				require.NotContains(t, strings.Fields(imports), module+"/"+own, "%s imports it", pkg)
+			}
+		}
+		for _, program := range programs {
+			if !slices.Contains(programs, pkg) {
+				require.NotContains(t, strings.Fields(imports), module+"/"+program, "%s imports it", pkg)
 			}
 		}
 	}
