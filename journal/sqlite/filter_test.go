@@ -89,6 +89,7 @@ func testFilterByTypeAndTime(t *testing.T, c journal.Journal) {
 		"until a second":        {journal.Filter{Until: t0.Add(3 * time.Second)}, []string{"a", "b"}},
 		"in another time zone":  {journal.Filter{Since: t0.Add(3 * time.Second).In(time.FixedZone("x", 3600))}, []string{"c", "d"}},
 		"between":               {journal.Filter{Since: t0.Add(time.Second), Until: t0.Add(4 * time.Second)}, []string{"b", "c"}},
+		"after a number":        {journal.Filter{After: 2}, []string{"c", "d"}},
 		"before a number":       {journal.Filter{Before: 3}, []string{"a", "b"}},
 		"the newest before one": {journal.Filter{Before: 4, Newest: true, Limit: 1}, []string{"c"}},
 	} {
