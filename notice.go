@@ -56,11 +56,11 @@ const (
 // shortest time that any cloud leaves: a deadline in the past would be no drain at all.
 func (n Notice) DrainBy(now time.Time) time.Time {
 	end := n.end(now)
-	if end.IsZero() {
-		return end
+	left := end.Sub(now)
+	if end.IsZero() || left > 0 {
+		return end.Add(-min(drainMargin, max(0, left/3))) // not from now: the result must not move with each call
 	}
-	left := max(0, end.Sub(now))
-	return now.Add(left - min(drainMargin, left/3))
+	return now
 }
 
 // end returns when the cloud takes the machine, as far as is known.

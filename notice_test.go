@@ -1,6 +1,7 @@
 package nstance_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -29,4 +30,13 @@ func TestDrainBy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.by, c.notice.DrainBy(now)) })
 	}
+}
+
+// TestDrainByStays: the time is the deadline's, without the monotonic reading of the
+// caller's clock: a time that moves by nanoseconds would tighten the drain with each plan.
+func TestDrainByStays(t *testing.T) {
+	now := time.Now()
+	n := nstance.Notice{Kind: nstance.Reclaim, Deadline: now.Add(2 * time.Minute).Round(0), ReceivedAt: now.Round(0)}
+	require.Equal(t, fmt.Sprintf("%#v", n.Deadline.Add(-10*time.Second)), fmt.Sprintf("%#v", n.DrainBy(now)))
+	require.NotContains(t, n.DrainBy(now).String(), "m=", "no monotonic reading")
 }
