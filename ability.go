@@ -13,10 +13,10 @@ import (
 // when ctx is done, and classify every error with a Code. provider/providertest
 // checks these contracts too.
 
-// An AccountNamer is a Provider that names the place in which it sees machines.
-// With credentials for another place every machine would be NotFound, by a
-// definite answer. A reconciler remembers the name together with its records,
-// and acts on nothing where the names differ.
+// An AccountNamer is a Provider that names the place in which it sees machines. With
+// credentials for another place every machine would be NotFound, by a definite answer. A
+// reconciler remembers the name together with its records, and acts on nothing where the
+// names differ. It is safe for concurrent use.
 type AccountNamer interface {
 	// Account returns that place: an account and region, a project and zone. It is
 	// the same for the provider's whole life, and two providers that see the same
@@ -24,7 +24,8 @@ type AccountNamer interface {
 	Account(ctx context.Context) (string, error)
 }
 
-// An ImageResolver is a Provider that finds machine images by name.
+// An ImageResolver is a Provider that finds machine images by name. It is safe for
+// concurrent use.
 type ImageResolver interface {
 	// ResolveImage returns the provider's ID of the newest image that fits q.
 	// Two calls may give different IDs once a newer image was published. Fails
@@ -35,12 +36,13 @@ type ImageResolver interface {
 // An ImageQuery says which images fit: those that fit in every field that is
 // not empty.
 type ImageQuery struct {
-	Owner string // account or project that published it, as the provider spells it
-	Name  string // a * stands for any run of characters
-	Arch  Arch
+	Owner string `json:"owner,omitempty"` // account or project that published it, as the provider spells it
+	Name  string `json:"name"`            // a * stands for any run of characters
+	Arch  Arch   `json:"arch"`
 }
 
-// A SubnetCounter is a Provider that knows how many addresses are free.
+// A SubnetCounter is a Provider that knows how many addresses are free. It is safe for
+// concurrent use.
 type SubnetCounter interface {
 	// FreeAddresses returns how many more machines would get an address in each
 	// subnet. Subnets whose count the cloud does not report are left out. An
@@ -48,7 +50,8 @@ type SubnetCounter interface {
 	FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error)
 }
 
-// A TypeLister is a Provider that knows its machine types.
+// A TypeLister is a Provider that knows its machine types. It is safe for concurrent
+// use.
 type TypeLister interface {
 	// TypeArchs returns which architectures each of the named instance types
 	// can run. A name that is missing in the answer is unknown to the provider.
@@ -56,7 +59,8 @@ type TypeLister interface {
 	TypeArchs(ctx context.Context, names []string) (map[string][]Arch, error)
 }
 
-// A Balancer is a Provider with load balancers whose members can be changed.
+// A Balancer is a Provider with load balancers whose members can be changed. It is safe
+// for concurrent use.
 type Balancer interface {
 	// BalancerMembers returns the provider's IDs of all machines that lb sends
 	// traffic to, or is about to, including members that Nstance did not add.
@@ -85,13 +89,14 @@ const MaxBalancerBatch = 100
 // A LoadBalancer is what machines join to be sent traffic: a target group, a
 // backend, a pool.
 type LoadBalancer struct {
-	Name string          // as the configuration calls it
-	ID   string          // as the provider calls it
-	Args json.RawMessage // provider-specific, decoded strictly by the provider; may be nil
+	Name string          `json:"name"`           // as the configuration calls it
+	ID   string          `json:"id,omitempty"`   // as the provider calls it
+	Args json.RawMessage `json:"args,omitempty"` // provider-specific, decoded strictly by the provider; may be nil
 }
 
-// A Parker is a Provider whose machines can be kept for later without running.
-// The mode of a machine is that of its spec: some clouds prepare it at launch.
+// A Parker is a Provider whose machines can be kept for later without running. The mode
+// of a machine is that of its spec: some clouds prepare it at launch. It is safe for
+// concurrent use.
 type Parker interface {
 	// ParkModes returns the modes that machines of this provider can have.
 	ParkModes() []ParkMode
@@ -109,7 +114,8 @@ type Parker interface {
 	Wake(ctx context.Context, m Machine) error
 }
 
-// A ConsoleReader is a Provider that keeps what machines print while they boot.
+// A ConsoleReader is a Provider that keeps what machines print while they boot. It is
+// safe for concurrent use.
 type ConsoleReader interface {
 	// ConsoleOutput returns the end of what m has printed to its console, at
 	// most MaxConsoleBytes; clouds deliver it minutes late, and empty until
@@ -121,8 +127,9 @@ type ConsoleReader interface {
 // keeps of it ("Instance console output", EC2 User Guide).
 const MaxConsoleBytes = 64 << 10
 
-// A NoticeWatcher is a Provider that knows of interruptions which its machines
-// cannot learn from inside, such as the maintenance of the node they run on.
+// A NoticeWatcher is a Provider that knows of interruptions which its machines cannot
+// learn from inside, such as the maintenance of the node they run on. It is safe for
+// concurrent use.
 type NoticeWatcher interface {
 	// WatchNotices yields notices about the owner's machines as they appear,
 	// change or are withdrawn, until ctx ends. An error is for the log: the watch
@@ -134,6 +141,6 @@ type NoticeWatcher interface {
 
 // A MachineNotice is a notice about one machine.
 type MachineNotice struct {
-	ID     InstanceID
-	Notice Notice
+	ID     InstanceID `json:"id"`
+	Notice Notice     `json:"notice"`
 }

@@ -57,14 +57,16 @@ var floors = []struct {
 	{"./health", []string{"internal/command"}, append([]string{"google.golang.org/"}, heavy...), "verdicts know no wire and no storage"},
 	{"./drain", []string{"internal/feed"}, append([]string{"google.golang.org/"}, heavy...), "coordination knows no provider and no storage"},
 	{"./drain/hook", []string{"drain", "internal/command"}, append([]string{"google.golang.org/"}, heavy...), "the hook links into small agents"},
+	{"./drain/kube", nil, append(slices.DeleteFunc(slices.Clone(heavy), func(p string) bool { return strings.HasSuffix(p, "k8s.io/") }), "google.golang.org/grpc", "k8s.io/kubectl", "k8s.io/apiextensions-apiserver", "sigs.k8s.io/controller-runtime", "sigs.k8s.io/cluster-api"), "drains of nodes can be embedded on their own, and need no more than Kubernetes' client"},
 	{"./internal/keyring", []string{"internal/pki"}, append([]string{"google.golang.org/"}, heavy...), "keys know no transport and no storage"},
 	{"./registration", []string{"internal/keyring", "internal/pki"}, append([]string{"google.golang.org/"}, heavy...), "registration knows no transport"},
 	{"./internal/layout", nil, append([]string{"google.golang.org/"}, heavy...), "names of objects are standard library only"},
-	{"./storage", []string{"internal/layout"}, append([]string{"google.golang.org/"}, heavy...), "the port links no cloud and no SQLite"},
+	{"./storage", nil, append([]string{"google.golang.org/"}, heavy...), "the port links no cloud and no SQLite"},
+	{"./internal/records", []string{"internal/layout", "storage"}, append([]string{"google.golang.org/"}, heavy...), "records know no driver of a cloud and no planning"},
 	{"./journal", nil, append([]string{"google.golang.org/"}, heavy...), "the port of journals links no SQLite"},
-	{"./storage/lease", []string{"internal/layout", "storage"}, heavy, "the lease can be embedded on its own"},
-	{"./storage/secret", []string{"internal/layout", "storage"}, heavy, "sealing needs no cloud"},
-	{"./internal/manager", []string{"internal/layout", "storage", "storage/secret"}, heavy, "what secret managers share knows none of them"},
+	{"./storage/lease", []string{"internal/layout", "internal/records", "storage"}, heavy, "the lease can be embedded on its own"},
+	{"./storage/secret", nil, heavy, "sealing needs no cloud"},
+	{"./internal/manager", []string{"storage/secret"}, heavy, "what secret managers share knows none of them"},
 	{"./provider", []string{"internal/duration", "internal/nearest"}, append([]string{"google.golang.org/"}, heavy...), "what providers share knows no cloud"},
 	{"./provider/simcloud", []string{"provider", "internal/duration", "internal/nearest"}, append([]string{"google.golang.org/"}, heavy...), "the simulated cloud is for tests of other modules too"},
 	{"./provider/aws", []string{"provider", "internal/duration", "internal/nearest"}, otherClouds("github.com/aws/"), "a program that embeds a provider links only its cloud"},
@@ -85,8 +87,8 @@ var floors = []struct {
 	{"./reconcile/internal/admission", nil, append([]string{"google.golang.org/"}, heavy...), "the order of creates depends on nothing but demand and answers"},
 	{"./reconcile/internal/orphans", nil, append([]string{"google.golang.org/"}, heavy...), "what becomes of an orphan depends on listings and one look at the shard"},
 	{"./reconcile/internal/balance", nil, append([]string{"google.golang.org/"}, heavy...), "load balancers need members and a provider"},
-	{"./reconcile/internal/wallclock", []string{"internal/layout", "storage"}, append([]string{"google.golang.org/"}, heavy...), "a clock is judged by what storage says of the time"},
-	{"./reconcile", []string{"internal/layout", "confighash", "drain", "health", "provider", "reconcile/internal/admission", "reconcile/internal/balance", "reconcile/internal/orphans", "reconcile/plan", "reconcile/internal/wallclock", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
+	{"./reconcile/internal/wallclock", []string{"storage"}, append([]string{"google.golang.org/"}, heavy...), "a clock is judged by what storage says of the time"},
+	{"./reconcile", []string{"internal/layout", "confighash", "drain", "health", "provider", "reconcile/internal/admission", "reconcile/internal/balance", "reconcile/internal/orphans", "reconcile/plan", "reconcile/internal/wallclock", "internal/records", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./internal/machinefiles", []string{"internal/command", "internal/pki"}, append([]string{"google.golang.org/"}, heavy...), "keeping files knows no wire"},
 	{"./agent", []string{"internal/machinefiles", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
 	{"./internal/files", []string{"internal/keyring", "internal/pki", "internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},
@@ -102,6 +104,10 @@ var floors = []struct {
 	{"./server/internal/operators", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/peers", belowRooms, clouds, "a room knows no other room and not the server"},
 	{"./server/internal/registrar", belowRooms, clouds, "a room knows no other room and not the server"},
+	{"./internal/operatorapi", []string{"internal/session"}, heavy, "a client of the operators' API links no cloud and no Kubernetes"},
+	{"./operator/api/v1beta1", nil, append([]string{"sigs.k8s.io/controller-runtime", "google.golang.org/grpc"}, withoutKubernetes(clouds)...), "who reads the resources links none of the controllers"},
+	{"./operator/internal/shards", []string{"api/v1", "drain", "internal/feed", "internal/operatorapi", "internal/pki", "internal/session", "internal/wire"}, heavy, "the copy of a shard knows no Kubernetes"},
+	{"./operator", []string{"api/v1", "drain", "drain/kube", "internal/feed", "internal/operatorapi", "internal/pki", "internal/session", "internal/wire", "operator/..."}, withoutKubernetes(clouds), "the operator knows shards by their API only: no provider, no storage"},
 	{"./internal/dev", anyOwn, clouds, "single-machine mode builds quickly"},
 	{"./internal/servercmd", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
@@ -111,6 +117,11 @@ var floors = []struct {
 // otherClouds returns what a program that asked for one SDK must not link.
 func otherClouds(own string) []string {
 	return slices.DeleteFunc(slices.Clone(heavy), func(dep string) bool { return dep == own })
+}
+
+// withoutKubernetes returns bans for what is made for Kubernetes.
+func withoutKubernetes(bans []string) []string {
+	return slices.DeleteFunc(slices.Clone(bans), func(ban string) bool { return strings.Contains(ban, "k8s.io/") })
 }
 
 func TestFloors(t *testing.T) {
@@ -181,7 +192,7 @@ func deps(t *testing.T, pkg string) []string {
 // imports, comments and blanks.
 var shortest = map[string]int{
 	"shortest/group/main.go": 25, "failover/main.go": 40, "shortest/provider/shelf.go": 80, "shortest/detector/main.go": 40,
-	"shortest/drain/main.go": 25, "shortest/registration/main.go": 40, "shortest/plan/main.go": 60, "shortest/manager/main.go": 40,
+	"shortest/drain/main.go": 25, "shortest/registration/main.go": 40, "shortest/plan/main.go": 60, "shortest/manager/main.go": 40, "shortest/nodes/main.go": 40,
 }
 
 // TestShortestPrograms: programs that embed one part stay short. They are compiled in

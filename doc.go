@@ -43,4 +43,7 @@
 // your daemon with package agent. The directory examples holds a whole program
 // for each. cmd holds the reference programs; nstance-dev shows all of
 // it working on one machine.
+//
+// Groups, machines, facts, notices and errors are values. Implementations of the
+// interfaces are safe for concurrent use.
 package nstance

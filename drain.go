@@ -54,12 +54,12 @@ const (
 
 // An Ack says how a drain ended. It counts only for the current generation.
 type Ack struct {
-	Instance   InstanceID
-	Generation uint64
-	By         Executor // an agent's ack counts for its own instance only
-	Outcome    Outcome
-	Delete     bool   // for Failed: end the drain now instead of at its deadline
-	Message    string // at most 256 bytes
+	Instance   InstanceID `json:"instance_id"`
+	Generation uint64     `json:"generation"`
+	By         Executor   `json:"by"` // an agent's ack counts for its own instance only
+	Outcome    Outcome    `json:"outcome"`
+	Delete     bool       `json:"delete"`            // for Failed: end the drain now instead of at its deadline
+	Message    string     `json:"message,omitempty"` // at most 256 bytes
 }
 
 // An Outcome is how a drain went.
@@ -76,10 +76,10 @@ type Seq uint64
 
 // A DrainEvent tells a watcher what changed about one drain.
 type DrainEvent struct {
-	Seq   Seq
-	Type  DrainEventType
-	Drain Drain
-	Ack   *Ack // for DrainAcknowledged, and in a snapshot of an acknowledged drain
+	Seq   Seq            `json:"seq"`
+	Type  DrainEventType `json:"type"`
+	Drain Drain          `json:"drain"`
+	Ack   *Ack           `json:"ack,omitempty"` // for DrainAcknowledged, and in a snapshot of an acknowledged drain
 }
 
 // A DrainEventType says what a DrainEvent reports.

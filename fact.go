@@ -1,7 +1,16 @@
 package nstance
 
-// A Fact is something that happened and that a Reconciler should know. The set
-// is closed.
+// A Fact is something that happened and that a Reconciler should know. The set is
+// closed:
+//
+//   - about groups: [Desired], [Removed], [Balancing]
+//   - from agents: [Registered], [Connected], [Disconnected], [Reported],
+//     [FilesReported], [Noticed]
+//   - about drains: [Drained], [ExecutorsChanged]
+//   - from the provider: [MachineSeen], [MachineMissing]
+//
+// A fact is a value: it is read concurrently, and must not be changed, once it was
+// observed.
 type Fact interface{ fact() }
 
 type (

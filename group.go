@@ -3,6 +3,7 @@ package nstance
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -10,21 +11,21 @@ import (
 // defaults, template and group have become one Definition, which is whole. A group
 // that never had a whole definition has none.
 type Group struct {
-	Key          GroupKey
-	Template     string // where Definition came from; for display
-	Size         int    // desired members; zero is valid, not a default
-	Definition   Definition
-	DrainTimeout time.Duration // longest drain; 0 means delete without one
-	Rollout      Rollout
-	Expiry       Expiry
-	Protect      bool // refuse deletion of the group
-	Static       bool // defined in the configuration: only size, instance type and vars may be changed through the API
-	Removing     bool // its managed members are drained and deleted, whatever Size is
+	Key          GroupKey      `json:"key"`
+	Template     string        `json:"template,omitempty"` // where Definition came from; for display
+	Size         int           `json:"size"`               // desired members; zero is valid, not a default
+	Definition   Definition    `json:"definition"`
+	DrainTimeout time.Duration `json:"drain_timeout"` // longest drain; 0 means delete without one
+	Rollout      Rollout       `json:"rollout"`
+	Expiry       Expiry        `json:"expiry"`
+	Protect      bool          `json:"protect"`  // refuse deletion of the group
+	Static       bool          `json:"static"`   // defined in the configuration: only size, instance type and vars may be changed through the API
+	Removing     bool          `json:"removing"` // its managed members are drained and deleted, whatever Size is
 
 	// Pending says why another definition that was asked for is not in effect:
 	// something that it names is not found yet, or it is invalid. Definition is
 	// then the last one that was whole. Empty: none is pending.
-	Pending string
+	Pending string `json:"pending,omitempty"`
 }
 
 // Defined reports whether g has a definition. Without one no machine is created,
@@ -34,7 +35,7 @@ func (g Group) Defined() bool { return g.Definition.Kind != "" }
 // A Definition is what a machine of a group is made from. What the two
 // configuration hashes cover is decided in package confighash.
 type Definition struct {
-	Kind                Kind                   `json:"kind"`
+	Kind                InstanceKind           `json:"kind"`
 	Arch                Arch                   `json:"arch"`
 	Role                string                 `json:"role,omitempty"`           // worker or control-plane
 	Image               string                 `json:"image,omitempty"`          // the provider's ID, resolved
@@ -57,12 +58,13 @@ type Definition struct {
 
 // A Rollout bounds voluntary change of a group.
 type Rollout struct {
-	MaxSurge  Count         // spare members while replacing; 0 means remove first
-	MinReady  time.Duration // how long a member must have been well before it counts as ready
-	HaltAfter int           // consecutive failed replacements after which the rollout stops; 0 means never
+	MaxSurge  Count         `json:"max_surge"`  // spare members while replacing; 0 means remove first
+	MinReady  time.Duration `json:"min_ready"`  // how long a member must have been well before it counts as ready
+	HaltAfter int           `json:"halt_after"` // consecutive failed replacements after which the rollout stops; 0 means never
 }
 
-// A Count is an absolute number or a percentage of a group's size.
+// A Count is an absolute number or a percentage of a group's size. Its text, in JSON too,
+// is 2 or 25%.
 type Count struct {
 	N       int
 	Percent bool
@@ -85,9 +87,24 @@ func (c Count) String() string {
 	return strconv.Itoa(c.N)
 }
 
+// MarshalText implements encoding.TextMarshaler: it returns what String does.
+func (c Count) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads what MarshalText returns. Fails with Invalid for anything else, and
+// for more than 100%.
+func (c *Count) UnmarshalText(text []byte) error {
+	digits, percent := strings.CutSuffix(string(text), "%")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || percent && n > 100 {
+		return FieldError("count", "use a count such as 2 or a percentage such as 25%", "%q is neither", clip(string(text)))
+	}
+	*c = Count{N: int(n), Percent: percent}
+	return nil
+}
+
 // Expiry replaces machines because of their age. Zero durations switch it off.
 type Expiry struct {
-	EligibleAge time.Duration // may be replaced, oldest first, one at a time
-	ForcedAge   time.Duration // must be replaced
-	OnDemandAge time.Duration // on-demand instances: drained, not replaced
+	EligibleAge time.Duration `json:"eligible_age"`  // may be replaced, oldest first, one at a time
+	ForcedAge   time.Duration `json:"forced_age"`    // must be replaced
+	OnDemandAge time.Duration `json:"on_demand_age"` // on-demand instances: drained, not replaced
 }

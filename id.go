@@ -21,7 +21,7 @@ const (
 
 // NewInstanceID returns a fresh ID of the given kind, created at t (millisecond
 // resolution). It fails with Invalid when kind or t cannot be encoded.
-func NewInstanceID(kind Kind, t time.Time) (InstanceID, error) {
+func NewInstanceID(kind InstanceKind, t time.Time) (InstanceID, error) {
 	if err := kind.Validate("kind"); err != nil {
 		return "", err
 	}
@@ -40,7 +40,7 @@ func NewInstanceID(kind Kind, t time.Time) (InstanceID, error) {
 
 // FormatInstanceID returns the ID of a kind and a UUIDv7. It does not check
 // either; ParseInstanceID does.
-func FormatInstanceID(kind Kind, u [16]byte) InstanceID {
+func FormatInstanceID(kind InstanceKind, u [16]byte) InstanceID {
 	b := make([]byte, 0, idLen)
 	b = append(b, kind...)
 	acc, bits := uint(0), 0
@@ -60,7 +60,7 @@ func ParseInstanceID(s string) (InstanceID, error) {
 	if len(s) != idLen {
 		return "", FieldError("instance_id", "use the 29-character ID that instance list prints", "%q has %d characters", clip(s), len(s))
 	}
-	if err := Kind(s[:kindLen]).Validate("instance_id"); err != nil {
+	if err := InstanceKind(s[:kindLen]).Validate("instance_id"); err != nil {
 		return "", err
 	}
 	u, ok := decode(s[kindLen:])
@@ -75,7 +75,7 @@ func ParseInstanceID(s string) (InstanceID, error) {
 
 // Kind returns the three-letter kind. Kind, UUID and Time are meaningful only
 // for an ID that NewInstanceID or ParseInstanceID returned.
-func (id InstanceID) Kind() Kind { return Kind(id[:min(kindLen, len(id))]) }
+func (id InstanceID) Kind() InstanceKind { return InstanceKind(id[:min(kindLen, len(id))]) }
 
 // UUID returns the UUIDv7 within the ID, or zeros.
 func (id InstanceID) UUID() [16]byte {

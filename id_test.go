@@ -31,7 +31,7 @@ func TestInstanceIDCheckValues(t *testing.T) {
 
 	id, err := nstance.ParseInstanceID("tst06dx9xy919t3v9kzd2xdsyzb3g")
 	require.NoError(t, err)
-	require.Equal(t, nstance.Kind("tst"), id.Kind())
+	require.Equal(t, nstance.InstanceKind("tst"), id.Kind())
 	require.Equal(t, unhex(t, "019bd4f7c90a743da67f68badcfbeb1c"), id.UUID())
 	require.Equal(t, int64(0x019bd4f7c90a), id.Time().UnixMilli())
 }

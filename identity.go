@@ -18,13 +18,13 @@ const (
 
 // An Identity is what a verified client certificate says about the peer.
 type Identity struct {
-	Subject  string // instance ID for agents, else a chosen client name
-	Role     Role
-	Tenant   TenantID
-	Serial   string // lower-case hex
-	Key      string // KeyFingerprint of its public key
-	Issuer   string // ID of the authority's key that signed it, lower-case hex
-	NotAfter time.Time
+	Subject  string    `json:"subject,omitempty"` // instance ID for agents, else a chosen client name
+	Role     Role      `json:"role"`
+	Tenant   TenantID  `json:"tenant"`
+	Serial   string    `json:"serial,omitempty"` // lower-case hex
+	Key      string    `json:"key,omitempty"`    // KeyFingerprint of its public key
+	Issuer   string    `json:"issuer,omitempty"` // ID of the authority's key that signed it, lower-case hex
+	NotAfter time.Time `json:"not_after,omitzero"`
 }
 
 // A RegistrationRequest asks for a first certificate, or with Recovery for the

@@ -63,21 +63,21 @@ const (
 // A MachineSpec is everything a provider needs to launch one machine. Equal
 // specs produce equal requests, byte for byte, so that a repeat is recognised.
 type MachineSpec struct {
-	ID           InstanceID
-	Owner        Owner
-	Group        GroupID // annotation, for display only
-	CreatedAt    time.Time
-	Epoch        uint64 // of the leader that wrote the intent
-	Arch         Arch
-	Image        string
-	InstanceType string
-	Subnet       string
-	Market       MarketType
-	MaxPrice     string
-	Park         ParkMode        // how it will be parked; empty: never
-	Args         json.RawMessage // provider-specific, decoded strictly by the provider; may be nil
-	UserData     []byte
-	Token        string // idempotency token: the ID and a digest of the shape
+	ID           InstanceID      `json:"id"`
+	Owner        Owner           `json:"owner"`
+	Group        GroupID         `json:"group"` // annotation, for display only
+	CreatedAt    time.Time       `json:"created_at"`
+	Epoch        uint64          `json:"epoch"` // of the leader that wrote the intent
+	Arch         Arch            `json:"arch"`
+	Image        string          `json:"image"`
+	InstanceType string          `json:"instance_type,omitempty"`
+	Subnet       string          `json:"subnet,omitempty"`
+	Market       MarketType      `json:"market,omitempty"`
+	MaxPrice     string          `json:"max_price,omitempty"`
+	Park         ParkMode        `json:"park,omitempty"` // how it will be parked; empty: never
+	Args         json.RawMessage `json:"args,omitempty"` // provider-specific, decoded strictly by the provider; may be nil
+	UserData     []byte          `json:"userdata,omitempty"`
+	Token        string          `json:"token,omitempty"` // idempotency token: the ID and a digest of the shape
 }
 
 // A ParkMode is how a machine is kept for later without running.

@@ -21,8 +21,8 @@ type GroupID string
 // DefaultTenant is the tenant of everything that names none.
 const DefaultTenant TenantID = "default"
 
-// Kind is the three-letter prefix (a-z) of the IDs that a template's machines get.
-type Kind string
+// An InstanceKind is the three-letter prefix (a-z) of the IDs that a template's machines get.
+type InstanceKind string
 
 // maxNameLen is the longest permitted name, in characters.
 const maxNameLen = 32
@@ -65,7 +65,7 @@ func (id TenantID) Validate(field string) error { return ValidateName(field, str
 func (id GroupID) Validate(field string) error { return ValidateName(field, string(id)) }
 
 // Validate returns nil or an Invalid error that names field.
-func (k Kind) Validate(field string) error {
+func (k InstanceKind) Validate(field string) error {
 	if len(k) == kindLen && strings.Trim(string(k), "abcdefghijklmnopqrstuvwxyz") == "" {
 		return nil
 	}

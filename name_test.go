@@ -28,8 +28,8 @@ func TestNoShardIsCalledCluster(t *testing.T) {
 }
 
 func TestKind(t *testing.T) {
-	require.NoError(t, nstance.Kind("knc").Validate("kind"))
-	for _, bad := range []nstance.Kind{"", "kn", "kncx", "KNC", "k1c", "küc"} {
+	require.NoError(t, nstance.InstanceKind("knc").Validate("kind"))
+	for _, bad := range []nstance.InstanceKind{"", "kn", "kncx", "KNC", "k1c", "küc"} {
 		require.ErrorIs(t, bad.Validate("kind"), nstance.Invalid, bad)
 	}
 }

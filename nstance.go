@@ -38,7 +38,7 @@ type Provider interface {
 }
 
 // A SpotDetector learns, on a machine, which interruptions its cloud announces.
-// spot/spottest checks this contract.
+// spot/spottest checks this contract. Implementations must be safe for concurrent use.
 type SpotDetector interface {
 	// Interruptible reports whether this machine is spot capacity. An error is
 	// not a no.
@@ -52,8 +52,8 @@ type SpotDetector interface {
 	Watch(ctx context.Context) iter.Seq2[Notice, error]
 }
 
-// A Reconciler keeps groups at their size. Facts make it faster; its own full
-// pass makes it right.
+// A Reconciler keeps groups at their size. Facts make it faster; its own full pass makes
+// it right. Implementations must be safe for concurrent use.
 type Reconciler interface {
 	// Observe takes note of a fact. It never blocks on I/O and may be called
 	// concurrently, before, during and after Run.
@@ -64,10 +64,10 @@ type Reconciler interface {
 	Run(ctx context.Context) error
 }
 
-// A DrainCoordinator connects the executors of drains with the reconciler that
-// waits for them. It decides nothing and makes nothing durable. Watching drains
-// is not executing them: a drain names its executor, and only its executor
-// acknowledges it.
+// A DrainCoordinator connects the executors of drains with the reconciler that waits for
+// them. It decides nothing and makes nothing durable. Watching drains is not executing
+// them: a drain names its executor, and only its executor acknowledges it.
+// Implementations must be safe for concurrent use.
 type DrainCoordinator interface {
 	// Start announces a drain. Starting the same generation again is
 	// idempotent, an earlier deadline tightens the one announced, a later one
@@ -94,7 +94,8 @@ type DrainCoordinator interface {
 	Watch(ctx context.Context, tenant TenantID, after Seq) iter.Seq2[DrainEvent, error]
 }
 
-// A Registrar turns one-time nonces into certificates.
+// A Registrar turns one-time nonces into certificates. Implementations must be safe for
+// concurrent use.
 type Registrar interface {
 	// Register consumes a nonce. The same nonce with the same key returns the
 	// same certificate again, so that a lost reply heals itself; with another

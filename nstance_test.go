@@ -108,6 +108,20 @@ func TestCount(t *testing.T) {
 	require.Equal(t, 10, nstance.Count{N: 10, Percent: true}.Of(100))
 }
 
+func TestCountText(t *testing.T) {
+	for text, want := range map[string]nstance.Count{`"3"`: {N: 3}, `"25%"`: {N: 25, Percent: true}, `"0%"`: {Percent: true}} {
+		var got nstance.Count
+		require.NoError(t, json.Unmarshal([]byte(text), &got))
+		require.Equal(t, want, got)
+		back, err := json.Marshal(got)
+		require.NoError(t, err)
+		require.Equal(t, text, string(back))
+	}
+	for _, text := range []string{"", "%", "-1", "1.5", "101%", "many"} {
+		require.ErrorIs(t, new(nstance.Count).UnmarshalText([]byte(text)), nstance.Invalid, text)
+	}
+}
+
 func TestOwner(t *testing.T) {
 	machine := nstance.Owner{Installation: "i1", Cluster: "c", Shard: "s", Tenant: "t"}
 	require.True(t, nstance.Owner{Installation: "i1", Cluster: "c", Shard: "s"}.Owns(machine), "no tenant: every tenant")

@@ -6,12 +6,19 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
-// maxGroupSize is the largest size of a group. A shard is made for 10,000 machines.
-const maxGroupSize = 100_000
+// The largest values of a group. A shard is made for 10,000 machines, and durations
+// must not overflow when they are added.
+const (
+	maxGroupSize = 100_000
+	maxHaltAfter = 1000
+	maxDuration  = 3650 * 24 * time.Hour
+	maxPrice     = 32 // characters
+)
 
 // controlPlane is the role of machines that must not be interrupted.
 const controlPlane = "control-plane"
@@ -27,10 +34,13 @@ func (g Group) Validate(field string) error {
 	v.duration("drain_timeout", g.DrainTimeout)
 	v.quantity("rollout.max_surge", g.Rollout.MaxSurge)
 	v.duration("rollout.min_ready", g.Rollout.MinReady)
-	v.count("rollout.halt_after", g.Rollout.HaltAfter, maxGroupSize)
+	v.count("rollout.halt_after", g.Rollout.HaltAfter, maxHaltAfter)
 	v.duration("expiry.eligible_age", g.Expiry.EligibleAge)
 	v.duration("expiry.forced_age", g.Expiry.ForcedAge)
 	v.duration("expiry.on_demand_age", g.Expiry.OnDemandAge)
+	if e := g.Expiry; e.ForcedAge > 0 && e.EligibleAge > e.ForcedAge {
+		v.wrong("expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
+	}
 	if g.Defined() {
 		v.add(g.Definition.Validate(field))
 	}
@@ -81,19 +91,19 @@ func (v *validator) err() error { return errors.Join(v.errs...) }
 
 func (v *validator) count(field string, n, most int) {
 	if n < 0 || n > most {
-		v.wrong(field, "use 0 or more, at most 100000", "%d is out of range", n)
+		v.wrong(field, "use 0 to "+strconv.Itoa(most), "%d is out of range", n)
 	}
 }
 
 func (v *validator) quantity(field string, c Count) {
-	if c.N < 0 || c.N > maxGroupSize {
-		v.wrong(field, "use a count or a percentage of 0 or more", "%s is out of range", c)
+	if c.N < 0 || c.N > maxGroupSize || c.Percent && c.N > 100 {
+		v.wrong(field, "use 0 to 100000, or 0% to 100%", "%s is out of range", c)
 	}
 }
 
 func (v *validator) duration(field string, d time.Duration) {
-	if d < 0 {
-		v.wrong(field, "use 0 or more", "%s is negative", d)
+	if d < 0 || d > maxDuration {
+		v.wrong(field, "use 0 to 3650d", "%s is out of range", d)
 	}
 }
 
@@ -137,14 +147,31 @@ func (v *validator) market(m Market, role string) {
 	v.duration("market.fallback_after", m.FallbackAfter)
 	v.duration("market.return_after", m.ReturnAfter)
 	v.quantity("market.on_demand_base", m.OnDemandBase)
-	switch {
-	case spot && role == controlPlane:
-		v.wrong("market.type", "use on-demand", "spot is refused for role control-plane")
-	case !spot && (m.MaxPrice != "" || m.Fallback != "" || m.OnDemandBase != Count{}):
-		v.wrong("market", "leave it out, or set type to spot", "max_price, fallback and on_demand_base mean nothing on on-demand capacity")
-	case m.Fallback == "" && (m.FallbackAfter != 0 || m.ReturnAfter != 0):
-		v.wrong("market", "leave it out, or set fallback", "fallback_after and return_after mean nothing without fallback")
+	if m.MaxPrice != "" && !isPrice(m.MaxPrice) {
+		v.wrong("market.max_price", `write a positive decimal such as "0.05"`, "%q is not a price", clip(m.MaxPrice))
 	}
+	if spot && role == controlPlane {
+		v.wrong("market.type", "use on-demand, or another role", "spot is refused for role control-plane")
+	}
+	v.unused("market.max_price", !spot && m.MaxPrice != "", "set type to spot", "on on-demand capacity")
+	v.unused("market.fallback", !spot && m.Fallback != "", "set type to spot", "on on-demand capacity")
+	v.unused("market.on_demand_base", !spot && m.OnDemandBase != Count{}, "set type to spot", "on on-demand capacity")
+	v.unused("market.fallback_after", m.Fallback == "" && m.FallbackAfter != 0, "set fallback", "without fallback")
+	v.unused("market.return_after", m.Fallback == "" && m.ReturnAfter != 0, "set fallback", "without fallback")
+}
+
+// unused refuses a field that has no effect where the group is as it is.
+func (v *validator) unused(field string, given bool, instead, where string) {
+	if given {
+		v.wrong(field, "leave it out, or "+instead, "means nothing %s", where)
+	}
+}
+
+// isPrice reports whether s is a positive decimal number.
+func isPrice(s string) bool {
+	whole, fraction, dotted := strings.Cut(s, ".")
+	digits := whole + fraction
+	return whole != "" && (fraction != "" || !dotted) && len(s) <= maxPrice && strings.Trim(digits, "0123456789") == "" && strings.Trim(digits, "0") != ""
 }
 
 func (v *validator) files(d Definition) {

@@ -44,7 +44,7 @@ func TestValidateGroup(t *testing.T) {
 		"rollout.max_surge":     func(g *nstance.Group) { g.Rollout.MaxSurge.N = -1 },
 		"rollout.min_ready":     func(g *nstance.Group) { g.Rollout.MinReady = -1 },
 		"rollout.halt_after":    func(g *nstance.Group) { g.Rollout.HaltAfter = -1 },
-		"expiry.eligible_age":   func(g *nstance.Group) { g.Expiry.EligibleAge = -1 },
+		"expiry.eligible_age":   func(g *nstance.Group) { g.Expiry.EligibleAge = 3 * time.Hour },
 		"expiry.forced_age":     func(g *nstance.Group) { g.Expiry.ForcedAge = -1 },
 		"expiry.on_demand_age":  func(g *nstance.Group) { g.Expiry.OnDemandAge = -1 },
 		"kind":                  func(g *nstance.Group) { g.Definition.Kind = "W" },
@@ -60,6 +60,7 @@ func TestValidateGroup(t *testing.T) {
 		"vars":                  func(g *nstance.Group) { g.Definition.Vars = map[string]string{"": "x"} },
 		"market.type":           func(g *nstance.Group) { g.Definition.Market.Type = "cheap" },
 		"market.fallback":       func(g *nstance.Group) { g.Definition.Market.Fallback = nstance.Spot },
+		"market.max_price":      func(g *nstance.Group) { g.Definition.Market.MaxPrice = "0.0" },
 		"market.fallback_after": func(g *nstance.Group) { g.Definition.Market.FallbackAfter = -1 },
 		"market.return_after":   func(g *nstance.Group) { g.Definition.Market.ReturnAfter = -1 },
 		"market.on_demand_base": func(g *nstance.Group) { g.Definition.Market.OnDemandBase.N = -1 },
@@ -92,15 +93,26 @@ func TestValidateGroup(t *testing.T) {
 			}
 		})
 	}
-	for name, change := range map[string]func(d *nstance.Definition){
-		"spot for the control plane":    func(d *nstance.Definition) { d.Role = "control-plane" },
-		"a price on on-demand capacity": func(d *nstance.Definition) { d.Market.Type = "" },
-		"a wait without fallback":       func(d *nstance.Definition) { d.Market.Fallback = "" },
+	for name, r := range map[string]struct {
+		change func(g *nstance.Group)
+		fields []string
+	}{
+		"spot for the control plane": {func(g *nstance.Group) { g.Definition.Role = "control-plane" }, []string{"market.type"}},
+		"spot's settings on on-demand capacity": {func(g *nstance.Group) { g.Definition.Market.Type = "" },
+			[]string{"market.max_price", "market.fallback", "market.on_demand_base"}},
+		"waits without a fallback": {func(g *nstance.Group) { g.Definition.Market.Fallback, g.Definition.Market.ReturnAfter = "", 1 },
+			[]string{"market.fallback_after", "market.return_after"}},
+		"too many":         {func(g *nstance.Group) { g.Size, g.Rollout.HaltAfter = 100_001, 1001 }, []string{"size", "rollout.halt_after"}},
+		"too long":         {func(g *nstance.Group) { g.DrainTimeout = 3651 * 24 * time.Hour }, []string{"drain_timeout"}},
+		"more than all":    {func(g *nstance.Group) { g.Rollout.MaxSurge.N = 101 }, []string{"rollout.max_surge"}},
+		"a price of words": {func(g *nstance.Group) { g.Definition.Market.MaxPrice = "cheap" }, []string{"market.max_price"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := sound()
-			change(&g.Definition)
-			require.ErrorContains(t, g.Validate(""), "market")
+			r.change(&g)
+			for _, field := range r.fields {
+				require.ErrorContains(t, g.Validate(""), field+": ")
+			}
 		})
 	}
 	t.Run("all of it", func(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// An Agent connects one machine to its shard's server. Make it with New.
+// An Agent connects one machine to its shard's server. Make it with New. Its methods may
+// be called concurrently; Run is called once.
 type Agent struct {
 	o               *Options
 	certs           *registrant

@@ -35,4 +35,6 @@
 // no server has acknowledged it within 5 s, the agent runs the hook without a
 // request and answers a later request with its outcome. After a restart of the
 // agent the hook may run again: it must be idempotent.
+//
+// The methods of an [Agent] may be called concurrently; Run is called once.
 package agent

@@ -50,11 +50,11 @@ func Variables() []Variable {
 		{envInstanceKind, "the kind in that ID, as a check (default: not checked)"},
 		{envRegistrationAddr, "host:port of the registration listeners, separated by commas (required)"},
 		{envAgentAddr, "host:port of the agent listeners, separated by commas (required)"},
-		{envIdentityDir, "where nonce.jwt and ca.crt are, and the certificate goes (default " + DefaultDir + "/identity)"},
+		{envIdentityDir, "where nonce.jwt and ca.crt are, and the certificate goes (default " + defaultDir + "/identity)"},
 		{envIdentityMode, "mode of files there (default 0600)"},
-		{envKeysDir, "where keys made on request go (default " + DefaultDir + "/keys)"},
+		{envKeysDir, "where keys made on request go (default " + defaultDir + "/keys)"},
 		{envKeysMode, "mode of files there (default 0640)"},
-		{envRecvDir, "where files from the server go (default " + DefaultDir + "/recv)"},
+		{envRecvDir, "where files from the server go (default " + defaultDir + "/recv)"},
 		{envRecvMode, "mode of files there (default 0640)"},
 		{envReportInterval, "time between health reports, unless the server sets it (default 1m)"},
 		{envSpotPollInterval, "time between reads of the metadata service (default 2s)"},
@@ -75,7 +75,7 @@ func FromEnv(getenv func(string) string) (*Options, error) {
 	e := env{get: getenv}
 	o := &Options{
 		InstanceID:        nstance.InstanceID(e.text(envInstanceID)),
-		Kind:              nstance.Kind(e.text(envInstanceKind)),
+		Kind:              nstance.InstanceKind(e.text(envInstanceKind)),
 		RegistrationAddrs: e.list(envRegistrationAddr),
 		AgentAddrs:        e.list(envAgentAddr),
 		IdentityDir:       e.text(envIdentityDir),

@@ -16,11 +16,10 @@ import (
 	"github.com/nstance-go/nstance/health"
 )
 
-// Defaults of Options.
 const (
-	DefaultDir              = "/opt/nstance-agent"
-	DefaultReportInterval   = time.Minute
-	DefaultSpotPollInterval = 2 * time.Second
+	defaultDir              = "/opt/nstance-agent"
+	defaultReportInterval   = time.Minute
+	defaultSpotPollInterval = 2 * time.Second
 )
 
 // minInterval keeps the agent from loading the machine.
@@ -29,21 +28,21 @@ const minInterval = 50 * time.Millisecond
 // Options configure an Agent. Zero fields mean the default given here; a field
 // without one is required.
 type Options struct {
-	InstanceID nstance.InstanceID // this machine's identity
-	Kind       nstance.Kind       // the template's kind; empty: the ID's own
+	InstanceID nstance.InstanceID   // this machine's identity
+	Kind       nstance.InstanceKind // the template's kind; empty: the ID's own
 
 	RegistrationAddrs []string // host:port of the registration listeners; tried in turn
 	AgentAddrs        []string // host:port of the agent listeners; tried in turn
 
-	IdentityDir  string      // default DefaultDir/identity; nonce.jwt and ca.crt are read here
-	KeysDir      string      // default DefaultDir/keys; private keys of certificates among the files
-	RecvDir      string      // default DefaultDir/recv; files sent by the server
+	IdentityDir  string      // default /opt/nstance-agent/identity; nonce.jwt and ca.crt are read here
+	KeysDir      string      // default /opt/nstance-agent/keys; private keys of certificates among the files
+	RecvDir      string      // default /opt/nstance-agent/recv; files sent by the server
 	IdentityMode fs.FileMode // of files in IdentityDir, default 0600; the private key always has 0600
 	KeysMode     fs.FileMode // default 0640
 	RecvMode     fs.FileMode // default 0640
 
-	ReportInterval   time.Duration // default DefaultReportInterval; the server's setting overrides it
-	SpotPollInterval time.Duration // default DefaultSpotPollInterval
+	ReportInterval   time.Duration // default 1m; the server's setting overrides it
+	SpotPollInterval time.Duration // default 2s
 	Provider         string        // one of Providers; empty: found by probing
 	MetadataURL      string        // base URL of the metadata service; empty: the provider's own
 	Probes           []health.Probe
@@ -79,12 +78,12 @@ func (o *Options) withDefaults() *Options {
 		o = &Options{}
 	}
 	c := *o
-	c.IdentityDir = or(c.IdentityDir, filepath.Join(DefaultDir, "identity"))
-	c.KeysDir = or(c.KeysDir, filepath.Join(DefaultDir, "keys"))
-	c.RecvDir = or(c.RecvDir, filepath.Join(DefaultDir, "recv"))
+	c.IdentityDir = or(c.IdentityDir, filepath.Join(defaultDir, "identity"))
+	c.KeysDir = or(c.KeysDir, filepath.Join(defaultDir, "keys"))
+	c.RecvDir = or(c.RecvDir, filepath.Join(defaultDir, "recv"))
 	c.IdentityMode, c.KeysMode, c.RecvMode = or(c.IdentityMode, 0o600), or(c.KeysMode, 0o640), or(c.RecvMode, 0o640)
-	c.ReportInterval = or(c.ReportInterval, DefaultReportInterval)
-	c.SpotPollInterval = or(c.SpotPollInterval, DefaultSpotPollInterval)
+	c.ReportInterval = or(c.ReportInterval, defaultReportInterval)
+	c.SpotPollInterval = or(c.SpotPollInterval, defaultSpotPollInterval)
 	c.Kind = or(c.Kind, c.InstanceID.Kind())
 	c.Log = or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Now == nil {

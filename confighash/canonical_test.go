@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/stretchr/testify/require"
 )
@@ -81,9 +82,9 @@ func FuzzCanonical(f *testing.F) {
 		scramble(&b, v)
 		require.Equal(t, string(want), canonical(t, b.String()))
 
-		h1, err := confighash.Infra{Args: args}.Hash()
+		h1, err := confighash.Infra(nstance.Definition{Args: args})
 		require.NoError(t, err)
-		h2, err := confighash.Infra{Args: json.RawMessage(b.String())}.Hash()
+		h2, err := confighash.Infra(nstance.Definition{Args: json.RawMessage(b.String())})
 		require.NoError(t, err)
 		require.Equal(t, h1, h2)
 	})

@@ -8,13 +8,16 @@
 // covers what can be pushed to a machine that runs: variables and files.
 // Neither covers what is for display, load balancers or any timeout, so that
 // turning such a knob never replaces a fleet. What only some want to be covered,
-// such as the image that a name stands for, they ask for: see [Tracked].
+// such as the image that a name stands for, is covered where
+// [nstance.Definition].Track names it.
 //
 // A hash is the SHA-256 of canonical JSON, which [Canonical] describes, behind
 // the version of the rules that made it. The structs that are hashed are this
 // package's own: a field added to [nstance.Definition] changes no hash until it
 // is added here too. Every field here is left out of the JSON while it is
 // empty, so adding one changes only the hashes of those who use it.
+//
+// Its functions keep no state and may be called concurrently.
 package confighash
 
 import (
@@ -34,9 +37,9 @@ const prefix = "v1:sha256:"
 // A Hash is "v1:sha256:" and 64 hexadecimal digits. Empty means unknown.
 type Hash string
 
-// Version returns the version of the rules that made h, such as v1, or "" for
+// version returns the version of the rules that made h, such as v1, or "" for
 // an unknown or malformed hash.
-func (h Hash) Version() string {
+func (h Hash) version() string {
 	v, rest, ok := strings.Cut(string(h), ":sha256:")
 	if !ok || len(rest) != 2*sha256.Size {
 		return ""
@@ -49,64 +52,65 @@ func (h Hash) Version() string {
 // evidence of drift: a missing record must not replace a fleet, and neither
 // must an upgrade of this package.
 func Drifted(have, want Hash) bool {
-	v := want.Version()
-	return v != "" && have.Version() == v && have != want
+	v := want.version()
+	return v != "" && have.version() == v && have != want
 }
 
-// Infra is what the infra hash covers.
-type Infra struct {
-	Kind          string          `json:"kind,omitempty"`
-	Arch          string          `json:"arch,omitempty"`
-	InstanceTypes []string        `json:"instance_types,omitempty"` // the order is part of it
-	SubnetPool    string          `json:"subnet_pool,omitempty"`    // its name: subnets added to a pool concern no machine
-	Args          json.RawMessage `json:"args,omitempty"`
-	UserData      UserData        `json:"userdata,omitzero"`
-	Market        Market          `json:"market,omitzero"`
-	Tracked       Tracked         `json:"tracked,omitzero"`
-}
-
-// UserData is the template, before rendering: where it is to be fetched, its
-// address.
-type UserData struct {
-	Source   string `json:"source,omitempty"`
-	Encoding string `json:"encoding,omitempty"`
-	Content  string `json:"content,omitempty"`
-	SHA256   string `json:"sha256,omitempty"`
-}
-
-// Market leaves out how long to wait before a fallback, which is a timeout.
-type Market struct {
-	Type     string `json:"type,omitempty"`
-	MaxPrice string `json:"max_price,omitempty"`
-	Fallback string `json:"fallback,omitempty"`
-}
-
-// InfraOf returns what the infra hash of d covers. It shares memory with d.
-func InfraOf(d nstance.Definition) Infra {
-	return Infra{
-		Kind:          string(d.Kind),
-		Arch:          string(d.Arch),
-		InstanceTypes: d.InstanceTypes,
-		SubnetPool:    d.SubnetPool,
-		Args:          d.Args,
-		UserData:      UserData{d.UserData.Source, d.UserData.Encoding, d.UserData.Content, d.UserData.SHA256},
-		Market:        Market{string(d.Market.Type), d.Market.MaxPrice, string(d.Market.Fallback)},
-		Tracked:       trackedOf(d),
-	}
-}
-
-// Hash fails with Invalid when Args is not a JSON object.
-func (i Infra) Hash() (Hash, error) {
-	i, err := i.normal()
+// Infra returns the infra hash of d. It fails with Invalid when its arguments are not
+// a JSON object.
+func Infra(d nstance.Definition) (Hash, error) {
+	i, err := infraOf(d).normal()
 	if err != nil {
 		return "", err
 	}
 	return sum(i)
 }
 
+// infra is what the infra hash covers.
+type infra struct {
+	Kind          string          `json:"kind,omitempty"`
+	Arch          string          `json:"arch,omitempty"`
+	InstanceTypes []string        `json:"instance_types,omitempty"` // the order is part of it
+	SubnetPool    string          `json:"subnet_pool,omitempty"`    // its name: subnets added to a pool concern no machine
+	Args          json.RawMessage `json:"args,omitempty"`
+	UserData      userData        `json:"userdata,omitzero"`
+	Market        market          `json:"market,omitzero"`
+	Tracked       tracked         `json:"tracked,omitzero"`
+}
+
+// userData is the template, before rendering: where it is to be fetched, its
+// address.
+type userData struct {
+	Source   string `json:"source,omitempty"`
+	Encoding string `json:"encoding,omitempty"`
+	Content  string `json:"content,omitempty"`
+	SHA256   string `json:"sha256,omitempty"`
+}
+
+// market leaves out how long to wait before a fallback, which is a timeout.
+type market struct {
+	Type     string `json:"type,omitempty"`
+	MaxPrice string `json:"max_price,omitempty"`
+	Fallback string `json:"fallback,omitempty"`
+}
+
+// infraOf returns what the infra hash of d covers. It shares memory with d.
+func infraOf(d nstance.Definition) infra {
+	return infra{
+		Kind:          string(d.Kind),
+		Arch:          string(d.Arch),
+		InstanceTypes: d.InstanceTypes,
+		SubnetPool:    d.SubnetPool,
+		Args:          d.Args,
+		UserData:      userData{d.UserData.Source, d.UserData.Encoding, d.UserData.Content, d.UserData.SHA256},
+		Market:        market{string(d.Market.Type), d.Market.MaxPrice, string(d.Market.Fallback)},
+		Tracked:       trackedOf(d),
+	}
+}
+
 // normal returns i with the one spelling of everything that has several: a
 // default that is written out equals one that is left out.
-func (i Infra) normal() (Infra, error) {
+func (i infra) normal() (infra, error) {
 	i.UserData.Source = unless(i.UserData.Source, "inline")
 	i.UserData.Encoding = unless(i.UserData.Encoding, "plain")
 	i.Market.Type = unless(i.Market.Type, string(nstance.OnDemand))
@@ -123,16 +127,30 @@ func unless(s, def string) string {
 	return s
 }
 
-// Runtime is what the runtime hash covers.
-type Runtime struct {
+// Runtime returns the runtime hash of d. It fails with Invalid when a file's JSON is
+// not a JSON object.
+func Runtime(d nstance.Definition) (Hash, error) {
+	r := runtimeOf(d)
+	for path, f := range r.Files {
+		var err error
+		if f.JSON, err = Canonical(f.JSON); err != nil {
+			return "", err
+		}
+		r.Files[path] = f
+	}
+	return sum(r)
+}
+
+// runtime is what the runtime hash covers.
+type runtime struct {
 	Vars         map[string]string      `json:"vars,omitempty"`
-	Files        map[string]File        `json:"files,omitempty"`        // by path
-	Certificates map[string]Certificate `json:"certificates,omitempty"` // by name
+	Files        map[string]file        `json:"files,omitempty"`        // by path
+	Certificates map[string]certificate `json:"certificates,omitempty"` // by name
 	PostApply    []string               `json:"post_apply,omitempty"`
 }
 
-// A File is what the content of one file depends on, never the content itself.
-type File struct {
+// A file is what the content of one file depends on, never the content itself.
+type file struct {
 	Kind   string            `json:"kind,omitempty"`
 	Source string            `json:"source,omitempty"` // the template, or the name of the secret, object or certificate
 	Part   string            `json:"part,omitempty"`   // of the secret or certificate
@@ -141,9 +159,9 @@ type File struct {
 	Mode   uint32            `json:"mode,omitempty"`
 }
 
-// A Certificate is what a certificate states, before rendering, and how long it
+// A certificate is what a certificate states, before rendering, and how long it
 // lives.
-type Certificate struct {
+type certificate struct {
 	CommonName string   `json:"common_name,omitempty"`
 	DNSNames   []string `json:"dns_names,omitempty"`
 	Addresses  bool     `json:"addresses,omitempty"`
@@ -153,39 +171,25 @@ type Certificate struct {
 	Key        string   `json:"key,omitempty"`
 }
 
-// RuntimeOf returns what the runtime hash of d covers. It shares memory with d.
-func RuntimeOf(d nstance.Definition) Runtime {
-	r := Runtime{Vars: d.Vars, PostApply: d.PostApply}
+// runtimeOf returns what the runtime hash of d covers. It shares memory with d.
+func runtimeOf(d nstance.Definition) runtime {
+	r := runtime{Vars: d.Vars, PostApply: d.PostApply}
 	for path, f := range d.Files {
 		if r.Files == nil {
-			r.Files = map[string]File{}
+			r.Files = map[string]file{}
 		}
-		r.Files[path] = File{
+		r.Files[path] = file{
 			Kind: string(f.Kind), Source: f.Content + f.Secret + f.Object + f.Certificate, // of which its kind has one
 			Part: f.Field + f.Part, Env: f.Env, JSON: f.JSON, Mode: f.Mode,
 		}
 	}
 	for name, c := range d.Certificates {
 		if r.Certificates == nil {
-			r.Certificates = map[string]Certificate{}
+			r.Certificates = map[string]certificate{}
 		}
-		r.Certificates[name] = Certificate{c.CommonName, c.DNSNames, c.Addresses, c.Server, c.Client, c.Validity.String(), c.Key}
+		r.Certificates[name] = certificate{c.CommonName, c.DNSNames, c.Addresses, c.Server, c.Client, c.Validity.String(), c.Key}
 	}
 	return r
-}
-
-// Hash fails with Invalid when a file's JSON is not a JSON object.
-func (r Runtime) Hash() (Hash, error) {
-	files := make(map[string]File, len(r.Files))
-	for path, f := range r.Files {
-		var err error
-		if f.JSON, err = Canonical(f.JSON); err != nil {
-			return "", err
-		}
-		files[path] = f
-	}
-	r.Files = files
-	return sum(r)
 }
 
 func sum(v any) (Hash, error) {

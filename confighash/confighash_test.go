@@ -59,14 +59,14 @@ func served() nstance.Definition {
 
 func infraHash(t testing.TB, d nstance.Definition) confighash.Hash {
 	t.Helper()
-	h, err := confighash.InfraOf(d).Hash()
+	h, err := confighash.Infra(d)
 	require.NoError(t, err)
 	return h
 }
 
 func runtimeHash(t testing.TB, d nstance.Definition) confighash.Hash {
 	t.Helper()
-	h, err := confighash.RuntimeOf(d).Hash()
+	h, err := confighash.Runtime(d)
 	require.NoError(t, err)
 	return h
 }
@@ -190,7 +190,7 @@ func TestHashRefusesBadArgs(t *testing.T) {
 		"an endless number": `{"a":1e99999999999999999999}`, "a vast number": `{"a":[1e1000001]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := confighash.Infra{Args: json.RawMessage(args)}.Hash()
+			_, err := confighash.Infra(nstance.Definition{Args: json.RawMessage(args)})
 			require.ErrorIs(t, err, nstance.Invalid)
 		})
 	}

@@ -15,35 +15,27 @@ import (
 
 // A Change is one field in which two definitions differ.
 type Change struct {
-	Path   string // into the JSON form: market.type, args.disk.size
-	Before string // text as it is, anything else as JSON; empty where there is none
-	After  string
+	Path   string `json:"path"`             // market.type, args.disk.size
+	Before string `json:"before,omitempty"` // text as it is, anything else as JSON; empty where there is none
+	After  string `json:"after,omitempty"`
 }
 
-// Explain names the fields in which two definitions differ as far as the infra
-// hash can tell, sorted, as paths into Infra's JSON form: market.type,
-// args.disk.size. Lists are named whole. It returns nothing exactly when the
-// hashes are equal.
-func Explain(before, after Infra) []string {
-	var paths []string
-	for _, c := range Changes(before, after) {
-		paths = append(paths, c.Path)
-	}
-	return paths
+// InfraChanges returns the fields in which two definitions differ as far as the
+// infra hash can tell, sorted by path. Lists are named whole. It returns nothing
+// exactly when the hashes are equal.
+func InfraChanges(before, after nstance.Definition) []Change {
+	return compare(tree(infraOf(before)), tree(infraOf(after)))
 }
 
-// Changes is Explain with what stood and what stands in each field.
-func Changes(before, after Infra) []Change { return compare(tree(before), tree(after)) }
-
-// RuntimeChanges is Changes for what can be pushed to a machine that runs. Its
+// RuntimeChanges is InfraChanges for what can be pushed to a machine that runs. Its
 // paths and values are those of the configuration: files.motd.content.
-func RuntimeChanges(before, after Runtime) []Change {
-	return compare(generic(configured(before)), generic(configured(after)))
+func RuntimeChanges(before, after nstance.Definition) []Change {
+	return compare(generic(configured(runtimeOf(before))), generic(configured(runtimeOf(after))))
 }
 
 // configured returns r as people write it: what the hash calls a file's source
 // has a name of its own in each kind. As in the hash, empty is the same as absent.
-func configured(r Runtime) map[string]any {
+func configured(r runtime) map[string]any {
 	files, certificates := map[string]any{}, map[string]any{}
 	for path, f := range r.Files {
 		files[path] = configuredFile(f)
@@ -61,7 +53,7 @@ func configured(r Runtime) map[string]any {
 	return out
 }
 
-func configuredFile(f File) map[string]any {
+func configuredFile(f file) map[string]any {
 	out := map[string]any{"kind": f.Kind}
 	if f.Mode != 0 {
 		out["mode"] = fmt.Sprintf("%04o", f.Mode)
@@ -89,7 +81,7 @@ func configuredFile(f File) map[string]any {
 	return out
 }
 
-func configuredCertificate(c Certificate) map[string]any {
+func configuredCertificate(c certificate) map[string]any {
 	var usages []string
 	if c.Server {
 		usages = append(usages, "server")
@@ -112,7 +104,7 @@ func compare(before, after any) []Change {
 
 // tree returns i as generic JSON. Arguments that cannot be read are compared as
 // text, so that a bad definition can be explained too.
-func tree(i Infra) any {
+func tree(i infra) any {
 	n, err := i.normal()
 	if err != nil {
 		n.Args, _ = json.Marshal(string(i.Args))

@@ -9,19 +9,19 @@ import (
 	"github.com/nstance-go/nstance/internal/templates"
 )
 
-// Tracked is what a template has asked to be covered beside the rest. Without
+// tracked is what a template has asked to be covered beside the rest. Without
 // that it is empty, and no part of the hash.
-type Tracked struct {
+type tracked struct {
 	Vars     map[string]string `json:"vars,omitempty"`     // those that user data or args name
 	Image    string            `json:"image,omitempty"`    // resolved
 	UserData string            `json:"userdata,omitempty"` // digest of what was fetched
 	Secrets  map[string]string `json:"secrets,omitempty"`  // marks of their contents, by name
 }
 
-func trackedOf(d nstance.Definition) Tracked {
-	var out Tracked
+func trackedOf(d nstance.Definition) tracked {
+	var out tracked
 	if slices.Contains(d.Track, nstance.TrackVars) {
-		out.Vars = NamedVars(d)
+		out.Vars = namedVars(d)
 	}
 	if slices.Contains(d.Track, nstance.TrackImage) {
 		out.Image = d.Image
@@ -35,11 +35,11 @@ func trackedOf(d nstance.Definition) Tracked {
 	return out
 }
 
-// NamedVars returns those variables of d on which its rendered user data and
+// namedVars returns those variables of d on which its rendered user data and
 // arguments can depend: those that one of these templates names. Where that
 // cannot be decided, because a template is broken or passes all of them on, it
 // returns all. Nil means none.
-func NamedVars(d nstance.Definition) map[string]string {
+func namedVars(d nstance.Definition) map[string]string {
 	text, err := d.UserData.Template()
 	named, all := map[string]string{}, err != nil
 	read := func(_, text string) (string, error) {

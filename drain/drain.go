@@ -4,8 +4,10 @@
 // A [Coordinator] holds the drains under way, publishes them to watchers and
 // accepts acknowledgements. It decides nothing and makes nothing durable: the
 // reconciler records a drain before it starts it here, a new leader starts the
-// recorded drains again, and their executors acknowledge them again. Package
-// drain/hook is one way to empty a machine.
+// recorded drains again, and their executors acknowledge them again. Packages
+// drain/hook and drain/kube are two ways to empty a machine.
+//
+// A Coordinator is safe for concurrent use.
 package drain
 
 import (

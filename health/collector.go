@@ -5,6 +5,9 @@
 // evaluates the [Track] of each instance: whether it reports in time, whether the
 // provider must be asked, and when it is unhealthy. The server half is pure:
 // values in, verdicts out, no clock, no I/O, no lock.
+//
+// A Collector is safe for concurrent use. A Policy and a Track are values: a Track must
+// not be used concurrently.
 package health
 
 import (

@@ -6,11 +6,10 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// The defaults of a Policy.
-const (
-	DefaultInterval = 60 * time.Second
-	DefaultMissed   = 3
-)
+// DefaultInterval is the default interval between reports.
+const DefaultInterval = 60 * time.Second
+
+const defaultMissed = 3
 
 // maxSetting keeps sums of settings within the range of a Duration.
 const maxSetting = 365 * 24 * time.Hour
@@ -20,7 +19,7 @@ const maxSetting = 365 * 24 * time.Hour
 type Policy struct {
 	Interval time.Duration // between reports; zero or less means DefaultInterval
 	Jitter   time.Duration // how late a report may be; zero means a tenth of Interval, negative none
-	Missed   int           // reports in a row that make it unhealthy; zero or less means DefaultMissed
+	Missed   int           // reports in a row that make it unhealthy; zero or less means 3
 }
 
 func (p Policy) withDefaults() Policy {
@@ -33,7 +32,7 @@ func (p Policy) withDefaults() Policy {
 	}
 	p.Jitter = min(max(0, p.Jitter), maxSetting)
 	if p.Missed <= 0 {
-		p.Missed = DefaultMissed
+		p.Missed = defaultMissed
 	}
 	return p
 }

@@ -102,7 +102,7 @@ func (m *model) check(t *testing.T, p health.Policy, track health.Track, now tim
 		interval = health.DefaultInterval
 	}
 	if limit <= 0 {
-		limit = health.DefaultMissed
+		limit = 3
 	}
 	silence := now.Sub(m.alive)
 	switch v {

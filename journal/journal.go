@@ -3,6 +3,8 @@
 //
 // A server keeps them in memory unless it is given another [Journal], such as that of
 // package sqlite beside this one.
+//
+// Journals are safe for concurrent use; filters and notices are values.
 package journal
 
 import (
@@ -25,7 +27,7 @@ type Journal interface {
 
 	// Notices returns the notices that the matching events are about, each once, the
 	// latest first, at most f.Limit of them. f.Newest is ignored.
-	Notices(ctx context.Context, f Filter) ([]Notice, error)
+	Notices(ctx context.Context, f Filter) ([]NoticeEntry, error)
 
 	// Run does what Append leaves to it until ctx ends, then keeps what was appended
 	// and returns. The error says why it could not.
@@ -38,8 +40,8 @@ type Journal interface {
 	Dropped() uint64
 }
 
-// A Notice is a notice in the journal, by its first event.
-type Notice struct {
+// A NoticeEntry is a notice in the journal, by its first event.
+type NoticeEntry struct {
 	Seq      nstance.Seq // of that event
 	Instance nstance.InstanceID
 	EventID  string

@@ -8,7 +8,8 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Memory is a Journal that ends with the process, and keeps the latest events only.
+// Memory is a Journal that ends with the process, and keeps the latest events only. It
+// is safe for concurrent use.
 type Memory struct {
 	keep int
 
@@ -62,15 +63,15 @@ func (m *Memory) Events(_ context.Context, f Filter) (found []nstance.Event, err
 }
 
 // Notices implements [Journal].
-func (m *Memory) Notices(_ context.Context, f Filter) (found []Notice, err error) {
+func (m *Memory) Notices(_ context.Context, f Filter) (found []NoticeEntry, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known := map[Notice]bool{}
+	known := map[NoticeEntry]bool{}
 	for _, e := range m.kept() {
 		if e.Notice == nil || e.Notice.EventID == "" || !f.Matches(&e) {
 			continue
 		}
-		n := Notice{Instance: e.Instance, EventID: e.Notice.EventID}
+		n := NoticeEntry{Instance: e.Instance, EventID: e.Notice.EventID}
 		if !known[n] {
 			known[n] = true
 			n.Seq = e.Seq

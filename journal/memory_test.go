@@ -23,5 +23,5 @@ func TestMemoryKeepsTheLatest(t *testing.T) {
 	}
 	notices, err := m.Notices(t.Context(), journal.Filter{})
 	require.NoError(t, err)
-	require.Equal(t, []journal.Notice{{Seq: 9, Instance: "i1", EventID: "e4"}, {Seq: 8, Instance: "i1", EventID: "e3"}}, notices)
+	require.Equal(t, []journal.NoticeEntry{{Seq: 9, Instance: "i1", EventID: "e4"}, {Seq: 8, Instance: "i1", EventID: "e3"}}, notices)
 }

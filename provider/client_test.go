@@ -70,7 +70,7 @@ func client(t testing.TB, p nstance.Provider, o *provider.Options) *provider.Cli
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		cloud := simcloud.New(&simcloud.Options{
-			PageSize: 2, Lag: simcloud.Constant(5 * time.Millisecond), Balancers: []string{"lb-1"},
+			PageSize: 2, Lag: simcloud.Delay{Min: 5 * time.Millisecond}, Balancers: []string{"lb-1"},
 			Subnets: map[string]int{"subnet-1": 5}, Images: []simcloud.Image{{ID: "img-1", Name: "base-1"}},
 			Types: map[string][]nstance.Arch{"": {nstance.AMD64}, "small": {nstance.AMD64}},
 		})
@@ -463,7 +463,7 @@ func TestObserve(t *testing.T) {
 			d    time.Duration
 		}
 		var got []seen
-		cloud := simcloud.New(&simcloud.Options{Latency: simcloud.Constant(time.Second)})
+		cloud := simcloud.New(&simcloud.Options{Latency: simcloud.Delay{Min: time.Second}})
 		defer cloud.Close()
 		c := client(t, cloud, &provider.Options{Observe: func(op string, code nstance.Code, d time.Duration) {
 			got = append(got, seen{op, code, d})
@@ -471,7 +471,7 @@ func TestObserve(t *testing.T) {
 		s := spec(t)
 		m, err := c.Create(t.Context(), s)
 		require.NoError(t, err)
-		cloud.Fail(simcloud.OpGet, 1, nstance.Throttled, simcloud.Before)
+		cloud.Inject(simcloud.Fault{Op: simcloud.OpGet, Code: nstance.Throttled})
 		_, err = c.Get(t.Context(), s.ID)
 		require.NoError(t, err)
 		_, err = collect(c.List(t.Context(), owner))
@@ -492,7 +492,7 @@ func TestObserve(t *testing.T) {
 func TestReplaceMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls, width, latency = 1000, 100, 50 * time.Millisecond
-		cloud := simcloud.New(&simcloud.Options{Latency: simcloud.Constant(latency)})
+		cloud := simcloud.New(&simcloud.Options{Latency: simcloud.Delay{Min: latency}})
 		defer cloud.Close()
 		c := client(t, cloud, nil)
 		start := time.Now()

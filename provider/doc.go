@@ -14,4 +14,6 @@
 //
 // The packages below are providers: provider/simcloud is a cloud in memory, for
 // tests and simulations; in provider/local machines are child processes.
+//
+// A [Client] is safe for concurrent use; specs, kinds and settings are values.
 package provider

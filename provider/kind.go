@@ -19,8 +19,16 @@ type Kind struct {
 	Name string
 
 	// Options and Args are pointers to zero values of the structs that options
-	// and args are decoded into, for [ArgTable] and [ArgSchema]. BalancerArgs is
-	// the same for load_balancers.<name>.args; nil: there are none.
+	// and args are decoded into. BalancerArgs is the same for
+	// load_balancers.<name>.args; nil: there are none. Their fields describe
+	// themselves by tags:
+	//
+	//	json      name
+	//	doc       what it means, in one sentence; required
+	//	default   what is used where it is absent
+	//	required  "true": it must be given
+	//	enum      permitted words, separated by |
+	//	min, max  of numbers
 	Options, Args, BalancerArgs any
 
 	// Check refuses settings that Open would refuse, as far as that can be

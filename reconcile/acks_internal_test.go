@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // TestAcksAfterWithdrawnReclaims: after too many withdrawn reclaims the next notice is
 // still acknowledged only when it is in the record.
 func TestAcksAfterWithdrawnReclaims(t *testing.T) {
 	r, acked := &Reconciler{}, map[string]bool{}
-	m := &member{rec: storage.Instance{Reclaims: 2, Drain: &nstance.Drain{Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: "e1"}}}}}
+	m := &member{rec: records.Instance{Reclaims: 2, Drain: &nstance.Drain{Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: "e1"}}}}}
 	for _, what := range []string{"e1", "e2", withdrawal + "e1"} {
 		m.addPendingAck(what, func() { acked[what] = true })
 	}

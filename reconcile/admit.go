@@ -6,21 +6,21 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // maxGrants is how many creates one pass begins before it gives the lock back.
 const maxGrants = 64
 
-func capacityShape(s storage.Shape) admission.Shape {
+func capacityShape(s records.Shape) admission.Shape {
 	return admission.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
 }
 
 // pricedShape adds the price of a definition: capacity has none.
-func pricedShape(s admission.Shape, def nstance.Definition) storage.Shape {
-	out := storage.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
+func pricedShape(s admission.Shape, def nstance.Definition) records.Shape {
+	out := records.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
 	if s.Market == nstance.Spot {
 		out.MaxPrice = def.Market.MaxPrice
 	}
@@ -241,7 +241,7 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 	if why != "" {
 		return nil, nstance.Errorf(nstance.Unavailable, "%s", why)
 	}
-	rec := storage.Instance{
+	rec := records.Instance{
 		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), CreatedAt: now.UTC().Truncate(time.Millisecond),
 		CreatedEpoch: s.opts.Epoch, InfraHash: g.hash, RuntimeHash: g.runtime,
 		LaunchTimeout: def.LaunchTimeout, RegistrationTimeout: def.RegistrationTimeout,

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
@@ -155,7 +155,7 @@ func TestLossDuringBackoffSurvivesHandover(t *testing.T) {
 func TestLossBesideUnreadableRecord(t *testing.T) {
 	withGroup(t, 4, simcloud.Options{}, func(t *testing.T, w *world) {
 		ids := w.ready()
-		key := storage.Ref{Shard: "s1", Tenant: web.Tenant, Group: web.Group, ID: ids[0]}.Key()
+		key := records.Ref{Shard: "s1", Tenant: web.Tenant, Group: web.Group, ID: ids[0]}.Key()
 		obj, err := w.store.Get(w.ctx, key)
 		require.NoError(t, err)
 		_, err = w.store.PutIfMatch(w.ctx, key, []byte("{torn"), obj.Version)

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -82,7 +83,7 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 		m.owe(stepDelete)
 	case plan.Create: // has no member yet
 	}
-	if m.state.Leaving() && !plan.AllVoluntary(a.Causes) {
+	if m.state.Leaving() && !a.Voluntary {
 		s.recordReturn(m, false)
 	}
 	s.rebalance(m.group)
@@ -129,7 +130,7 @@ func (s *shard) recordHalt(g *group) {
 // leader has not heard from all members yet, an intent of a former leader among them
 // is not made a machine.
 func (s *shard) resume(g *group, c *plan.Census, now time.Time) {
-	surplus, frozen := c.Surplus(), s.freezeOf(g) != nil
+	surplus, frozen := c.Counts().Surplus, s.freezeOf(g) != nil
 	for _, m := range g.members {
 		if frozen && m.step == stepCreate {
 			continue
@@ -160,4 +161,9 @@ func (s *shard) lapsed(m *member, now time.Time) bool {
 	}
 	s.applyTo(m, plan.Action{Kind: plan.Delete, ID: m.id, Causes: []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "its group had no definition until its registration timeout"}}}, now)
 	return true
+}
+
+// includesCause reports whether a cause of kind k is among causes.
+func includesCause(causes []nstance.Cause, k nstance.CauseKind) bool {
+	return slices.ContainsFunc(causes, func(c nstance.Cause) bool { return c.Kind == k })
 }

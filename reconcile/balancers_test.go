@@ -435,10 +435,10 @@ func TestRefusedBatchIsSplit(t *testing.T) {
 
 func TestLostBalancerAnswers(t *testing.T) {
 	for _, op := range []simcloud.Op{simcloud.OpJoin, simcloud.OpLeave, simcloud.OpMembers} {
-		for _, when := range []simcloud.When{simcloud.Before, simcloud.After} {
-			t.Run(fmt.Sprint(op, when), func(t *testing.T) {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprint(op, lost), func(t *testing.T) {
 				withBalancer(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
-					w.cloud.Inject(simcloud.Fault{Op: op, Times: 3, When: when})
+					w.cloud.Inject(simcloud.Fault{Op: op, Times: 3, Lost: lost})
 					w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(4, "front")}})
 					w.advance(30 * time.Second)
 					w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(1, "front")}})

@@ -51,7 +51,7 @@ func TestSoldOutShardCostsFewCalls(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, simcloud.Options{Boot: simcloud.Constant(time.Hour)})
+				w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}})
 				defer w.close()
 				c.close(w)
 				w.startLeader(webGroup(size))
@@ -99,7 +99,7 @@ func TestGroupsShareCapacityCache(t *testing.T) {
 
 func TestCapacityRunsOutMidway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, simcloud.Options{Boot: simcloud.Constant(time.Hour)})
+		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}})
 		defer w.close()
 		w.cloud.SetCapacity(small, 300)
 		g := webGroup(1000)
@@ -114,7 +114,7 @@ func TestCapacityRunsOutMidway(t *testing.T) {
 }
 
 func TestLossesSkipFirstAnswerWait(t *testing.T) {
-	withGroup(t, 20, simcloud.Options{Latency: simcloud.Constant(2 * time.Second)}, func(t *testing.T, w *world) {
+	withGroup(t, 20, simcloud.Options{Latency: simcloud.Delay{Min: 2 * time.Second}}, func(t *testing.T, w *world) {
 		p := w.timing()
 		w.changeLeader(webGroup(20))
 		w.advance(time.Hour) // the capacity cache has expired
@@ -196,7 +196,7 @@ func (w *world) perSubnet() map[string]int {
 func TestSubnets(t *testing.T) {
 	spread := func(t *testing.T, sizes map[string]int, test func(t *testing.T, w *world, g nstance.Group)) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, simcloud.Options{Subnets: sizes, Latency: simcloud.Constant(time.Second)})
+			w := newWorld(t, simcloud.Options{Subnets: sizes, Latency: simcloud.Delay{Min: time.Second}})
 			defer w.close()
 			g := webGroup(6)
 			g.Definition.Subnets = []string{"a", "b", "c"}
@@ -255,7 +255,7 @@ func TestSubnets(t *testing.T) {
 	})
 	t.Run("failing count: configured order, next subnet when one is full", func(t *testing.T) {
 		spread(t, map[string]int{"a": 4, "b": 5, "c": 9}, func(t *testing.T, w *world, g nstance.Group) {
-			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpFreeAddresses, Times: -1})
+			w.cloud.Inject(simcloud.Fault{Op: "free_addresses", Times: -1})
 			w.startLeader(g)
 			w.advance(2 * time.Minute)
 			w.requireMembers(6)
@@ -264,7 +264,7 @@ func TestSubnets(t *testing.T) {
 	})
 	t.Run("hanging count delays no create", func(t *testing.T) {
 		spread(t, map[string]int{"a": 9, "b": 9, "c": 9}, func(t *testing.T, w *world, g nstance.Group) {
-			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpFreeAddresses, Code: nstance.Throttled, Times: -1}) // repeated by the client
+			w.cloud.Inject(simcloud.Fault{Op: "free_addresses", Code: nstance.Throttled, Times: -1}) // repeated by the client
 			began := time.Now()
 			w.startLeader(g)
 			for len(w.cloud.Machines()) == 0 {

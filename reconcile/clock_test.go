@@ -504,9 +504,9 @@ func TestNoticeFromClockBehind(t *testing.T) {
 		w.advance(time.Second)
 		recorded := func() []nstance.Notice {
 			r, _ := w.leader()
-			v, err := r.Instance(id)
-			require.NoError(t, err)
-			return v.Record.Notices
+			rec, ok := r.Admin().Records().Get(id)
+			require.True(t, ok)
+			return rec.Notices
 		}
 		require.Len(t, recorded(), 1)
 		w.stopLeader()

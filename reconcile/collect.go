@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // collectOrphans looks for machines without a record and collects those that
@@ -123,7 +123,7 @@ func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
 }
 
 // addLateRecord makes a member of a record that has none. It needs the lock.
-func (r *Reconciler) addLateRecord(rec storage.Instance) {
+func (r *Reconciler) addLateRecord(rec records.Instance) {
 	if _, standing := r.records.Get(rec.ID); !standing || r.members[rec.ID] != nil {
 		return
 	}
@@ -148,7 +148,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, w
 		return err
 	}
 	rec := r.recordOf(mach, ReasonOrphan)
-	rec.Deleting = &storage.Deletion{At: r.opts.Now().UTC(), Why: why}
+	rec.Deleting = &records.Deletion{At: r.opts.Now().UTC(), Why: why}
 	m, err := r.writeOrphanRecord(ctx, mach, rec)
 	if err != nil {
 		return err
@@ -178,11 +178,11 @@ func (r *Reconciler) lookAtOrphan(ctx context.Context, listed nstance.Machine) (
 }
 
 // recordOf returns what a machine's marks say about it.
-func (s *shard) recordOf(mach nstance.Machine, why plan.Reason) storage.Instance {
-	rec := storage.Instance{
+func (s *shard) recordOf(mach nstance.Machine, why plan.Reason) records.Instance {
+	rec := records.Instance{
 		ID: mach.ID, Tenant: mach.Owner.Tenant, Group: mach.Group, Reason: string(why), CreatedEpoch: mach.Epoch,
 		CreatedAt: mach.ID.Time().UTC(), ProviderID: mach.ProviderID, Addresses: mach.Addresses,
-		Shape: storage.Shape{InstanceType: mach.InstanceType, Market: mach.Market},
+		Shape: records.Shape{InstanceType: mach.InstanceType, Market: mach.Market},
 	}
 	if rec.Group.Validate("group") != nil {
 		rec.Group = orphanGroup
@@ -191,7 +191,7 @@ func (s *shard) recordOf(mach nstance.Machine, why plan.Reason) storage.Instance
 }
 
 // writeOrphanRecord writes the record, which must be new, and makes the machine its member.
-func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine, rec storage.Instance) (*member, error) {
+func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine, rec records.Instance) (*member, error) {
 	written, err := r.records.Create(ctx, rec)
 	if errors.Is(err, nstance.Conflict) {
 		if rerr := r.readRecordsAgain(ctx); rerr != nil {

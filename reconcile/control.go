@@ -7,7 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // Pause stops the rollout of a group: stale members stay, and losses are
@@ -240,14 +240,14 @@ func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.
 		return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
 	}
 	was, lapsed := m.preserve, m.preserveExpired
-	m.preserve = &storage.Preserve{Until: until.UTC()} // from now on nothing begins that would end it
+	m.preserve = &records.Preserve{Until: until.UTC()} // from now on nothing begins that would end it
 	m.preserveExpired = !r.opts.Now().Before(until)
 	r.mu.Unlock()
-	rec, err := r.records.Update(ctx, id, func(rec *storage.Instance) error {
+	rec, err := r.records.Update(ctx, id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
 		}
-		rec.Preserve = &storage.Preserve{Until: until.UTC()}
+		rec.Preserve = &records.Preserve{Until: until.UTC()}
 		return nil
 	})
 	r.mu.Lock()
@@ -256,7 +256,7 @@ func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.
 	r.rebalance(m.group)
 	if err != nil {
 		if m.preserve, m.preserveExpired = was, lapsed; nstance.CodeOf(err) == nstance.Ambiguous {
-			m.preserve, m.preserveExpired = &storage.Preserve{Until: until.UTC()}, !r.opts.Now().Before(until)
+			m.preserve, m.preserveExpired = &records.Preserve{Until: until.UTC()}, !r.opts.Now().Before(until)
 		}
 		return err
 	}

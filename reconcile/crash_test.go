@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // A story is a scenario. It begins with a group at size whose members are all ready, and
@@ -388,12 +388,12 @@ func strikes(l label) []strike {
 }
 
 // writeLate writes to a record behind the leader, as a delayed call of a former leader does.
-func (w *world) writeLate(id nstance.InstanceID, change func(*storage.Instance)) {
+func (w *world) writeLate(id nstance.InstanceID, change func(*records.Instance)) {
 	w.t.Helper()
-	former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: 1})
+	former := records.New(w.store, "s1", &records.Options{Epoch: 1})
 	_, _, err := former.Load(w.ctx)
 	require.NoError(w.t, err)
-	_, err = former.Update(w.ctx, id, func(rec *storage.Instance) error { change(rec); return nil })
+	_, err = former.Update(w.ctx, id, func(rec *records.Instance) error { change(rec); return nil })
 	require.NoError(w.t, err)
 }
 
@@ -424,7 +424,7 @@ func TestLateWriteOfFormerLeader(t *testing.T) {
 	}
 	t.Run("deletion mark: the instance is never desired again", func(t *testing.T) {
 		draining(t, func(w *world, id nstance.InstanceID) {
-			w.writeLate(id, func(rec *storage.Instance) { rec.Deleting = &storage.Deletion{At: time.Now()} })
+			w.writeLate(id, func(rec *records.Instance) { rec.Deleting = &records.Deletion{At: time.Now()} })
 			require.NoError(w.t, w.cloud.Withdraw(id))
 			w.advance(2 * time.Minute)
 			w.requireMembers(2)
@@ -433,7 +433,7 @@ func TestLateWriteOfFormerLeader(t *testing.T) {
 	})
 	t.Run("drain removed: no delete because of it", func(t *testing.T) {
 		draining(t, func(w *world, id nstance.InstanceID) {
-			w.writeLate(id, func(rec *storage.Instance) { rec.Drain, rec.Generation = nil, rec.Generation+1 })
+			w.writeLate(id, func(rec *records.Instance) { rec.Drain, rec.Generation = nil, rec.Generation+1 })
 			w.advance(5 * time.Minute) // past the first deadline
 			require.Contains(w.t, w.in(nstance.Draining), id)
 			w.mu.Lock()
@@ -448,7 +448,7 @@ func TestLateWriteOfFormerLeader(t *testing.T) {
 	t.Run("another drain: the first acknowledgement does not count", func(t *testing.T) {
 		draining(t, func(w *world, id nstance.InstanceID) {
 			later := time.Now().Add(30 * time.Minute).UTC()
-			w.writeLate(id, func(rec *storage.Instance) {
+			w.writeLate(id, func(rec *records.Instance) {
 				rec.Generation += 2
 				d := *rec.Drain
 				d.Generation, d.Deadline = rec.Generation, later
@@ -470,7 +470,7 @@ func TestLateWriteOfFormerLeader(t *testing.T) {
 			id := w.in(nstance.Booting)[0]
 			w.setAgentSilent(id, true)
 			w.advance(time.Minute)
-			w.writeLate(id, func(rec *storage.Instance) { rec.RegisteredAt = time.Now().UTC() })
+			w.writeLate(id, func(rec *records.Instance) { rec.RegisteredAt = time.Now().UTC() })
 			w.advance(5 * time.Minute) // past the registration timeout
 			require.Contains(t, w.in(nstance.Booting), id)
 			w.advance(time.Hour) // without reports

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // create writes the intent, then asks the provider. When it is repeated,
@@ -165,16 +165,16 @@ func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definit
 
 // writeShape makes another shape durable, and the digest of the user data, which may
 // contain it.
-func (r *Reconciler) writeShape(ctx context.Context, next storage.Instance, def nstance.Definition) (storage.Instance, error) {
+func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def nstance.Definition) (records.Instance, error) {
 	out := Rendered{UserData: []byte(def.UserData.Content)}
 	if r.opts.Bootstrap != nil {
 		var err error
-		if out, err = r.opts.Bootstrap.Render(ctx, &next, def); err != nil {
+		if out, err = r.opts.Bootstrap.Render(ctx, renderRequest(next, def)); err != nil {
 			return next, err
 		}
 	}
 	sum := sha256.Sum256(out.UserData)
-	rec, err := r.records.Update(ctx, next.ID, func(rec *storage.Instance) error {
+	rec, err := r.records.Update(ctx, next.ID, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return errOutdated
 		}
@@ -185,12 +185,12 @@ func (r *Reconciler) writeShape(ctx context.Context, next storage.Instance, def 
 }
 
 // intent completes m's record and renders its user data.
-func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definition) (storage.Instance, Rendered, error) {
+func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definition) (records.Instance, Rendered, error) {
 	r.mu.Lock()
 	rec := m.rec
 	r.mu.Unlock()
 	if rec.Token == "" {
-		if rec.Shape == (storage.Shape{}) { // not granted yet
+		if rec.Shape == (records.Shape{}) { // not granted yet
 			rec.Shape = r.preferredShape(def)
 		}
 		rec.Image, rec.Token = def.Image, token(rec)
@@ -198,9 +198,10 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	out := Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
 	if r.opts.Bootstrap != nil {
 		var err error
-		if out, err = r.opts.Bootstrap.Render(ctx, &rec, def); err != nil {
+		if out, err = r.opts.Bootstrap.Render(ctx, renderRequest(rec, def)); err != nil {
 			return rec, out, unrepeatable(r.intended(m), err)
 		}
+		rec.NonceKeyID, rec.Authorities = out.SignedWith.NonceKeyID, out.SignedWith.Authorities
 	}
 	sum := sha256.Sum256(out.UserData)
 	digest := hex.EncodeToString(sum[:])
@@ -211,8 +212,15 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	return rec, out, nil
 }
 
+func renderRequest(rec records.Instance, def nstance.Definition) RenderRequest {
+	return RenderRequest{
+		ID: rec.ID, Group: rec.Key(), OnDemand: rec.OnDemand, InstanceType: rec.Shape.InstanceType, Image: rec.Image, RuntimeHash: rec.RuntimeHash,
+		CreatedAt: rec.CreatedAt, RegisterBy: rec.RegisterBy(), Definition: def, SignedWith: SignedWith{rec.NonceKeyID, rec.Authorities},
+	}
+}
+
 // preferredShape returns the shape that a create would be granted if it were alone.
-func (r *Reconciler) preferredShape(def nstance.Definition) storage.Shape {
+func (r *Reconciler) preferredShape(def nstance.Definition) records.Shape {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
@@ -223,7 +231,7 @@ func (r *Reconciler) preferredShape(def nstance.Definition) storage.Shape {
 // writeIntent makes the intent durable, unless it is. A record that exists already
 // is of an earlier attempt whose answer was lost, or of a former leader for the same
 // instance on demand.
-func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Instance) (storage.Instance, error) {
+func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec records.Instance) (records.Instance, error) {
 	if stands, ok := r.records.Get(rec.ID); ok {
 		return rec, r.adoptStoredIntent(m, rec, stands)
 	}
@@ -243,7 +251,7 @@ func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec storage.Ins
 // adoptStoredIntent compares the stored intent with the one that was to be written. A
 // former leader may have written one for the same ID a moment ago, or an earlier
 // attempt rendered other bytes: then the stored one counts, and the step is repeated.
-func (r *Reconciler) adoptStoredIntent(m *member, meant, stands storage.Instance) error {
+func (r *Reconciler) adoptStoredIntent(m *member, meant, stands records.Instance) error {
 	switch {
 	case stands.Deleting != nil:
 		return errOutdated
@@ -258,7 +266,7 @@ func (r *Reconciler) adoptStoredIntent(m *member, meant, stands storage.Instance
 
 // lacksGrant has the create of m, whose intent is durable now, wait for a grant if
 // it has none.
-func (r *Reconciler) lacksGrant(m *member, rec storage.Instance) bool {
+func (r *Reconciler) lacksGrant(m *member, rec records.Instance) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !m.rec.OnDemand || m.grant == granted {
@@ -270,7 +278,7 @@ func (r *Reconciler) lacksGrant(m *member, rec storage.Instance) bool {
 
 // beginCall records and publishes that the create is about to be sent. It reports
 // whether an earlier call may have made the machine.
-func (r *Reconciler) beginCall(m *member, rec storage.Instance) (repeated bool, err error) {
+func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, err error) {
 	if err := r.opts.Check(); err != nil {
 		return false, err
 	}
@@ -303,7 +311,7 @@ func (r *Reconciler) beginCall(m *member, rec storage.Instance) (repeated bool, 
 	return repeated, nil
 }
 
-func (s *shard) spec(rec storage.Instance, def nstance.Definition, out Rendered) nstance.MachineSpec {
+func (s *shard) spec(rec records.Instance, def nstance.Definition, out Rendered) nstance.MachineSpec {
 	owner := s.opts.Owner
 	owner.Tenant = rec.Tenant
 	return nstance.MachineSpec{

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // A definitionReader reads recorded definitions that plans need, outside of the
 // lock.
 type definitionReader struct {
-	records *storage.Records
+	records *records.Records
 	wake    chan struct{} // has room for one
 
 	mu     sync.Mutex
@@ -29,7 +29,7 @@ type wantedDefinition struct {
 	err    error // of the last attempt
 }
 
-func newDefinitionReader(records *storage.Records) *definitionReader {
+func newDefinitionReader(records *records.Records) *definitionReader {
 	return &definitionReader{records: records, wake: make(chan struct{}, 1), wanted: map[string]*wantedDefinition{}}
 }
 

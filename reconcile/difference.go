@@ -32,10 +32,10 @@ func differences(before, after nstance.Group) []FieldChange {
 // definitionChanges lists the fields that the two hashes cover.
 func definitionChanges(before, after nstance.Definition) []FieldChange {
 	var out []FieldChange
-	for _, c := range confighash.Changes(confighash.InfraOf(before), confighash.InfraOf(after)) {
+	for _, c := range confighash.InfraChanges(before, after) {
 		out = append(out, FieldChange{c, EffectReplace})
 	}
-	for _, c := range confighash.RuntimeChanges(confighash.RuntimeOf(before), confighash.RuntimeOf(after)) {
+	for _, c := range confighash.RuntimeChanges(before, after) {
 		out = append(out, FieldChange{c, EffectPush})
 	}
 	abridge(out)

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 
@@ -30,15 +31,21 @@ func (s *shard) groupView(g *group) GroupView {
 
 func (s *shard) instanceView(m *member) InstanceView {
 	v := InstanceView{
-		Record: m.rec, State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
+		ID: m.id, Group: m.rec.Key(), OnDemand: m.rec.OnDemand, Reason: m.rec.Reason, InstanceType: m.rec.Shape.InstanceType, RequestedMarket: m.rec.Shape.Market,
+		InfraHash: m.rec.InfraHash, RuntimeHash: m.rec.RuntimeHash, CreatedAt: m.rec.CreatedAt, RegisteredAt: m.rec.RegisteredAt,
+		ProviderID: cmp.Or(m.machine.ProviderID, m.rec.ProviderID), State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
 		Notices: slices.Clone(m.notices), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(),
+	}
+	if m.rec.Preserve != nil {
+		v.PreservedUntil = m.rec.Preserve.Until
 	}
 	now := s.opts.Now()
 	mv := s.memberView(m.group, m, now)
 	c := plan.NewCensus(plan.View{Group: m.group.spec, Hash: m.group.hashOrUnknown(), Members: []plan.Member{mv}, Clock: s.clock.Distrust()}, now)
-	v.State, v.Drifted, v.Expired, v.Preserved = c.Status(&mv), c.Drifted(&mv), c.Expired(&mv), mv.Preserved
+	outlook := c.Outlooks()[0]
+	v.State, v.Drifted, v.Expired, v.Preserved = c.Status(&mv), outlook.Drifted, outlook.Expired, mv.Preserved
 	v.Silent = mv.Silent && m.state == nstance.Booting && !m.gone
-	v.Unhealthy = mv.Unhealthy || m.drain != nil && plan.IncludesCause(m.drain.Causes, nstance.CauseUnhealthy)
+	v.Unhealthy = mv.Unhealthy || m.drain != nil && includesCause(m.drain.Causes, nstance.CauseUnhealthy)
 	return v
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // startDrain makes the planned drain durable, then starts it.
@@ -21,7 +21,7 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	var d nstance.Drain
 	var said nstance.EventType
 	known := false
-	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
 		}
@@ -57,7 +57,7 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 // a former leader: its deadline is only brought forward, and no generation that has
 // been cancelled is used again. The recorded executor stays, unless it is the former
 // one, which loses the drain.
-func within(d nstance.Drain, former nstance.Executor, rec *storage.Instance) nstance.Drain {
+func within(d nstance.Drain, former nstance.Executor, rec *records.Instance) nstance.Drain {
 	old := rec.Drain
 	if old == nil {
 		d.Generation = max(d.Generation, rec.Generation+1)
@@ -103,7 +103,7 @@ func hasNotice(causes []nstance.Cause) bool {
 // acknowledgements of it do not count any more.
 func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 	var ended uint64
-	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
 		}
@@ -128,7 +128,7 @@ func (r *Reconciler) writeNotices(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	notices := slices.Clone(m.notices)
 	r.mu.Unlock()
-	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil || rec.Drain != nil && rec.Preserve == nil { // a former leader's late write says more
 			return errOutdated
 		}

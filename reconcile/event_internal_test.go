@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
 	"github.com/nstance-go/nstance/storage"
@@ -64,7 +65,7 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 	g := r.groups[key]
 	return &member{
 		id: id, durable: true, state: nstance.Booting,
-		rec: storage.Instance{
+		rec: records.Instance{
 			ID: id, Tenant: key.Tenant, Group: key.Group, CreatedAt: born, RegisteredAt: born,
 			InfraHash: g.hash, RuntimeHash: g.runtime, Definition: "d",
 		},

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // drainAges returns each instance's age when its drain for a cause began.
@@ -128,8 +128,8 @@ func TestExpiry(t *testing.T) {
 func (w *world) onDemand() nstance.InstanceID {
 	w.t.Helper()
 	id := w.createOrphan(0, nil)
-	recs := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
-	_, err := recs.Create(w.ctx, storage.Instance{
+	recs := records.New(w.store, "s1", &records.Options{Epoch: w.epoch})
+	_, err := recs.Create(w.ctx, records.Instance{
 		ID: id, Tenant: web.Tenant, Group: web.Group, OnDemand: true, Reason: "on_demand", CreatedAt: id.Time(), CreatedEpoch: w.epoch,
 		RegisteredAt: id.Time(),
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -79,8 +80,8 @@ func TestRecordFormats(t *testing.T) {
 		w.advance(time.Hour)
 		require.NoError(t, w.r.Admin().Rollback(w.ctx, recordedKey("back"), requester, false))
 		for _, v := range w.r.Instances() {
-			if v.Record.Group == "frozen" {
-				require.NoError(t, w.cloud.Reclaim(v.Record.ID, 1000*time.Hour))
+			if v.Group.Group == "frozen" {
+				require.NoError(t, w.cloud.Reclaim(v.ID, 1000*time.Hour))
 				break
 			}
 		}
@@ -146,9 +147,9 @@ func upgraded(t *testing.T, change func(key string, data []byte) []byte, test fu
 	})
 }
 
-func (w *world) recordedRecords() []storage.Instance {
+func (w *world) recordedRecords() []records.Instance {
 	w.t.Helper()
-	recs, _, err := storage.NewRecords(w.store, "s1", nil).Load(w.ctx)
+	recs, _, err := records.New(w.store, "s1", nil).Load(w.ctx)
 	require.NoError(w.t, err)
 	return recs
 }
@@ -235,7 +236,7 @@ func TestDowngradeKeepsUnknownFields(t *testing.T) {
 			w.slowDrain = true
 			w.mu.Unlock()
 			recs := w.recordedRecords()
-			rec := recs[slices.IndexFunc(recs, func(rec storage.Instance) bool { return rec.Group == "plain" })]
+			rec := recs[slices.IndexFunc(recs, func(rec records.Instance) bool { return rec.Group == "plain" })]
 			_, err := w.r.Drain(t.Context(), rec.ID, "")
 			require.NoError(t, err)
 			return layout.InstanceKey("s1", rec.Tenant, rec.Group, rec.ID)

@@ -8,10 +8,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // mutations counts the provider calls that change something.
@@ -113,7 +113,7 @@ func TestFreezeStopsChanges(t *testing.T) {
 			require.True(t, w.exists(id))
 			require.Contains(t, w.keepReason(id), "frozen")
 			require.ErrorIs(t, w.r.Admin().DeleteOrphan(t.Context(), id, ""), nstance.Conflict)
-			_, err := w.r.Admin().AdoptOrphan(t.Context(), id, requester)
+			err := w.r.Admin().AdoptOrphan(t.Context(), id, requester)
 			require.ErrorIs(t, err, nstance.Conflict)
 			require.NoError(t, w.r.Admin().ThawShard(t.Context(), requester))
 			w.advance(time.Hour)
@@ -145,7 +145,7 @@ func TestFreezeStopsChanges(t *testing.T) {
 // began registers during it and becomes a member.
 func TestCreateAnsweredDuringFreeze(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
-		w.cloud.Fail(simcloud.OpCreate, 1, "", simcloud.After)
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true})
 		for _, op := range []simcloud.Op{simcloud.OpGet, simcloud.OpList} {
 			w.cloud.Inject(simcloud.Fault{Op: op, Times: -1})
 		}
@@ -211,7 +211,8 @@ func TestNoticeDuringFreeze(t *testing.T) {
 				require.Len(t, w.acked, 1, "acknowledged")
 				v, err := w.r.Instance(id)
 				require.NoError(t, err)
-				require.Len(t, v.Record.Notices, 1, "because it is recorded")
+				rec, _ := w.r.Admin().Records().Get(id)
+				require.Len(t, rec.Notices, 1, "because it is recorded")
 				require.Nil(t, v.Drain)
 				require.Contains(t, w.first(nstance.EventNoticeReceived, func(e nstance.Event) bool { return e.Instance == id }).Reason, "frozen")
 				w.advance(time.Hour)
@@ -240,9 +241,9 @@ func TestNoticeDuringFreeze(t *testing.T) {
 			w.advance(10 * time.Second)
 			require.NoError(t, w.cloud.Withdraw(id))
 			w.advance(10 * time.Second)
-			v, err := w.r.Instance(id)
-			require.NoError(t, err)
-			require.Empty(t, v.Record.Notices)
+			rec, ok := w.r.Admin().Records().Get(id)
+			require.True(t, ok)
+			require.Empty(t, rec.Notices)
 			w.changeLeader(webGroup(3))
 			require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 			w.advance(time.Hour)
@@ -273,10 +274,10 @@ func TestLateDrainDuringFreeze(t *testing.T) {
 		r, _ := w.leader()
 		require.NoError(t, r.Admin().Freeze(w.ctx, web, requester))
 		id := w.ready()[0]
-		former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
+		former := records.New(w.store, "s1", &records.Options{Epoch: w.epoch})
 		_, _, err := former.Load(w.ctx)
 		require.NoError(t, err)
-		_, err = former.Update(w.ctx, id, func(rec *storage.Instance) error {
+		_, err = former.Update(w.ctx, id, func(rec *records.Instance) error {
 			rec.Generation++
 			rec.Drain = &nstance.Drain{
 				Instance: id, Group: web, Generation: rec.Generation, StartedAt: time.Now().UTC(), Deadline: time.Now().Add(5 * time.Minute).UTC(),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -35,7 +36,7 @@ func (w *world) startGarbageCollection() (stop func()) {
 // definitions returns the user data of the stored definitions.
 func (w *world) definitions() (out []string) {
 	w.t.Helper()
-	recs := storage.NewRecords(w.store, "s1", nil)
+	recs := records.New(w.store, "s1", nil)
 	for entry, err := range w.store.List(w.ctx, layout.DefinitionPrefix("s1"), "") {
 		require.NoError(w.t, err)
 		d, err := recs.Definition(w.ctx, entry.Key[len(layout.DefinitionPrefix("s1")):])

@@ -77,8 +77,8 @@ func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
 	if !spec.Defined() {
 		return desiredSpec{spec: spec}, nil
 	}
-	infra, err := confighash.InfraOf(spec.Definition).Hash()
-	runtime, err2 := confighash.RuntimeOf(spec.Definition).Hash()
+	infra, err := confighash.Infra(spec.Definition)
+	runtime, err2 := confighash.Runtime(spec.Definition)
 	return desiredSpec{spec, string(infra), string(runtime)}, errors.Join(err, err2)
 }
 

@@ -9,9 +9,9 @@ import (
 
 // An Impact counts what other desired values would cost.
 type Impact struct {
-	Members int // instances of the shard that stay or start at present, by request too
-	Removed int // of them, those that smaller sizes would remove, and those by request that a lower age would end
-	Rotated int // of the others, those that changed definitions or lower ages would replace
+	Members int `json:"members"` // instances of the shard that stay or start at present, by request too
+	Removed int `json:"removed"` // of them, those that smaller sizes would remove, and those by request that a lower age would end
+	Rotated int `json:"rotated"` // of the others, those that changed definitions or lower ages would replace
 }
 
 // Impact says what wanting groups would cost beyond what goes on already.
@@ -37,16 +37,16 @@ func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 		if g == nil {
 			continue
 		}
-		c := plan.Compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.withDesired(w, now), now, nil), now))
-		for _, change := range c.Changes {
-			switch change.Outcome {
-			case plan.OutcomeDrained, plan.OutcomeDeleted:
+		changes, _ := compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.withDesired(w, now), now, nil), now))
+		for _, change := range changes {
+			switch change.outcome {
+			case outcomeDrained, outcomeDeleted:
 				out.Removed++
-			case plan.OutcomeReplaced:
-				if !change.Repeated {
+			case outcomeReplaced:
+				if !change.repeated {
 					out.Rotated++
 				}
-			case plan.OutcomeStays, plan.OutcomePushed:
+			case outcomeStays, outcomePushed:
 			}
 		}
 	}

@@ -13,9 +13,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
@@ -76,9 +76,9 @@ func TestTokenDiffersByShape(t *testing.T) {
 		_, err := w.requestOnDemand(req)
 		require.NoError(t, err)
 		w.advance(20 * time.Minute)
-		tokens, shapes := map[string]storage.Shape{}, map[storage.Shape]string{}
+		tokens, shapes := map[string]records.Shape{}, map[records.Shape]string{}
 		for _, s := range rec.take() {
-			shape := storage.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
+			shape := records.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
 			if known, ok := tokens[s.Token]; ok {
 				require.Equal(t, known, shape)
 			}
@@ -100,7 +100,7 @@ func TestMarkedIntentIsNotCreated(t *testing.T) {
 		w.startLeader(webGroup(1))
 		w.advance(time.Second)
 		id := w.in(nstance.Provisioning)[0]
-		w.writeLate(id, func(rec *storage.Instance) { rec.Deleting = &storage.Deletion{At: time.Now()} })
+		w.writeLate(id, func(rec *records.Instance) { rec.Deleting = &records.Deletion{At: time.Now()} })
 		asked := w.cloud.Count(simcloud.OpCreate)
 		w.advance(5 * time.Minute)
 		w.requireMembers(1)
@@ -127,7 +127,7 @@ func TestStorageErrorIsNotRefusal(t *testing.T) {
 	}
 	t.Run("error of a provider read", func(t *testing.T) {
 		takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After})
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true})
 			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpGet, Times: 3, Code: nstance.Denied})
 			w.startLeader(webGroup(1))
 			w.advance(2 * time.Minute)

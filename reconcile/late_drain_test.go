@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // withholdDrainAcks makes agents withhold drain acknowledgements.
@@ -36,7 +36,7 @@ func TestDrainMeetsLateWrite(t *testing.T) {
 		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.withholdDrainAcks()
 			id := w.ready()[0]
-			w.writeLate(id, func(rec *storage.Instance) { rec.Generation = 7 })
+			w.writeLate(id, func(rec *records.Instance) { rec.Generation = 7 })
 			require.EqualValues(t, 8, drained(w, id).Generation)
 		})
 	})
@@ -46,7 +46,7 @@ func TestDrainMeetsLateWrite(t *testing.T) {
 			id := w.ready()[0]
 			first := drained(w, id)
 			later := first.Deadline.Add(10 * time.Minute)
-			w.writeLate(id, func(rec *storage.Instance) {
+			w.writeLate(id, func(rec *records.Instance) {
 				rec.Generation, rec.Drain.Generation, rec.Drain.Deadline = 9, 9, later
 			})
 			w.advance(time.Until(first.Deadline) + time.Minute)
@@ -63,7 +63,7 @@ func TestDrainMeetsLateWrite(t *testing.T) {
 			w.withholdDrainAcks()
 			id := w.ready()[0]
 			began, deadline := time.Now().UTC(), time.Now().Add(time.Minute).UTC()
-			w.writeLate(id, func(rec *storage.Instance) {
+			w.writeLate(id, func(rec *records.Instance) {
 				rec.Generation = 3
 				rec.Drain = &nstance.Drain{
 					Instance: id, Group: web, Generation: 3, StartedAt: began, Deadline: deadline, Executor: nstance.ExecutorAgent,
@@ -145,7 +145,7 @@ func TestCutShortDrainIsRecordedBeforeDelete(t *testing.T) {
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, ID: id, Keep: true, Do: func() {
 			obj, err := w.store.Get(w.ctx, keyIn(web.Group, id))
 			require.NoError(t, err)
-			rec, err := storage.DecodeInstance(obj.Key, obj.Data)
+			rec, err := records.DecodeInstance(obj.Key, obj.Data)
 			require.NoError(t, err)
 			_, drains := w.leader()
 			seen = rec.Deleting != nil && rec.CutShort && len(drains.Active()) == 0

@@ -15,7 +15,7 @@ import (
 // whileBooting runs a test in a group of three whose machines take a minute to boot.
 func whileBooting(t *testing.T, market nstance.MarketType, test func(t *testing.T, w *world, g nstance.Group)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, simcloud.Options{Boot: simcloud.Constant(time.Minute)})
+		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})
 		defer w.close()
 		g := webGroup(3)
 		g.Definition.InstanceTypes = []string{"small", "medium"}
@@ -94,7 +94,7 @@ func TestMachineThatCannotStartIsFailure(t *testing.T) {
 func TestRepeatedCreateOfLostMachine(t *testing.T) {
 	whileBooting(t, nstance.OnDemand, func(t *testing.T, w *world, g nstance.Group) {
 		g.Size = 1
-		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After, Code: nstance.Ambiguous})
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true, Code: nstance.Ambiguous})
 		w.startLeader(g)
 		w.advance(200 * time.Millisecond) // the answer is lost
 		require.Len(t, w.cloud.Machines(), 1)

@@ -290,7 +290,7 @@ func TestActualMarket(t *testing.T) {
 		w.requireMembers(2)
 		for _, v := range w.r.Instances() {
 			require.Equal(t, nstance.OnDemand, v.Market)
-			require.Equal(t, 1, w.count(nstance.EventMarketDiffers, v.Record.ID))
+			require.Equal(t, 1, w.count(nstance.EventMarketDiffers, v.ID))
 		}
 		require.Equal(t, 2, w.group().OnDemandMarket)
 		var kinds []string

@@ -6,13 +6,13 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // A member is one instance's state in memory.
 type member struct {
 	id        nstance.InstanceID
-	rec       storage.Instance // as last known to be durable
+	rec       records.Instance // as last known to be durable
 	durable   bool             // rec exists in storage, or may
 	group     *group
 	state     nstance.State // pending, provisioning, booting, draining, deleting, failed
@@ -83,7 +83,7 @@ type noticeState struct {
 type removalState struct {
 	removalCause    *nstance.Cause
 	skipDrain       bool
-	preserve        *storage.Preserve // as asked for; durable unless that is under way
+	preserve        *records.Preserve // as asked for; durable unless that is under way
 	preserveExpired bool              // it was preserved for as long as was asked for
 	deleteCauses    []nstance.Cause
 	leftBefore      bool      // it was already leaving when this term found it
@@ -188,7 +188,7 @@ func (c *machineCalls) mayHaveMachine() bool { return !c.createEnd.IsZero() || !
 type createGrant struct {
 	grant     grantState
 	grantedAt time.Time
-	shape     storage.Shape // granted, or to be repeated; the zero shape: none yet
+	shape     records.Shape // granted, or to be repeated; the zero shape: none yet
 	inFlight  bool          // the admission queue counts it
 	throttled bool          // the last create was refused for its rate alone: it is repeated as it was
 	subnet    string        // in which an address is counted for it

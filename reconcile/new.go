@@ -4,6 +4,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
@@ -31,12 +32,12 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	if err != nil {
 		return nil, err
 	}
-	records := storage.NewRecords(store, o.Owner.Shard, &storage.RecordsOptions{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed})
+	shardRecords := records.New(store, o.Owner.Shard, &records.Options{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed})
 	r := &Reconciler{
-		provider: client, records: records,
-		states: storage.NewDoc[shardState](store, layout.StateKey(o.Owner.Shard), &storage.DocOptions{Epoch: o.Epoch, Check: o.Check}),
+		provider: client, records: shardRecords,
+		states: records.NewDoc[shardState](store, layout.StateKey(o.Owner.Shard), &records.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
-		shard: newShard(o, client, records, newClock(&o, store)),
+		shard: newShard(o, client, shardRecords, newClock(&o, store)),
 	}
 	r.addresses = newAddressCounter(client.Abilities().Subnets, r.recordAddresses, &o)
 	r.questions = newAsker(r.listMachines, r.askMachine, r.planMembers)

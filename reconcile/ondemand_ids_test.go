@@ -76,7 +76,7 @@ func TestUsedIDsAreRefused(t *testing.T) {
 }
 
 func TestOnDemandInRemovedGroup(t *testing.T) {
-	withGroup(t, 1, simcloud.Options{Shutdown: simcloud.Constant(time.Hour)}, func(t *testing.T, w *world) {
+	withGroup(t, 1, simcloud.Options{Shutdown: simcloud.Delay{Min: time.Hour}}, func(t *testing.T, w *world) {
 		g := webGroup(1)
 		g.Removing = true
 		w.setGroups(g)

@@ -13,7 +13,6 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
@@ -55,8 +54,9 @@ func TestOnDemand(t *testing.T) {
 		id := w.newID()
 		v, err := w.requestOnDemand(onDemand(id))
 		require.NoError(t, err)
-		require.True(t, v.Record.OnDemand)
-		require.NotEmpty(t, v.Record.WriteID, "its intent is durable")
+		require.True(t, v.OnDemand)
+		_, durable := w.r.Admin().Records().Get(id)
+		require.True(t, durable)
 		w.advance(2 * time.Minute)
 		w.requireMembers(3)
 		require.Equal(t, 2, w.group().Ready, "not a member by size")
@@ -232,7 +232,7 @@ func TestOnDemandWithoutCapacity(t *testing.T) {
 			_, err := w.requestOnDemand(req)
 			require.NoError(t, err)
 			w.advance(2 * time.Minute)
-			require.Equal(t, "large", w.view(req.ID).Record.Shape.InstanceType)
+			require.Equal(t, "large", w.view(req.ID).InstanceType)
 			w.requireMembers(1)
 			rec, err := w.r.Admin().Records().Refresh(w.ctx, req.ID)
 			require.NoError(t, err)
@@ -272,7 +272,7 @@ func TestOnDemandRefusedAfterIntent(t *testing.T) {
 		id := w.newID()
 		v, err := w.requestOnDemand(onDemand(id))
 		require.NoError(t, err, "the intent was durable")
-		require.Equal(t, id, v.Record.ID)
+		require.Equal(t, id, v.ID)
 		w.advance(100 * time.Millisecond)
 		failed := w.view(id)
 		require.Equal(t, nstance.Failed, failed.State)
@@ -307,7 +307,7 @@ func TestOnDemandRefusedAfterIntent(t *testing.T) {
 // failingBootstrap is a Bootstrap whose Render fails.
 type failingBootstrap struct{}
 
-func (failingBootstrap) Render(context.Context, *storage.Instance, nstance.Definition) (reconcile.Rendered, error) {
+func (failingBootstrap) Render(context.Context, reconcile.RenderRequest) (reconcile.Rendered, error) {
 	return reconcile.Rendered{}, nstance.FieldError("userdata.content", "define it", "no such variable")
 }
 
@@ -363,7 +363,7 @@ func TestOnDemandBudget(t *testing.T) {
 // to start it. The create is repeated as after a refusal.
 func TestOnDemandAcceptedAndSoldOut(t *testing.T) {
 	for _, lag := range []time.Duration{0, 5 * time.Second} {
-		withGroup(t, 0, simcloud.Options{Boot: simcloud.Constant(time.Minute), Lag: simcloud.Constant(lag)}, func(t *testing.T, w *world) {
+		withGroup(t, 0, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Lag: simcloud.Delay{Min: lag}}, func(t *testing.T, w *world) {
 			id := w.newID()
 			_, err := w.requestOnDemand(onDemand(id))
 			require.NoError(t, err)
@@ -391,7 +391,7 @@ func TestOnDemandAcceptedAndSoldOut(t *testing.T) {
 
 // TestOnDemandSoldOutUntilTimeout: after its launch timeout the instance is lost.
 func TestOnDemandSoldOutUntilTimeout(t *testing.T) {
-	withGroup(t, 0, simcloud.Options{Boot: simcloud.Constant(time.Minute)}, func(t *testing.T, w *world) {
+	withGroup(t, 0, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}}, func(t *testing.T, w *world) {
 		id := w.newID()
 		_, err := w.requestOnDemand(onDemand(id))
 		require.NoError(t, err)

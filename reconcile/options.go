@@ -81,18 +81,40 @@ type GC struct {
 }
 
 // A Bootstrap renders what differs between the machines of one definition.
-// Equal records and definitions give equal bytes, so that a repeated create is
-// recognised as a repeat. Another server may give others: an intent whose bytes
-// cannot be made again, and that has no machine, is given up for a new one. It
-// may note in the record what it signed with. It is called concurrently.
+// Equal requests give equal bytes, so that a repeated create is recognised as a
+// repeat. Another server may give others: an intent whose bytes cannot be made
+// again, and that has no machine, is given up for a new one. It is called
+// concurrently.
 type Bootstrap interface {
-	Render(ctx context.Context, rec *storage.Instance, def nstance.Definition) (Rendered, error)
+	Render(ctx context.Context, req RenderRequest) (Rendered, error)
+}
+
+// A RenderRequest is one machine that is about to be created.
+type RenderRequest struct {
+	ID           nstance.InstanceID
+	Group        nstance.GroupKey
+	OnDemand     bool   // requested by itself, not a member by size
+	InstanceType string // may change before the create succeeds: user data with it is rendered again
+	Image        string // resolved
+	RuntimeHash  string // of Definition
+	CreatedAt    time.Time
+	RegisterBy   time.Time // when its agent must have registered
+	Definition   nstance.Definition
+	SignedWith   SignedWith // as recorded when it was rendered first; zero: choose
 }
 
 // Rendered is what a Bootstrap makes for one machine.
 type Rendered struct {
-	UserData []byte          // which the machine gets at its first boot
-	Args     json.RawMessage // for the provider
+	UserData   []byte          // which the machine gets at its first boot
+	Args       json.RawMessage // for the provider
+	SignedWith SignedWith      // recorded for the next RenderRequest of this machine
+}
+
+// SignedWith names the keys that user data depends on, so that it can be rendered
+// again after they were rotated.
+type SignedWith struct {
+	NonceKeyID  string
+	Authorities []string // IDs of the keys that the machine is to trust
 }
 
 // Tuning holds the Options that can be changed while a Reconciler runs. Zero values

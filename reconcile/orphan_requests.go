@@ -5,7 +5,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // Orphans returns the machines with our marks that have no record, sorted by ID.
@@ -42,11 +41,11 @@ func (r *Admin) DeleteOrphan(ctx context.Context, id nstance.InstanceID, reason 
 }
 
 // AdoptOrphan makes a machine without a record a member of the group that its
-// mark names, and returns its record once that is durable. What it was made
+// mark names, and returns once its record is durable. What it was made
 // from is unknown, which is no drift; it is taken for registered, with whatever
 // certificate its agent shows first, and judged like any member that this term
 // has not heard of yet. The reason is for the journal. Fails like DeleteOrphan.
-func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason string) (storage.Instance, error) {
+func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason string) error {
 	var m *member
 	err := r.withOrphan(ctx, id, func(listed nstance.Machine) error {
 		mach, err := r.lookAtOrphan(ctx, listed)
@@ -59,12 +58,12 @@ func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason s
 		return err
 	})
 	if err != nil {
-		return storage.Instance{}, err
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.publish(m, nstance.Event{Type: eventtype.OrphanAdopted, Reason: "its record was made from its marks" + withMessage(reason)})
-	return m.rec, nil
+	return nil
 }
 
 // withOrphan runs do with a machine of which storage, read again, holds no record.

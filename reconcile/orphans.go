@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // ReasonOrphan is why the record of an orphan exists: to make its deletion
@@ -39,7 +39,7 @@ func (s *shard) recordOrphans(unknown []nstance.Machine, listedAt time.Time) {
 // hasRecord reports whether an instance is a member, or has a record that cannot be
 // read.
 func (s *shard) hasRecord(id nstance.InstanceID) bool {
-	return s.members[id] != nil || slices.ContainsFunc(s.unreadableRecords, func(p storage.Problem) bool { return p.ID == id })
+	return s.members[id] != nil || slices.ContainsFunc(s.unreadableRecords, func(p records.Problem) bool { return p.ID == id })
 }
 
 // orphanShard returns what the rule needs to know of the shard.

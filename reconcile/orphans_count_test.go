@@ -8,14 +8,14 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // withSlowDeletes is settled with machines that take an hour to shut down.
 func withSlowDeletes(t *testing.T, size int, test func(t *testing.T, w *world)) {
-	withGroup(t, size, simcloud.Options{Shutdown: simcloud.Constant(time.Hour)}, func(t *testing.T, w *world) {
+	withGroup(t, size, simcloud.Options{Shutdown: simcloud.Delay{Min: time.Hour}}, func(t *testing.T, w *world) {
 		w.advance(30 * time.Minute)
 		test(t, w)
 	})
@@ -107,15 +107,15 @@ func TestRecordBeforeTombstone(t *testing.T) {
 			w.advance(10 * time.Second)
 		}
 		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: layout.InstancePrefix("s1"), Pass: true, Do: func() {
-			other := storage.NewRecords(beneath, "s1", &storage.RecordsOptions{Epoch: w.epoch})
-			_, err := other.Create(w.ctx, storage.Instance{ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
+			other := records.New(beneath, "s1", &records.Options{Epoch: w.epoch})
+			_, err := other.Create(w.ctx, records.Instance{ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
 			require.NoError(t, err)
 		}})
 		require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, requester), nstance.Conflict)
 		require.True(t, w.exists(id))
-		v, err := w.r.Instance(id)
-		require.NoError(t, err)
-		require.Nil(t, v.Record.Deleting)
+		rec, ok := w.r.Admin().Records().Get(id)
+		require.True(t, ok)
+		require.Nil(t, rec.Deleting)
 		require.Empty(t, w.r.Admin().Orphans())
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -67,8 +68,8 @@ func keyIn(group nstance.GroupID, id nstance.InstanceID) string {
 // record writes the record of a machine behind the leader.
 func (w *world) record(id nstance.InstanceID, group nstance.GroupID) {
 	w.t.Helper()
-	other := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
-	_, err := other.Create(w.ctx, storage.Instance{ID: id, Tenant: web.Tenant, Group: group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
+	other := records.New(w.store, "s1", &records.Options{Epoch: w.epoch})
+	_, err := other.Create(w.ctx, records.Instance{ID: id, Tenant: web.Tenant, Group: group, CreatedAt: id.Time(), RegisteredAt: id.Time()})
 	require.NoError(w.t, err)
 }
 
@@ -80,7 +81,7 @@ func TestOrphanIsCollected(t *testing.T) {
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, ID: id, Keep: true, Do: func() {
 			obj, err := w.store.Get(w.ctx, keyIn(web.Group, id))
 			require.NoError(t, err)
-			rec, err := storage.DecodeInstance(obj.Key, obj.Data)
+			rec, err := records.DecodeInstance(obj.Key, obj.Data)
 			require.NoError(t, err)
 			tombstoned = rec.Deleting != nil && rec.Deleting.Why.Kind == nstance.CauseOrphan
 		}})
@@ -197,7 +198,7 @@ func TestOrphanIsKept(t *testing.T) {
 				require.True(t, w.exists(id))
 				require.Empty(t, w.r.Admin().Orphans(), "not of this shard")
 				require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, "asked for"), nstance.NotFound)
-				_, err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
+				err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 				require.ErrorIs(t, err, nstance.NotFound)
 			})
 		})
@@ -235,7 +236,7 @@ func TestOrphanIsKept(t *testing.T) {
 			require.True(t, w.exists(id))
 			v, err := w.r.Instance(id)
 			require.NoError(t, err)
-			require.Equal(t, nstance.GroupID("zoo"), v.Record.Group)
+			require.Equal(t, nstance.GroupID("zoo"), v.Group.Group)
 			require.NotEmpty(t, v.Machine.ProviderID)
 			require.Empty(t, w.r.Admin().Orphans())
 		})
@@ -298,7 +299,7 @@ func TestOrphanIsKept(t *testing.T) {
 	})
 	t.Run("as the machine of a create in flight", func(t *testing.T) {
 		withSettledLeader(t, 3, func(t *testing.T, w *world) {
-			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After, Times: -1})
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true, Times: -1})
 			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpGet, Times: -1})
 			w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(4)}})
 			w.advance(4 * time.Minute)
@@ -327,7 +328,7 @@ func (w *world) requireMembersAndStray(size int) {
 // deleted leaves no machine.
 func TestLateCreateLeaksNothing(t *testing.T) {
 	withSettledLeader(t, 3, func(t *testing.T, w *world) {
-		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.Late, Delay: 10 * time.Minute})
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Delay: 10 * time.Minute})
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(4)}})
 		w.advance(time.Second)
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(3)}})
@@ -403,7 +404,7 @@ func TestOrphanHandleIsReused(t *testing.T) {
 				require.True(t, w.exists(id))
 				w.requireMembersAndStray(3)
 				require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, "asked for"), nstance.Conflict)
-				_, err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
+				err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 				require.ErrorIs(t, err, nstance.Conflict)
 			})
 		})
@@ -427,7 +428,7 @@ func TestDeleteOrphan(t *testing.T) {
 		require.NoError(t, w.r.Admin().DeleteOrphan(w.ctx, id, requester))
 		obj, err := w.store.Get(w.ctx, keyIn(web.Group, id))
 		require.NoError(t, err)
-		rec, err := storage.DecodeInstance(obj.Key, obj.Data)
+		rec, err := records.DecodeInstance(obj.Key, obj.Data)
 		require.NoError(t, err)
 		require.Equal(t, nstance.Cause{Kind: nstance.CauseRequest, Message: requester}, rec.Deleting.Why)
 		require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, "again"), nstance.NotFound)
@@ -460,14 +461,16 @@ func TestAdoptOrphans(t *testing.T) {
 		w.advance(time.Second)
 		require.Len(t, w.r.Admin().Orphans(), 3)
 		for _, id := range before {
-			rec, err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
+			err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 			require.NoError(t, err)
+			rec, ok := w.r.Admin().Records().Get(id)
+			require.True(t, ok)
 			require.Equal(t, web, rec.Key())
 			require.True(t, rec.Registered(), "counts as registered")
 			require.Nil(t, rec.Current, "its key is unknown")
 			require.Equal(t, string(reconcile.ReasonAdopted), rec.Reason)
 			require.Equal(t, 1, w.count(eventtype.OrphanAdopted, id))
-			_, err = w.r.Admin().AdoptOrphan(w.ctx, id, requester)
+			err = w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 			require.ErrorIs(t, err, nstance.NotFound)
 		}
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(3)}})
@@ -493,7 +496,7 @@ func TestSilentAdoptedMachineIsReplaced(t *testing.T) {
 		w.mu.Unlock()
 		id := w.createOrphan(0, nil)
 		w.advance(3 * time.Minute)
-		_, err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
+		err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 		require.NoError(t, err)
 		w.advance(30 * time.Minute)
 		w.requireMembers(3)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // TestForeignMachineIsLeftAlone: a machine with the ID of an instance and the marks of
@@ -30,9 +30,9 @@ func TestForeignMachineIsLeftAlone(t *testing.T) {
 			withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 				id := w.createOrphan(time.Minute, change)
 				w.stopLeader()
-				other := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
-				_, err := other.Create(w.ctx, storage.Instance{
-					ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), Deleting: &storage.Deletion{At: time.Now()},
+				other := records.New(w.store, "s1", &records.Options{Epoch: w.epoch})
+				_, err := other.Create(w.ctx, records.Instance{
+					ID: id, Tenant: web.Tenant, Group: web.Group, CreatedAt: id.Time(), Deleting: &records.Deletion{At: time.Now()},
 				})
 				require.NoError(t, err)
 				w.startLeader(webGroup(1))

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // Groups returns every group, sorted by key.
@@ -45,7 +45,7 @@ func (r *Reconciler) Instances() []InstanceView {
 	for _, m := range r.members {
 		out = append(out, r.instanceView(m))
 	}
-	slices.SortFunc(out, func(a, b InstanceView) int { return cmp.Compare(a.Record.ID, b.Record.ID) })
+	slices.SortFunc(out, func(a, b InstanceView) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
@@ -219,5 +219,7 @@ func (r *Admin) QueueAge() time.Duration { return r.queue.age() }
 func (r *Admin) Abilities() provider.Abilities { return r.provider.Abilities() }
 
 // Records gives access to the instance records, for components that own other fields
-// of them: registration. Tell the reconciler with a fact afterwards.
-func (r *Admin) Records() *storage.Records { return r.records }
+// of them: registration. Tell the reconciler with a fact afterwards. Their type is
+// internal, since it is the format in storage: the server of this module shares them,
+// and other programs use Instance and Instances.
+func (r *Admin) Records() *records.Records { return r.records }

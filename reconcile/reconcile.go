@@ -5,6 +5,8 @@
 // memory, takes note of facts, plans whichever group they touch, and carries
 // the actions out: first durably in storage, then at the provider. It can be
 // embedded in any program; it knows nothing of gRPC, SQL, clouds or Kubernetes.
+//
+// A Reconciler is safe for concurrent use; groups and views are values.
 package reconcile
 
 import (
@@ -12,16 +14,17 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // A Reconciler works for one shard during one leadership term. Its own methods do the
-// I/O and take the lock; what they find out they put into the shard, which decides.
+// I/O and take the lock; what they find out they put into the shard, which decides. They
+// may be called concurrently; Run is called once.
 type Reconciler struct {
 	provider *provider.Client
-	records  *storage.Records
-	states   *storage.Doc[shardState]
+	records  *records.Records
+	states   *records.Doc[shardState]
 	events   *feed.Feed[nstance.Event]
 
 	orphanLock chan struct{} // has room for one: whose turn it is to deal with orphans

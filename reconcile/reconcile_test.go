@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // withGroup runs a test in a bubble, in a world with one leader whose group is ready.
@@ -284,19 +284,19 @@ func TestSoldOutShapesAreTriedInOrder(t *testing.T) {
 }
 
 func TestLostAnswers(t *testing.T) {
-	for _, when := range []simcloud.When{simcloud.Before, simcloud.After} {
+	for _, lost := range []bool{false, true} {
 		for _, op := range []simcloud.Op{simcloud.OpCreate, simcloud.OpDelete, simcloud.OpGet, simcloud.OpList} {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
-				w.cloud.Inject(simcloud.Fault{Op: op, Times: 2, When: when})
+				w.cloud.Inject(simcloud.Fault{Op: op, Times: 2, Lost: lost})
 				w.startLeader(webGroup(3))
 				w.advance(5 * time.Minute)
 				w.requireMembers(3)
 				w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(1)}})
 				w.advance(5 * time.Minute)
 				w.requireMembers(1)
-				require.LessOrEqual(t, w.count(nstance.EventCreated, ""), 3, "no second machine for a lost answer (%s %v)", op, when)
+				require.LessOrEqual(t, w.count(nstance.EventCreated, ""), 3, "no second machine for a lost answer (%s %v)", op, lost)
 			})
 		}
 	}
@@ -329,8 +329,8 @@ func TestLeaderStopsBetweenIntentAndMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
-		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 3, When: simcloud.Before})
-		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 3, When: simcloud.Before})
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 3})
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 3})
 		w.startLeader(webGroup(3))
 		w.advance(100 * time.Millisecond)
 		w.stopLeader()
@@ -350,7 +350,7 @@ func TestLateIntentIsContinued(t *testing.T) {
 		before := w.ready()
 		id, err := nstance.NewInstanceID("web", time.Now())
 		require.NoError(t, err)
-		former := storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch})
+		former := records.New(w.store, "s1", &records.Options{Epoch: w.epoch})
 		intent, ok := w.r.Admin().Records().Get(before[0])
 		require.True(t, ok)
 		intent.ID, intent.CreatedAt, intent.RegisteredAt = id, id.Time(), time.Time{}
@@ -373,7 +373,7 @@ func TestLateIntentOfRemovedGroup(t *testing.T) {
 		intent, ok := w.r.Admin().Records().Get(w.ready()[0])
 		require.True(t, ok)
 		intent.ID, intent.Group, intent.CreatedAt, intent.RegisteredAt, intent.CreatedEpoch = id, "removed", id.Time(), time.Time{}, w.epoch-1
-		_, err = storage.NewRecords(w.store, "s1", &storage.RecordsOptions{Epoch: w.epoch}).Create(w.ctx, intent)
+		_, err = records.New(w.store, "s1", &records.Options{Epoch: w.epoch}).Create(w.ctx, intent)
 		require.NoError(t, err)
 		w.advance(30 * time.Minute)
 		require.Len(t, w.cloud.Machines(), 1)
@@ -385,7 +385,7 @@ func TestLateIntentOfRemovedGroup(t *testing.T) {
 func TestUnreadableRecordIsNotAbsence(t *testing.T) {
 	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		victim := w.ready()[0]
-		key := storage.Ref{Shard: "s1", Tenant: web.Tenant, Group: web.Group, ID: victim}.Key()
+		key := records.Ref{Shard: "s1", Tenant: web.Tenant, Group: web.Group, ID: victim}.Key()
 		obj, err := w.store.Get(w.ctx, key)
 		require.NoError(t, err)
 		_, err = w.store.PutIfMatch(w.ctx, key, []byte("{torn"), obj.Version)
@@ -499,7 +499,7 @@ func TestDrainTimeoutZero(t *testing.T) {
 
 func TestTimeoutZeroMeansNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, simcloud.Options{Boot: simcloud.Constant(20 * time.Minute)})
+		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: 20 * time.Minute}})
 		defer w.close()
 		g := webGroup(2)
 		g.Definition.LaunchTimeout, g.Definition.RegistrationTimeout = 0, 0

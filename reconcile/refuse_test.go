@@ -77,7 +77,7 @@ func TestNegativeSizeDeletesNothing(t *testing.T) {
 // TestRegistrationWithoutRecord: a registration that is not on record changes nothing,
 // and says so.
 func TestRegistrationWithoutRecord(t *testing.T) {
-	withGroup(t, 0, simcloud.Options{Boot: simcloud.Constant(time.Hour)}, func(t *testing.T, w *world) {
+	withGroup(t, 0, simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}}, func(t *testing.T, w *world) {
 		w.setGroups(webGroup(1))
 		w.advance(10 * time.Second)
 		id := w.cloud.Machines()[0].ID
@@ -99,7 +99,7 @@ func TestRegistrationWithoutRecord(t *testing.T) {
 func TestStuckWithoutTimeout(t *testing.T) {
 	unbounded := webGroup(2)
 	unbounded.Definition.LaunchTimeout, unbounded.Definition.RegistrationTimeout = 0, 0
-	withGroup(t, 0, simcloud.Options{Boot: simcloud.Constant(time.Hour)}, func(t *testing.T, w *world) {
+	withGroup(t, 0, simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}}, func(t *testing.T, w *world) {
 		w.setGroups(unbounded)
 		w.advance(14 * time.Minute)
 		require.Empty(t, w.attentionFor(reconcile.AttentionStuck))

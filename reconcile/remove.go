@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // remove takes the next step of a deletion: the durable mark, withdrawal from load
@@ -72,11 +72,11 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	}
 	need := m.basis()
 	r.mu.Unlock()
-	_, err := r.records.Update(ctx, m.id, func(rec *storage.Instance) error {
+	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if !need.holds(rec) {
 			return errOutdated
 		}
-		rec.Deleting = &storage.Deletion{At: r.opts.Now().UTC(), Why: why}
+		rec.Deleting = &records.Deletion{At: r.opts.Now().UTC(), Why: why}
 		rec.CutShort = rec.CutShort || cut
 		return nil
 	})
@@ -114,7 +114,7 @@ func (m *member) basis() basis {
 
 // holds reports whether the condition still holds for a record. For one that is
 // marked already it does.
-func (b basis) holds(rec *storage.Instance) bool {
+func (b basis) holds(rec *records.Instance) bool {
 	switch {
 	case rec.Deleting != nil:
 		return true

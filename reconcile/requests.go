@@ -7,8 +7,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // CreateInstance creates one instance on demand, and returns once its intent is
@@ -75,7 +75,7 @@ func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
 	if err != nil || req.DryRun {
 		return nil, err
 	}
-	m := &member{id: req.ID, state: nstance.Pending, stepState: stepState{step: stepCreate}, requestState: requestState{requestedDefinition: &req.Definition, requestReason: req.Reason}, rec: storage.Instance{
+	m := &member{id: req.ID, state: nstance.Pending, stepState: stepState{step: stepCreate}, requestState: requestState{requestedDefinition: &req.Definition, requestReason: req.Reason}, rec: records.Instance{
 		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
 		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
@@ -130,7 +130,7 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	r.mu.Unlock()
 	var kept error // it may be preserved before it begins to go
 	if err := r.await(ctx, func() bool {
-		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain && plan.IncludesCause(m.rec.Drain.Causes, nstance.CauseRequest) {
+		if r.members[id] == nil || m.rec.Deleting != nil || m.rec.Drain != nil && !noDrain && includesCause(m.rec.Drain.Causes, nstance.CauseRequest) {
 			kept = nil
 			return true
 		}
@@ -153,7 +153,7 @@ func removalReason(reason string, noDrain bool) string {
 // programs without a Registrar, which does the same. Repeating it changes nothing.
 // Fails with NotFound, and with Unavailable or Ambiguous when it may be repeated.
 func (r *Reconciler) Joined(ctx context.Context, id nstance.InstanceID) error {
-	_, err := r.records.Update(ctx, id, func(rec *storage.Instance) error {
+	_, err := r.records.Update(ctx, id, func(rec *records.Instance) error {
 		if rec.RegisteredAt.IsZero() {
 			rec.RegisteredAt = r.opts.Now().UTC()
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/eventtype"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // group returns the group's state, made when it is first mentioned.
@@ -92,7 +92,7 @@ func (s *shard) dropUndefined(named []nstance.Group) {
 }
 
 // addRecovered makes a member of a record that this term finds.
-func (s *shard) addRecovered(g *group, rec storage.Instance, since time.Time) *member {
+func (s *shard) addRecovered(g *group, rec records.Instance, since time.Time) *member {
 	m := s.recovered(rec, since)
 	s.addMember(g, m)
 	if m.state == nstance.Draining {
@@ -103,7 +103,7 @@ func (s *shard) addRecovered(g *group, rec storage.Instance, since time.Time) *m
 
 // recovered returns the member of a record that an earlier term wrote, as of
 // the time when this one found it.
-func (s *shard) recovered(rec storage.Instance, since time.Time) *member {
+func (s *shard) recovered(rec records.Instance, since time.Time) *member {
 	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}}
 	m.notices = slices.Clone(rec.Notices)
 	m.preserve = rec.Preserve
@@ -125,7 +125,7 @@ func (s *shard) recovered(rec storage.Instance, since time.Time) *member {
 }
 
 // recordProblems replaces the list of records that cannot be read.
-func (s *shard) recordProblems(problems []storage.Problem) {
+func (s *shard) recordProblems(problems []records.Problem) {
 	known := map[string]bool{}
 	for _, p := range s.unreadableRecords {
 		known[p.Key] = true

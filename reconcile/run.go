@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/plan"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // Run loads the shard and keeps its groups at their size until ctx, which is
@@ -191,7 +191,7 @@ func (r *Reconciler) recordUnread(err error) {
 	r.loadError = err
 }
 
-func (r *Reconciler) install(recs []storage.Instance, problems []storage.Problem, states shardState, backs map[string]desiredSpec) {
+func (r *Reconciler) install(recs []records.Instance, problems []records.Problem, states shardState, backs map[string]desiredSpec) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.began, r.foundNoRecord = r.opts.Now(), len(problems) == 0

@@ -15,19 +15,9 @@ func (r *Admin) Runtime(id nstance.InstanceID) (RuntimeView, error) {
 		return RuntimeView{}, nstance.Errorf(nstance.NotFound, "no instance %s of a group that is known", id)
 	}
 	return RuntimeView{
-		Record: m.rec, Machine: m.machine, Seen: m.machine.ProviderID != "", Definition: m.group.spec.Definition, Hash: m.group.runtime,
+		Machine: m.machine, Seen: m.machine.ProviderID != "", Definition: m.group.spec.Definition, Hash: m.group.runtime,
 		Frozen: r.freezeOf(m.group) != nil,
 	}, nil
-}
-
-// RuntimeHash returns the runtime hash that an instance's group wants, or ""
-// where that is not known.
-func (r *Admin) RuntimeHash(id nstance.InstanceID) string {
-	v, err := r.Runtime(id)
-	if err != nil {
-		return ""
-	}
-	return v.Hash
 }
 
 // RuntimeHashes returns what every group wants.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -74,7 +75,7 @@ type seam struct {
 	violations []string
 	made       map[nstance.InstanceID]bool
 	deleted    map[nstance.InstanceID]bool
-	recorded   map[nstance.InstanceID]storage.Instance // as last written
+	recorded   map[nstance.InstanceID]records.Instance // as last written
 	announced  map[string]time.Time                    // deadlines that agents saw, by instance and generation
 }
 
@@ -82,7 +83,7 @@ func newSeam(w *world, aim label, with strike) *seam {
 	s := &seam{
 		w: w, store: w.store, cloud: w.outside, aim: aim, with: with, snapshots: time.Hour, ended: make(chan *leaderEnv, 1),
 		looks: map[string]bool{}, counts: map[string]int{}, made: map[nstance.InstanceID]bool{},
-		deleted: map[nstance.InstanceID]bool{}, recorded: map[nstance.InstanceID]storage.Instance{}, announced: map[string]time.Time{},
+		deleted: map[nstance.InstanceID]bool{}, recorded: map[nstance.InstanceID]records.Instance{}, announced: map[string]time.Time{},
 	}
 	w.wrap, w.watch = s.wrap, s
 	return s
@@ -289,12 +290,12 @@ func (s *seam) draining(d nstance.Drain) {
 }
 
 // record reads the durable record, bypassing all faults.
-func (s *seam) record(id nstance.InstanceID) (storage.Instance, bool) {
+func (s *seam) record(id nstance.InstanceID) (records.Instance, bool) {
 	obj, err := s.store.Get(context.Background(), layout.InstanceKey("s1", web.Tenant, web.Group, id))
 	if err != nil {
-		return storage.Instance{}, false
+		return records.Instance{}, false
 	}
-	var rec storage.Instance
+	var rec records.Instance
 	if err := json.Unmarshal(obj.Data, &rec); err != nil {
 		s.violation("record of %s: %v", id, err)
 	}
@@ -456,7 +457,7 @@ func (d leaderStore) PutIfMatch(ctx context.Context, key string, data []byte, ha
 
 // checkWrite checks that no durable deadline is extended and no deletion is reverted.
 func (d leaderStore) checkWrite(key string, data []byte) {
-	var rec storage.Instance
+	var rec records.Instance
 	if err := json.Unmarshal(data, &rec); err != nil {
 		d.violation("%s: %v", key, err)
 	}
@@ -473,7 +474,7 @@ func (d leaderStore) checkWrite(key string, data []byte) {
 }
 
 func (d leaderStore) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
-	ref, err := storage.ParseInstanceKey(key)
+	ref, err := records.ParseInstanceKey(key)
 	if m, exists := d.machine(ref.ID); err == nil && exists && !d.o.dead.Load() {
 		d.violation("the record of %s is deleted while its machine is %s", ref.ID, m.Status)
 	}

@@ -7,12 +7,12 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
 	"github.com/nstance-go/nstance/reconcile/internal/wallclock"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // A shard is what one leadership term knows of its groups and members, and what is to
@@ -36,7 +36,7 @@ type shard struct {
 
 	reserve      func(now time.Time) (ok bool, retryAt time.Time) // takes one create from the budget
 	callTimeout  func() time.Duration                             // of calls to the provider
-	storedRecord func(nstance.InstanceID) (storage.Instance, bool)
+	storedRecord func(nstance.InstanceID) (records.Instance, bool)
 
 	began             time.Time
 	loaded            bool  // members are known; nothing is planned before
@@ -45,7 +45,7 @@ type shard struct {
 	members           map[nstance.InstanceID]*member
 	orphans           *orphans.Book
 	refusedGroups     error // why the latest desired groups were refused; nil: they were not
-	unreadableRecords []storage.Problem
+	unreadableRecords []records.Problem
 	foundNoRecord     bool                             // storage held no live record when the term began
 	usedIDs           map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
 	admission         *admission.Queue
@@ -63,7 +63,7 @@ type shard struct {
 	doubtPublished    bool      // orphans are spared for lack of certainty, and that was published
 }
 
-func newShard(o Options, client *provider.Client, records *storage.Records, clock *wallclock.Clock) shard {
+func newShard(o Options, client *provider.Client, records *records.Records, clock *wallclock.Clock) shard {
 	return shard{
 		opts: o, log: o.Log, health: policyFor(o.HealthInterval), clock: clock,
 		queue: newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),

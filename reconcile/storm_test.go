@@ -19,7 +19,7 @@ func TestStorm(t *testing.T) {
 	const size, reclaimed, width = 500, 100, 50
 	const latency = 50 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, simcloud.Options{Latency: simcloud.Constant(latency), Width: width})
+		w := newWorld(t, simcloud.Options{Latency: simcloud.Delay{Min: latency}, Width: width})
 		defer w.close()
 		p := w.timing()
 		w.startLeader(webGroup(size))

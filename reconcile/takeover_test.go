@@ -21,8 +21,8 @@ import (
 // renders the same bytes.
 type serverBootstrap struct{ address string }
 
-func (b serverBootstrap) Render(_ context.Context, _ *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
-	return reconcile.Rendered{UserData: fmt.Appendf(nil, "%s %s", def.UserData.Content, b.address), Args: def.Args}, nil
+func (b serverBootstrap) Render(_ context.Context, req reconcile.RenderRequest) (reconcile.Rendered, error) {
+	return reconcile.Rendered{UserData: fmt.Appendf(nil, "%s %s", req.Definition.UserData.Content, b.address), Args: req.Definition.Args}, nil
 }
 
 // takeover runs a test in a bubble whose leaders render different user data, or the
@@ -59,7 +59,7 @@ func (w *world) requireNoFailures() {
 func TestTakeoverKeepsBootingMachines(t *testing.T) {
 	for _, lag := range []time.Duration{0, 5 * time.Second} {
 		t.Run(fmt.Sprintf("the cloud shows machines after %s", lag), func(t *testing.T) {
-			o := simcloud.Options{Boot: simcloud.Constant(time.Minute), Lag: simcloud.Constant(lag)}
+			o := simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Lag: simcloud.Delay{Min: lag}}
 			takeover(t, true, o, func(t *testing.T, w *world) {
 				w.startLeader(webGroup(5))
 				w.advance(time.Second)
@@ -79,7 +79,7 @@ func TestTakeoverKeepsBootingMachines(t *testing.T) {
 
 func TestTakeoverDuringReclaim(t *testing.T) {
 	whole := func(differ bool) (after time.Duration) {
-		takeover(t, differ, simcloud.Options{Boot: simcloud.Constant(40 * time.Second)}, func(t *testing.T, w *world) {
+		takeover(t, differ, simcloud.Options{Boot: simcloud.Delay{Min: 40 * time.Second}}, func(t *testing.T, w *world) {
 			w.startLeader(webGroup(20))
 			w.advance(2 * time.Minute)
 			w.requireMembers(20)
@@ -271,8 +271,8 @@ func (c *settableBootstrap) set(text string) {
 	c.text, c.err = text, nil
 }
 
-func (c *settableBootstrap) Render(_ context.Context, _ *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
+func (c *settableBootstrap) Render(_ context.Context, req reconcile.RenderRequest) (reconcile.Rendered, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return reconcile.Rendered{UserData: []byte(c.text), Args: def.Args}, c.err
+	return reconcile.Rendered{UserData: []byte(c.text), Args: req.Definition.Args}, c.err
 }

@@ -4,11 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // token is the provider's idempotency token: the ID and a digest of the shape.
-func token(rec storage.Instance) string {
+func token(rec records.Instance) string {
 	s := rec.Shape
 	sum := sha256.Sum256([]byte(s.InstanceType + "\x00" + s.Subnet + "\x00" + string(s.Market) + "\x00" + s.MaxPrice))
 	return string(rec.ID) + "-" + hex.EncodeToString(sum[:4])
@@ -16,11 +16,11 @@ func token(rec storage.Instance) string {
 
 // nextToken is the token of a create after the machine of a former one was lost:
 // a provider may answer the former token with that machine.
-func nextToken(former, rec storage.Instance) string {
+func nextToken(former, rec records.Instance) string {
 	sum := sha256.Sum256([]byte(former.Token + "\x00" + token(rec)))
 	return string(rec.ID) + "-" + hex.EncodeToString(sum[:4])
 }
 
 // relaunched reports whether a machine was lost before rec's. The provider may
 // answer with the loss of the former until it shows the present one.
-func relaunched(rec storage.Instance) bool { return rec.Token != "" && rec.Token != token(rec) }
+func relaunched(rec records.Instance) bool { return rec.Token != "" && rec.Token != token(rec) }

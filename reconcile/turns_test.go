@@ -128,11 +128,11 @@ func TestReplacementsAlternateBetweenTenants(t *testing.T) {
 		var lost []nstance.InstanceID
 		r, _ := w.leader()
 		for _, v := range r.Instances() {
-			switch v.Record.Tenant {
+			switch v.Group.Tenant {
 			case "a":
-				require.NoError(t, w.cloud.Reclaim(v.Record.ID, 10*time.Minute))
+				require.NoError(t, w.cloud.Reclaim(v.ID, 10*time.Minute))
 			case "b":
-				lost = append(lost, v.Record.ID)
+				lost = append(lost, v.ID)
 			}
 		}
 		w.advance(time.Second)

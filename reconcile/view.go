@@ -104,7 +104,7 @@ func (s *shard) registerBy(m *member) time.Time {
 // become ready, a group that is whole, short, or under notice.
 func (s *shard) recordCensus(g *group, c *plan.Census, now time.Time) {
 	for i, m := range g.members {
-		if c.Serves(&c.Members[i]) {
+		if c.Status(&c.Members[i]) == nstance.Ready {
 			s.becameReady(m)
 		}
 	}
@@ -173,6 +173,14 @@ func (s *shard) checkMassNotice(g *group) {
 	}
 }
 
+// fresh reports whether every member that counts or may return was created from the
+// desired definition.
+func fresh(c *plan.Census) bool {
+	return !slices.ContainsFunc(c.Members, func(m plan.Member) bool {
+		return !m.State.Leaving() && !m.OnDemand && !m.Preserved && m.Hash != c.Hash
+	})
+}
+
 // recordReadiness announces a group that has as many ready members as its size,
 // and remembers that size, and the definition with which all of them are ready and
 // fresh.
@@ -194,7 +202,7 @@ func (s *shard) recordReadiness(g *group, c *plan.Census, ready int) {
 		s.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
 	}
 	g.published.ready = full
-	if !full || ready == 0 || g.history.LastGoodHash == g.hash || !c.Fresh() {
+	if !full || ready == 0 || g.history.LastGoodHash == g.hash || !fresh(c) {
 		return
 	}
 	for _, m := range g.members {

@@ -13,16 +13,16 @@ import (
 
 // A GroupPlan is what other desired values would do to one group.
 type GroupPlan struct {
-	Key           nstance.GroupKey
-	Change        string // one of the words below
-	SizeBefore    int
-	SizeAfter     int
-	Fields        []FieldChange
-	Instances     []InstancePlan // what would happen to those there are, oldest first
-	Creates       int            // instances that would be made
-	Estimate      time.Duration  // how long at most, under the group's budgets; 0: nothing to do, or not known
-	EstimateBasis string         // what the estimate rests on
-	Holds         []HoldView     // what would keep it from happening
+	Key           nstance.GroupKey `json:"key"`
+	Change        string           `json:"change"` // one of the words below
+	SizeBefore    int              `json:"size_before"`
+	SizeAfter     int              `json:"size_after"`
+	Fields        []FieldChange    `json:"fields,omitempty"`
+	Instances     []InstancePlan   `json:"instances,omitempty"`      // what would happen to those there are, oldest first
+	Creates       int              `json:"creates"`                  // instances that would be made
+	Estimate      time.Duration    `json:"estimate"`                 // how long at most, under the group's budgets; 0: nothing to do, or not known
+	EstimateBasis string           `json:"estimate_basis,omitempty"` // what the estimate rests on
+	Holds         []HoldView       `json:"holds,omitempty"`          // what would keep it from happening
 }
 
 // The values of GroupPlan.Change.
@@ -34,9 +34,9 @@ const (
 
 // An InstancePlan is what would happen to one instance.
 type InstancePlan struct {
-	ID     nstance.InstanceID
-	Action string // replace, drain, delete or push
-	Reason string
+	ID     nstance.InstanceID `json:"id"`
+	Action string             `json:"action"` // replace, drain, delete or push
+	Reason string             `json:"reason,omitempty"`
 }
 
 // WhatIf returns what desired groups would change beyond what is in progress. Groups
@@ -97,9 +97,9 @@ func (s *shard) groupFor(key nstance.GroupKey) *group {
 // configuration.
 func (s *shard) compareGroup(g, next *group, now time.Time) GroupPlan {
 	after := plan.NewCensus(s.view(next, now, nil), now)
-	c := plan.Compare(plan.NewCensus(s.view(g, now, nil), now), after)
+	changes, creates := compare(plan.NewCensus(s.view(g, now, nil), now), after)
 	p := GroupPlan{
-		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size, Creates: c.Creates,
+		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size, Creates: creates,
 		Holds: s.withPending(next, s.holdViews(next, after.Plan().Holds, now)),
 	}
 	if g.defined() {
@@ -107,13 +107,13 @@ func (s *shard) compareGroup(g, next *group, now time.Time) GroupPlan {
 	} else {
 		p.Change = ChangeAdded
 	}
-	p.Instances = instancePlans(c.Changes, p.Fields)
+	p.Instances = instancePlans(changes, p.Fields)
 	s.estimate(&p, next)
 	return p
 }
 
 // instancePlans names the fields that replace members among the reasons.
-func instancePlans(changes []plan.MemberChange, fields []FieldChange) (out []InstancePlan) {
+func instancePlans(changes []memberChange, fields []FieldChange) (out []InstancePlan) {
 	var paths []string
 	for _, f := range fields {
 		if f.Effect == EffectReplace {
@@ -121,10 +121,10 @@ func instancePlans(changes []plan.MemberChange, fields []FieldChange) (out []Ins
 		}
 	}
 	for _, c := range changes {
-		if c.Drifts && len(paths) > 0 {
-			c.Reason += ": " + strings.Join(paths, ", ")
+		if c.drifts && len(paths) > 0 {
+			c.reason += ": " + strings.Join(paths, ", ")
 		}
-		out = append(out, InstancePlan{c.ID, string(c.Outcome), c.Reason})
+		out = append(out, InstancePlan{c.id, string(c.outcome), c.reason})
 	}
 	return out
 }

@@ -37,7 +37,7 @@ func TestRecordOutlivesItsCreate(t *testing.T) {
 		w.wrap = func(o *leaderEnv) { o.provider = slowCreate{w.cloud, took, sent} }
 		return sent
 	}
-	o := simcloud.Options{Lag: simcloud.Constant(8 * time.Second)} // within the window of 10 s
+	o := simcloud.Options{Lag: simcloud.Delay{Min: 8 * time.Second}} // within the window of 10 s
 	gone := func(w *world, id nstance.InstanceID) {
 		w.advance(3 * time.Minute) // less than the orphan delay
 		require.Positive(w.t, w.cloud.Count(simcloud.OpDelete), "its machine was found")
@@ -80,7 +80,7 @@ func TestRecordOutlivesItsCreate(t *testing.T) {
 	})
 	t.Run("late internal error is not definite", func(t *testing.T) {
 		takeover(t, false, o, func(t *testing.T, w *world) {
-			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After, Code: nstance.Internal})
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true, Code: nstance.Internal})
 			w.startLeader(webGroup(1))
 			w.advance(2 * time.Minute)
 			w.requireMembers(1)

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
@@ -94,12 +96,8 @@ func newWorld(t *testing.T, o simcloud.Options) *world {
 		acked: map[string]int{}, broken: map[nstance.InstanceID]bool{}, wasHealthy: map[nstance.InstanceID]bool{},
 		drained: map[nstance.InstanceID]bool{},
 	}
-	if o.Latency == nil {
-		o.Latency = simcloud.Constant(50 * time.Millisecond)
-	}
-	if o.Boot == nil {
-		o.Boot = simcloud.Constant(20 * time.Second)
-	}
+	o.Latency = cmp.Or(o.Latency, simcloud.Delay{Min: 50 * time.Millisecond})
+	o.Boot = cmp.Or(o.Boot, simcloud.Delay{Min: 20 * time.Second})
 	o.OnStart = func(m nstance.Machine, spec nstance.MachineSpec) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w.stops[m.ID] = cancel
@@ -289,7 +287,7 @@ func (w *world) register(ctx context.Context, r *reconcile.Reconciler, id nstanc
 		return false
 	}
 	if rec.RegisteredAt.IsZero() {
-		if _, err := r.Admin().Records().Update(ctx, id, func(rec *storage.Instance) error {
+		if _, err := r.Admin().Records().Update(ctx, id, func(rec *records.Instance) error {
 			if rec.Deleting != nil {
 				return nstance.Errorf(nstance.Denied, "instance %s is being deleted", id)
 			}
@@ -327,7 +325,7 @@ func (w *world) in(s nstance.State) []nstance.InstanceID {
 	r, _ := w.leader()
 	for _, v := range r.Instances() {
 		if v.State == s {
-			out = append(out, v.Record.ID)
+			out = append(out, v.ID)
 		}
 	}
 	return out

@@ -22,4 +22,6 @@
 //
 // [NewKeys] makes the authority and the nonce key. A program that stores what
 // MarshalPEM returns loads the same keys after a restart.
+//
+// Registrars, [Keys] and [Memory] are safe for concurrent use.
 package registration

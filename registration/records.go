@@ -44,7 +44,7 @@ type Records interface {
 // certificates. The Registrar changes only the fields from Addresses on.
 type Registration struct {
 	ID       nstance.InstanceID
-	Kind     nstance.Kind // of its definition
+	Kind     nstance.InstanceKind // of its definition
 	Tenant   nstance.TenantID
 	Group    nstance.GroupID
 	OnDemand bool

@@ -13,33 +13,38 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/server/internal/registrar"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // bootstrap renders the user data of new machines.
 type bootstrap struct{ s *Server }
 
 // Render implements reconcile.Bootstrap. The nonce's claims come from the
-// record alone and its signature is deterministic, so equal records give equal
+// request alone and its signature is deterministic, so equal requests give equal
 // bytes at this server. Another server has other addresses.
-func (b bootstrap) Render(ctx context.Context, rec *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
-	nonce, err := b.nonce(rec, def)
+func (b bootstrap) Render(ctx context.Context, req reconcile.RenderRequest) (reconcile.Rendered, error) {
+	if req.SignedWith.NonceKeyID == "" {
+		req.SignedWith.NonceKeyID = b.s.keys.Nonces.KeyID()
+	}
+	if len(req.SignedWith.Authorities) == 0 {
+		req.SignedWith.Authorities = b.s.keys.Identity.Issuers()
+	}
+	nonce, err := b.nonce(req)
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
+	def := req.Definition
 	content, err := def.UserData.Template() // as the definition has it: nothing is fetched here
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
-	data := b.data(rec, def)
+	data := b.data(req)
 	args, err := renderArgs(ctx, def.Args, data)
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
 	data.Nonce = nonce // for user data only: arguments end up in logs and consoles
 	userData, err := renderText(ctx, "userdata.content", content, data)
-	return reconcile.Rendered{UserData: []byte(userData), Args: args}, err
+	return reconcile.Rendered{UserData: []byte(userData), Args: args, SignedWith: req.SignedWith}, err
 }
 
 // renderArgs renders every string within args.
@@ -54,47 +59,34 @@ func renderArgs(ctx context.Context, args json.RawMessage, data files.Boot) (jso
 	return json.Marshal(v)
 }
 
-func (b bootstrap) nonce(rec *storage.Instance, def nstance.Definition) (string, error) {
-	hash := rec.RuntimeHash
-	if len(def.Files) > 0 {
+func (b bootstrap) nonce(req reconcile.RenderRequest) (string, error) {
+	hash := req.RuntimeHash
+	if len(req.Definition.Files) > 0 {
 		hash = "" // the machine is born without its files, and records their hash once it has them
 	}
-	if rec.NonceKeyID == "" {
-		rec.NonceKeyID = b.s.keys.Nonces.KeyID()
-	}
 	conf := b.s.config.InForce()
-	nonce, err := b.s.keys.Nonces.Mint(rec.NonceKeyID, keyring.Claims{
-		Kind: nstance.RoleAgent, Subject: string(rec.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
-		Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, ConfigHash: hash,
-		NotBefore: rec.CreatedAt.Add(-time.Minute), Expiry: registrar.NonceExpiry(*rec),
+	nonce, err := b.s.keys.Nonces.Mint(req.SignedWith.NonceKeyID, keyring.Claims{
+		Kind: nstance.RoleAgent, Subject: string(req.ID), Cluster: conf.Cluster.ID, Shard: conf.Shard.ID,
+		Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: req.OnDemand, ConfigHash: hash,
+		NotBefore: req.CreatedAt.Add(-time.Minute), Expiry: req.RegisterBy,
 	})
 	if errors.Is(err, nstance.NotFound) { // its key was finished by force: these bytes cannot be made again
-		return "", nstance.Errorf(nstance.Conflict, "user data of %s cannot be made again: %v", rec.ID, err)
+		return "", nstance.Errorf(nstance.Conflict, "user data of %s cannot be made again: %v", req.ID, err)
 	}
 	return nonce, err
 }
 
-// authorities returns the certificates that the machine trusts. The record names them,
-// so that user data is the same when it is rendered again.
-func (b bootstrap) authorities(rec *storage.Instance) string {
-	identity := b.s.keys.Identity
-	if len(rec.Authorities) == 0 {
-		rec.Authorities = identity.Issuers()
-	}
-	return string(identity.CertPEMOf(rec.Authorities))
-}
-
-func (b bootstrap) data(rec *storage.Instance, def nstance.Definition) files.Boot {
+func (b bootstrap) data(req reconcile.RenderRequest) files.Boot {
 	conf := b.s.config.InForce()
 	return files.Boot{Seen: files.Seen{
 		Instance: files.Instance{
-			ID: rec.ID, Kind: rec.ID.Kind(), Arch: def.Arch, Type: rec.Shape.InstanceType,
-			Hostname: string(rec.ID), // never what the machine has said since: these bytes may be made again
+			ID: req.ID, Kind: req.ID.Kind(), Arch: req.Definition.Arch, Type: req.InstanceType,
+			Hostname: string(req.ID), // never what the machine has said since: these bytes may be made again
 		},
-		Cluster:  files.Cluster{ID: conf.Cluster.ID, CACert: b.authorities(rec)},
+		Cluster:  files.Cluster{ID: conf.Cluster.ID, CACert: string(b.s.keys.Identity.CertPEMOf(req.SignedWith.Authorities))},
 		Server:   b.s.serverAddresses(),
 		Provider: files.Provider{Kind: conf.Shard.Provider.Kind, Region: conf.Shard.Provider.Region, Zone: conf.Shard.Provider.Zone},
-		Vars:     def.Vars, Image: rec.Image,
+		Vars:     req.Definition.Vars, Image: req.Image,
 	}}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
@@ -429,10 +430,10 @@ func TestConcurrentGroupWriters(t *testing.T) {
 	key := layout.GroupsKey(zone)
 	require.Eventually(t, func() bool { return w.storedGroups()["default/web"]["effective"] != nil }, eventually, time.Millisecond)
 	type groups struct {
-		storage.Header
+		records.Header
 		Groups map[string]map[string]any `json:"groups"`
 	}
-	other := storage.NewDoc[groups](memory, key, nil)
+	other := records.NewDoc[groups](memory, key, nil)
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: key, Pass: true, Do: func() {
 		_, err := other.Update(t.Context(), func(f *groups) error {
 			f.Groups = maps.Clone(f.Groups)

@@ -8,6 +8,7 @@ import (
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -16,9 +17,9 @@ import (
 // than that of each remaining object of the shard. Operators and nonces belong to
 // all shards.
 func TestNewTermHasHighestEpoch(t *testing.T) {
-	type empty struct{ storage.Header }
+	type empty struct{ records.Header }
 	store := storage.NewMemory()
-	_, err := storage.NewDoc[empty](store, layout.StateKey(zone), &storage.DocOptions{Epoch: 7}).Update(t.Context(), func(*empty) error { return nil })
+	_, err := records.NewDoc[empty](store, layout.StateKey(zone), &records.DocOptions{Epoch: 7}).Update(t.Context(), func(*empty) error { return nil })
 	require.NoError(t, err)
 	w := newWorld(t, setup{webSize: 1, store: store, opts: server.Options{Elector: immediateElector(t, store)}})
 	epoch := w.status().Epoch
@@ -37,7 +38,7 @@ func TestNewTermHasHighestEpoch(t *testing.T) {
 		}
 		obj, err := store.Get(t.Context(), entry.Key)
 		require.NoError(t, err)
-		if h, err := storage.ReadHeader(obj); err != nil || h.Epoch != epoch {
+		if h, err := records.ReadHeader(obj); err != nil || h.Epoch != epoch {
 			continue
 		}
 		found++

@@ -16,7 +16,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // Hasten shortens the intervals at which a server polls, and calls filePassed, if
@@ -67,10 +66,9 @@ func GroupsKnown(s *Server) bool {
 	})
 }
 
-// Render returns the user data that a new machine of rec would be given.
-func Render(s *Server, rec *storage.Instance, def nstance.Definition) ([]byte, error) {
-	out, err := bootstrap{s}.Render(context.Background(), rec, def)
-	return out.UserData, err
+// Render renders the user data of a new machine.
+func Render(s *Server, req reconcile.RenderRequest) (reconcile.Rendered, error) {
+	return bootstrap{s}.Render(context.Background(), req)
 }
 
 // HasExecutor reports whether an operator carries out the tenant's drains.

@@ -13,6 +13,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -64,7 +65,7 @@ func TestLeaderCollectsGarbage(t *testing.T) {
 	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 	id := w.awaitMachine(nstance.DefaultTenant)
 	digest := w.instanceRecord(nstance.DefaultTenant, "web", id).Definition
-	unnamed, err := storage.NewRecords(w.store, zone, nil).PutDefinition(t.Context(), nstance.Definition{Kind: "old"})
+	unnamed, err := records.New(w.store, zone, nil).PutDefinition(t.Context(), nstance.Definition{Kind: "old"})
 	require.NoError(t, err)
 	nonce, record := w.storeExpiredOperator("operator-old", 36*time.Hour)
 	fresh, standing := w.storeExpiredOperator("operator-new", 12*time.Hour)

@@ -19,8 +19,10 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -240,7 +242,7 @@ func TestIdentityRotationWithRunningServers(t *testing.T) {
 		require.NoError(t, err)
 		_, err = w.rotate("finish", false)
 		require.ErrorContains(t, err, "(1 in shard s2), such as "+string(foreign), "the others have certificates of the new key, and use them")
-		require.NoError(t, storage.NewRecords(w.store, "s2", nil).Delete(t.Context(), foreign))
+		require.NoError(t, records.New(w.store, "s2", nil).Delete(t.Context(), foreign))
 		_, err = w.store.PutIfAbsent(t.Context(), "instance/s2/default/web/"+string(newInstanceID())+".json", []byte("{damaged"))
 		require.NoError(t, err)
 		_, err = w.rotate("finish", false)
@@ -336,13 +338,13 @@ func TestRotateKeyErrors(t *testing.T) {
 func TestUserDataUnchangedByRotation(t *testing.T) {
 	w := newKeyRotation(t)
 	def := nstance.Definition{UserData: nstance.UserData{Content: "{{.Cluster.CACert}}{{.Nonce}}"}}
-	rec := storage.Instance{
-		ID: newInstanceID(), Tenant: "default", Group: "web", CreatedAt: w.now(), LaunchTimeout: time.Hour, RegistrationTimeout: time.Minute,
+	fresh := reconcile.RenderRequest{
+		ID: newInstanceID(), Group: nstance.GroupKey{Tenant: "default", Group: "web"}, CreatedAt: w.now(), RegisterBy: w.now().Add(time.Hour), Definition: def,
 	}
-	before := rec
-	first, err := server.Render(w.server, &rec, def)
+	first, err := server.Render(w.server, fresh)
 	require.NoError(t, err)
-	rec.UserDataDigest = "recorded"
+	repeated := fresh
+	repeated.SignedWith = first.SignedWith
 	step := func(set, step string, force bool) {
 		_, err := w.admin().RotateKey(t.Context(), &apiv1.RotateKeyRequest{Name: set, Step: step, Force: force})
 		require.NoError(t, err)
@@ -353,20 +355,19 @@ func TestUserDataUnchangedByRotation(t *testing.T) {
 		step(keyring.Identity, s, false)
 		step(keyring.Nonces, s, false)
 		w.advance(keyring.Settle)
-		again, err := server.Render(w.server, &rec, def)
+		again, err := server.Render(w.server, repeated)
 		require.NoError(t, err)
 		require.Equal(t, first, again)
 	}
 	t.Run("a later one trusts both", func(t *testing.T) {
-		fresh := before
-		data, err := server.Render(w.server, &fresh, def)
+		later, err := server.Render(w.server, fresh)
 		require.NoError(t, err)
-		require.Contains(t, string(data), string(w.keys.Identity.CertPEM()))
-		require.Len(t, fresh.Authorities, 2)
+		require.Contains(t, string(later.UserData), string(w.keys.Identity.CertPEM()))
+		require.Len(t, later.SignedWith.Authorities, 2)
 	})
 	t.Run("user data that cannot be rendered again is refused", func(t *testing.T) {
 		step(keyring.Nonces, "finish", true)
-		_, err := server.Render(w.server, &rec, def)
+		_, err := server.Render(w.server, repeated)
 		require.ErrorIs(t, err, nstance.Conflict)
 		require.NotErrorIs(t, err, nstance.NotFound)
 	})
@@ -402,19 +403,19 @@ func startSecondShard(t *testing.T, w *world) *server.Server {
 // addForeignRecord writes the record of a registered instance of another shard.
 func (w *keyRotation) addForeignRecord(shard nstance.ShardID, issuer string) nstance.InstanceID {
 	key := pki.NewKey().Public().(ed25519.PublicKey)
-	rec, err := storage.NewRecords(w.store, shard, nil).Create(w.Context(), storage.Instance{
+	rec, err := records.New(w.store, shard, nil).Create(w.Context(), records.Instance{
 		ID: newInstanceID(), Tenant: "default", Group: "web", CreatedAt: w.now(), RegisteredAt: w.now(),
-		Current: &storage.KeyRecord{Fingerprint: pki.KeyFingerprint(key), Serial: "1", Issuer: issuer, NotAfter: w.now().Add(-time.Hour)},
+		Current: &records.KeyRecord{Fingerprint: pki.KeyFingerprint(key), Serial: "1", Issuer: issuer, NotAfter: w.now().Add(-time.Hour)},
 	})
 	require.NoError(w, err)
 	return rec.ID
 }
 
 // storedInstance reads the record of an instance of this shard as it is in storage.
-func (w *keyRotation) storedInstance(id nstance.InstanceID) storage.Instance {
+func (w *keyRotation) storedInstance(id nstance.InstanceID) records.Instance {
 	obj, err := w.store.Get(w.Context(), layout.InstanceKey(zone, "default", "web", id))
 	require.NoError(w, err)
-	var rec storage.Instance
+	var rec records.Instance
 	require.NoError(w, json.Unmarshal(obj.Data, &rec))
 	return rec
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -50,8 +51,8 @@ func TestShutdown(t *testing.T) {
 }
 
 func leaseReleased(t *testing.T, store storage.Store) bool {
-	lease := storage.NewDoc[struct {
-		storage.Header
+	lease := records.NewDoc[struct {
+		records.Header
 		Released bool `json:"released"`
 	}](store, layout.LeaseKey(zone), nil)
 	o, err := lease.Load(t.Context())

@@ -195,7 +195,7 @@ func TestImages(t *testing.T) {
 	w.awaitMachinesMatching(1, from("img-2"))
 	w.awaitMachinesMatching(1, from("img-1")) // without tracking no machine is replaced
 
-	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpResolveImage, Times: -1, Code: nstance.Denied})
+	w.cloud.Inject(simcloud.Fault{Op: "resolve_image", Times: -1, Code: nstance.Denied})
 	w.applyConfig(configWithTemplate(3, `"image": "base", `, top))
 	w.awaitMachinesMatching(2, from("img-2")) // the last known image is used
 	w.awaitProblem("image me|base-*|amd64")
@@ -231,9 +231,9 @@ func TestTrackedImageReplacesMachines(t *testing.T) {
 			w.connectReady(w.awaitMachineOf("web"))
 			api := w.admin()
 			before := w.getGroup(api, "web")
-			looked := w.cloud.Count(simcloud.OpResolveImage)
+			looked := w.cloud.Count("resolve_image")
 			w.applyConfig(text) // repeats all look-ups
-			require.Eventually(t, func() bool { return w.cloud.Count(simcloud.OpResolveImage) > looked }, eventually, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return w.cloud.Count("resolve_image") > looked }, eventually, 5*time.Millisecond)
 			require.Equal(t, before.GetInfraHash(), w.getGroup(api, "web").GetInfraHash(), "nothing is new")
 			w.cloud.SetImages(first, second)
 			w.applyConfig(text)

@@ -200,7 +200,7 @@ func (w *world) requireEmptyPlan(text string) {
 func TestPlanResolvesNewNames(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	t.Run("images", func(t *testing.T) {
-		slowCloud := simcloud.Options{Latency: simcloud.Constant(50 * time.Millisecond)} // Plan waits for the image
+		slowCloud := simcloud.Options{Latency: simcloud.Delay{Min: 50 * time.Millisecond}} // Plan waits for the image
 		w := newWorld(t, setup{cloud: slowCloud})
 		w.cloud.SetImages(simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1"})
 		text := configWithTemplate(1, `"image": "base", "track": ["image"], `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)

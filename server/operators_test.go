@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -80,7 +81,7 @@ func TestRevokeOperator(t *testing.T) {
 		watch := w.watch(eve.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
 		watch.snapshot()
 		key := layout.OperatorKey("default", eve.identity().Subject)
-		_, err := storage.NewDoc[operatorRecord](w.store, key, nil).Update(t.Context(), func(r *operatorRecord) error {
+		_, err := records.NewDoc[operatorRecord](w.store, key, nil).Update(t.Context(), func(r *operatorRecord) error {
 			r.Operator["revoked"] = true
 			return nil
 		})
@@ -200,6 +201,6 @@ func (h *client) registerOperator(nonce string) error {
 
 // operatorRecord has the fields of an operator's record that tests read.
 type operatorRecord struct {
-	storage.Header
+	records.Header
 	Operator map[string]any `json:"operator"`
 }

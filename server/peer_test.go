@@ -320,12 +320,12 @@ func TestLeaderAddress(t *testing.T) {
 	require.Eventually(t, at("a"), eventually, time.Millisecond)
 	c.awaitPeerStream()
 
-	c.cloud.ReleaseAddress(address)
+	require.NoError(t, c.cloud.At("c").(nstance.AddressMover).TakeAddress(t.Context(), address))
 	c.first.awaitEvent(nstance.EventAlarm, "")
 	require.Eventually(t, at("a"), eventually, time.Millisecond, "it is accepted again")
 
 	c.cloud.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "a", Times: -1, Code: nstance.Denied})
-	c.cloud.ReleaseAddress(address)
+	require.NoError(t, c.cloud.At("c").(nstance.AddressMover).TakeAddress(t.Context(), address))
 	require.Eventually(t, func() bool { return c.first.attentionOfKind("leader_address").Count > 0 }, eventually, time.Millisecond)
 	require.Eventually(t, at("b"), eventually, time.Millisecond, "a standby may do better")
 	c.second.awaitLeading()

@@ -235,7 +235,7 @@ func holdReasons(g *apiv1.Group, kind string) (out []string) {
 // configuration is in force, so no definition is pending meanwhile.
 func TestNewTypeIsLookedUpFirst(t *testing.T) {
 	cloud := twoArchs
-	cloud.Latency = simcloud.Constant(100 * time.Millisecond)
+	cloud.Latency = simcloud.Delay{Min: 100 * time.Millisecond}
 	w := newWorld(t, setup{webSize: 1, cloud: cloud})
 	api := w.admin()
 	w.awaitCounted(api, "web", 1)
@@ -276,7 +276,7 @@ func TestUnknownTypesAreAccepted(t *testing.T) {
 	w := newWorld(t, setup{config: fmt.Sprintf(configuration, `"image_refresh": "1m",`, 1), cloud: twoArchs})
 	api := w.admin()
 	w.awaitCounted(api, "web", 1)
-	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpTypeArchs, Times: -1, Code: nstance.Denied})
+	w.cloud.Inject(simcloud.Fault{Op: "type_archs", Times: -1, Code: nstance.Denied})
 	_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
 	require.NoError(t, err)
 	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", InstanceType: proto.String("arm")})

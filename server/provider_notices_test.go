@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server/internal/agents"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // A notice from the provider has the same effect as one from the machine's agent.
@@ -62,7 +63,7 @@ func TestSecondMaintenanceNotice(t *testing.T) {
 	records := func(want ...string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			rec, err := storage.NewDoc[storage.Instance](w.store, layout.InstanceKey(zone, nstance.DefaultTenant, "web", id), nil).Load(t.Context())
+			rec, err := records.NewDoc[records.Instance](w.store, layout.InstanceKey(zone, nstance.DefaultTenant, "web", id), nil).Load(t.Context())
 			require.NoError(t, err)
 			var have []string
 			for _, n := range rec.Notices {
@@ -87,7 +88,9 @@ func TestSecondMaintenanceNotice(t *testing.T) {
 }
 
 func TestConsoleOutput(t *testing.T) {
-	w := newWorld(t, setup{webSize: 1})
+	var printed atomic.Pointer[[]byte]
+	printed.Store(new([]byte))
+	w := newWorld(t, setup{webSize: 1, cloud: simcloud.Options{Console: func(nstance.Machine) []byte { return *printed.Load() }}})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	get := func(api apiv1.OperatorServiceClient) ([]byte, error) {
 		resp, err := api.GetConsoleOutput(t.Context(), &apiv1.GetConsoleOutputRequest{Id: string(id)})
@@ -97,7 +100,7 @@ func TestConsoleOutput(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, out, "nothing yet")
 	long := append(make([]byte, nstance.MaxConsoleBytes), "login: "...)
-	require.NoError(t, w.cloud.SetConsole(id, long))
+	printed.Store(&long)
 	out, err = get(w.admin())
 	require.NoError(t, err)
 	require.Equal(t, long[len("login: "):], out, "the end of it")

@@ -22,7 +22,7 @@ func TestShapesAsConfigured(t *testing.T) {
 		text = replaceOnce(t, text, `"instance_type": "small"`, `"instance_types": ["small", "medium"], "subnet_pool": "main"`)
 		return strings.Replace(text, `"blue": {"db": {"template": "vm", "size": 1, "vars": {"shape": "round"}}}`, "", 1)
 	}
-	cloud := simcloud.Options{Latency: simcloud.Constant(100 * time.Millisecond), Subnets: map[string]int{"s-1": 4, "s-2": 9}} // subnets are counted before the first choice
+	cloud := simcloud.Options{Latency: simcloud.Delay{Min: 100 * time.Millisecond}, Subnets: map[string]int{"s-1": 4, "s-2": 9}} // subnets are counted before the first choice
 	w := newWorld(t, setup{cloud: cloud, config: conf(2)})
 	shape := func(typ, subnet string) func(nstance.MachineSpec) bool {
 		return func(s nstance.MachineSpec) bool { return s.InstanceType == typ && s.Subnet == subnet }

@@ -11,16 +11,16 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // corruptRecord overwrites an instance's record and returns its key and earlier
 // content.
 func (w *world) corruptRecord(id nstance.InstanceID) (string, []byte) {
 	w.Helper()
-	key := storage.Ref{Shard: zone, Tenant: nstance.DefaultTenant, Group: "web", ID: id}.Key()
+	key := records.Ref{Shard: zone, Tenant: nstance.DefaultTenant, Group: "web", ID: id}.Key()
 	obj, err := w.store.Get(w.Context(), key)
 	require.NoError(w, err)
 	_, err = w.store.PutIfMatch(w.Context(), key, []byte(`{"format": "1.0", "id": `), obj.Version)

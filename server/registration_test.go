@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -116,13 +117,13 @@ func TestRenewalsPerClientAreLimited(t *testing.T) {
 }
 
 // instanceRecord reads an instance's record from storage.
-func (w *world) instanceRecord(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) storage.Instance {
+func (w *world) instanceRecord(tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) records.Instance {
 	w.Helper()
-	records := storage.NewRecords(w.store, zone, nil)
-	_, problems, err := records.Load(w.Context())
+	recs := records.New(w.store, zone, nil)
+	_, problems, err := recs.Load(w.Context())
 	require.NoError(w, err)
 	require.Empty(w, problems)
-	rec, ok := records.Get(id)
+	rec, ok := recs.Get(id)
 	require.True(w, ok)
 	require.Equal(w, nstance.GroupKey{Tenant: tenant, Group: group}, nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group})
 	return rec
@@ -132,15 +133,15 @@ func (w *world) instanceRecord(tenant nstance.TenantID, group nstance.GroupID, i
 // another prefix than its definition.
 func TestNonceOfAnotherKind(t *testing.T) {
 	store := storage.NewMemory()
-	records := storage.NewRecords(store, zone, &storage.RecordsOptions{Epoch: 1})
-	digest, err := records.PutDefinition(t.Context(), nstance.Definition{
+	recs := records.New(store, zone, &records.Options{Epoch: 1})
+	digest, err := recs.PutDefinition(t.Context(), nstance.Definition{
 		Kind: "web", Arch: nstance.AMD64, LaunchTimeout: time.Hour, RegistrationTimeout: time.Hour,
 	})
 	require.NoError(t, err)
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	id, err := nstance.NewInstanceID("foo", now)
 	require.NoError(t, err)
-	_, err = records.Create(t.Context(), storage.Instance{
+	_, err = recs.Create(t.Context(), records.Instance{
 		ID: id, Tenant: nstance.DefaultTenant, Group: "web", CreatedAt: now, CreatedEpoch: 1, Definition: digest,
 		LaunchTimeout: time.Hour, RegistrationTimeout: time.Hour, Token: "t",
 	})

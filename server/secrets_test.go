@@ -34,7 +34,7 @@ func TestSecretsFromOtherSources(t *testing.T) {
 		require.NoError(t, os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "db")))
 	}
 	put("first")
-	src, err := secret.OpenLocal("file://" + dir)
+	src, err := secret.Dir(dir)
 	require.NoError(t, err)
 	store := storage.NewMemory()
 	_, err = store.PutIfAbsent(t.Context(), layout.SecretKey("db"), []byte("of storage"))

@@ -2,6 +2,8 @@
 // runs the reconciler, registers agents and operators, serves the agents' sessions and
 // the operators' API. Its rooms are the packages below server/internal: each takes the
 // few functions that it needs, and knows neither another room nor the server.
+//
+// The methods of a [Server] may be called concurrently; Run is called once.
 package server
 
 import (
@@ -16,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/manager"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/provider"
@@ -32,7 +35,8 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// Options configure a Server beside its required parts.
+// Options configure a Server beside its required parts. They are a value: New copies it,
+// and later changes, concurrent or not, have no effect.
 type Options struct {
 	Secrets *secret.Box          // seals private keys in storage; nil: they are stored as they are, which only a private directory justifies
 	Events  journal.Journal      // keeps the events that the API shows; Run runs it, its owner closes it afterwards. Nil: the latest, in memory
@@ -100,7 +104,8 @@ func (i *intervals) fill() {
 	}
 }
 
-// A Server is one shard server. New makes one, Run runs it.
+// A Server is one shard server. New makes one, Run runs it. Its methods may be called
+// concurrently; Run is called once.
 type Server struct {
 	opts      Options
 	store     storage.Store
@@ -128,13 +133,33 @@ type Server struct {
 	term atomic.Pointer[term] // nil while this server does not lead
 }
 
+func (s *Server) checkArguments(source Source) error {
+	switch {
+	case s.store == nil:
+		return nstance.FieldError("store", "give the store that keeps the shard's truth, storage.NewMemory() for a trial", "is nil")
+	case s.provider == nil:
+		return nstance.FieldError("provider", "give the provider of the shard's machines", "is nil")
+	case source == nil:
+		return nstance.FieldError("source", "give what reads the configuration, such as server.FileSource", "is nil")
+	case s.opts.Reread < 0:
+		return nstance.FieldError("reread", "use more than 0, or leave it out for the default", "is negative")
+	case s.opts.KeyInterval < 0:
+		return nstance.FieldError("key_interval", "use more than 0, or leave it out for the default", "is negative")
+	}
+	return nil
+}
+
 // New returns a server for the shard that the configuration from source names,
 // with its truth in store and its machines at p. It reads and validates the
-// configuration; nothing else happens before Run.
+// configuration; nothing else happens before Run. It fails with Invalid, naming the
+// field, when an argument is nil or an option is negative.
 func New(ctx context.Context, store storage.Store, p nstance.Provider, source Source, opts *Options) (*Server, error) {
 	s := &Server{store: store, provider: p, started: make(chan struct{})}
 	if opts != nil {
 		s.opts = *opts
+	}
+	if err := s.checkArguments(source); err != nil {
+		return nil, err
 	}
 	if s.opts.Now == nil {
 		s.opts.Now = time.Now
@@ -144,14 +169,14 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if s.opts.KeyInterval <= 0 || s.opts.KeyInterval > keys.DefaultInterval {
+	if s.opts.KeyInterval == 0 || s.opts.KeyInterval > keys.DefaultInterval {
 		s.opts.KeyInterval = keys.DefaultInterval
 	}
 	s.expiry = ports.Expiry{Now: s.opts.Now, Interval: s.opts.KeyInterval}
 	s.dated, _ = store.(storage.Dated)
 	s.telemetry = telemetry{metrics.New(s.measure), s.opts.Traces}
 	s.store = s.telemetry.store(s.store)
-	if s.opts.Reread <= 0 {
+	if s.opts.Reread == 0 {
 		s.opts.Reread = 5 * time.Minute
 	}
 	if err := s.opts.Kinds.Validate(); err != nil {
@@ -170,7 +195,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 		return nil, err
 	}
 	if from := s.own.Shard.Secrets.Source; from != config.StoreSecrets && s.opts.SecretSource == nil {
-		return nil, nstance.FieldError(secret.SourceField, "use store:", "this server was started without a source of secrets beside storage")
+		return nil, nstance.FieldError(manager.Field, "use store:", "this server was started without a source of secrets beside storage")
 	}
 	if err := storage.Probe(ctx, store); err != nil {
 		return nil, err

@@ -60,8 +60,8 @@ func (s *Server) status(r *http.Request) web.Status {
 	}
 	for _, v := range instances[:min(shownInstances, len(instances))] {
 		row := web.Instance{
-			ID: string(v.Record.ID), Tenant: string(v.Record.Tenant), Group: string(v.Record.Group), State: string(v.State),
-			Market: string(v.Market), ProviderID: v.Machine.ProviderID, CreatedAt: v.Record.CreatedAt,
+			ID: string(v.ID), Tenant: string(v.Group.Tenant), Group: string(v.Group.Group), State: string(v.State),
+			Market: string(v.Market), ProviderID: v.Machine.ProviderID, CreatedAt: v.CreatedAt,
 			ReportedAt: v.ReportedAt, Connected: v.Connected, CPU: v.Report.OneMinute.CPUPercent, Memory: v.Report.OneMinute.MemoryPercent,
 		}
 		if v.Drain != nil {

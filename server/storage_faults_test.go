@@ -26,6 +26,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/internal/test/realserver"
 	"github.com/nstance-go/nstance/internal/vault"
@@ -326,7 +327,7 @@ func (s *faultyShard) settle(size int) {
 // unsettledReason tells why the shard is not correct yet: group web must have size
 // ready members and group db one, each a machine with a record.
 func (s *faultyShard) unsettledReason(size int) string {
-	recs, problems, err := storage.NewRecords(s.direct, zone, nil).Load(s.Context())
+	recs, problems, err := records.New(s.direct, zone, nil).Load(s.Context())
 	require.NoError(s, err)
 	require.Empty(s, problems)
 	var recorded, running []nstance.InstanceID

@@ -13,17 +13,17 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // TestTakeoverKeepsBootingMachines: two servers have different addresses, so neither
 // can render the other's user data again.
 func TestTakeoverKeepsBootingMachines(t *testing.T) {
 	text := replaceOnce(t, defaultConfig(5), `"content": "{{.Nonce}}"`, `"content": "{{.Nonce}} {{.Server.RegistrationAddr}}"`)
-	w := newWorld(t, setup{config: text, cloud: simcloud.Options{Boot: simcloud.Constant(time.Hour)}})
+	w := newWorld(t, setup{config: text, cloud: simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}}})
 	api := w.admin()
 	booting := func() bool {
 		g := w.getGroup(api, "web")
@@ -88,7 +88,7 @@ func TestNonceIsDerivedFromRecord(t *testing.T) {
 	id := w.awaitMachine(nstance.DefaultTenant)
 	obj, err := w.store.Get(t.Context(), layout.InstanceKey(zone, nstance.DefaultTenant, "web", id))
 	require.NoError(t, err)
-	rec, err := storage.DecodeInstance(obj.Key, obj.Data)
+	rec, err := records.DecodeInstance(obj.Key, obj.Data)
 	require.NoError(t, err)
 	require.Equal(t, w.keys.Nonces.KeyID(), rec.NonceKeyID)
 	require.NotEmpty(t, rec.Authorities)

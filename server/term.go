@@ -38,7 +38,7 @@ type term struct {
 	began      time.Time
 	drains     *drain.Coordinator
 	reconciler *reconcile.Admin
-	registrar  *registration.Registrar
+	registrar  verifyingRegistrar
 	groups     *groups.Groups
 	agents     *agents.Agents
 	config     *configuration.Term
@@ -50,6 +50,12 @@ type term struct {
 	quit       chan error      // why this server should stop leading
 	done       chan struct{}   // closed when run has returned
 	exposures  *registrar.Exposures
+}
+
+// A verifyingRegistrar also says whether a certificate is still in use.
+type verifyingRegistrar interface {
+	nstance.Registrar
+	Verify(ctx context.Context, id nstance.Identity) (promote bool, err error)
 }
 
 func (s *Server) newTerm(granted *lease.Term) (*term, error) {
@@ -198,7 +204,7 @@ func (t *term) forget(id nstance.InstanceID) {
 // outside every lock.
 func (t *term) alarm(e nstance.Event) {
 	if v, err := t.reconciler.Instance(e.Instance); err == nil {
-		e.Tenant, e.Group = v.Record.Tenant, v.Record.Group
+		e.Tenant, e.Group = v.Group.Tenant, v.Group.Group
 	}
 	t.journal(e)
 }

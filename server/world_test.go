@@ -23,6 +23,7 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
@@ -167,7 +168,7 @@ func (w *world) releaseLease() {
 // immediateElector returns an elector that takes the lease without waiting.
 func immediateElector(t testing.TB, store storage.Store) lease.Elector {
 	t.Helper()
-	l, err := lease.New(store, zone, &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
+	l, err := lease.New(store, zone, &lease.Options{TakeAtOnce: true, TTL: records.MaxLeaseTTL})
 	require.NoError(t, err)
 	return l
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// DefaultProbeTimeout is how long Detect waits for metadata services.
-const DefaultProbeTimeout = time.Second
+// defaultProbeTimeout is how long Detect waits for metadata services.
+const defaultProbeTimeout = time.Second
 
 // DetectOptions configure Detect.
 type DetectOptions struct {
 	Options                    // of the detector; a BaseURL is probed with every protocol
 	Provider     string        // aws, gcp, azure, proxmox or none; empty: probe
-	ProbeTimeout time.Duration // 0: DefaultProbeTimeout
+	ProbeTimeout time.Duration // 0: 1s
 }
 
 // Detect returns the detector for the named provider, or for the one whose
@@ -77,7 +77,7 @@ func probe(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error) 
 	}
 	timeout := o.ProbeTimeout
 	if timeout <= 0 {
-		timeout = DefaultProbeTimeout
+		timeout = defaultProbeTimeout
 	}
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -86,7 +86,7 @@ func TestDetect(t *testing.T) {
 		start := time.Now()
 		_, err := detect(t, http.HandlerFunc(hung), "")
 		require.ErrorIs(t, err, nstance.NotFound)
-		require.Equal(t, spot.DefaultProbeTimeout, time.Since(start))
+		require.Equal(t, time.Second, time.Since(start))
 	})
 	bubble(t, "a web server that is no metadata service is NotFound", func(t *testing.T) {
 		page := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>hello</html>")) })

@@ -8,6 +8,8 @@
 //
 // Only a definite answer counts. A missing key, or an explicit value, means that
 // nothing is announced. An error changes nothing.
+//
+// Detectors are safe for concurrent use; notices are values.
 package spot
 
 import (

@@ -4,11 +4,10 @@ import (
 	"context"
 	"iter"
 	"strings"
-
-	"github.com/nstance-go/nstance"
 )
 
-// A Shared store uses the same connections for all its calls, as buckets do.
+// A Shared store uses the same connections for all its calls, as buckets do. Separate
+// may be called concurrently.
 type Shared interface {
 	// Separate returns a store over the same objects, with connections of its
 	// own.
@@ -24,7 +23,8 @@ func Separate(s Store) Store {
 	return s
 }
 
-// A Foldered store can list the folders in a folder without the keys in them.
+// A Foldered store can list the folders in a folder without the keys in them. Folders
+// may be called concurrently.
 type Foldered interface {
 	// Folders yields the names, without slashes, of the folders right below
 	// prefix, which is empty or ends in a slash; otherwise like List.
@@ -62,31 +62,4 @@ func firstKey(ctx context.Context, s Store, prefix, after string) (string, error
 		return entry.Key, err
 	}
 	return "", nil
-}
-
-// Shards returns the shards that have instance records in a store.
-func Shards(ctx context.Context, s Store) ([]nstance.ShardID, error) {
-	var shards []nstance.ShardID
-	for name, err := range Folders(ctx, s, "instance/") {
-		if err != nil {
-			return nil, err
-		}
-		shards = append(shards, nstance.ShardID(name))
-	}
-	return shards, nil
-}
-
-// ListPage returns at most limit entries after a key, and the key after which the
-// next page begins: the last one, or none when there is nothing more.
-func ListPage(ctx context.Context, s Store, prefix, after string, limit int) (page []Entry, next string, err error) {
-	for entry, err := range s.List(ctx, prefix, after) {
-		if err != nil {
-			return nil, "", err
-		}
-		if len(page) == limit {
-			return page, page[limit-1].Key, nil
-		}
-		page = append(page, entry)
-	}
-	return page, "", nil
 }

@@ -4,10 +4,9 @@ import "time"
 
 // A Dated store knows the time at its back end when that last answered. Object
 // stores send it with every answer. A [Dir] and a [Memory] use this machine's
-// clock, so they are not Dated.
+// clock, so they are not Dated. Date may be called concurrently.
 type Dated interface {
-	// Date returns the latest reading; false: there is none yet. It does no
-	// I/O and may be called concurrently.
+	// Date returns the latest reading; false: there is none yet. It does no I/O.
 	Date() (Reading, bool)
 }
 

@@ -34,6 +34,8 @@ import (
 // The directory must be on a local disk of the machine on which all processes
 // run that use it. Network file systems such as NFS and SMB do not qualify: their
 // locks, renames and syncs promise less.
+//
+// A Dir is safe for concurrent use.
 type Dir struct {
 	root string
 	turn chan struct{}           // holds one token: one call of this process waits for the file lock at a time

@@ -13,7 +13,7 @@ import (
 )
 
 // Memory is a Store that lives as long as its process. It waits for nothing,
-// so it works in a testing/synctest bubble.
+// so it works in a testing/synctest bubble. It is safe for concurrent use.
 type Memory struct {
 	mu      sync.RWMutex
 	objects map[string]Object

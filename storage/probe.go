@@ -58,14 +58,17 @@ type probe struct {
 func (p probe) cleanUp(ctx context.Context, now time.Time, own ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	page, _, err := ListPage(ctx, p.s, probePrefix, "", maxCleanedUp)
-	if err != nil {
-		return
-	}
-	for _, entry := range page {
-		if slices.Contains(own, entry.Key) || isLeftover(entry.Key, now) {
-			_ = p.s.DeleteIfMatch(ctx, entry.Key, entry.Version) // the next probe retries
+	var found []Entry
+	for entry, err := range p.s.List(ctx, probePrefix, "") {
+		if err != nil || len(found) == maxCleanedUp {
+			break
 		}
+		if slices.Contains(own, entry.Key) || isLeftover(entry.Key, now) {
+			found = append(found, entry)
+		}
+	}
+	for _, entry := range found {
+		_ = p.s.DeleteIfMatch(ctx, entry.Key, entry.Version) // the next probe retries
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -69,18 +70,20 @@ func TestProbeLeavesNothing(t *testing.T) {
 		"storage that fails for good": {Skip: 1, Times: -1},
 		"a lack of the right":         {Op: storagetest.Delete, Times: -1, Err: nstance.Denied},
 	} {
-		bubble(t, "objects left by "+name+" are removed by a later probe", func(t *testing.T) {
-			mem := storage.NewMemory()
-			f := storagetest.NewFaulty(mem)
-			f.Inject(cut)
-			require.Error(t, storage.Probe(t.Context(), f))
-			standing := left(t, mem)
-			require.NotEmpty(t, standing)
-			require.NoError(t, storage.Probe(t.Context(), mem))
-			require.Equal(t, standing, left(t, mem), "another one may be under way")
-			wait(2 * time.Hour)
-			require.NoError(t, storage.Probe(t.Context(), mem))
-			require.Empty(t, left(t, mem))
+		t.Run("objects left by "+name+" are removed by a later probe", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := storage.NewMemory()
+				f := storagetest.NewFaulty(mem)
+				f.Inject(cut)
+				require.Error(t, storage.Probe(t.Context(), f))
+				standing := left(t, mem)
+				require.NotEmpty(t, standing)
+				require.NoError(t, storage.Probe(t.Context(), mem))
+				require.Equal(t, standing, left(t, mem), "another one may be under way")
+				<-time.After(2 * time.Hour)
+				require.NoError(t, storage.Probe(t.Context(), mem))
+				require.Empty(t, left(t, mem))
+			})
 		})
 	}
 	t.Run("a cancelled probe cleans up", func(t *testing.T) {

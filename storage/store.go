@@ -7,10 +7,10 @@
 // every driver, and [Probe] refuses, at start, a back end that accepts the
 // conditions and ignores them.
 //
-// Above the port, [Records] keeps the instances of a shard and [Doc] single
-// documents such as a shard's state. Both keep what they read and wrote in
-// memory, write without reading first, and settle a lost answer by reading back
-// the write ID that every document carries.
+// What reconcile and the server keep in it is theirs alone: the format of their
+// objects is internal.
+//
+// Stores are safe for concurrent use; objects, entries and versions are values.
 package storage
 
 import (
@@ -25,7 +25,7 @@ import (
 //
 // Different bytes never have the same version. Equal bytes may: an object
 // store may derive versions from content. A writer that must recognise its own
-// write puts a random write ID into the object, as [Header] does. [Dir] and
+// write puts a random write ID into the object. [Dir] and
 // [Memory] give every write a version of its own.
 type Version string
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -36,7 +37,7 @@ func (c *countingStore) calls(id nstance.InstanceID) calls {
 }
 
 func (c *countingStore) count(key string, add func(*calls)) {
-	ref, err := storage.ParseInstanceKey(key)
+	ref, err := records.ParseInstanceKey(key)
 	if err != nil {
 		return // an object of the shard
 	}

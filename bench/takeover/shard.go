@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -18,7 +19,7 @@ import (
 // random in real records is random here, so that it packs no better.
 func (b *bench) fill(ctx context.Context) error {
 	b.epoch++
-	recs := storage.NewRecords(b.store, owner.Shard, &storage.RecordsOptions{Epoch: b.epoch})
+	recs := records.New(b.store, owner.Shard, &records.Options{Epoch: b.epoch})
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	def, err := recs.PutDefinition(ctx, nstance.Definition{Kind: "web", Arch: nstance.AMD64})
 	if err != nil {
@@ -29,12 +30,12 @@ func (b *bench) fill(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		rec := storage.Instance{
+		rec := records.Instance{
 			ID: id, Tenant: nstance.DefaultTenant, Group: nstance.GroupID(fmt.Sprintf("web-%d", i%20)), Reason: "size",
 			CreatedAt: now, CreatedEpoch: b.epoch, Definition: def, InfraHash: "v1:sha256:" + hex(32), RuntimeHash: "v1:sha256:" + hex(32),
-			UserDataDigest: hex(32), Shape: storage.Shape{InstanceType: "m7g.large", Subnet: "subnet-1", Market: nstance.Spot},
+			UserDataDigest: hex(32), Shape: records.Shape{InstanceType: "m7g.large", Subnet: "subnet-1", Market: nstance.Spot},
 			Token: string(id) + "-" + hex(4), RegisteredAt: now, Hostname: "ip-10-0-0-1",
-			Current: &storage.KeyRecord{
+			Current: &records.KeyRecord{
 				Fingerprint: hex(32), PublicKey: random(32), Serial: hex(16), Issuer: hex(20), NotBefore: now, NotAfter: now.Add(24 * time.Hour),
 				Certificate: random(500),
 			},
@@ -55,9 +56,9 @@ func (b *bench) fill(ctx context.Context) error {
 }
 
 // load returns the records as a leader of a term before has them.
-func (b *bench) load(ctx context.Context) (*storage.Records, error) {
+func (b *bench) load(ctx context.Context) (*records.Records, error) {
 	b.epoch++
-	recs := storage.NewRecords(b.store, owner.Shard, &storage.RecordsOptions{Epoch: b.epoch})
+	recs := records.New(b.store, owner.Shard, &records.Options{Epoch: b.epoch})
 	_, problems, err := recs.Load(ctx)
 	if err == nil && len(problems) > 0 {
 		err = problems[0].Err
@@ -81,7 +82,7 @@ func (b *bench) change(ctx context.Context) error {
 		return err
 	}
 	for _, id := range b.ids[:b.n/50] {
-		if _, err := recs.Update(ctx, id, func(rec *storage.Instance) error { rec.Hostname = "renamed"; return nil }); err != nil {
+		if _, err := recs.Update(ctx, id, func(rec *records.Instance) error { rec.Hostname = "renamed"; return nil }); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,8 @@
 //	NSTANCE_DRAIN_EVENT     event IDs of the notices among them, comma-separated
 //
 // Exit status zero means that the machine is empty and may be deleted now.
+//
+// A [Hook] is safe for concurrent use.
 package hook
 
 import (

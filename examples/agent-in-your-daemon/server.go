@@ -36,7 +36,7 @@ type server struct {
 
 	story        story
 	keys         *registration.Keys
-	registrar    *registration.Registrar
+	registrar    nstance.Registrar
 	nonce        string
 	registration net.Listener
 	sessions     net.Listener

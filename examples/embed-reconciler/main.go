@@ -55,8 +55,8 @@ func run(ctx context.Context, out io.Writer) error {
 	s := newStory(out)
 	m := &machines{}
 	cloud := simcloud.New(&simcloud.Options{
-		Latency: simcloud.Constant(20 * time.Millisecond), Boot: simcloud.Constant(300 * time.Millisecond),
-		Shutdown: simcloud.Constant(100 * time.Millisecond), OnStart: m.started, OnStop: m.stopped,
+		Latency: simcloud.Delay{Min: 20 * time.Millisecond}, Boot: simcloud.Delay{Min: 300 * time.Millisecond},
+		Shutdown: simcloud.Delay{Min: 100 * time.Millisecond}, OnStart: m.started, OnStop: m.stopped,
 	})
 	defer m.wait()
 	defer cloud.Close()
@@ -89,7 +89,7 @@ func play(ctx context.Context, s *story, cloud *simcloud.Cloud, fleet *reconcile
 	if err := s.tell(ctx, full); err != nil {
 		return err
 	}
-	doomed := fleet.Instances()[0].Record.ID
+	doomed := fleet.Instances()[0].ID
 	s.say("the cloud takes %s back in 10s", s.name(doomed))
 	if err := cloud.Reclaim(doomed, 10*time.Second); err != nil {
 		return err

@@ -3,9 +3,7 @@ package admin
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/operatorapi"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -148,36 +147,10 @@ func (r *remote) open(addr string, id Identity) (*client, error) {
 	return &client{apiv1.NewOperatorServiceClient(conn), conn, addr, id}, nil
 }
 
-// leader returns a client of the leader: standbys accept connections and refuse
-// every call. If no address is the leader's, it follows the address that a standby
-// names, once. That server too must have a certificate for the identity's shard.
+// leader returns a client of the leader. A server that a standby names must have a
+// certificate for the identity's shard too.
 func (r *remote) leader(ctx context.Context, id Identity) (*client, error) {
-	addrs := resolve(ctx, id.Servers)
-	var failed error
-	var said, by string
-	for _, addr := range addrs {
-		c, err := r.leads(ctx, addr, id)
-		if err == nil {
-			return c, nil
-		}
-		if failed == nil || !errors.Is(err, nstance.Unavailable) { // a refusal says more than silence
-			failed = err
-		}
-		if e, ok := errors.AsType[*nstance.Error](err); ok && e.Leader != "" && !slices.Contains(addrs, e.Leader) {
-			said, by = e.Leader, addr
-		}
-	}
-	if said != "" && errors.Is(failed, nstance.Unavailable) {
-		c, err := r.leads(ctx, said, id)
-		if err == nil {
-			return c, nil
-		}
-		return nil, fmt.Errorf("%s, which leads according to %s: %w", said, by, err)
-	}
-	if len(addrs) == 1 {
-		return nil, failed
-	}
-	return nil, fmt.Errorf("none of %d addresses serves this request: %w", len(addrs), failed)
+	return operatorapi.Leader(ctx, id.Servers, func(ctx context.Context, addr string) (*client, error) { return r.leads(ctx, addr, id) })
 }
 
 // leads returns a client of the server at addr if it leads its shard.
@@ -191,30 +164,6 @@ func (r *remote) leads(ctx context.Context, addr string, id Identity) (*client, 
 		return nil, err
 	}
 	return c, nil
-}
-
-// resolve returns every address behind the names: one name may stand for a
-// leader and its standbys. A name that does not resolve stays, so that the
-// attempt to connect contains the reason.
-func resolve(ctx context.Context, servers []string) []string {
-	var out []string
-	for _, addr := range servers {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil || net.ParseIP(host) != nil {
-			out = append(out, addr)
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-		ips, err := net.DefaultResolver.LookupHost(ctx, host)
-		cancel()
-		if err != nil {
-			out = append(out, addr)
-		}
-		for _, ip := range ips {
-			out = append(out, net.JoinHostPort(ip, port))
-		}
-	}
-	return out
 }
 
 // lockWait is how long to wait for another process that renews.

@@ -19,10 +19,10 @@ import (
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -70,7 +70,7 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 		Args: arguments(),
 	}
 	d.flags(p, cmd)
-	cmd.Flags().Var(duration.NewFlag(&wait, lease.MaxTTL), "wait", "how long to watch at most whether leases are renewed; 0: not at all")
+	cmd.Flags().Var(duration.NewFlag(&wait, records.MaxLeaseTTL), "wait", "how long to watch at most whether leases are renewed; 0: not at all")
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if wait < 0 {
@@ -126,7 +126,7 @@ func (s *statusReader) run(ctx context.Context) error {
 // shard reads the state of one shard, except its lease.
 func (s *statusReader) shard(ctx context.Context, id nstance.ShardID) error {
 	l := ShardLease{Shard: id, State: leaseNew}
-	fresh, err := lease.Untouched(ctx, s.store, id)
+	fresh, err := records.Untouched(ctx, s.store, id)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
@@ -83,7 +84,7 @@ func (d *depot) leave(shard nstance.ShardID, o *lease.Options, released bool) {
 	require.NoError(d.t, err)
 	obj, err := d.store().Get(d.t.Context(), layout.LeaseKey(shard))
 	require.NoError(d.t, err)
-	h := storage.NewHeader(1)
+	h := records.NewHeader(1)
 	data, err := json.Marshal(map[string]any{
 		"format": h.Format, "epoch": h.Epoch, "write_id": h.WriteID, "holder": "H", "address": o.Address, "ttl_ms": o.TTL.Milliseconds(), "released": released,
 	})
@@ -95,10 +96,10 @@ func (d *depot) leave(shard nstance.ShardID, o *lease.Options, released bool) {
 // operator stores the record of one.
 func (d *depot) operator(name string, notAfter time.Time, revoked bool) {
 	type record struct {
-		storage.Header
+		records.Header
 		Operator *registration.OperatorRegistration `json:"operator"`
 	}
-	_, err := storage.NewDoc[record](d.store(), layout.OperatorKey("default", name), nil).Update(d.t.Context(), func(r *record) error {
+	_, err := records.NewDoc[record](d.store(), layout.OperatorKey("default", name), nil).Update(d.t.Context(), func(r *record) error {
 		r.Operator = &registration.OperatorRegistration{Name: name, Role: nstance.RoleOperator, Tenant: "default", RegisteredAt: time.Now(), Revoked: revoked}
 		r.Operator.Current = &registration.KeyRecord{NotAfter: notAfter}
 		return nil

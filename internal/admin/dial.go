@@ -11,21 +11,16 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/session"
+	"github.com/nstance-go/nstance/internal/operatorapi"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
 const (
 	defaultTimeout = 30 * time.Second
-	dialTimeout    = 5 * time.Second
 	lookTimeout    = 2 * time.Second // for finding out why a connection broke
-	// maxMessage bounds an answer, in bytes: a shard of ten thousand instances
-	// lists in some ten megabytes.
-	maxMessage = 64 << 20
 )
 
 // A dialer connects to servers.
@@ -41,21 +36,7 @@ func (d dialer) open(addr string) (*grpc.ClientConn, error) {
 	if d.timeout == 0 {
 		d.timeout = defaultTimeout
 	}
-	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(credentials.NewTLS(d.tls)),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr)
-		}),
-		grpc.WithKeepaliveParams(session.Client()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithDisableRetry(), // some calls must not be repeated
-		grpc.WithUnaryInterceptor(d.unary),
-	)
-	if err != nil {
-		return nil, nstance.FieldError("server", "use host:port", "%q: %v", addr, err)
-	}
-	return conn, nil
+	return operatorapi.Dial(addr, d.tls, grpc.WithUnaryInterceptor(d.unary))
 }
 
 func (d dialer) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

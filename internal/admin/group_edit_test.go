@@ -135,7 +135,7 @@ func TestInstanceCreate(t *testing.T) {
 	req := w.asked.(*apiv1.CreateInstanceRequest)
 	id, err := nstance.ParseInstanceID(req.GetId())
 	require.NoError(t, err)
-	require.Equal(t, nstance.Kind("web"), id.Kind())
+	require.Equal(t, nstance.InstanceKind("web"), id.Kind())
 	require.WithinDuration(t, time.Now(), id.Time(), time.Minute)
 	same(t, &apiv1.CreateInstanceRequest{
 		Id: string(id), Tenant: "default", Group: "web", InstanceType: "large", Vars: map[string]string{"x": "1"}, Args: `{"a": 1}`,

@@ -15,6 +15,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
@@ -111,7 +112,7 @@ func (p *program) prepareShards(ctx context.Context, f *initRequest, d *recordin
 		for i := 0; err == nil && i < len(f.shards); i++ {
 			prepare := lease.Prepare
 			if f.dryRun {
-				prepare = lease.Preparable
+				prepare = records.Preparable
 			}
 			shard := nstance.ShardID(f.shards[i])
 			var fresh bool

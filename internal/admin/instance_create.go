@@ -65,7 +65,7 @@ func (c *client) createInstance(ctx context.Context, req *apiv1.CreateInstanceRe
 	}
 	req.Tenant, req.Group = g.GetTenant(), name
 	if req.GetId() == "" {
-		id, err := nstance.NewInstanceID(nstance.Kind(g.GetKind()), time.Now())
+		id, err := nstance.NewInstanceID(nstance.InstanceKind(g.GetKind()), time.Now())
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/version"
 )
 
 func (w *world) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetConfigResponse, error) {
@@ -25,7 +26,7 @@ func TestConfigShow(t *testing.T) {
 func TestVersion(t *testing.T) {
 	r := newWorld(t).run("version")
 	require.Zero(t, r.code, r.errors)
-	require.Contains(t, r.out, "nstance-admin 0.2.0")
+	require.Contains(t, r.out, "nstance-admin "+version.Software)
 }
 
 func TestInstancesAreChosen(t *testing.T) {

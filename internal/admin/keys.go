@@ -16,10 +16,10 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // encryption is the key set that is not in storage: it seals the others there.
@@ -305,7 +305,7 @@ func storedOperatorState(key string, data []byte, now time.Time) string {
 	var rec struct {
 		Operator *registration.OperatorRegistration `json:"operator"`
 	}
-	if storage.Readable(key, data) != nil || json.Unmarshal(data, &rec) != nil || rec.Operator == nil {
+	if records.Readable(key, data) != nil || json.Unmarshal(data, &rec) != nil || rec.Operator == nil {
 		return operatorUnreadable
 	}
 	switch c := cmp.Or(rec.Operator.Pending, rec.Operator.Current); {

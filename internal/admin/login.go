@@ -6,8 +6,6 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +22,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/operatorapi"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -33,9 +32,6 @@ const (
 	portRegistration = "8992"
 	portOperator     = "8993"
 )
-
-// maxNonce bounds a nonce, in bytes, as package registration does.
-const maxNonce = 4 << 10
 
 // LoginOptions configure how an administrator gets a first certificate. Nonce, CA and
 // Registration are required.
@@ -118,7 +114,7 @@ func prepare(dir string, opts *LoginOptions) (*loginRequest, error) {
 		e.LoginOptions = *opts
 	}
 	e.Role, e.Timeout = cmp.Or(e.Role, nstance.RoleAdmin), cmp.Or(e.Timeout, defaultTimeout)
-	c, err := readNonce(e.Nonce, e.Role)
+	c, err := operatorapi.ReadNonce(e.Nonce, e.Role)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +136,7 @@ func prepare(dir string, opts *LoginOptions) (*loginRequest, error) {
 	if e.roots, err = poolOf(e.CA); err != nil {
 		return nil, err
 	}
-	e.id, e.expires = Identity{Servers: e.Servers, Cluster: c.Cluster, Shard: e.Shard}, time.Unix(c.Expiry, 0)
+	e.id, e.expires = Identity{Servers: e.Servers, Cluster: c.Cluster, Shard: e.Shard}, c.Expiry
 	return e, e.mayReplace(dir)
 }
 
@@ -178,7 +174,7 @@ func (e *loginRequest) checkReachable(ctx context.Context, addr string) error {
 	defer cancel()
 	cfg := e.dialer().tls
 	cfg.NextProtos = []string{"h2"}
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: cfg}).DialContext(ctx, "tcp", addr)
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: operatorapi.DialTimeout}, Config: cfg}).DialContext(ctx, "tcp", addr)
 	switch {
 	case err == nil:
 		_ = conn.Close()
@@ -222,7 +218,7 @@ func (e *loginRequest) register(ctx context.Context, key ed25519.PrivateKey) (ns
 // collectAddresses returns the identity's addresses and those of the other servers
 // that the leader knows.
 func (e *loginRequest) collectAddresses(ctx context.Context, id Identity) []string {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, operatorapi.DialTimeout)
 	defer cancel()
 	cfg, err := id.tls()
 	if err != nil {
@@ -276,38 +272,6 @@ func holder(key ed25519.PrivateKey, chain [][]byte) (nstance.Identity, error) {
 		err = nstance.Errorf(nstance.Denied, "the server sent a certificate of role %s", who.Role)
 	}
 	return who, err
-}
-
-// claims are the claims of a nonce that its holder needs. The server checks its
-// signature.
-type claims struct {
-	Kind    nstance.Role      `json:"kind"`
-	Cluster nstance.ClusterID `json:"cluster_id"`
-	Shard   nstance.ShardID   `json:"shard"`
-	Expiry  int64             `json:"exp"` // seconds since 1970
-}
-
-func readNonce(token string, kind nstance.Role) (claims, error) {
-	const remedy = "pass the nonce exactly as nstance-admin cluster nonce printed it"
-	var c claims
-	parts := strings.Split(strings.TrimSpace(token), ".")
-	if len(parts) != 3 || len(token) > maxNonce {
-		return c, nstance.FieldError("nonce", remedy, "is not a signed JSON Web Token")
-	}
-	data, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil || json.Unmarshal(data, &c) != nil {
-		return c, nstance.FieldError("nonce", remedy, "has no readable claims")
-	}
-	if c.Kind != kind {
-		return c, nstance.FieldError("nonce", "mint one with nstance-admin cluster nonce --kind "+string(kind), "is of kind %q, not %s", c.Kind, kind)
-	}
-	if err := c.Cluster.Validate("nonce: cluster_id"); err != nil {
-		return c, err
-	}
-	if c.Shard != "" {
-		return c, c.Shard.Validate("nonce: shard")
-	}
-	return c, nil
 }
 
 // withPorts checks addresses and completes those without a port.
@@ -386,7 +350,7 @@ func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check the nonce, and that a server of the shard answers, but do not use it")
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if o.Nonce, err = p.read("nonce", nonce, maxNonce); err != nil {
+		if o.Nonce, err = p.read("nonce", nonce, operatorapi.MaxNonce); err != nil {
 			return err
 		}
 		pem, err := p.read("ca", ca, 1<<20)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -75,7 +76,7 @@ func (k storedRecords) show(ctx context.Context, name string) (*apiv1.GetRecordR
 		return nil, err
 	}
 	r := &apiv1.GetRecordResponse{Key: name, Version: string(obj.Version), Data: obj.Data}
-	if err := storage.Readable(name, obj.Data); err != nil {
+	if err := records.Readable(name, obj.Data); err != nil {
 		r.Error = err.Error()
 	}
 	return r, nil
@@ -85,9 +86,9 @@ func (k storedRecords) repair(ctx context.Context, req *apiv1.RepairRecordReques
 	resp := &apiv1.RepairRecordResponse{}
 	err := k.stderr.slow("repairing "+req.GetKey(), func() error {
 		if req.GetDryRun() {
-			return storage.Rehearse(ctx, k.store, req.GetKey(), storage.Version(req.GetVersion()), req.GetData())
+			return records.Rehearse(ctx, k.store, req.GetKey(), storage.Version(req.GetVersion()), req.GetData())
 		}
-		v, err := storage.Repair(ctx, k.store, req.GetKey(), storage.Version(req.GetVersion()), req.GetData(), 0)
+		v, err := records.Repair(ctx, k.store, req.GetKey(), storage.Version(req.GetVersion()), req.GetData(), 0)
 		resp.Version = string(v)
 		return err
 	})

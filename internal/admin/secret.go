@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -170,7 +171,7 @@ func (w *secretWrite) write(ctx context.Context) (err error) {
 		_, err = store.PutIfMatch(ctx, key, data, w.old.Version)
 		return err
 	}
-	stored, err := storage.PutOnce(ctx, store, key, data)
+	stored, err := records.PutOnce(ctx, store, key, data)
 	if err == nil && !bytes.Equal(stored, data) {
 		err = nstance.Errorf(nstance.Conflict, "secret %s was stored by another process in the meantime", w.name)
 	}
@@ -192,7 +193,7 @@ func checkSealing(ctx context.Context, store storage.Store, box *secret.Box) err
 		_, err = box.Open(own, obj.Data)
 		return err
 	}
-	if _, err := secret.Plain().Open(own, obj.Data); errors.Is(err, nstance.Denied) {
+	if _, sealed := secret.SealedWith(obj.Data); sealed {
 		return nstance.FieldError("--key-provider", "use the secret key of the servers", "is none, but this cluster's keys are sealed")
 	}
 	return nil

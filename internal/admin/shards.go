@@ -13,9 +13,9 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/lease"
 )
 
 const (
@@ -61,7 +61,7 @@ func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, erro
 			}
 		}
 	}
-	recorded, err := storage.Shards(ctx, store)
+	recorded, err := records.Shards(ctx, store)
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +78,11 @@ func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, erro
 // none, Invalid when it cannot be read.
 func configOf(ctx context.Context, store storage.Store, shard nstance.ShardID) (*config.Config, error) {
 	type accepted struct {
-		storage.Header
+		records.Header
 		Name string `json:"name"`
 		Data []byte `json:"data"`
 	}
-	known, err := storage.NewDoc[accepted](store, layout.AcceptedKey(shard), nil).Load(ctx)
+	known, err := records.NewDoc[accepted](store, layout.AcceptedKey(shard), nil).Load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ type leaseWatch struct {
 // A watchedLease is one of them.
 type watchedLease struct {
 	ShardLease
-	first     lease.Sighting
+	first     records.Lease
 	since     time.Time // when the current one was first read
 	askedAt   time.Time // when it was last asked for
 	undecided bool      // nothing is known yet
@@ -146,7 +146,7 @@ func (w *leaseWatch) readUndecided(ctx context.Context) error {
 // after the last request.
 func (w *leaseWatch) read(ctx context.Context, l *watchedLease) error {
 	asked := w.now()
-	s, err := lease.Look(ctx, w.store, l.Shard)
+	s, err := records.ReadLease(ctx, w.store, l.Shard)
 	switch {
 	case nstance.CodeOf(err) == nstance.Invalid:
 		l.State, l.Error, l.undecided = leaseUnreadable, err.Error(), false
@@ -158,10 +158,10 @@ func (w *leaseWatch) read(ctx context.Context, l *watchedLease) error {
 	if changed := first || s.Version != l.first.Version; changed {
 		l.apply(s)
 		if !first && l.undecided {
-			l.State, l.Until, l.undecided = leaseLed, l.askedAt.Add(s.TTL).UTC(), false
+			l.State, l.Until, l.undecided = leaseLed, l.askedAt.Add(s.TTL()).UTC(), false
 		}
 		l.first, l.since = s, w.now()
-	} else if w.now().Sub(l.since) > s.TTL {
+	} else if w.now().Sub(l.since) > s.TTL() {
 		l.State, l.undecided = leaseSilent, false
 	}
 	l.askedAt = asked
@@ -169,8 +169,8 @@ func (w *leaseWatch) read(ctx context.Context, l *watchedLease) error {
 }
 
 // apply sets the state that one read shows.
-func (l *watchedLease) apply(s lease.Sighting) {
-	l.Epoch, l.Holder, l.Address = s.Epoch, s.ID, s.Address
+func (l *watchedLease) apply(s records.Lease) {
+	l.Epoch, l.Holder, l.Address = s.Epoch, s.Holder, s.Address
 	switch {
 	case s.Version == "" && l.State != leaseNew:
 		l.State, l.undecided = leaseMissing, false
@@ -179,7 +179,7 @@ func (l *watchedLease) apply(s lease.Sighting) {
 	case s.Released:
 		l.State, l.undecided = leaseReleased, false
 	default:
-		l.State, l.undecided, l.TTLSeconds = leaseHeld, true, s.TTL.Seconds()
+		l.State, l.undecided, l.TTLSeconds = leaseHeld, true, s.TTL().Seconds()
 	}
 }
 

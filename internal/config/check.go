@@ -2,6 +2,8 @@ package config
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,9 +16,6 @@ import (
 // check reports what is wrong between settings that are each right by
 // themselves, and merges the groups if nothing is.
 func (d *decoder) check(c *Config) {
-	if e := c.Shard.Expiry; e.ForcedAge > 0 && e.EligibleAge > e.ForcedAge {
-		d.wrong("shard.expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
-	}
 	for name, cert := range c.Certificates {
 		d.certificate(join("certificates", string(name)), cert)
 	}
@@ -55,12 +54,73 @@ func (d *decoder) check(c *Config) {
 	slices.SortFunc(c.groups, func(a, b nstance.Group) int {
 		return cmp.Or(cmp.Compare(a.Key.Tenant, b.Key.Tenant), cmp.Compare(a.Key.Group, b.Key.Group))
 	})
-	d.tryAll(c)
+	d.groups(c)
+	if len(d.problems) == 0 {
+		d.tryAll(c)
+	}
 }
 
-// wrong reports a problem with the setting at path. An absent setting is
+// groups reports what Validate refuses of the shard's settings, the templates and the
+// groups.
+func (d *decoder) groups(c *Config) {
+	d.valid("shard", c.sampleGroup(""))
+	for _, name := range c.templateNames() {
+		d.valid(join("templates", string(name)), c.sampleGroup(name))
+	}
+	for _, g := range c.groups {
+		d.valid(groupPath(g.Key), g)
+	}
+}
+
+// valid reports each field of a group that Validate refuses, where the file has it.
+func (d *decoder) valid(at string, g nstance.Group) {
+	for _, err := range fieldErrors(validate(g)) {
+		d.wrong(d.inherited(at, g.Template, err.Field), err.Remedy, "%s", err.Msg)
+	}
+}
+
+// fieldErrors returns the errors that err joins.
+func fieldErrors(err error) (out []*nstance.Error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			out = append(out, fieldErrors(err)...)
+		}
+	} else if e, ok := errors.AsType[*nstance.Error](err); ok {
+		out = append(out, e)
+	}
+	return out
+}
+
+// inherited returns where the file has a field of a group: what the group says itself,
+// else its template, else what is beneath both.
+func (d *decoder) inherited(at, template, field string) string {
+	for path := field; path != ""; path = path[:max(strings.LastIndexAny(path, ".["), 0)] {
+		for _, base := range []string{at, join("templates", template), "defaults", "shard"} {
+			if d.given(base + "." + path) {
+				return base + "." + field
+			}
+		}
+	}
+	return strings.TrimSuffix(at+"."+field, ".")
+}
+
+// sampleGroup returns a group of a template that says nothing else.
+func (c *Config) sampleGroup(name TemplateName) nstance.Group {
+	return c.merge(nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "sample"}, Group{Template: name})
+}
+
+func groupPath(key nstance.GroupKey) string {
+	return join(join("groups", string(key.Tenant)), string(key.Group))
+}
+
+// wrong reports a problem with the setting at path, once. An absent setting is
 // reported where its nearest enclosing object is.
 func (d *decoder) wrong(path, remedy, format string, args ...any) {
+	text := path + ": " + fmt.Sprintf(format, args...)
+	if d.said[text] {
+		return
+	}
+	d.said[text] = true
 	for at := path; ; at = at[:max(strings.LastIndexAny(at, ".["), 0)] {
 		if offset, ok := d.at[at]; ok || at == "" {
 			d.fail(path, offset, remedy, format, args...)
@@ -73,9 +133,6 @@ func (d *decoder) template(c *Config, path string, t Template) {
 	d.shape(c, path, t.Shape)
 	d.files(c, path, t)
 	d.provisioning(c, path, t)
-	if t.Market.spot() && t.Role == controlPlane {
-		d.controlPlaneOnSpot(path)
-	}
 }
 
 func (d *decoder) group(c *Config, path string, g Group) {
@@ -88,9 +145,6 @@ func (d *decoder) group(c *Config, path string, g Group) {
 	if g.Size == nil && t.Size == nil {
 		d.wrong(join(path, "size"), "add it here or to the template", "is missing")
 	}
-	if g.Market.spot() && t.Role == controlPlane {
-		d.controlPlaneOnSpot(path)
-	}
 }
 
 func (d *decoder) shape(c *Config, path string, s Shape) {
@@ -101,40 +155,9 @@ func (d *decoder) shape(c *Config, path string, s Shape) {
 		d.wrong(join(path, "subnet_pool"), nearest.Remedy(string(s.SubnetPool), plain(c.poolNames())), "subnet pool %q is not in shard.subnet_pools", s.SubnetPool)
 	}
 	d.balancers(c, path, s.LoadBalancers)
-	if s.Market != nil {
-		d.market(c, join(path, "market"), s.Market)
+	if s.Market != nil && s.Market.Type == nstance.Spot && c.kind != nil && !c.kind.Spot {
+		d.wrong(join(join(path, "market"), "type"), "use on-demand", "provider %s has no spot capacity", c.kind.Name)
 	}
-}
-
-func (d *decoder) market(c *Config, path string, m *Market) {
-	if m.spot() && c.kind != nil && !c.kind.Spot {
-		d.wrong(join(path, "type"), "use on-demand", "provider %s has no spot capacity", c.kind.Name)
-	}
-	const remedy = "remove it, or set type to spot"
-	if m.MaxPrice != "" && !m.spot() {
-		d.wrong(join(path, "max_price"), remedy, "means nothing on on-demand capacity")
-	}
-	if m.Fallback != noFallback && !m.spot() {
-		d.wrong(join(path, "fallback"), remedy, "means nothing on on-demand capacity")
-	}
-	if m.FallbackAfter > 0 && m.Fallback == noFallback {
-		d.wrong(join(path, "fallback_after"), "remove it, or set fallback", "means nothing without fallback")
-	}
-	if m.ReturnAfter > 0 && m.Fallback == noFallback {
-		d.wrong(join(path, "return_after"), "remove it, or set fallback", "means nothing without fallback")
-	}
-	if m.OnDemandBase.N > 0 && !m.spot() {
-		d.wrong(join(path, "on_demand_base"), remedy, "means nothing on on-demand capacity")
-	}
-}
-
-const (
-	controlPlane = "control-plane"
-	noFallback   = "none"
-)
-
-func (d *decoder) controlPlaneOnSpot(path string) {
-	d.wrong(join(join(path, "market"), "type"), "use on-demand, or another template", "spot is refused for role control-plane")
 }
 
 func plain[T ~string](names []T) []string {

@@ -169,16 +169,16 @@ type Defaults struct {
 
 // A Template is what machines are made from.
 type Template struct {
-	Kind                nstance.Kind      `name:"kind" required:"true" doc:"three letters that begin the IDs of its instances"`
-	Arch                nstance.Arch      `name:"arch" required:"true" enum:"amd64|arm64" doc:"processor architecture"`
-	Role                string            `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
-	UserData            *UserData         `name:"userdata" absent:"no user data" doc:"template of the user data for the first boot"`
-	LaunchTimeout       time.Duration     `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
-	RegistrationTimeout time.Duration     `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
-	Files               map[FilePath]File `name:"files" key:"path"`
-	Image               ImageName         `name:"image" absent:"what args or the provider say" doc:"name of its image"`
-	Track               []string          `name:"track" absent:"none of them" enum:"vars|image|userdata|secrets" doc:"further changes that replace a machine: variables that user data or args name, another image under the same name, other user data at the same URL, another content of a secret in files"`
-	PostApply           Command           `name:"post_apply" doc:"program and arguments that the agent runs, without a shell, after files have changed"`
+	Kind                nstance.InstanceKind `name:"kind" required:"true" doc:"three letters that begin the IDs of its instances"`
+	Arch                nstance.Arch         `name:"arch" required:"true" enum:"amd64|arm64" doc:"processor architecture"`
+	Role                string               `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
+	UserData            *UserData            `name:"userdata" absent:"no user data" doc:"template of the user data for the first boot"`
+	LaunchTimeout       time.Duration        `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
+	RegistrationTimeout time.Duration        `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
+	Files               map[FilePath]File    `name:"files" key:"path"`
+	Image               ImageName            `name:"image" absent:"what args or the provider say" doc:"name of its image"`
+	Track               []string             `name:"track" absent:"none of them" enum:"vars|image|userdata|secrets" doc:"further changes that replace a machine: variables that user data or args name, another image under the same name, other user data at the same URL, another content of a secret in files"`
+	PostApply           Command              `name:"post_apply" doc:"program and arguments that the agent runs, without a shell, after files have changed"`
 	Shape
 }
 
@@ -216,7 +216,7 @@ type UserData struct {
 // Market is how capacity is bought.
 type Market struct {
 	Type          nstance.MarketType `name:"type" default:"on-demand" enum:"on-demand|spot" doc:"kind of capacity"`
-	MaxPrice      Price              `name:"max_price" absent:"the cloud's default" doc:"highest spot price per hour, a decimal in quotes, in the cloud's currency"`
+	MaxPrice      string             `name:"max_price" absent:"the cloud's default" doc:"highest spot price per hour, a decimal in quotes, in the cloud's currency"`
 	Fallback      string             `name:"fallback" default:"none" enum:"on-demand|none" doc:"what to buy while spot is sold out"`
 	FallbackAfter time.Duration      `name:"fallback_after" default:"0s" doc:"how long spot must have been sold out before falling back"`
 	ReturnAfter   time.Duration      `name:"return_after" absent:"30m" doc:"with fallback: how long after a fallback one member returns to spot, if that is not known to be sold out; doubles after each failure, up to a day"`

@@ -30,6 +30,7 @@ type decoder struct {
 	at       map[string]int // offset of the value at each path
 	kinds    provider.Kinds // none: the provider is not known
 	problems []problem
+	said     map[string]bool // problems that wrong has reported
 }
 
 type problem struct {
@@ -298,12 +299,8 @@ func (d *decoder) count(path string, v *hujson.Value) nstance.Count {
 		return nstance.Count{}
 	}
 	lit := v.Value.(hujson.Literal)
-	c, ok := parseCount(lit.String())
-	if lit.Kind() == '0' {
-		n, err := strconv.ParseUint(lit.String(), 10, 16)
-		c, ok = nstance.Count{N: int(n)}, err == nil
-	}
-	if !ok {
+	var c nstance.Count
+	if c.UnmarshalText([]byte(lit.String())) != nil || c.Percent == (lit.Kind() == '0') {
 		d.fail(path, v.StartOffset, "write "+what, "%s is neither", clip.Quote(string(lit)))
 	}
 	return c

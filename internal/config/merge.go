@@ -130,14 +130,12 @@ func (s Shape) types() []string {
 	return s.InstanceTypes
 }
 
-func (m *Market) spot() bool { return m != nil && m.Type == nstance.Spot }
-
 func (m *Market) definition() nstance.Market {
 	if m == nil {
 		return nstance.Market{Type: nstance.OnDemand}
 	}
-	out := nstance.Market{Type: m.Type, MaxPrice: string(m.MaxPrice), FallbackAfter: m.FallbackAfter, ReturnAfter: m.ReturnAfter, OnDemandBase: m.OnDemandBase}
-	if m.Fallback != noFallback {
+	out := nstance.Market{Type: m.Type, MaxPrice: m.MaxPrice, FallbackAfter: m.FallbackAfter, ReturnAfter: m.ReturnAfter, OnDemandBase: m.OnDemandBase}
+	if m.Fallback != "none" {
 		out.Fallback = nstance.MarketType(m.Fallback)
 	}
 	return out

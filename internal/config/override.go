@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"slices"
 	"strconv"
@@ -39,7 +40,7 @@ type Override struct {
 // A Purchase is a Market as the API says it.
 type Purchase struct {
 	Type          nstance.MarketType `json:"type"`
-	MaxPrice      Price              `json:"max_price,omitempty"`
+	MaxPrice      string             `json:"max_price,omitempty"`
 	Fallback      nstance.MarketType `json:"fallback,omitempty"` // on-demand, or empty for none
 	FallbackAfter Duration           `json:"fallback_after,omitempty"`
 	ReturnAfter   Duration           `json:"return_after,omitempty"`
@@ -204,40 +205,41 @@ func (c *Config) Released(g nstance.Group) nstance.Group {
 }
 
 // Lay returns g with o laid over it, the template of o apart. It fails with
-// Invalid, naming the field, when o makes no sense.
+// Invalid, naming each field, when o makes no sense.
 func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
-	return lay(g, o, laySize, laySpeed, layShape, layArgs, layMarket, c.layPlace)
+	g, err := lay(g, o, laySettings, layShape, layArgs, layMarket, c.layPlace)
+	return g, errors.Join(validate(g), err)
 }
 
 // LaySettings is Lay for what stands beside the definition: size, drain timeout,
 // rollout and protection.
 func LaySettings(g nstance.Group, o Override) (nstance.Group, error) {
-	return lay(g, o, laySize, laySpeed)
+	g, err := lay(g, o, laySettings)
+	settings := g
+	settings.Definition = nstance.Definition{}
+	return g, errors.Join(validate(settings), err)
 }
 
 func lay(g nstance.Group, o Override, steps ...func(*nstance.Group, Override) error) (nstance.Group, error) {
 	g = clone(g)
+	var errs []error
 	for _, step := range steps {
-		if err := step(&g, o); err != nil {
-			return nstance.Group{}, err
-		}
+		errs = append(errs, step(&g, o))
 	}
-	return g, nil
+	return g, errors.Join(errs...)
+}
+
+// validate is the group's own Validate, before its user data is fetched.
+func validate(g nstance.Group) error {
+	if u := &g.Definition.UserData; u.Source == nstance.SourceURL && u.Fetched == nil {
+		u.Fetched = []byte{}
+	}
+	return g.Validate("")
 }
 
 // maxInstanceTypes is how many a group may name through the API: the provider is
 // asked about each.
 const maxInstanceTypes = 64
-
-func laySize(g *nstance.Group, o Override) error {
-	if o.Size != nil {
-		if *o.Size < 0 || *o.Size > maxSize {
-			return nstance.FieldError("size", "use 0 to 100000", "%d is out of range", *o.Size)
-		}
-		g.Size = *o.Size
-	}
-	return nil
-}
 
 // layShape lays what may be changed of the definition of any group.
 func layShape(g *nstance.Group, o Override) error {
@@ -250,83 +252,35 @@ func layShape(g *nstance.Group, o Override) error {
 		if n := len(o.InstanceTypes); n > maxInstanceTypes {
 			return nstance.FieldError("instance_types", "use at most 64", "%d are too many", n)
 		}
-		if err := words("instance_types", o.InstanceTypes); err != nil {
-			return err
-		}
 		g.Definition.InstanceTypes = slices.Clone(o.InstanceTypes)
-	}
-	if _, ok := o.Vars[""]; ok {
-		return nstance.FieldError("vars", "give it a name", "a name is empty")
 	}
 	g.Definition.Vars = mergeVars(g.Definition.Vars, o.Vars)
 	return nil
 }
 
-// words refuses a list with an empty word or the same word twice.
-func words(field string, list []string) error {
-	for i, w := range list {
-		switch {
-		case w == "":
-			return nstance.FieldError(field, "leave it out instead", "word %d is empty", i+1)
-		case slices.Contains(list[:i], w):
-			return nstance.FieldError(field, "keep one of them", "%q is listed twice", clip.Quote(w))
-		}
-	}
-	return nil
-}
-
-func laySpeed(g *nstance.Group, o Override) error {
-	if o.Protect != nil {
-		g.Protect = *o.Protect
-	}
-	if o.DrainTimeout != nil {
-		if err := o.DrainTimeout.within("drain_timeout"); err != nil {
-			return err
-		}
-		g.DrainTimeout = time.Duration(*o.DrainTimeout)
-	}
+func laySettings(g *nstance.Group, o Override) (err error) {
+	g.Size = *cmp.Or(o.Size, &g.Size)
+	g.Protect = *cmp.Or(o.Protect, &g.Protect)
+	g.DrainTimeout = time.Duration(*cmp.Or(o.DrainTimeout, new(Duration(g.DrainTimeout))))
 	if o.Rollout == nil {
 		return nil
 	}
-	if s := o.Rollout.MaxSurge; s != "" {
-		surge, err := ParseCount("rollout.max_surge", s)
-		if err != nil {
-			return err
-		}
-		g.Rollout.MaxSurge = surge
+	r := &g.Rollout
+	r.MinReady = time.Duration(*cmp.Or(o.Rollout.MinReady, new(Duration(r.MinReady))))
+	r.HaltAfter = *cmp.Or(o.Rollout.HaltAfter, &r.HaltAfter)
+	if o.Rollout.MaxSurge != "" {
+		r.MaxSurge, err = parseCount("rollout.max_surge", o.Rollout.MaxSurge)
 	}
-	if d := o.Rollout.MinReady; d != nil {
-		if err := d.within("rollout.min_ready"); err != nil {
-			return err
-		}
-		g.Rollout.MinReady = time.Duration(*d)
-	}
-	if n := o.Rollout.HaltAfter; n != nil {
-		if *n < 0 || *n > 1000 {
-			return nstance.FieldError("rollout.halt_after", "use 0 to 1000", "%d is out of range", *n)
-		}
-		g.Rollout.HaltAfter = *n
-	}
-	return nil
+	return err
 }
 
-func (d Duration) within(field string) error {
-	if d < 0 || time.Duration(d) > maxDuration {
-		return nstance.FieldError(field, "use 0 to 3650d", "%s is out of range", time.Duration(d))
+// parseCount reads a count such as 1 or a percentage such as 20%.
+func parseCount(field, s string) (c nstance.Count, err error) {
+	err = c.UnmarshalText([]byte(s))
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		e.Field = field
 	}
-	return nil
-}
-
-// ParseCount reads a count such as 1 or a percentage such as 20%.
-func ParseCount(field, s string) (nstance.Count, error) {
-	c, ok := parseCount(s)
-	if n, err := strconv.ParseUint(s, 10, 16); err == nil {
-		c, ok = nstance.Count{N: int(n)}, true
-	}
-	if !ok {
-		return c, nstance.FieldError(field, `use a count such as 1 or a percentage such as 20%`, "%q is neither", clip.Quote(s))
-	}
-	return c, nil
+	return c, err
 }
 
 // PaceOf returns a rollout in which nothing is absent.
@@ -386,55 +340,20 @@ func noTemplates(path string, v any) error {
 	return nil
 }
 
-// layMarket accepts what the configuration would accept.
-func layMarket(g *nstance.Group, o Override) error {
+func layMarket(g *nstance.Group, o Override) (err error) {
 	m := o.Market
 	if m == nil {
 		return nil
 	}
-	const remedy = "leave it out, or set type to spot"
-	spot := m.Type == nstance.Spot
-	switch {
-	case !spot && m.Type != nstance.OnDemand:
-		return nstance.FieldError("market.type", "use on-demand or spot", "%q is neither", clip.Quote(string(m.Type)))
-	case spot && g.Definition.Role == controlPlane:
-		return nstance.FieldError("market.type", "use on-demand, or another template", "spot is refused for role control-plane")
-	case m.MaxPrice != "" && !spot:
-		return nstance.FieldError("market.max_price", remedy, "means nothing on on-demand capacity")
-	case m.Fallback != "" && !spot:
-		return nstance.FieldError("market.fallback", remedy, "means nothing on on-demand capacity")
-	case m.Fallback != "" && m.Fallback != nstance.OnDemand:
-		return nstance.FieldError("market.fallback", "use on-demand, or leave it out", "%q is unknown", clip.Quote(string(m.Fallback)))
-	case m.FallbackAfter != 0 && m.Fallback == "":
-		return nstance.FieldError("market.fallback_after", "leave it out, or set fallback", "means nothing without fallback")
-	case m.ReturnAfter != 0 && m.Fallback == "":
-		return nstance.FieldError("market.return_after", "leave it out, or set fallback", "means nothing without fallback")
-	case m.OnDemandBase != "" && !spot:
-		return nstance.FieldError("market.on_demand_base", remedy, "means nothing on on-demand capacity")
-	}
-	if m.MaxPrice != "" {
-		if err := m.MaxPrice.Validate("market.max_price"); err != nil {
-			return err
-		}
-	}
-	if err := m.FallbackAfter.within("market.fallback_after"); err != nil {
-		return err
-	}
-	if err := m.ReturnAfter.within("market.return_after"); err != nil {
-		return err
-	}
 	var base nstance.Count
 	if m.OnDemandBase != "" {
-		var err error
-		if base, err = ParseCount("market.on_demand_base", m.OnDemandBase); err != nil {
-			return err
-		}
+		base, err = parseCount("market.on_demand_base", m.OnDemandBase)
 	}
 	g.Definition.Market = nstance.Market{
-		Type: m.Type, MaxPrice: string(m.MaxPrice), Fallback: m.Fallback, FallbackAfter: time.Duration(m.FallbackAfter),
+		Type: cmp.Or(m.Type, nstance.OnDemand), MaxPrice: m.MaxPrice, Fallback: m.Fallback, FallbackAfter: time.Duration(m.FallbackAfter),
 		ReturnAfter: time.Duration(m.ReturnAfter), OnDemandBase: base,
 	}
-	return nil
+	return err
 }
 
 func (c *Config) layPlace(g *nstance.Group, o Override) error {
@@ -447,9 +366,6 @@ func (c *Config) layPlace(g *nstance.Group, o Override) error {
 	}
 	if len(o.LoadBalancers) == 0 {
 		return nil
-	}
-	if err := words("load_balancers", o.LoadBalancers); err != nil {
-		return err
 	}
 	for _, name := range o.LoadBalancers {
 		if _, ok := c.LoadBalancers[BalancerName(name)]; !ok {

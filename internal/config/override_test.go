@@ -172,7 +172,7 @@ func TestReleased(t *testing.T) {
 }
 
 func hashOf(t *testing.T, g nstance.Group) confighash.Hash {
-	h, err := confighash.InfraOf(g.Definition).Hash()
+	h, err := confighash.Infra(g.Definition)
 	require.NoError(t, err)
 	return h
 }
@@ -234,7 +234,7 @@ func TestOverrideIsStored(t *testing.T) {
 }
 
 func roundTrip(t *testing.T, r nstance.Rollout) nstance.Rollout {
-	g, err := full(t).Lay(nstance.Group{}, config.Override{Rollout: config.PaceOf(r)})
+	g, err := full(t).Lay(nstance.Group{Key: nstance.GroupKey{Tenant: "default", Group: "web"}}, config.Override{Rollout: config.PaceOf(r)})
 	require.NoError(t, err)
 	return g.Rollout
 }

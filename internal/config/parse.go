@@ -27,7 +27,6 @@ const (
 	maxDepth  = 100     // of nested objects and lists: the parser recurses
 	maxKey    = 64      // bytes of a key or value within a message
 	maxErrors = 20      // reported at once
-	maxSize   = 100_000 // of a group
 )
 
 // Load reads and parses the file at path. It fails with NotFound or Denied when
@@ -65,7 +64,7 @@ func Parse(name string, data []byte, kinds ...provider.Kind) (*Config, error) {
 // ParseContext is Parse, which renders every template of every group. It fails
 // with Unavailable once ctx has ended.
 func ParseContext(ctx context.Context, name string, data []byte, kinds ...provider.Kind) (*Config, error) {
-	d := &decoder{ctx: ctx, name: name, src: data, at: map[string]int{}, kinds: kinds}
+	d := &decoder{ctx: ctx, name: name, src: data, at: map[string]int{}, said: map[string]bool{}, kinds: kinds}
 	c := &Config{}
 	if root, ok := d.syntax(); ok {
 		d.unique("", root)

@@ -62,21 +62,6 @@ func split(field, addr string) (host string, port uint64, err error) {
 	return host, port, nil
 }
 
-// A Price is a positive decimal number.
-type Price string
-
-// Validate returns nil or an Invalid error that names field.
-func (p Price) Validate(field string) error {
-	whole, frac, dot := strings.Cut(string(p), ".")
-	digits := whole + frac
-	if whole == "" || dot && frac == "" || len(p) > 32 || strings.Trim(digits, "0123456789") != "" || strings.Trim(digits, "0") == "" {
-		return nstance.FieldError(field, `write a positive decimal such as "0.05"`, "%q is not a price", clip.Quote(string(p)))
-	}
-	return nil
-}
-
-const maxDuration = duration.Max
-
 // parseDuration returns what is wrong with s, or "".
 func parseDuration(s string) (d time.Duration, wrong string) {
 	d, err := duration.Parse(s)
@@ -84,11 +69,4 @@ func parseDuration(s string) (d time.Duration, wrong string) {
 		return 0, err.Error()
 	}
 	return d, ""
-}
-
-// parseCount accepts a percentage such as 20%.
-func parseCount(s string) (nstance.Count, bool) {
-	digits, ok := strings.CutSuffix(s, "%")
-	n, err := strconv.ParseUint(digits, 10, 16)
-	return nstance.Count{N: int(n), Percent: true}, ok && err == nil && n <= 100
 }

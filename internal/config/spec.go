@@ -80,7 +80,7 @@ func (r trial) trySpec(at, typePath string, g nstance.Group, spec nstance.Machin
 	}
 	path := r.specPath(at, typePath, g, e.Field)
 	if _, given := r.at[path]; given || g.Size > 0 { // what is missing may come with a request
-		r.once(path, e.Remedy, "%s", e.Msg)
+		r.wrong(path, e.Remedy, "%s", e.Msg)
 	}
 }
 
@@ -96,14 +96,7 @@ func (r trial) specPath(at, typePath string, g nstance.Group, field string) stri
 	if first == "subnet" {
 		field = "subnet_pool"
 	}
-	for path := field; path != ""; path = path[:max(strings.LastIndexAny(path, ".["), 0)] {
-		for _, base := range []string{at, join("templates", g.Template), "defaults"} {
-			if _, ok := r.at[base+"."+path]; ok {
-				return base + "." + field
-			}
-		}
-	}
-	return strings.TrimSuffix(at+"."+field, ".")
+	return r.inherited(at, g.Template, field)
 }
 
 // typePath returns where the instance type with that index is in the file.

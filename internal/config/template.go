@@ -106,7 +106,6 @@ type trial struct {
 	*decoder
 	conf    *Config
 	texts   *render.Renderer
-	said    map[string]bool
 	checked map[string]bool // specs that the provider has checked, by what differs between groups
 }
 
@@ -164,7 +163,7 @@ func (r trial) text(at, path, text string, data any, g nstance.Group) (string, b
 	case r.ctx.Err() != nil, errors.Is(err, render.ErrParse): // the decoder reports what cannot be parsed
 		return "", false
 	case errors.Is(err, render.ErrLimit), errors.Is(err, nstance.Unavailable):
-		r.once(path, "make the template do less", "%v", err)
+		r.wrong(path, "make the template do less", "%v", err)
 		return "", false
 	case strings.Contains(err.Error(), "error calling"): // which another value may mend
 		return "", false
@@ -175,38 +174,27 @@ func (r trial) text(at, path, text string, data any, g nstance.Group) (string, b
 	switch {
 	case missing && g.Size == 0:
 	case missing:
-		r.once(join(at, "vars"), nearest.Remedy(key, slices.Sorted(maps.Keys(g.Definition.Vars))), "there is no variable %q, which %s names", clip.Quote(key), path)
+		r.wrong(join(at, "vars"), nearest.Remedy(key, slices.Sorted(maps.Keys(g.Definition.Vars))), "there is no variable %q, which %s names", clip.Quote(key), path)
 	default:
-		r.once(path, "correct the template", "template line %s", wrong)
+		r.wrong(path, "correct the template", "template line %s", wrong)
 	}
 	return "", false
 }
 
-// once reports a problem, once.
-func (r trial) once(path, remedy, format string, args ...any) {
-	before := len(r.problems)
-	r.wrong(path, remedy, format, args...)
-	if added := r.problems[before].err; r.said[added.Field+added.Msg] {
-		r.problems = r.problems[:before]
-	} else {
-		r.said[added.Field+added.Msg] = true
-	}
-}
-
 // tryAll renders the templates of every group.
 func (d *decoder) tryAll(c *Config) {
-	r := trial{d, c, &render.Renderer{}, map[string]bool{}, map[string]bool{}}
+	r := trial{d, c, &render.Renderer{}, map[string]bool{}}
 	used := map[string]bool{}
 	for _, g := range c.groups {
 		if d.ctx.Err() != nil {
 			return
 		}
 		used[g.Template] = true
-		r.try(join(join("groups", string(g.Key.Tenant)), string(g.Key.Group)), g)
+		r.try(groupPath(g.Key), g)
 	}
 	for _, name := range c.templateNames() {
 		if !used[string(name)] && c.kind != nil { // groups may be made from it through the API
-			g := c.merge(nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "sample"}, Group{Template: name})
+			g := c.sampleGroup(name)
 			g.Size = 0
 			r.try(join("templates", string(name)), g)
 		}

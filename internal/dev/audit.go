@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // A balance is what deaths have cost. All of it must be zero.
@@ -16,15 +16,15 @@ type balance struct {
 }
 
 // records reads what is in storage.
-func (p *play) records(ctx context.Context) (map[nstance.InstanceID]storage.Instance, error) {
-	list, problems, err := storage.NewRecords(p.depot.store, shardID, nil).Load(ctx)
+func (p *play) records(ctx context.Context) (map[nstance.InstanceID]records.Instance, error) {
+	list, problems, err := records.New(p.depot.store, shardID, nil).Load(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, problem := range problems {
 		return nil, problem.Err
 	}
-	out := map[nstance.InstanceID]storage.Instance{}
+	out := map[nstance.InstanceID]records.Instance{}
 	for _, rec := range list {
 		out[rec.ID] = rec
 	}

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/lease"
 )
 
 // The scenarios.
@@ -127,7 +127,7 @@ func (o *Options) complete() (*Options, error) {
 	fill[io.Writer](&c.Out, io.Discard)
 	fill[io.Writer](&c.Err, io.Discard)
 	fill(&c.patience, 20*time.Second)
-	fill(&c.ElectionTTL, map[bool]time.Duration{true: lease.MinTTL, false: defaultTTL}[c.Scenario == Kill])
+	fill(&c.ElectionTTL, map[bool]time.Duration{true: records.MinLeaseTTL, false: defaultTTL}[c.Scenario == Kill])
 	fill(&c.Log, slog.New(slog.DiscardHandler))
 	if err := c.commands(); err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (o *Options) check() error {
 	if o.Count < 1 || o.Count > maxInstances {
 		return nstance.FieldError("count", "use 1 to 500", "%d are not possible here", o.Count)
 	}
-	if o.ElectionTTL < lease.MinTTL || o.ElectionTTL > lease.MaxTTL {
+	if o.ElectionTTL < records.MinLeaseTTL || o.ElectionTTL > records.MaxLeaseTTL {
 		return nstance.FieldError("election-ttl", "use 1s to 60s", "%s is out of range", o.ElectionTTL)
 	}
 	host, _, err := net.SplitHostPort(o.HTTP)

@@ -33,7 +33,7 @@ type Provider struct{ Kind, Region, Zone string }
 // Instance is .Instance. What is not known is empty.
 type Instance struct {
 	ID       nstance.InstanceID
-	Kind     nstance.Kind
+	Kind     nstance.InstanceKind
 	Arch     nstance.Arch
 	Type     string
 	Hostname string

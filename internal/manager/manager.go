@@ -1,6 +1,6 @@
-// Package manager is what the clouds' secret managers have in common: a name
-// with a prefix, a request with a timeout, and an answer that is classified by its
-// status, never by its text.
+// Package manager opens sources of secrets by their URLs, and is what the clouds'
+// secret managers have in common: a name with a prefix, a request with a timeout, and an
+// answer that is classified by its status, never by its text.
 package manager
 
 import (

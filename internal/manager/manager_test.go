@@ -81,3 +81,22 @@ func TestParseURL(t *testing.T) {
 		require.NotContains(t, err.Error(), "hunter2")
 	}
 }
+
+func TestOpenLocal(t *testing.T) {
+	for _, bad := range []string{
+		"env://", "env://APP", "env://app_", "env://_", "env://9_", "env://NSTANCE_", "env://NSTANCE_SECRET_", "env://A_/x", "env://A_?x=1",
+		"file://", "file:///", "file://host/dir", "file:dir", "file:///a?b=c", "s3://bucket", "store:x", "store://x", "", "\x00",
+	} {
+		_, err := manager.OpenLocal(t.Context(), bad)
+		require.ErrorIs(t, err, nstance.Invalid, bad)
+		require.ErrorContains(t, err, "shard.secrets.source")
+	}
+	for _, good := range []string{"env://APP_SECRET_", "file:///run/secrets"} {
+		src, err := manager.OpenLocal(t.Context(), good)
+		require.NoError(t, err, good)
+		require.NotNil(t, src, good)
+	}
+	src, err := manager.OpenLocal(t.Context(), "store:")
+	require.NoError(t, err)
+	require.Nil(t, src, "every server has it")
+}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage/secret"
 )
 
 // A URL names a source: scheme://place?parameters.
@@ -46,5 +45,5 @@ func ParseURL(rawURL, scheme string, params ...string) (*URL, error) {
 
 // Invalid returns the error of a source that is not named well.
 func Invalid(remedy, format string, args ...any) error {
-	return nstance.FieldError(secret.SourceField, remedy, format, args...)
+	return nstance.FieldError(Field, remedy, format, args...)
 }

@@ -20,15 +20,10 @@ import (
 // does not call them yet. It returns nil for store:, the cluster's own storage,
 // which every server has.
 func Open(ctx context.Context, rawURL string) (secret.Source, error) {
-	scheme, rest, _ := strings.Cut(rawURL, ":")
+	scheme, _, _ := strings.Cut(rawURL, ":")
 	switch scheme {
-	case secret.SchemeStore:
-		if rest != "" {
-			return nil, manager.Invalid("write store:", "names a place in storage")
-		}
-		return nil, nil
-	case secret.SchemeEnv, secret.SchemeFile:
-		return secret.OpenLocal(rawURL)
+	case manager.SchemeStore, manager.SchemeEnv, manager.SchemeFile:
+		return manager.OpenLocal(ctx, rawURL)
 	case aws.SecretsManager, aws.ParameterStore:
 		return aws.Open(ctx, rawURL)
 	case gcp.Scheme:

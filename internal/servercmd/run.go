@@ -18,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/manager"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/server"
@@ -138,7 +139,11 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	secrets, err := r.parts.Secrets.Open(ctx, string(conf.Shard.Secrets.Source))
+	openSecrets := r.parts.Secrets
+	if openSecrets == nil {
+		openSecrets = manager.OpenLocal
+	}
+	secrets, err := openSecrets(ctx, string(conf.Shard.Secrets.Source))
 	if err != nil {
 		return err
 	}

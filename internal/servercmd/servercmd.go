@@ -34,7 +34,9 @@ const (
 type Parts struct {
 	Kinds   provider.Kinds
 	Storage storage.Opener // nil: directories and memory
-	Secrets secret.Opener  // nil: storage, variables and directories
+
+	// Secrets opens a source of secrets by its URL. Nil: storage, variables and directories.
+	Secrets func(ctx context.Context, rawURL string) (secret.Source, error)
 
 	// Clouds are those whose test servers single-machine mode can use beside
 	// provider local, by the names of their providers.

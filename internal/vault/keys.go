@@ -2,6 +2,9 @@ package vault
 
 import (
 	"errors"
+	"io"
+	"io/fs"
+	"os"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -57,11 +60,7 @@ func (k KeySource) fromEnv(getenv func(string) string) ([]secret.Key, error) {
 		return nil, nstance.FieldError("--key-source",
 			"set it to what openssl rand -base64 32 prints, or use --key-provider none where storage is not sealed", "variable %.64s is not set", name)
 	}
-	keys, err := secret.ParseKeys(text)
-	if e, ok := errors.AsType[*nstance.Error](err); ok {
-		e.Field = name
-	}
-	return keys, err
+	return parseKeys(name, text)
 }
 
 func (k KeySource) fromFile() ([]secret.Key, error) {
@@ -69,9 +68,39 @@ func (k KeySource) fromFile() ([]secret.Key, error) {
 	if k.Source == "" {
 		return nil, nstance.FieldError("--key-source", remedy, "is not given")
 	}
-	keys, err := secret.KeysFromFile(k.Source)
-	if errors.Is(err, nstance.NotFound) { // a mistake in the command line, not an absent object
-		err = nstance.FieldError("--key-source", remedy, "%v", err)
+	text, err := readKeys(k.Source)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // a mistake in the command line, not an absent object
+		return nil, nstance.FieldError("--key-source", remedy, "secret key: %v", err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, nstance.Errorf(nstance.Denied, "secret key: %w", err)
+	case err != nil:
+		return nil, nstance.Errorf(nstance.Unavailable, "secret key: %w", err)
+	case len(text) > maxKeyFile:
+		return nil, nstance.FieldError(k.Source, "name the file that holds the keys only", "is more than %d bytes long", maxKeyFile)
+	}
+	return parseKeys(k.Source, text)
+}
+
+// maxKeyFile bounds a file that holds keys, in bytes.
+const maxKeyFile = 4 << 10
+
+// readKeys returns one byte more than maxKeyFile of a file that is longer.
+func readKeys(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() // only read from
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	return string(data), err
+}
+
+// parseKeys adds to an error where the keys came from.
+func parseKeys(place, text string) ([]secret.Key, error) {
+	keys, err := secret.ParseKeys(text)
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		e.Field = place
 	}
 	return keys, err
 }

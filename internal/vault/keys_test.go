@@ -3,6 +3,7 @@ package vault_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,8 @@ func TestKeySource(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(first.Encode()+"\n"+second.Encode()+"\n"), 0o600))
 	bad := filepath.Join(t.TempDir(), "bad")
 	require.NoError(t, os.WriteFile(bad, []byte("hunter2"), 0o600))
+	long := filepath.Join(t.TempDir(), "long")
+	require.NoError(t, os.WriteFile(long, []byte(first.Encode()+strings.Repeat("\n", 4<<10)), 0o600))
 	env := map[string]string{vault.KeyVariable: first.Encode(), "OTHER": second.Encode() + "," + first.Encode(), "BAD": "hunter2"}
 	getenv := func(name string) string { return env[name] }
 
@@ -53,6 +56,7 @@ func TestKeySource(t *testing.T) {
 		"a variable without a key":  {vault.KeySource{Provider: vault.KeysInEnv, Source: "BAD"}, "BAD: key is not base64"},
 		"a file without a name":     {vault.KeySource{Provider: vault.KeysInFile}, "--key-source: is not given"},
 		"a file that is not there":  {vault.KeySource{Provider: vault.KeysInFile, Source: "/nowhere"}, "--key-source: secret key: open /nowhere"},
+		"a file that is too long":   {vault.KeySource{Provider: vault.KeysInFile, Source: long}, long + ": is more than 4096 bytes long"},
 		"a file that holds no keys": {vault.KeySource{Provider: vault.KeysInFile, Source: bad}, bad + ": key is not base64"},
 	} {
 		t.Run(name, func(t *testing.T) {

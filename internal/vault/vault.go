@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -23,7 +24,7 @@ const certExt = ".crt"
 type Vault struct {
 	store     storage.Store
 	box       *secret.Box
-	catalogue *storage.Doc[catalogue]
+	catalogue *records.Doc[catalogue]
 }
 
 var _ keyring.Vault = (*Vault)(nil)
@@ -52,17 +53,15 @@ func (v *Vault) open(name string, data []byte) ([]byte, error) {
 	case v.box != nil:
 		return v.box.Open(name, data)
 	}
-	// Without a box nothing can be opened, but a sealed object can be told from
-	// a bare key, for a better error than "no PEM".
-	if _, err := secret.Plain().Open(name, data); errors.Is(err, nstance.Denied) {
-		return nil, err
+	if id, sealed := secret.SealedWith(data); sealed {
+		return nil, &nstance.Error{Code: nstance.Denied, Field: "secret " + name, Msg: "is encrypted with key " + id, Remedy: "pass that key"}
 	}
 	return data, nil
 }
 
 // PutIfAbsent stores an object, durably, or fails with Conflict when there is
 // one, and Ambiguous when it may have been stored. It does not use
-// storage.PutOnce: its callers read back after every answer, success included,
+// records.PutOnce: its callers read back after every answer, success included,
 // and must open what they read.
 func (v *Vault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	data, err := v.seal(name, data)
@@ -132,12 +131,12 @@ func (v *Vault) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalogue)
 // catalogue is the stored form of a keyring.Catalogue. It belongs to no
 // shard, so its epoch is 0.
 type catalogue struct {
-	storage.Header
+	records.Header
 	keyring.Catalogue
 }
 
-func openCatalogue(store storage.Store) *storage.Doc[catalogue] {
-	return storage.NewDoc[catalogue](store, layout.ClusterLeaseKey, nil)
+func openCatalogue(store storage.Store) *records.Doc[catalogue] {
+	return records.NewDoc[catalogue](store, layout.ClusterLeaseKey, nil)
 }
 
 // Key returns where in the store an object is.

@@ -55,11 +55,11 @@ func testFilterByTenantGroupAndInstance(t *testing.T, c journal.Journal) {
 	}
 	for name, f := range map[string]struct {
 		filter journal.Filter
-		want   []journal.Notice
+		want   []journal.NoticeEntry
 	}{
-		"each once, last first":  {journal.Filter{}, []journal.Notice{{Seq: 6, Instance: "i1", EventID: "e3"}, {Seq: 4, Instance: "i3", EventID: "e2"}, {Seq: 1, Instance: "i1", EventID: "e1"}}},
-		"no more than the limit": {journal.Filter{Limit: 1}, []journal.Notice{{Seq: 6, Instance: "i1", EventID: "e3"}}},
-		"of an instance":         {journal.Filter{Instance: "i3"}, []journal.Notice{{Seq: 4, Instance: "i3", EventID: "e2"}}},
+		"each once, last first":  {journal.Filter{}, []journal.NoticeEntry{{Seq: 6, Instance: "i1", EventID: "e3"}, {Seq: 4, Instance: "i3", EventID: "e2"}, {Seq: 1, Instance: "i1", EventID: "e1"}}},
+		"no more than the limit": {journal.Filter{Limit: 1}, []journal.NoticeEntry{{Seq: 6, Instance: "i1", EventID: "e3"}}},
+		"of an instance":         {journal.Filter{Instance: "i3"}, []journal.NoticeEntry{{Seq: 4, Instance: "i3", EventID: "e2"}}},
 		"of another tenant":      {journal.Filter{Tenant: "acme"}, nil},
 	} {
 		got, err := c.Notices(t.Context(), f.filter)

@@ -5,6 +5,8 @@
 // [Journal.Run]. While the disk is full they stay queued; events beyond the bound
 // are dropped and counted. A file that is damaged or deleted is replaced by an
 // empty one, open or not. [Journal.Problems] reports all that.
+//
+// A Journal is safe for concurrent use.
 package sqlite
 
 import (

@@ -9,7 +9,7 @@ import (
 )
 
 // Notices implements [journal.Journal]. Queued events are not included.
-func (j *Journal) Notices(ctx context.Context, f journal.Filter) (all []journal.Notice, err error) {
+func (j *Journal) Notices(ctx context.Context, f journal.Filter) (all []journal.NoticeEntry, err error) {
 	err = j.reading(func(db *sql.DB) error {
 		all, err = notices(ctx, db, f)
 		return err
@@ -17,7 +17,7 @@ func (j *Journal) Notices(ctx context.Context, f journal.Filter) (all []journal.
 	return all, err
 }
 
-func notices(ctx context.Context, db *sql.DB, f journal.Filter) ([]journal.Notice, error) {
+func notices(ctx context.Context, db *sql.DB, f journal.Filter) ([]journal.NoticeEntry, error) {
 	condition, args := where(f)
 	rows, err := db.QueryContext(ctx, `SELECT MIN(seq), instance, json_extract(body, '$.notice.event_id') AS id FROM events
 		WHERE json_extract(body, '$.notice.event_id') IS NOT NULL AND `+condition+`
@@ -26,10 +26,10 @@ func notices(ctx context.Context, db *sql.DB, f journal.Filter) ([]journal.Notic
 		return nil, classify(err)
 	}
 	defer rows.Close()
-	var all []journal.Notice
+	var all []journal.NoticeEntry
 	for rows.Next() {
 		var seq int64
-		var n journal.Notice
+		var n journal.NoticeEntry
 		if err := rows.Scan(&seq, &n.Instance, &n.EventID); err != nil {
 			return nil, classify(err)
 		}

@@ -6,6 +6,8 @@
 // repeated by the SDK: EC2 answers "no capacity" with status 500, which the
 // SDK's own retryer would repeat, and so empty the account's bucket of two
 // launches a second. [provider.Client] repeats reads, the reconciler creates.
+//
+// A [Provider] is safe for concurrent use.
 package aws
 
 import (

@@ -10,6 +10,8 @@
 // makes out of networkProfile.networkInterfaceConfigurations are Azure's choice
 // (the API description's own example shows another name than the one requested):
 // what a failed create leaves behind could not be found again.
+//
+// A [Provider] is safe for concurrent use.
 package azure
 
 import (

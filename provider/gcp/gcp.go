@@ -6,6 +6,8 @@
 // Create returns when the cloud has accepted it; that it failed afterwards, for
 // want of capacity say, stands in the cloud's operation, where Get looks when the
 // machine is absent.
+//
+// A [Provider] is safe for concurrent use.
 package gcp
 
 import (

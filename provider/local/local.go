@@ -19,6 +19,8 @@
 // Machines end with the process of the cloud. If they are to outlive their server,
 // another process runs the cloud and serves it with [Listen] and [Serve]; the
 // server connects with [Dial].
+//
+// A [Cloud] is safe for concurrent use.
 package local
 
 import (

@@ -7,6 +7,8 @@
 // no other one is run. Every call has a limit of [Subject.Wait]: one that does not
 // return is a failure with its name. A run of a provider that does not answer ends
 // after little more than twice that. What is not checked is skipped, with the reason.
+//
+// A provider is called concurrently, as package reconcile calls it.
 package providertest
 
 import (

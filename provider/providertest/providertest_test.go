@@ -35,6 +35,9 @@ type parts struct {
 	nstance.Balancer
 }
 
+// mover returns the cloud as its only server has it.
+func mover(c *simcloud.Cloud) nstance.AddressMover { return c.At("").(nstance.AddressMover) }
+
 func (p *parts) TakeAddress(ctx context.Context, address string) error { return p.take(ctx, address) }
 
 func (p *parts) HoldsAddress(ctx context.Context, address string) (bool, error) {
@@ -348,13 +351,13 @@ var defects = map[string]defect{
 	}},
 	"holds every address": {"address/taking it moves it away from another machine", func(p *parts, c *simcloud.Cloud) {
 		p.holds = func(ctx context.Context, address string) (bool, error) {
-			_, err := c.HoldsAddress(ctx, address)
+			_, err := mover(c).HoldsAddress(ctx, address)
 			return err == nil, err
 		}
 	}},
 	"knows every address": {"address/one that does not exist is not found", func(p *parts, c *simcloud.Cloud) {
 		p.holds = func(ctx context.Context, address string) (bool, error) {
-			held, err := c.HoldsAddress(ctx, address)
+			held, err := mover(c).HoldsAddress(ctx, address)
 			if errors.Is(err, nstance.NotFound) {
 				err = nil
 			}
@@ -363,7 +366,7 @@ var defects = map[string]defect{
 	}},
 	"takes silence for no": {"address/a context that has ended fails every call and is no answer", func(p *parts, c *simcloud.Cloud) {
 		p.holds = func(ctx context.Context, address string) (bool, error) {
-			held, err := c.HoldsAddress(ctx, address)
+			held, err := mover(c).HoldsAddress(ctx, address)
 			if errors.Is(err, nstance.Unavailable) {
 				err = nil
 			}
@@ -487,7 +490,7 @@ func TestSubject(t *testing.T) {
 			Images:  []simcloud.Image{{ID: "img-1", Owner: "me", Name: "base-1"}, {ID: "img-2", Owner: "me", Name: "base-2"}},
 		})
 		t.Cleanup(c.Close)
-		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: c.TakeAddress, holds: c.HoldsAddress,
+		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: mover(c).TakeAddress, holds: mover(c).HoldsAddress,
 			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c}
 		wait := time.Duration(0) // the default
 		if d, ok := findDefect(conformance.Defect()); ok {
@@ -495,7 +498,7 @@ func TestSubject(t *testing.T) {
 			wait = time.Second // it fails anyway: no need to wait
 		}
 		return providertest.Subject{
-			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
+			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
 			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"},
 			Balancer: nstance.LoadBalancer{Name: "front", ID: "lb-1"},
 			UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {

@@ -12,6 +12,8 @@
 // Proxmox VE has no spot capacity, no load balancers, no addresses that move, no
 // count of a subnet's addresses and no history of a machine's console: the
 // provider does not offer these abilities, and refuses market spot.
+//
+// A [Provider] is safe for concurrent use.
 package proxmox
 
 import (

@@ -19,6 +19,8 @@
 // are to outlive their server, another process has the cloud and serves it with
 // [local.Serve]; option endpoint names its socket. The package needs Linux and
 // QEMU for x86-64.
+//
+// A [Cloud] is safe for concurrent use.
 package qemu
 
 import (

@@ -82,7 +82,7 @@ func TestTypes(t *testing.T) {
 }
 
 func TestDeletedWhileMember(t *testing.T) {
-	c := simcloud.New(&simcloud.Options{Balancers: []string{"lb"}, Shutdown: simcloud.Constant(time.Hour)})
+	c := simcloud.New(&simcloud.Options{Balancers: []string{"lb"}, Shutdown: simcloud.Delay{Min: time.Hour}})
 	defer c.Close()
 	m, err := c.Create(t.Context(), spec(t, ""))
 	require.NoError(t, err)

@@ -29,10 +29,10 @@ func (c *Cloud) serve(ctx context.Context, op Op, id nstance.InstanceID, effect 
 	if err != nil {
 		return err
 	}
-	if fault.at(Before) {
+	if fault.at(before) {
 		return fault.err()
 	}
-	if fault.at(Late) {
+	if fault.at(late) {
 		c.applyLater(fault.Delay, effect)
 		return fault.err()
 	}
@@ -40,7 +40,7 @@ func (c *Cloud) serve(ctx context.Context, op Op, id nstance.InstanceID, effect 
 	if err := c.wait(ctx, op, answerDelay); err != nil {
 		return err
 	}
-	if fault.at(After) {
+	if fault.at(after) {
 		return fault.err()
 	}
 	return err

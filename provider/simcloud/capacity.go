@@ -6,18 +6,12 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Pool is a kind of capacity. An empty field of a limit's pool means any.
+// A Pool is a kind of capacity. An empty field of a limit's pool means any. Of several
+// limits that cover a machine, each must have capacity.
 type Pool struct {
 	InstanceType string
 	Zone         string
 	Market       nstance.MarketType
-}
-
-// A Limit is the capacity of a pool, for all owners together. Of several limits
-// that match a machine, each must have capacity.
-type Limit struct {
-	Pool     Pool
-	Machines int
 }
 
 // SetCapacity changes the limit of a pool, or adds it; a negative n removes it.
@@ -25,16 +19,11 @@ type Limit struct {
 func (c *Cloud) SetCapacity(p Pool, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := c.limits[:0]
-	for _, l := range c.limits {
-		if l.Pool != p {
-			kept = append(kept, l)
-		}
+	if n < 0 {
+		delete(c.limits, p)
+		return
 	}
-	c.limits = kept
-	if n >= 0 {
-		c.limits = append(c.limits, Limit{Pool: p, Machines: n})
-	}
+	c.limits[p] = n
 }
 
 func (p Pool) covers(q Pool) bool {
@@ -48,8 +37,8 @@ func (c *Cloud) checkCapacity(p Pool) error {
 	if c.o.Quota > 0 && c.count(Pool{}) >= c.o.Quota {
 		return nstance.Errorf(nstance.Quota, "the account's %d machines are used up", c.o.Quota)
 	}
-	for _, l := range c.limits {
-		if l.Pool.covers(p) && c.count(l.Pool) >= l.Machines {
+	for limited, n := range c.limits {
+		if limited.covers(p) && c.count(limited) >= n {
 			return nstance.Errorf(nstance.Capacity, "no %s capacity for %q in zone %s", p.Market, p.InstanceType, p.Zone)
 		}
 	}

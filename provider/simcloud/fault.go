@@ -8,10 +8,11 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// An Op is a kind of call.
+// An Op is a kind of call, named like the method: create, resolve_image, type_archs,
+// free_addresses, holds_address, console_output.
 type Op string
 
-// The kinds. Each page of a list is a call of its own.
+// Kinds of calls. Each page of a list is a call of its own.
 const (
 	OpAny    Op = ""
 	OpCreate Op = "create"
@@ -20,36 +21,27 @@ const (
 	OpDelete Op = "delete"
 
 	OpTakeAddress  Op = "take_address"
-	OpHoldsAddress Op = "holds_address"
+	opHoldsAddress Op = "holds_address"
 
-	OpResolveImage  Op = "resolve_image"
-	OpFreeAddresses Op = "free_addresses"
-	OpTypeArchs     Op = "type_archs"
+	opResolveImage  Op = "resolve_image"
+	opFreeAddresses Op = "free_addresses"
+	opTypeArchs     Op = "type_archs"
 	OpMembers       Op = "balancer_members"
 	OpJoin          Op = "join_balancer"
 	OpLeave         Op = "leave_balancer"
-	OpConsole       Op = "console_output"
+	opConsole       Op = "console_output"
 )
 
-// When is the moment in a call at which a fault strikes.
-type When int
-
-// The moments.
-const (
-	Before When = iota // nothing happened
-	After              // it happened, the answer was lost
-	Late               // the caller gets the answer at once, the effect follows Fault.Delay later
-)
-
-// A Fault makes calls fail. Zero fields match every call.
+// A Fault makes calls fail before their effect. Zero fields match every call. It is a
+// value: Inject copies it, so that it may be used concurrently.
 type Fault struct {
 	Op    Op
 	ID    nstance.InstanceID // of the call's machine; lists have none, address calls the name given to At
 	Nth   int                // first call to fail, counted from now among the matching ones; 0 means 1
 	Times int                // how many in a row; 0 means 1, negative all
-	When  When
-	Code  nstance.Code  // the answer; "" means Unavailable before the effect and Ambiguous otherwise
-	Delay time.Duration // for Late
+	Lost  bool               // it happens, and the answer is lost
+	Delay time.Duration      // the caller gets the answer at once, and the effect follows this much later
+	Code  nstance.Code       // the answer; "" means Unavailable before the effect and Ambiguous otherwise
 
 	// Do, if set, is called when the fault strikes, without any lock held, for
 	// example to crash a server in a simulation. With Keep the call then continues
@@ -60,19 +52,13 @@ type Fault struct {
 	matched int // calls so far
 }
 
-// Fail makes the nth call of op from now on, counted from 1, fail with code
-// before or after its effect. Inject can do more.
-func (c *Cloud) Fail(op Op, nth int, code nstance.Code, when When) {
-	c.Inject(Fault{Op: op, Nth: nth, Code: code, When: when})
-}
-
 // Inject adds a fault. Of several that match a call, the oldest strikes. Faults
 // that are used up are removed.
 func (c *Cloud) Inject(f Fault) {
 	f.Nth, f.Times = max(f.Nth, 1), cmp.Or(f.Times, 1)
 	if f.Code == "" {
 		f.Code = nstance.Ambiguous
-		if f.When == Before {
+		if f.moment() == before {
 			f.Code = nstance.Unavailable
 		}
 	}
@@ -105,10 +91,29 @@ func (c *Cloud) matchFault(op Op, id nstance.InstanceID) (hit *Fault) {
 	return hit
 }
 
+// A moment is when in a call a fault strikes.
+type moment int
+
+const (
+	before moment = iota // nothing happened
+	after                // it happened, the answer was lost
+	late                 // the effect follows
+)
+
+func (f *Fault) moment() moment {
+	switch {
+	case f.Delay > 0:
+		return late
+	case f.Lost:
+		return after
+	}
+	return before
+}
+
 // at reports whether the fault ends the call at w, after calling Do. A nil fault
 // does nothing.
-func (f *Fault) at(w When) bool {
-	if f == nil || f.When != w {
+func (f *Fault) at(w moment) bool {
+	if f == nil || f.moment() != w {
 		return false
 	}
 	if f.Do != nil {

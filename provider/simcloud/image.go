@@ -30,7 +30,7 @@ func (c *Cloud) SetImages(images ...Image) {
 // ResolveImage implements [nstance.ImageResolver]. Of equally new images it
 // returns the last one of the list.
 func (c *Cloud) ResolveImage(ctx context.Context, q nstance.ImageQuery) (id string, err error) {
-	err = c.call(ctx, OpResolveImage, "", func() error {
+	err = c.call(ctx, opResolveImage, "", func() error {
 		var newest *Image
 		for i := range c.images {
 			if m := &c.images[i]; m.fits(q) && (newest == nil || !m.Created.Before(newest.Created)) {

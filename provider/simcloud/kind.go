@@ -51,12 +51,12 @@ func open(_ context.Context, s provider.Settings) (nstance.Provider, func() erro
 	if err := provider.DecodeOptions(s.Options, &o); err != nil {
 		return nil, nil, err
 	}
-	with := Options{Seed: o.Seed, Boot: Constant(time.Duration(o.Boot)), Types: o.Types, Subnets: o.Subnets, Balancers: o.Balancers}
+	with := Options{Seed: o.Seed, Boot: Delay{Min: time.Duration(o.Boot)}, Types: o.Types, Subnets: o.Subnets, Balancers: o.Balancers}
 	for _, i := range o.Images {
 		with.Images = append(with.Images, Image{ID: i.ID, Owner: i.Owner, Name: i.Name, Arch: i.Arch})
 	}
 	cloud := New(&with)
-	return cloud, func() error { cloud.Close(); return nil }, nil
+	return cloud.At(""), func() error { cloud.Close(); return nil }, nil
 }
 
 // checkSpec makes the checks of Create that do not depend on the cloud's state, and

@@ -48,7 +48,7 @@ func TestMachineEnds(t *testing.T) {
 	t.Run("a machine deleted while it boots never starts", func(t *testing.T) {
 		var starts, stops int
 		o := &simcloud.Options{
-			Boot:    simcloud.Constant(time.Minute),
+			Boot:    simcloud.Delay{Min: time.Minute},
 			OnStart: func(nstance.Machine, nstance.MachineSpec) { starts++ },
 			OnStop:  func(nstance.Machine) { stops++ },
 		}
@@ -60,7 +60,7 @@ func TestMachineEnds(t *testing.T) {
 	})
 	t.Run("close stops every machine, and ends every call", func(t *testing.T) {
 		var stops int
-		o := &simcloud.Options{OnStop: func(nstance.Machine) { stops++ }, Latency: simcloud.Constant(time.Hour)}
+		o := &simcloud.Options{OnStop: func(nstance.Machine) { stops++ }, Latency: simcloud.Delay{Min: time.Hour}}
 		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
 			for range 3 {
 				create(t, c, spec(t, ""))
@@ -167,7 +167,7 @@ func TestReclaim(t *testing.T) {
 
 func TestLosses(t *testing.T) {
 	t.Run("a lost machine is deleted, and its cause remains readable", func(t *testing.T) {
-		o := &simcloud.Options{Boot: simcloud.Constant(time.Minute), Shutdown: simcloud.Constant(time.Minute)}
+		o := &simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Shutdown: simcloud.Delay{Min: time.Minute}}
 		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
 			m := create(t, c, spec(t, ""))
 			require.NoError(t, c.Terminate(m.ID, nstance.LossHost))

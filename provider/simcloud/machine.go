@@ -22,7 +22,6 @@ type machine struct {
 	capacityFreed bool
 	gone          bool // no call finds it any more
 	notices       []nstance.Notice
-	console       []byte
 	news          chan struct{} // closed and replaced when notices grows
 	reclaims      int           // withdrawn so far
 

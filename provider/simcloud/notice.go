@@ -3,6 +3,7 @@ package simcloud
 import (
 	"context"
 	"iter"
+	"slices"
 
 	"github.com/nstance-go/nstance"
 )
@@ -27,7 +28,7 @@ func (c *Cloud) PublishNotice(n nstance.MachineNotice) {
 	c.news = make(chan struct{})
 }
 
-// WatchNotices implements [nstance.NoticeWatcher] with the notices of Tell.
+// WatchNotices implements [nstance.NoticeWatcher] with what PublishNotice publishes.
 func (c *Cloud) WatchNotices(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.MachineNotice, error] {
 	return func(yield func(nstance.MachineNotice, error) bool) {
 		for seen := 0; ; {
@@ -62,27 +63,16 @@ func (c *Cloud) noticesSince(seen int, owner nstance.Owner) (fresh []nstance.Mac
 	return fresh, c.noticeCount, c.news
 }
 
-// SetConsole sets the console output of machine id. Fails with NotFound
-// when there is no such machine.
-func (c *Cloud) SetConsole(id nstance.InstanceID, output []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m := c.machines[id]
-	if m == nil {
-		return nstance.Errorf(nstance.NotFound, "no machine %s", id)
-	}
-	m.console = output
-	return nil
-}
-
-// ConsoleOutput implements [nstance.ConsoleReader] with what SetConsole set.
+// ConsoleOutput implements [nstance.ConsoleReader] with Options.Console.
 func (c *Cloud) ConsoleOutput(ctx context.Context, want nstance.Machine) (out []byte, err error) {
-	err = c.call(ctx, OpConsole, want.ID, func() error {
+	err = c.call(ctx, opConsole, want.ID, func() error {
 		m := c.handles[want.ProviderID]
 		if m == nil || m.view.ID != want.ID {
 			return nstance.Errorf(nstance.NotFound, "no machine %s", want.ID)
 		}
-		out = append(out, m.console...)
+		if c.o.Console != nil {
+			out = slices.Clone(c.o.Console(m.view))
+		}
 		return nil
 	})
 	if err != nil {

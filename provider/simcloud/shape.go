@@ -15,7 +15,7 @@ var (
 // FreeAddresses implements [nstance.SubnetCounter] for the subnets that
 // Options.Subnets names.
 func (c *Cloud) FreeAddresses(ctx context.Context, subnets []string) (free map[string]int, err error) {
-	err = c.call(ctx, OpFreeAddresses, "", func() error {
+	err = c.call(ctx, opFreeAddresses, "", func() error {
 		free = map[string]int{}
 		for _, s := range subnets {
 			if size, ok := c.o.Subnets[s]; ok {
@@ -32,7 +32,7 @@ func (c *Cloud) FreeAddresses(ctx context.Context, subnets []string) (free map[s
 
 // TypeArchs implements [nstance.TypeLister].
 func (c *Cloud) TypeArchs(ctx context.Context, names []string) (archs map[string][]nstance.Arch, err error) {
-	err = c.call(ctx, OpTypeArchs, "", func() error {
+	err = c.call(ctx, opTypeArchs, "", func() error {
 		archs = map[string][]nstance.Arch{}
 		for _, name := range names {
 			if c.o.Types == nil {

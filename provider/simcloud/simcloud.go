@@ -7,13 +7,16 @@
 //
 // A simulation attaches its agents with Options.OnStart and OnStop, and gives
 // each one its machine's [Cloud.Detector]. Faults are chosen by call:
-// [Cloud.Fail] fails the nth call of a kind, before or after its effect.
+// [Cloud.Inject] fails the nth call of a kind, before or after its effect.
 //
 // Equal seeds give equal latencies and handles for equal sequences of calls.
+//
+// A [Cloud] is safe for concurrent use.
 package simcloud
 
 import (
 	"container/heap"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -35,13 +38,17 @@ type Options struct {
 	Width    int // calls served at once; others wait. 0: any number
 	PageSize int // machines a page of a list; 1000
 
-	Limits   []Limit       // capacity; nil: unlimited. SetCapacity changes it
+	Limits   map[Pool]int  // capacity in machines, for all owners together; nil: unlimited. SetCapacity changes it
 	Quota    int           // machines of the account at most; 0: any number
 	Throttle map[Op]Bucket // by kind of call; OpAny is a bucket that all calls share
 
 	// Zones maps subnets to zones, and refuses subnets that it does not name.
 	// Nil: every subnet is permitted, all are in zone sim-a.
 	Zones map[string]string
+
+	// Console returns the console output of a machine. It must not call the cloud. Nil:
+	// none has any.
+	Console func(nstance.Machine) []byte
 
 	// Addresses are those that can move between the machines that servers run
 	// on. Nil: any can.
@@ -97,7 +104,7 @@ type Cloud struct {
 	goneInOrder    int               // machines in order that are gone
 	usedIDs        idHistory
 	counts         map[Pool]int
-	limits         []Limit
+	limits         map[Pool]int
 	failing        []startFailure
 	buckets        map[Op]*bucket
 	faults         []*Fault
@@ -144,7 +151,8 @@ func New(o *Options) *Cloud {
 	if c.o.Width > 0 {
 		c.slots = make(chan struct{}, c.o.Width)
 	}
-	c.limits = slices.Clone(c.o.Limits)
+	c.limits = map[Pool]int{}
+	maps.Copy(c.limits, c.o.Limits)
 	c.images = slices.Clone(c.o.Images)
 	for _, id := range c.o.Balancers {
 		c.balancers[id] = map[string]bool{}
@@ -195,22 +203,14 @@ func (c *Cloud) drainEvents() []func() {
 	return pending
 }
 
-// A Delay returns a duration. It is called with the cloud's random source, under
-// its lock.
-type Delay func(*rand.Rand) time.Duration
-
-// Constant always returns d.
-func Constant(d time.Duration) Delay { return func(*rand.Rand) time.Duration { return d } }
-
-// Between returns a random duration from lo up to, but not including, hi.
-func Between(lo, hi time.Duration) Delay {
-	return func(r *rand.Rand) time.Duration { return lo + time.Duration(r.Int64N(max(int64(hi-lo), 1))) }
-}
+// A Delay is a random duration from Min up to, but not including, Max; Min where Max
+// is not longer.
+type Delay struct{ Min, Max time.Duration }
 
 // sample needs c.mu.
 func (c *Cloud) sample(d Delay) time.Duration {
-	if d == nil {
-		return 0
+	if d.Max <= d.Min {
+		return d.Min
 	}
-	return max(d(c.random), 0)
+	return d.Min + time.Duration(c.random.Int64N(int64(d.Max-d.Min)))
 }

@@ -21,8 +21,8 @@ func TestProvider(t *testing.T) {
 	for name, o := range map[string]*simcloud.Options{
 		"prompt": nil,
 		"slow and eventually consistent": {
-			Latency: simcloud.Between(time.Millisecond, 3*time.Millisecond), Lag: simcloud.Constant(20 * time.Millisecond),
-			Boot: simcloud.Constant(10 * time.Millisecond), Shutdown: simcloud.Constant(10 * time.Millisecond),
+			Latency: simcloud.Delay{Min: time.Millisecond, Max: 3 * time.Millisecond}, Lag: simcloud.Delay{Min: 20 * time.Millisecond},
+			Boot: simcloud.Delay{Min: 10 * time.Millisecond}, Shutdown: simcloud.Delay{Min: 10 * time.Millisecond},
 			PageSize: 2, Width: 4,
 		},
 	} {
@@ -39,7 +39,7 @@ func TestProvider(t *testing.T) {
 				c := simcloud.New(&with)
 				t.Cleanup(c.Close)
 				return providertest.Subject{
-					Provider: c.At("a"), Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b"),
+					Provider: c.At("a"), Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
 					Spot: true, Image: nstance.ImageQuery{Name: "base-*"}, Subnets: []string{"subnet-1"}, Types: []string{"small"},
 					Balancer: nstance.LoadBalancer{ID: "lb-1"},
 					UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
@@ -71,7 +71,7 @@ func TestLateEffectAfterAnswer(t *testing.T) {
 	started := make(chan struct{})
 	c := simcloud.New(&simcloud.Options{OnStart: func(nstance.Machine, nstance.MachineSpec) { close(started) }})
 	defer c.Close()
-	c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.Late, Delay: 20 * time.Millisecond})
+	c.Inject(simcloud.Fault{Op: simcloud.OpCreate, Delay: 20 * time.Millisecond})
 	_, err := c.Create(t.Context(), spec(t, nstance.OnDemand))
 	require.ErrorIs(t, err, nstance.Ambiguous)
 	<-started
@@ -110,7 +110,7 @@ func pass(d time.Duration) {
 
 func TestTime(t *testing.T) {
 	t.Run("a call takes its latency, and the effect happens halfway", func(t *testing.T) {
-		bubble(t, &simcloud.Options{Latency: simcloud.Constant(time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
+		bubble(t, &simcloud.Options{Latency: simcloud.Delay{Min: time.Second}}, func(t *testing.T, c *simcloud.Cloud) {
 			start, s := time.Now(), spec(t, "")
 			done := make(chan error, 1)
 			go func() { _, err := c.Create(t.Context(), s); done <- err }()
@@ -123,7 +123,7 @@ func TestTime(t *testing.T) {
 		})
 	})
 	t.Run("no more than width calls are served at once", func(t *testing.T) {
-		bubble(t, &simcloud.Options{Latency: simcloud.Constant(time.Second), Width: 3}, func(t *testing.T, c *simcloud.Cloud) {
+		bubble(t, &simcloud.Options{Latency: simcloud.Delay{Min: time.Second}, Width: 3}, func(t *testing.T, c *simcloud.Cloud) {
 			start := time.Now()
 			var wg sync.WaitGroup
 			for range 7 {
@@ -134,7 +134,7 @@ func TestTime(t *testing.T) {
 		})
 	})
 	t.Run("a call cancelled before the effect makes no machine, one cancelled after it makes one; both are ambiguous", func(t *testing.T) {
-		bubble(t, &simcloud.Options{Latency: simcloud.Constant(time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
+		bubble(t, &simcloud.Options{Latency: simcloud.Delay{Min: time.Second}}, func(t *testing.T, c *simcloud.Cloud) {
 			for wait, machines := range map[time.Duration]int{400 * time.Millisecond: 0, 600 * time.Millisecond: 1} {
 				s := spec(t, "")
 				ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -147,7 +147,7 @@ func TestTime(t *testing.T) {
 		})
 	})
 	t.Run("a machine boots, and shuts down", func(t *testing.T) {
-		bubble(t, &simcloud.Options{Boot: simcloud.Constant(time.Minute), Shutdown: simcloud.Constant(time.Minute)}, func(t *testing.T, c *simcloud.Cloud) {
+		bubble(t, &simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Shutdown: simcloud.Delay{Min: time.Minute}}, func(t *testing.T, c *simcloud.Cloud) {
 			m := create(t, c, spec(t, ""))
 			require.Equal(t, nstance.StatusPending, m.Status)
 			pass(59 * time.Second)
@@ -198,7 +198,7 @@ func TestTime(t *testing.T) {
 		})
 	})
 	t.Run("a fresh machine is invisible for the lag, except to a repeated create", func(t *testing.T) {
-		bubble(t, &simcloud.Options{Lag: simcloud.Constant(5 * time.Second)}, func(t *testing.T, c *simcloud.Cloud) {
+		bubble(t, &simcloud.Options{Lag: simcloud.Delay{Min: 5 * time.Second}}, func(t *testing.T, c *simcloud.Cloud) {
 			s := spec(t, "")
 			m := create(t, c, s)
 			require.EqualValues(t, "gone", status(t, c, m.ID))
@@ -290,7 +290,7 @@ func TestRefusals(t *testing.T) {
 func TestFaults(t *testing.T) {
 	t.Run("before: the nth call fails without effect", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
-			c.Fail(simcloud.OpCreate, 2, nstance.Denied, simcloud.Before)
+			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, Nth: 2, Code: nstance.Denied})
 			create(t, c, spec(t, ""))
 			_, err := c.Create(t.Context(), spec(t, ""))
 			require.ErrorIs(t, err, nstance.Denied)
@@ -300,7 +300,7 @@ func TestFaults(t *testing.T) {
 	})
 	t.Run("after: the answer is lost and the machine exists", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
-			c.Fail(simcloud.OpCreate, 1, "", simcloud.After)
+			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true})
 			s := spec(t, "")
 			m, err := c.Create(t.Context(), s)
 			require.ErrorIs(t, err, nstance.Ambiguous)
@@ -311,7 +311,7 @@ func TestFaults(t *testing.T) {
 	})
 	t.Run("late: the call has its effect after its caller has given up", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
-			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.Late, Delay: time.Minute})
+			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, Delay: time.Minute})
 			_, err := c.Create(t.Context(), spec(t, ""))
 			require.ErrorIs(t, err, nstance.Ambiguous)
 			pass(59 * time.Second)
@@ -336,7 +336,7 @@ func TestFaults(t *testing.T) {
 	t.Run("a crash point runs in the middle of a call, which continues", func(t *testing.T) {
 		bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 			var machines int
-			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, When: simcloud.After, Keep: true, Do: func() { machines = len(c.Machines()) }})
+			c.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true, Keep: true, Do: func() { machines = len(c.Machines()) }})
 			create(t, c, spec(t, ""))
 			require.Equal(t, 1, machines)
 		})
@@ -345,7 +345,7 @@ func TestFaults(t *testing.T) {
 
 func TestCalls(t *testing.T) {
 	t.Run("are logged with time, duration and code, and the log is bounded", func(t *testing.T) {
-		o := &simcloud.Options{Latency: simcloud.Constant(time.Second), Log: 2}
+		o := &simcloud.Options{Latency: simcloud.Delay{Min: time.Second}, Log: 2}
 		bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
 			start, s := time.Now(), spec(t, "")
 			_, err := c.Get(t.Context(), s.ID)
@@ -362,7 +362,7 @@ func TestCalls(t *testing.T) {
 	})
 	t.Run("equal seeds give equal latencies", func(t *testing.T) {
 		run := func(seed uint64) (took []time.Duration) {
-			bubble(t, &simcloud.Options{Seed: seed, Latency: simcloud.Between(0, time.Hour)}, func(t *testing.T, c *simcloud.Cloud) {
+			bubble(t, &simcloud.Options{Seed: seed, Latency: simcloud.Delay{Min: 0, Max: time.Hour}}, func(t *testing.T, c *simcloud.Cloud) {
 				for range 5 {
 					status(t, c, spec(t, "").ID)
 				}
@@ -390,7 +390,7 @@ func Example() {
 		Market: nstance.Spot, UserData: []byte("hello"), Token: string(id),
 	}
 
-	c.Fail(simcloud.OpCreate, 1, "", simcloud.After)
+	c.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true})
 	_, err := c.Create(context.Background(), spec)
 	fmt.Println(err, errors.Is(err, nstance.Ambiguous))
 	m, err := c.Create(context.Background(), spec)
@@ -409,23 +409,23 @@ func Example() {
 func TestAddresses(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, c *simcloud.Cloud) {
 		const address = "10.0.0.100"
-		a, b := c.At("a"), c.At("b")
+		a, b := c.At("a").(nstance.AddressMover), c.At("b").(nstance.AddressMover)
 		_, taken := c.AddressAt(address)
 		require.False(t, taken)
 		require.NoError(t, a.TakeAddress(t.Context(), address))
 		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "b", Times: 2, Code: nstance.Denied})
 		require.NoError(t, a.TakeAddress(t.Context(), address), "faults are for one host")
 		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Denied)
-		c.ReleaseAddress(address)
+		require.NoError(t, c.At("c").(nstance.AddressMover).TakeAddress(t.Context(), address))
 		held, err := a.HoldsAddress(t.Context(), address)
 		require.NoError(t, err)
 		require.False(t, held)
 		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Denied)
-		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "b", When: simcloud.After})
+		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "b", Lost: true})
 		require.ErrorIs(t, b.TakeAddress(t.Context(), address), nstance.Ambiguous)
 		at, _ := c.AddressAt(address)
 		require.Equal(t, "b", at, "moved, the answer was lost")
-		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "a", When: simcloud.Late, Delay: time.Second})
+		c.Inject(simcloud.Fault{Op: simcloud.OpTakeAddress, ID: "a", Delay: time.Second})
 		require.ErrorIs(t, a.TakeAddress(t.Context(), address), nstance.Ambiguous)
 		<-time.After(2 * time.Second)
 		at, _ = c.AddressAt(address)

@@ -10,7 +10,7 @@ import (
 // A Census sorts the members of one group: which are counted, ready, doomed,
 // leaving, stale. [Census.Plan] acts on it, and so does everything that shows a
 // group or compares two configurations of it; these questions have no other
-// answer. It is pure and must not be changed. It may be used concurrently.
+// answer. It must not be changed, and not be used concurrently.
 type Census struct {
 	View
 	now   time.Time
@@ -202,43 +202,23 @@ func (c *Census) tallyLeaving(m *Member) {
 // undefined reports whether it is not known what the group should be.
 func (c *Census) undefined() bool { return c.Hash == UnknownHash && !c.Removing }
 
-// Drifted reports whether m was created from another definition of its group.
-func (c *Census) Drifted(m *Member) bool { return !m.OnDemand && c.drifted(m) }
-
-// Expired reports whether m is older than its group permits, or prefers.
-func (c *Census) Expired(m *Member) bool { return c.passed(m.EligibleAt) || c.passed(m.ExpireAt) }
-
-// Fresh reports whether every member that counts or may return was created from
-// the desired definition.
-func (c *Census) Fresh() bool {
-	return !slices.ContainsFunc(c.Members, func(m Member) bool {
-		return !m.State.Leaving() && !m.OnDemand && !m.Preserved && m.Hash != c.Hash
-	})
-}
-
-// Need is how many members the group lacks.
-func (c *Census) Need() int {
+// need is how many members the group lacks.
+func (c *Census) need() int {
 	if c.undefined() {
 		return 0
 	}
 	return max(0, c.size-c.n.counted)
 }
 
-// Surplus is how many members the group has beyond its size and what a rollout
+// surplus is how many members the group has beyond its size and what a rollout
 // may have in addition. It may be negative.
-func (c *Census) Surplus() int { return c.n.counted - c.size - c.allowance() }
-
-// Serves reports whether m is ready, as far as is known: it may have missed
-// reports since.
-func (c *Census) Serves(m *Member) bool {
-	return m.State == nstance.Booting && !m.Gone && c.serves(m)
-}
+func (c *Census) surplus() int { return c.n.counted - c.size - c.allowance() }
 
 // Status returns ready where m serves, gone where its machine is gone, else its
 // state.
 func (c *Census) Status(m *Member) nstance.State {
 	switch {
-	case c.Serves(m):
+	case m.State == nstance.Booting && !m.Gone && c.serves(m): // it may have missed reports since
 		return nstance.Ready
 	case m.Gone && m.State == nstance.Booting:
 		return nstance.Gone
@@ -246,19 +226,22 @@ func (c *Census) Status(m *Member) nstance.State {
 	return m.State
 }
 
-// Counts are numbers of members for display.
+// Counts are numbers of members.
 type Counts struct {
-	Ready     int // serving as far as is known: those that have missed reports are among them
-	Booting   int // not ready yet
-	Leaving   int // draining or being deleted
-	Gone      int // without a machine, and not removed yet
-	Stale     int // of those that are not leaving, created from another definition
-	OnDemand  int // created by request, in none of the other numbers
-	Preserved int // kept for inspection, in none of the other numbers
+	Ready     int `json:"ready"`     // serving as far as is known: those that have missed reports are among them
+	Booting   int `json:"booting"`   // not ready yet
+	Leaving   int `json:"leaving"`   // draining or being deleted
+	Gone      int `json:"gone"`      // without a machine, and not removed yet
+	Stale     int `json:"stale"`     // of those that are not leaving, created from another definition
+	OnDemand  int `json:"on_demand"` // created by request, in none of the other numbers
+	Preserved int `json:"preserved"` // kept for inspection, in none of the other numbers
+	Missing   int `json:"missing"`   // how many members the group lacks
+	Surplus   int `json:"surplus"`   // members beyond its size and the spare ones of a rollout; may be negative
 }
 
-// Counts returns the numbers of members for display.
-func (c *Census) Counts() (n Counts) {
+// Counts returns the numbers of members.
+func (c *Census) Counts() Counts {
+	n := Counts{Missing: c.need(), Surplus: c.surplus()}
 	for i := range c.Members {
 		m := &c.Members[i]
 		switch {
@@ -274,7 +257,7 @@ func (c *Census) Counts() (n Counts) {
 		case m.Gone:
 			n.Gone++
 			continue
-		case c.Serves(m):
+		case c.Status(m) == nstance.Ready:
 			n.Ready++
 		default:
 			n.Booting++

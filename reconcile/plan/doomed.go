@@ -30,7 +30,7 @@ func (d doomedMember) failed() bool {
 	case nstance.CauseTimeout:
 		return d.HasMachine || d.registered()
 	case nstance.CauseGone, nstance.CauseUnhealthy:
-		return d.neverReady() && !d.Noticed() && d.Requested == nil && !d.takenByCloud()
+		return d.neverReady() && !d.noticed() && d.Requested == nil && !d.takenByCloud()
 	}
 	return false
 }

@@ -30,7 +30,7 @@ func (p *planner) watchDrain(m *Member) {
 		p.finishDelete(m)
 	case kept < len(d.Causes), added > 0, deadline.Before(end):
 		causes := p.leavingCauses(m)
-		p.act(Action{Kind: Tighten, ID: m.ID, Deadline: deadline, Causes: causes, Voluntary: AllVoluntary(causes)})
+		p.act(Action{Kind: Tighten, ID: m.ID, Deadline: deadline, Causes: causes, Voluntary: allVoluntary(causes)})
 	}
 }
 
@@ -43,6 +43,7 @@ func (p *planner) finishDelete(m *Member) {
 	case m.State != nstance.Deleting:
 		a.Causes = p.leavingCauses(m)
 	}
+	a.Voluntary = allVoluntary(a.Causes)
 	p.act(a)
 }
 
@@ -133,5 +134,5 @@ func (m *Member) isNewNotice(n *nstance.Notice) bool {
 }
 
 func (m *Member) isNewRequest() bool {
-	return m.Requested != nil && (m.Drain == nil || !IncludesCause(m.Drain.Causes, nstance.CauseRequest))
+	return m.Requested != nil && (m.Drain == nil || !includesCause(m.Drain.Causes, nstance.CauseRequest))
 }

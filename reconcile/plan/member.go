@@ -71,13 +71,13 @@ func (m *Member) leavesVoluntarily() bool {
 
 func (m *Member) leavesUnhealthy() bool {
 	if m.Drain != nil && len(m.Drain.Causes) > 0 {
-		return IncludesCause(m.Drain.Causes, nstance.CauseUnhealthy)
+		return includesCause(m.Drain.Causes, nstance.CauseUnhealthy)
 	}
 	return m.DeletedFor == nstance.CauseUnhealthy
 }
 
-// Noticed reports whether a notice stands against m.
-func (m *Member) Noticed() bool {
+// noticed reports whether a notice stands against m.
+func (m *Member) noticed() bool {
 	for i := range m.Notices {
 		if !m.Notices[i].Cancelled {
 			return true
@@ -117,7 +117,7 @@ func (c *Census) doom(m *Member) nstance.CauseKind {
 	switch {
 	case m.Gone:
 		return nstance.CauseGone
-	case m.Noticed():
+	case m.noticed():
 		return nstance.CauseNotice
 	case m.Requested != nil:
 		return nstance.CauseRequest
@@ -211,8 +211,8 @@ func isVoluntary(k nstance.CauseKind) bool {
 	return k == nstance.CauseRollout || k == nstance.CauseSurplus
 }
 
-// AllVoluntary reports whether causes hold nothing but rollouts and surpluses.
-func AllVoluntary(causes []nstance.Cause) bool {
+// allVoluntary reports whether causes hold nothing but rollouts and surpluses.
+func allVoluntary(causes []nstance.Cause) bool {
 	for i := range causes {
 		if !isVoluntary(causes[i].Kind) {
 			return false
@@ -221,8 +221,8 @@ func AllVoluntary(causes []nstance.Cause) bool {
 	return true
 }
 
-// IncludesCause reports whether a cause of kind k is among causes.
-func IncludesCause(causes []nstance.Cause, k nstance.CauseKind) bool {
+// includesCause reports whether a cause of kind k is among causes.
+func includesCause(causes []nstance.Cause, k nstance.CauseKind) bool {
 	for i := range causes {
 		if causes[i].Kind == k {
 			return true

@@ -2,10 +2,11 @@
 // does no I/O and reads no clock, and equal input gives equal output, whatever
 // the order of the members.
 //
-// A [Census] sorts the members of a group. [Plan] turns it into actions, and
-// [Compare] tells what another configuration would change. Package reconcile
-// carries the actions out; a program with a loop of its own can use this package
-// alone.
+// A [Census] sorts the members of a group. [Census.Plan] turns it into actions, and
+// [Census.Outlooks] tells what becomes of each member. Package reconcile carries the
+// actions out; a program with a loop of its own can use this package alone.
+//
+// Views and decisions are values; a Census must not be used concurrently.
 package plan
 
 import (
@@ -100,12 +101,9 @@ func (p *planner) hold(kind, reason string, until time.Time) {
 // remove starts the removal of m: with a drain if it runs anything that the group
 // wants drained.
 func (p *planner) remove(m *Member, causes []nstance.Cause, failure bool) {
-	if !p.drainable(m) {
-		p.act(Action{Kind: Delete, ID: m.ID, Causes: causes, Failure: failure})
-		return
+	a := Action{Kind: Delete, ID: m.ID, Causes: causes, Failure: failure, Voluntary: allVoluntary(causes)}
+	if p.drainable(m) {
+		a.Kind, a.Deadline = StartDrain, p.tightest(m, p.now.Add(p.Group.DrainTimeout))
 	}
-	p.act(Action{
-		Kind: StartDrain, ID: m.ID, Causes: causes, Failure: failure, Voluntary: AllVoluntary(causes),
-		Deadline: p.tightest(m, p.now.Add(p.Group.DrainTimeout)),
-	})
+	p.act(a)
 }

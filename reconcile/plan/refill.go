@@ -9,7 +9,7 @@ import (
 // replace losses; the first of these name them. Losses for which nothing has been
 // created yet wait for no backoff.
 func (p *planner) refill() {
-	need := p.Need()
+	need := p.need()
 	urgent := min(need, len(p.unanswered))
 	losses := min(need, max(urgent, p.missing()))
 	if p.Unreadable > 0 {

@@ -41,7 +41,7 @@ func (c *Census) allowance() int {
 // there were any, even if they have to wait: while fewer members are known to be
 // ready than the group's size, others that may be serving are not touched.
 func (p *planner) shrink() bool {
-	surplus := p.Surplus()
+	surplus := p.surplus()
 	if surplus <= 0 {
 		return false
 	}

@@ -14,57 +14,57 @@ const UnknownHash = "unknown"
 
 // A View is everything Plan looks at: one group, its members, its history.
 type View struct {
-	Group       nstance.Group
-	Hash        string // desired infra hash; "" when the definition could not be read: nothing is planned
-	RuntimeHash string // desired; only Compare looks at it
-	Members     []Member
-	History     History
-	Unreadable  int    // records of this group that could not be read: only losses are replaced
-	Removing    bool   // the group itself is being deleted: its size counts as 0
-	Frozen      bool   // no mutation except drains already under way
-	Breaker     string // why silent members are not replaced; empty: they are
-	SpotFree    bool   // spot capacity is not known to be sold out
-	Clock       string // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
+	Group       nstance.Group `json:"group"`
+	Hash        string        `json:"hash,omitempty"`         // desired infra hash; "" when the definition could not be read: nothing is planned
+	RuntimeHash string        `json:"runtime_hash,omitempty"` // desired; Plan does not look at it
+	Members     []Member      `json:"members,omitempty"`
+	History     History       `json:"history"`
+	Unreadable  int           `json:"unreadable"`        // records of this group that could not be read: only losses are replaced
+	Removing    bool          `json:"removing"`          // the group itself is being deleted: its size counts as 0
+	Frozen      bool          `json:"frozen"`            // no mutation except drains already under way
+	Breaker     string        `json:"breaker,omitempty"` // why silent members are not replaced; empty: they are
+	SpotFree    bool          `json:"spot_free"`         // spot capacity is not known to be sold out
+	Clock       string        `json:"clock,omitempty"`   // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
 }
 
 // A Member is what Plan needs to know of one instance.
 type Member struct {
-	ID           nstance.InstanceID
-	State        nstance.State // pending, provisioning, booting, draining, deleting or failed; ready is derived from GoodSince
-	OnDemand     bool
-	Reason       Reason
-	Market       nstance.MarketType // the actual one, or what was asked for while that is not known
-	Hash         string             // infra hash it was made from; "" is unknown or not comparable, which is not drift
-	CreatedAt    time.Time
-	HasMachine   bool              // the provider accepted its create
-	RegisteredAt time.Time         // zero: never
-	GoodSince    time.Time         // first good report of the present run of good ones in this term; zero: none
-	RegisterBy   time.Time         // must have registered by then
-	LaunchBy     time.Time         // must have reported well by then; zero once it has been ready, or when that instant had passed as the term began
-	GraceUntil   time.Time         // registered but not heard of in this term: no verdict, no surplus, no rollout before; zero once heard of
-	EligibleAt   time.Time         // may be replaced for its age, jitter included; zero: never
-	ExpireAt     time.Time         // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
-	Notices      []nstance.Notice  // standing notices that doom it
-	Silent       bool              // missed reports
-	Unhealthy    bool              // silent past the limit while the provider says running
-	Preserved    bool              // kept for inspection: no part of the plan until the machine is gone
-	Gone         bool              // the provider says it does not exist or does not run
-	Loss         nstance.LossCause // Gone: why, as far as the provider says
-	Taken        bool              // Gone: nothing that it was made from is to blame
-	Requested    *nstance.Cause    // its removal was requested
-	NoDrain      bool              // the request was to delete at once
-	Drain        *nstance.Drain    // recorded drain; its generation outlives a cancel
-	DrainBy      time.Time         // when that ends, by what has elapsed since this term planned it; zero: as recorded
-	DrainOver    bool              // acknowledged, or its executor gave up for good
-	DeletedFor   nstance.CauseKind // deleting without a drain: the recorded cause; "" is unknown
+	ID           nstance.InstanceID `json:"id"`
+	State        nstance.State      `json:"state"` // pending, provisioning, booting, draining, deleting or failed; ready is derived from GoodSince
+	OnDemand     bool               `json:"on_demand"`
+	Reason       Reason             `json:"reason,omitempty"`
+	Market       nstance.MarketType `json:"market,omitempty"` // the actual one, or what was asked for while that is not known
+	Hash         string             `json:"hash,omitempty"`   // infra hash it was made from; "" is unknown or not comparable, which is not drift
+	CreatedAt    time.Time          `json:"created_at"`
+	HasMachine   bool               `json:"has_machine"`            // the provider accepted its create
+	RegisteredAt time.Time          `json:"registered_at,omitzero"` // zero: never
+	GoodSince    time.Time          `json:"good_since,omitzero"`    // first good report of the present run of good ones in this term; zero: none
+	RegisterBy   time.Time          `json:"register_by,omitzero"`   // must have registered by then
+	LaunchBy     time.Time          `json:"launch_by,omitzero"`     // must have reported well by then; zero once it has been ready, or when that instant had passed as the term began
+	GraceUntil   time.Time          `json:"grace_until,omitzero"`   // registered but not heard of in this term: no verdict, no surplus, no rollout before; zero once heard of
+	EligibleAt   time.Time          `json:"eligible_at,omitzero"`   // may be replaced for its age, jitter included; zero: never
+	ExpireAt     time.Time          `json:"expire_at,omitzero"`     // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
+	Notices      []nstance.Notice   `json:"notices,omitempty"`      // standing notices that doom it
+	Silent       bool               `json:"silent"`                 // missed reports
+	Unhealthy    bool               `json:"unhealthy"`              // silent past the limit while the provider says running
+	Preserved    bool               `json:"preserved"`              // kept for inspection: no part of the plan until the machine is gone
+	Gone         bool               `json:"gone"`                   // the provider says it does not exist or does not run
+	Loss         nstance.LossCause  `json:"loss,omitempty"`         // Gone: why, as far as the provider says
+	Taken        bool               `json:"taken"`                  // Gone: nothing that it was made from is to blame
+	Requested    *nstance.Cause     `json:"requested,omitempty"`    // its removal was requested
+	NoDrain      bool               `json:"no_drain"`               // the request was to delete at once
+	Drain        *nstance.Drain     `json:"drain,omitempty"`        // recorded drain; its generation outlives a cancel
+	DrainBy      time.Time          `json:"drain_by,omitzero"`      // when that ends, by what has elapsed since this term planned it; zero: as recorded
+	DrainOver    bool               `json:"drain_over"`             // acknowledged, or its executor gave up for good
+	DeletedFor   nstance.CauseKind  `json:"deleted_for,omitempty"`  // deleting without a drain: the recorded cause; "" is unknown
 
 	// Answered says of a leaving member that no replacement is to be created for
 	// it in spite of a backoff: one has been, or it is a failed creation itself.
-	Answered bool
+	Answered bool `json:"answered"`
 
 	// Inherited says that the member was already leaving, or already created as a
 	// replacement, when this term began: it is not known which replaces which.
-	Inherited bool
+	Inherited bool `json:"inherited"`
 }
 
 // A Reason says why a member was created. It is part of its intent.
@@ -80,29 +80,29 @@ const (
 
 // History is what a group remembers across plans. It is durable.
 type History struct {
-	Paused       bool
-	HaltedHash   string    // rollout towards this hash is halted
-	Failures     int       // consecutive creations that did not become ready
-	LastFailure  string    // why the latest of them came to nothing; empty: not known
-	BackoffUntil time.Time // no create but the replacement of true losses before; then one at a time while Failures > 0
-	LastGoodHash string    // definition with which every counted member was last ready and fresh
-	ReturnAt     time.Time // when a member may go back to spot; zero: none may
-	FullAt       int       // size at which every member was last ready, lowered with the size: members missing from it are losses
+	Paused       bool      `json:"paused"`
+	HaltedHash   string    `json:"halted_hash,omitempty"`    // rollout towards this hash is halted
+	Failures     int       `json:"failures"`                 // consecutive creations that did not become ready
+	LastFailure  string    `json:"last_failure,omitempty"`   // why the latest of them came to nothing; empty: not known
+	BackoffUntil time.Time `json:"backoff_until,omitzero"`   // no create but the replacement of true losses before; then one at a time while Failures > 0
+	LastGoodHash string    `json:"last_good_hash,omitempty"` // definition with which every counted member was last ready and fresh
+	ReturnAt     time.Time `json:"return_at,omitzero"`       // when a member may go back to spot; zero: none may
+	FullAt       int       `json:"full_at"`                  // size at which every member was last ready, lowered with the size: members missing from it are losses
 }
 
 // An Action is one step that the executor takes.
 type Action struct {
-	Kind      ActionKind
-	ID        nstance.InstanceID // the member; empty for Create
-	Reason    Reason             // Create
-	Count     int                // Create: how many alike, at least 1
-	LastGood  bool               // Create: use the last good definition instead of the desired one
-	Market    nstance.MarketType // Create: only this one; empty: as the definition says
-	Replaces  nstance.InstanceID // Create, reason replace: the loss it answers; empty: one that has left already
-	Deadline  time.Time          // StartDrain, Tighten
-	Voluntary bool               // StartDrain, Tighten: no cause but a rollout or a surplus
-	Causes    []nstance.Cause    // StartDrain: all; Tighten: the full new set; Delete: why
-	Failure   bool               // StartDrain, Delete: a creation that came to nothing, to be counted in History.Failures
+	Kind      ActionKind         `json:"kind"`
+	ID        nstance.InstanceID `json:"id,omitempty"`       // the member; empty for Create
+	Reason    Reason             `json:"reason,omitempty"`   // Create
+	Count     int                `json:"count"`              // Create: how many alike, at least 1
+	LastGood  bool               `json:"last_good"`          // Create: use the last good definition instead of the desired one
+	Market    nstance.MarketType `json:"market,omitempty"`   // Create: only this one; empty: as the definition says
+	Replaces  nstance.InstanceID `json:"replaces,omitempty"` // Create, reason replace: the loss it answers; empty: one that has left already
+	Deadline  time.Time          `json:"deadline,omitzero"`  // StartDrain, Tighten
+	Voluntary bool               `json:"voluntary"`          // StartDrain, Tighten, Delete: no cause but a rollout or a surplus
+	Causes    []nstance.Cause    `json:"causes,omitempty"`   // StartDrain: all; Tighten: the full new set; Delete: why
+	Failure   bool               `json:"failure"`            // StartDrain, Delete: a creation that came to nothing, to be counted in History.Failures
 }
 
 // An ActionKind names a step.
@@ -119,17 +119,17 @@ const (
 
 // A Decision is what Plan returns.
 type Decision struct {
-	Actions []Action
-	Next    time.Time // when time alone may change the answer; zero: never
-	Holds   []Hold    // what is being waited for, and why
-	Halt    bool      // record that the rollout to the desired hash is halted
+	Actions []Action  `json:"actions,omitempty"`
+	Next    time.Time `json:"next,omitzero"`   // when time alone may change the answer; zero: never
+	Holds   []Hold    `json:"holds,omitempty"` // what is being waited for, and why
+	Halt    bool      `json:"halt"`            // record that the rollout to the desired hash is halted
 }
 
 // A Hold is something that keeps Plan from acting.
 type Hold struct {
-	Kind   string // one of the kinds below
-	Reason string
-	Until  time.Time // zero: until something changes
+	Kind   string    `json:"kind"` // one of the kinds below
+	Reason string    `json:"reason,omitempty"`
+	Until  time.Time `json:"until,omitzero"` // zero: until something changes
 }
 
 // The kinds of holds that Plan reports, unless said otherwise.

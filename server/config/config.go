@@ -3,6 +3,8 @@
 // JSON with comments and trailing commas; docs/configuration.md has every
 // setting. [server.New] takes the file itself and checks it in the same way.
 //
+// A Config is safe for concurrent use.
+//
 // [server.New]: https://pkg.go.dev/github.com/nstance-go/nstance/server#New
 package config
 

@@ -30,7 +30,7 @@ func TestLoad(t *testing.T) {
 	require.Equal(t, nstance.ClusterID("home"), c.Cluster())
 	require.Equal(t, nstance.ShardID("a"), c.Shard())
 	require.Len(t, c.Groups(), 1)
-	require.Equal(t, nstance.Kind("web"), c.Groups()[0].Definition.Kind)
+	require.Equal(t, nstance.InstanceKind("web"), c.Groups()[0].Definition.Kind)
 	require.Equal(t, 3, c.Groups()[0].Size)
 	require.Len(t, c.LoadBalancers(), 1)
 	require.Equal(t, "front", c.LoadBalancers()[0].Name)

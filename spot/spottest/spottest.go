@@ -10,6 +10,8 @@
 // arrives. If it fails, no other one is run. A wait for a call or for a notice ends
 // after 10 seconds with a failure that names it. After 20 seconds of such waits the
 // rest is skipped.
+//
+// A [Server] is safe for concurrent use.
 package spottest
 
 import (

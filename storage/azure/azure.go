@@ -4,6 +4,8 @@
 // A version is the blob's ETag, from the write's own answer, and is never
 // used twice. All conditions, those of deletions too, are checked by the
 // service.
+//
+// Its stores are safe for concurrent use.
 package azure
 
 import (

@@ -1,6 +1,8 @@
 // Package blob opens any store by its URL, for programs that are configured with
 // one. It links the clients of all clouds; a program that needs only one imports
 // storage/s3, storage/gcs or storage/azure.
+//
+// Its functions may be called concurrently, and its stores are safe for concurrent use.
 package blob
 
 import (

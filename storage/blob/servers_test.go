@@ -23,6 +23,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/test/realserver"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/blob"
@@ -52,7 +53,7 @@ func TestServers(t *testing.T) {
 			})
 			t.Run("a missing bucket is not absence", func(t *testing.T) { missingBucket(t, newBucket(t)) })
 			t.Run("odd keys", func(t *testing.T) { oddKeys(t, open(t, with(newBucket(t), "prefix", "a/b"))) })
-			t.Run("records", func(t *testing.T) { records(t, newBucket(t)) })
+			t.Run("records", func(t *testing.T) { testRecords(t, newBucket(t)) })
 			t.Run("garbage collection", func(t *testing.T) { collecting(t, newBucket(t)) })
 		})
 	}
@@ -139,35 +140,35 @@ func oddKeys(t *testing.T, s storage.Store) {
 	require.Empty(t, list(t, s, "", ""))
 }
 
-// records lets two writers, each with a store of its own, count in the same
+// testRecords lets two writers, each with a store of its own, count in the same
 // records and the same document.
-func records(t *testing.T, bucketURL string) {
+func testRecords(t *testing.T, bucketURL string) {
 	const shard, ids, each = "eu1a", 4, 10
 	var made []nstance.InstanceID
 	for i := range ids {
 		made = append(made, instanceID(t, i))
 	}
-	maker := storage.NewRecords(open(t, bucketURL), shard, nil)
+	maker := records.New(open(t, bucketURL), shard, nil)
 	for i := range ids {
-		_, err := maker.Create(t.Context(), storage.Instance{ID: made[i], Tenant: "default", Group: "web"})
+		_, err := maker.Create(t.Context(), records.Instance{ID: made[i], Tenant: "default", Group: "web"})
 		require.NoError(t, err)
 	}
 	type counter struct {
-		storage.Header
+		records.Header
 		N int
 	}
 	var counted atomic.Int32
 	var wg sync.WaitGroup
 	for range 2 {
 		s := open(t, bucketURL)
-		r, doc := storage.NewRecords(s, shard, nil), storage.NewDoc[counter](s, layout.StateKey(shard), nil)
+		r, doc := records.New(s, shard, nil), records.NewDoc[counter](s, layout.StateKey(shard), nil)
 		_, problems, err := r.Load(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, problems)
 		wg.Go(func() {
 			for n := range ids * each {
 				err := insist(func() error {
-					_, err := r.Update(t.Context(), made[n%ids], func(rec *storage.Instance) error { rec.Generation++; return nil })
+					_, err := r.Update(t.Context(), made[n%ids], func(rec *records.Instance) error { rec.Generation++; return nil })
 					return err
 				})
 				if err == nil {
@@ -185,7 +186,7 @@ func records(t *testing.T, bucketURL string) {
 		})
 	}
 	wg.Wait()
-	fresh := storage.NewRecords(open(t, bucketURL), shard, nil)
+	fresh := records.New(open(t, bucketURL), shard, nil)
 	all, problems, err := fresh.Load(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, problems)
@@ -194,7 +195,7 @@ func records(t *testing.T, bucketURL string) {
 		require.EqualValues(t, 2*each, rec.Generation, "%s lost an update", rec.ID)
 		require.NoError(t, fresh.Delete(t.Context(), rec.ID))
 	}
-	held, err := storage.NewDoc[counter](open(t, bucketURL), layout.StateKey(shard), nil).Load(t.Context())
+	held, err := records.NewDoc[counter](open(t, bucketURL), layout.StateKey(shard), nil).Load(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, counted.Load(), held.N)
 	require.Empty(t, list(t, open(t, bucketURL), layout.InstancePrefix(shard), ""))
@@ -257,8 +258,8 @@ func azurite(t *testing.T) func(*testing.T) string {
 // collecting collects garbage and uses an object again.
 func collecting(t *testing.T, bucketURL string) {
 	var elapsed atomic.Int64
-	leader := func() *storage.Records {
-		return storage.NewRecords(open(t, bucketURL), "eu1", &storage.RecordsOptions{Elapsed: func() time.Duration { return time.Duration(elapsed.Load()) }})
+	leader := func() *records.Records {
+		return records.New(open(t, bucketURL), "eu1", &records.Options{Elapsed: func() time.Duration { return time.Duration(elapsed.Load()) }})
 	}
 	var digests []string
 	for i := range 12 {
@@ -270,7 +271,7 @@ func collecting(t *testing.T, bucketURL string) {
 	name := func(i int) {
 		_, err := recs.Definition(t.Context(), digests[i])
 		require.NoError(t, err)
-		_, err = recs.Create(t.Context(), storage.Instance{ID: instanceID(t, i), Tenant: "default", Group: "web", Definition: digests[i]})
+		_, err = recs.Create(t.Context(), records.Instance{ID: instanceID(t, i), Tenant: "default", Group: "web", Definition: digests[i]})
 		require.NoError(t, err)
 	}
 	name(0)

@@ -3,6 +3,8 @@
 //
 // A version is the object's generation, from the write's own answer. All
 // conditions, those of deletions too, are checked by the service.
+//
+// Its stores are safe for concurrent use.
 package gcs
 
 import (

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -71,7 +72,7 @@ func TestRealTime(t *testing.T) {
 	open := func(o lease.Options) *lease.Lease {
 		s, err := storage.OpenDir(dir, nil)
 		require.NoError(t, err)
-		o.Clock, o.TTL = lease.SystemClock(), lease.MinTTL
+		o.Clock, o.TTL = lease.SystemClock(), records.MinLeaseTTL
 		return candidate(t, s, o)
 	}
 	s, err := storage.OpenDir(dir, nil)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -31,7 +32,7 @@ type Lease struct {
 
 	// The following fields belong to Campaign, to the goroutine that renews a
 	// term, and to Resign. These never run at the same time.
-	current      standing                 // the object in storage, as last seen
+	current      records.Lease            // the object in storage, as last seen
 	observed     bool                     // current was read, or is known to be missing
 	changedAt    time.Duration            // when current was last seen to change
 	highestEpoch uint64                   // ever seen in the object
@@ -149,9 +150,9 @@ func (l *Lease) call(ctx context.Context, do func(context.Context) error) error 
 	return do(ctx)
 }
 
-// read reads the object. A missing object is a standing without version. Invalid
+// read reads the object. A missing object is a Lease without version. Invalid
 // means that this program cannot read the object.
-func (l *Lease) read(ctx context.Context) (s standing, err error) {
+func (l *Lease) read(ctx context.Context) (s records.Lease, err error) {
 	err = l.call(ctx, func(ctx context.Context) error {
 		obj, err := l.store.Get(ctx, l.key)
 		if errors.Is(err, nstance.NotFound) {
@@ -159,10 +160,10 @@ func (l *Lease) read(ctx context.Context) (s standing, err error) {
 		}
 		switch {
 		case err != nil:
-		case obj.Version == l.current.version:
+		case obj.Version == l.current.Version:
 			s = l.current
 		default:
-			s, err = decode(obj)
+			s, err = records.DecodeLease(obj)
 		}
 		return err
 	})
@@ -170,17 +171,17 @@ func (l *Lease) read(ctx context.Context) (s standing, err error) {
 }
 
 // write replaces l.current by next, and returns when the request was sent.
-func (l *Lease) write(ctx context.Context, next *standing) (sent time.Duration, err error) {
-	data, err := next.encode()
+func (l *Lease) write(ctx context.Context, next *records.Lease) (sent time.Duration, err error) {
+	data, err := next.Encode()
 	if err != nil {
 		return 0, nstance.Errorf(nstance.Internal, "encode the lease: %w", err)
 	}
 	sent = l.clock.Now()
 	err = l.call(ctx, func(ctx context.Context) (err error) {
-		if l.current.version == "" {
-			next.version, err = l.store.PutIfAbsent(ctx, l.key, data)
+		if l.current.Version == "" {
+			next.Version, err = l.store.PutIfAbsent(ctx, l.key, data)
 		} else {
-			next.version, err = l.store.PutIfMatch(ctx, l.key, data, l.current.version)
+			next.Version, err = l.store.PutIfMatch(ctx, l.key, data, l.current.Version)
 		}
 		return err
 	})
@@ -189,14 +190,14 @@ func (l *Lease) write(ctx context.Context, next *standing) (sent time.Duration, 
 
 // observe records what is in storage. It is called after the answer, and so after
 // the write that it shows reached storage.
-func (l *Lease) observe(s standing) {
-	if !l.observed || s.version != l.current.version {
+func (l *Lease) observe(s records.Lease) {
+	if !l.observed || s.Version != l.current.Version {
 		l.changedAt = l.clock.Now()
 	}
 	l.observed = true
 	l.current, l.highestEpoch = s, max(l.highestEpoch, s.Epoch)
 	h := Holder{ID: s.Holder, Address: s.Address, Registration: s.Registration, Peer: s.Peer, Epoch: s.Epoch, Self: s.Holder == l.id, Released: s.Released}
-	if s.version == "" {
+	if s.Version == "" {
 		h = Holder{}
 	}
 	l.mu.Lock()

@@ -6,55 +6,31 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // Prepare writes a released lease for a shard that has never been led, so that
-// its first leader takes it at once: a missing lease is taken only after MaxTTL.
+// its first leader takes it at once: a missing lease is taken only after a minute.
 // It reports whether it did. Where a lease or any document of a leader exists, it
 // changes nothing. Call it before any server of the shard runs: it cannot detect a
 // leader whose lease was removed and that has written nothing.
 func Prepare(ctx context.Context, s storage.Store, shard nstance.ShardID) (prepared bool, err error) {
-	if free, err := Preparable(ctx, s, shard); err != nil || !free {
+	if free, err := records.Preparable(ctx, s, shard); err != nil || !free {
 		return false, err
 	}
-	data, err := (&standing{object: object{Header: storage.NewHeader(0), Released: true}}).encode()
+	data, err := (&records.Lease{Header: records.NewHeader(0), Released: true}).Encode()
 	if err != nil {
 		return false, nstance.Errorf(nstance.Internal, "encode the lease: %w", err)
 	}
-	standing, err := storage.PutOnce(ctx, s, layout.LeaseKey(shard), data)
+	standing, err := records.PutOnce(ctx, s, layout.LeaseKey(shard), data)
 	return err == nil && bytes.Equal(standing, data), err
-}
-
-// Preparable reports whether Prepare would write a lease.
-func Preparable(ctx context.Context, s storage.Store, shard nstance.ShardID) (bool, error) {
-	if at, err := Look(ctx, s, shard); err != nil || at.Version != "" {
-		return false, err
-	}
-	return Untouched(ctx, s, shard)
-}
-
-// Untouched reports whether a shard has no document of a leader beside its lease:
-// no record and no state, readable or not.
-func Untouched(ctx context.Context, s storage.Store, shard nstance.ShardID) (bool, error) {
-	for _, key := range layout.ShardKeys(shard) {
-		if _, err := s.Get(ctx, key); !errors.Is(err, nstance.NotFound) {
-			return false, err
-		}
-	}
-	for entry, err := range s.List(ctx, layout.InstancePrefix(shard), "") {
-		if err != nil || !strings.HasSuffix(entry.Key, "/") { // a console made a folder
-			return false, err
-		}
-	}
-	return true, nil
 }
 
 // epochs finds the highest epoch in any document of a shard. It is needed once,
@@ -107,9 +83,9 @@ func (e *epochs) read(ctx context.Context, key string) error {
 	if errors.Is(err, nstance.NotFound) {
 		return nil
 	}
-	var h storage.Header
+	var h records.Header
 	if err == nil {
-		h, err = storage.ReadHeader(obj)
+		h, err = records.ReadHeader(obj)
 	}
 	if errors.Is(err, nstance.Invalid) { // foreign or damaged: it has no epoch
 		e.log.Warn("epoch not readable", "key", key, "err", err)

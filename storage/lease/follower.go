@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // A campaign is one call of Campaign: a standby that becomes the holder.
@@ -78,7 +79,7 @@ func (c *campaign) look(ctx context.Context) (*Term, error) {
 	if err != nil {
 		return nil, err
 	}
-	changed := s.version != c.current.version
+	changed := s.Version != c.current.Version
 	c.observe(s)
 	if sent, mine := c.attempts[s.WriteID]; mine {
 		return c.grant(ctx, sent), nil
@@ -87,9 +88,9 @@ func (c *campaign) look(ctx context.Context) (*Term, error) {
 		clear(c.attempts) // the version that they would replace is gone: they cannot land any more
 		c.takeAt = 0
 	}
-	if c.current.version == "" && !c.opts.TakeAtOnce && !c.missingLogged {
+	if c.current.Version == "" && !c.opts.TakeAtOnce && !c.missingLogged {
 		c.missingLogged = true
-		c.opts.Log.Warn("lease missing: acquiring it after the longest ttl", "wait", MaxTTL,
+		c.opts.Log.Warn("lease missing: acquiring it after the longest ttl", "wait", records.MaxLeaseTTL,
 			"remedy", "for a new shard, run nstance-admin cluster init --shard first")
 	}
 	return nil, nil
@@ -99,7 +100,7 @@ func (c *campaign) look(ctx context.Context) (*Term, error) {
 // clock since it last saw the lease change.
 func (c *campaign) waitTime() time.Duration {
 	now := c.clock.Now()
-	wait := c.changedAt + c.current.ttl() - now
+	wait := c.changedAt + c.current.TTL() - now
 	switch {
 	case !c.observed:
 		return c.opts.Poll
@@ -119,17 +120,17 @@ func (c *campaign) take(ctx context.Context) (*Term, error) {
 		c.takeAt = c.clock.Now() + c.opts.Poll
 		return nil, err
 	}
-	next := c.current.next(last + 1)
+	next := c.current.Next(last + 1)
 	next.Holder, next.Address, next.Peer = c.id, c.opts.Address, c.opts.Peer
 	next.Registration = c.opts.Registration
-	next.TTL, next.Released = c.opts.TTL.Milliseconds(), false
+	next.TTLMillis, next.Released = c.opts.TTL.Milliseconds(), false
 	sent, err := c.write(ctx, &next)
 	if err == nil {
 		c.observe(next)
 		return c.grant(ctx, sent), nil
 	}
 	c.remember(next.WriteID, sent)
-	before := c.current.version
+	before := c.current.Version
 	c.takeAt = c.clock.Now() + c.opts.Poll
 	term, rerr := c.look(ctx)
 	switch {
@@ -137,7 +138,7 @@ func (c *campaign) take(ctx context.Context) (*Term, error) {
 		return term, nil
 	case rerr != nil:
 		return nil, rerr
-	case c.current.version != before:
+	case c.current.Version != before:
 		return nil, nil // another process was faster
 	}
 	return nil, err
@@ -160,7 +161,7 @@ func (c *campaign) epoch(ctx context.Context) (top uint64, err error) {
 	if c.current.Epoch > 0 {
 		return c.current.Epoch, nil
 	}
-	if c.current.version == "" {
+	if c.current.Version == "" {
 		top, err = (&epochs{store: c.store, shard: c.shard, log: c.opts.Log}).highest(ctx)
 	}
 	if err == nil && c.opts.Marks != nil {
@@ -198,15 +199,15 @@ func (c *campaign) receive(m watchMessage) {
 		c.watchWorks = false
 	case m.Epoch > c.current.Epoch:
 		c.readAt = now
-	case m.Epoch == c.current.Epoch && c.current.version != "" && !c.current.Released: // nothing comes after a release
+	case m.Epoch == c.current.Epoch && c.current.Version != "" && !c.current.Released: // nothing comes after a release
 		s := c.current
-		s.version, s.WriteID, s.Released = m.Version, m.WriteID, m.Released
-		if s.version != c.current.version {
+		s.Version, s.WriteID, s.Released = m.Version, m.WriteID, m.Released
+		if s.Version != c.current.Version {
 			clear(c.attempts)
 			c.takeAt = 0
 		}
 		c.observe(s)
 		c.watchWorks = true
-		c.readAt = now + s.ttl()/2 // no message for so long: the watch is dead
+		c.readAt = now + s.TTL()/2 // no message for so long: the watch is dead
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -68,18 +69,18 @@ func removeObject(t *testing.T, s storage.Store, key string) {
 // deleted later.
 func saveSnapshot(t *testing.T, s storage.Store, epoch uint64) {
 	t.Helper()
-	records := storage.NewRecords(s, "z1", &storage.RecordsOptions{Epoch: epoch})
+	recs := records.New(s, "z1", &records.Options{Epoch: epoch})
 	for range 3 {
 		id, err := nstance.NewInstanceID("web", time.Now())
 		require.NoError(t, err)
-		_, err = records.Create(t.Context(), storage.Instance{ID: id, Tenant: "default", Group: "web"})
+		_, err = recs.Create(t.Context(), records.Instance{ID: id, Tenant: "default", Group: "web"})
 		require.NoError(t, err)
 	}
-	saved, err := records.SaveSnapshot(t.Context())
+	saved, err := recs.SaveSnapshot(t.Context())
 	require.NoError(t, err)
 	require.True(t, saved)
-	for _, rec := range records.All() {
-		require.NoError(t, records.Delete(t.Context(), rec.ID))
+	for _, rec := range recs.All() {
+		require.NoError(t, recs.Delete(t.Context(), rec.ID))
 	}
 }
 
@@ -140,18 +141,18 @@ func TestFollower(t *testing.T) {
 		s := storage.NewMemory()
 		putForeign(t, s, `{"format":"1.0","epoch":4,"write_id":"w"}`)
 		d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
-		require.Equal(t, lease.MaxTTL, d)
+		require.Equal(t, records.MaxLeaseTTL, d)
 	})
 	bubble(t, "replaces an impossible ttl by the nearest valid one", func(t *testing.T) {
 		for ttl, want := range map[string]time.Duration{
-			"9223372036854775807": lease.MaxTTL, "3600000": lease.MaxTTL, "60001": lease.MaxTTL, "60000": lease.MaxTTL,
-			"1": lease.MinTTL, "999": lease.MinTTL, "1000": lease.MinTTL, "1001": 1001 * time.Millisecond, "-5": lease.MaxTTL,
+			"9223372036854775807": records.MaxLeaseTTL, "3600000": records.MaxLeaseTTL, "60001": records.MaxLeaseTTL, "60000": records.MaxLeaseTTL,
+			"1": records.MinLeaseTTL, "999": records.MinLeaseTTL, "1000": records.MinLeaseTTL, "1001": 1001 * time.Millisecond, "-5": records.MaxLeaseTTL,
 		} {
 			s := storage.NewMemory()
 			putForeign(t, s, `{"format":"1.0","epoch":4,"write_id":"w","ttl_ms":%s}`, ttl)
-			look, err := lease.Look(t.Context(), s, "z1")
+			look, err := records.ReadLease(t.Context(), s, "z1")
 			require.NoError(t, err)
-			require.Equal(t, want, look.TTL, ttl)
+			require.Equal(t, want, look.TTL(), ttl)
 			d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
 			require.Equal(t, want, d, ttl)
 		}
@@ -201,7 +202,7 @@ func TestMissingLease(t *testing.T) {
 	bubble(t, "is taken after the longest ttl", func(t *testing.T) {
 		s := storage.NewMemory()
 		d, term := campaignDuration(t, candidate(t, s, lease.Options{}))
-		require.Equal(t, lease.MaxTTL, d)
+		require.Equal(t, records.MaxLeaseTTL, d)
 		require.EqualValues(t, 1, term.Epoch())
 	})
 	bubble(t, "restarts the wait when it goes missing", func(t *testing.T) {
@@ -212,7 +213,7 @@ func TestMissingLease(t *testing.T) {
 		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, v))
 		began := time.Now()
 		require.EqualValues(t, 5, (<-granted).Epoch(), "what it has seen itself counts too")
-		require.InDelta(t, lease.MaxTTL, time.Since(began), float64(400*time.Millisecond))
+		require.InDelta(t, records.MaxLeaseTTL, time.Since(began), float64(400*time.Millisecond))
 	})
 	bubble(t, "is never taken at once by two candidates that cannot see each other", func(t *testing.T) {
 		s := newShardStore(t)
@@ -221,12 +222,12 @@ func TestMissingLease(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.DeleteIfMatch(t.Context(), leaseKey, obj.Version)) // by hand
 		d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
-		require.Equal(t, lease.MaxTTL, d)
+		require.Equal(t, records.MaxLeaseTTL, d)
 		require.Error(t, a.Err())
 	})
 	bubble(t, "is waited for where machines have marks", func(t *testing.T) {
 		d, term := campaignDuration(t, candidate(t, storage.NewMemory(), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
-		require.Equal(t, lease.MaxTTL, d)
+		require.Equal(t, records.MaxLeaseTTL, d)
 		require.EqualValues(t, 8, term.Epoch())
 	})
 	bubble(t, "continues after the highest epoch in records, documents, snapshot and marks", func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // A tenure is a term that is being renewed.
@@ -47,7 +48,7 @@ func (l *Lease) grant(ctx context.Context, sent time.Duration) *Term {
 }
 
 func (l *Lease) announce(t *tenure) {
-	t.renewals.announce(Announcement{Epoch: l.current.Epoch, Version: l.current.version, WriteID: l.current.WriteID, Released: l.current.Released})
+	t.renewals.announce(Announcement{Epoch: l.current.Epoch, Version: l.current.Version, WriteID: l.current.WriteID, Released: l.current.Released})
 }
 
 // keep renews the term every third of the ttl, until it is over.
@@ -68,7 +69,7 @@ func (l *Lease) keep(t *tenure) {
 // renew writes the lease once, and returns when it is known whether the write
 // landed, or when the term is over. An error means that it did not land.
 func (l *Lease) renew(ctx context.Context, t *tenure) error {
-	next := l.current.next(t.term.epoch)
+	next := l.current.Next(t.term.epoch)
 	sent, err := l.write(ctx, &next)
 	if err == nil {
 		l.confirm(t, next, sent)
@@ -87,25 +88,25 @@ func (l *Lease) renew(ctx context.Context, t *tenure) error {
 
 // settle decides by what is in storage whether a failed write landed. A refusal
 // does not decide it: the client may have repeated a request that landed.
-func (l *Lease) settle(t *tenure, s standing, cause error) error {
+func (l *Lease) settle(t *tenure, s records.Lease, cause error) error {
 	sent, mine := t.unanswered[s.WriteID]
 	switch {
 	case mine:
 		l.confirm(t, s, sent)
 		return nil
-	case s.version != "" && s.version == l.current.version:
+	case s.Version != "" && s.Version == l.current.Version:
 		return cause
 	}
 	t.lost = true
 	t.term.end(errLost)
-	if s.WriteID != "" || s.version == "" {
+	if s.WriteID != "" || s.Version == "" {
 		l.observe(s)
 	}
 	return cause
 }
 
 // confirm extends the term after a write that landed, from when it was sent.
-func (l *Lease) confirm(t *tenure, s standing, sent time.Duration) {
+func (l *Lease) confirm(t *tenure, s records.Lease, sent time.Duration) {
 	l.observe(s)
 	t.confirmed = sent
 	clear(t.unanswered)
@@ -120,7 +121,7 @@ func (l *Lease) release(ctx context.Context, t *tenure) error {
 	l.releasedAt, l.backingOff = began, true
 	releases := map[string]bool{}
 	for {
-		next := l.current.next(t.term.epoch)
+		next := l.current.Next(t.term.epoch)
 		next.Released = true
 		releases[next.WriteID] = true
 		_, err := l.write(ctx, &next)
@@ -137,10 +138,10 @@ func (l *Lease) release(ctx context.Context, t *tenure) error {
 			l.observe(s)
 			l.announce(t)
 			return nil
-		case mine && s.version != l.current.version: // a renewal landed late
+		case mine && s.Version != l.current.Version: // a renewal landed late
 			l.observe(s)
 			continue
-		case s.version == "" || s.version != l.current.version:
+		case s.Version == "" || s.Version != l.current.Version:
 			l.observe(s)
 			l.backingOff = false
 			return nil // the lease is not this process's any more

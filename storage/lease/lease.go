@@ -7,6 +7,9 @@
 // and nothing else: no clock that others agree with, no quorum, no peer. The
 // holder renews one small object. A standby that has not seen it change for the
 // ttl that it names may replace it.
+//
+// The methods of a [Term] may be called concurrently. Campaign and Resign of an [Elector]
+// are called by one goroutine at a time.
 package lease
 
 import (

@@ -7,15 +7,11 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
 
-// The limits of a ttl. MaxTTL is also how long a missing lease must stay
-// missing, since the ttl of its last holder is not known then.
 const (
-	MinTTL = time.Second
-	MaxTTL = 60 * time.Second
-
 	defaultTTL  = 6 * time.Second
 	defaultPoll = 400 * time.Millisecond
 )
@@ -23,7 +19,7 @@ const (
 // Options adjust an elector. Nil and zero mean the defaults.
 type Options struct {
 	Address string        // where clients reach this process
-	TTL     time.Duration // of its own terms: MinTTL to MaxTTL, whole milliseconds; 6s
+	TTL     time.Duration // of its own terms: 1s to 60s, whole milliseconds; 6s
 	Log     *slog.Logger  // nil: discard
 
 	// Registration is where clients without a certificate reach this process.
@@ -96,7 +92,7 @@ func (o *Options) validate() error {
 		o.TTL = defaultTTL
 	}
 	o.TTL = o.TTL.Truncate(time.Millisecond) // the precision of the object
-	if o.TTL < MinTTL || o.TTL > MaxTTL {
+	if o.TTL < records.MinLeaseTTL || o.TTL > records.MaxLeaseTTL {
 		return nstance.FieldError("election.ttl", "use 1s to 60s", "%s is out of range", o.TTL)
 	}
 	if o.Poll < 0 || o.Poll > o.TTL/3 {

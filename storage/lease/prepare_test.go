@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -119,7 +120,7 @@ func TestPrepare(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, made)
 			d, _ := campaignDuration(t, candidate(t, s, lease.Options{}))
-			require.Equal(t, lease.MaxTTL, d)
+			require.Equal(t, records.MaxLeaseTTL, d)
 		})
 	}
 	bubble(t, "resolves a lost answer by a read", func(t *testing.T) {
@@ -141,10 +142,10 @@ func TestPrepare(t *testing.T) {
 func TestMissingLeaseContinuesEpochs(t *testing.T) {
 	lost := func(t *testing.T) *storage.Memory {
 		s := storage.NewMemory()
-		recs := storage.NewRecords(s, "z1", &storage.RecordsOptions{Epoch: 41})
+		recs := records.New(s, "z1", &records.Options{Epoch: 41})
 		id, err := nstance.NewInstanceID("knd", time.Now())
 		require.NoError(t, err)
-		_, err = recs.Create(t.Context(), storage.Instance{ID: id, Tenant: "default", Group: "web"})
+		_, err = recs.Create(t.Context(), records.Instance{ID: id, Tenant: "default", Group: "web"})
 		require.NoError(t, err)
 		return s
 	}

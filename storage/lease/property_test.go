@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -198,7 +199,7 @@ func (w *history) stopFaults(ctx context.Context) {
 		settle += 14 * time.Second
 	}
 	if _, err := w.store.Get(ctx, "lease/z1.json"); err != nil {
-		settle += lease.MaxTTL
+		settle += records.MaxLeaseTTL
 	}
 	after(ctx, settle)
 	if w.leader() == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -50,25 +51,25 @@ func newStage(t *testing.T) stage {
 }
 
 // stands returns what another server reads.
-func (s stage) stands(t *testing.T) []storage.Instance {
+func (s stage) stands(t *testing.T) []records.Instance {
 	t.Helper()
-	all, problems, err := storage.NewRecords(s.direct, shard, nil).Load(t.Context())
+	all, problems, err := records.New(s.direct, shard, nil).Load(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, problems)
 	return all
 }
 
-func instance(t *testing.T) storage.Instance {
+func instance(t *testing.T) records.Instance {
 	t.Helper()
 	id, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(t, err)
-	return storage.Instance{ID: id, Tenant: "default", Group: "web"}
+	return records.Instance{ID: id, Tenant: "default", Group: "web"}
 }
 
-func count(rec *storage.Instance) error { rec.Generation++; return nil }
+func count(rec *records.Instance) error { rec.Generation++; return nil }
 
 type counter struct {
-	storage.Header
+	records.Header
 	N int
 }
 
@@ -77,7 +78,7 @@ func TestRecordsSurvive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
-			r := storage.NewRecords(s.store, shard, nil)
+			r := records.New(s.store, shard, nil)
 			f.Match = writes
 
 			s.proxy.Inject(f)
@@ -111,14 +112,14 @@ func TestDocSurvives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
-			doc := storage.NewDoc[counter](s.store, layout.StateKey(shard), nil)
+			doc := records.NewDoc[counter](s.store, layout.StateKey(shard), nil)
 			f.Match = writes
 			for n := range 3 {
 				s.proxy.ClearFaults()
 				s.proxy.Inject(f)
 				_, err := doc.Update(t.Context(), func(c *counter) error { c.N++; return nil })
 				require.NoError(t, err)
-				now, err := storage.NewDoc[counter](s.direct, layout.StateKey(shard), nil).Load(t.Context())
+				now, err := records.NewDoc[counter](s.direct, layout.StateKey(shard), nil).Load(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, n+1, now.N)
 			}
@@ -130,7 +131,7 @@ func TestDocSurvives(t *testing.T) {
 // call resolves it.
 func TestRecordsWithoutReadBack(t *testing.T) {
 	s := newStage(t)
-	r := storage.NewRecords(s.store, shard, nil)
+	r := records.New(s.store, shard, nil)
 	rec, err := r.Create(t.Context(), instance(t))
 	require.NoError(t, err)
 	s.proxy.Inject(
@@ -148,7 +149,7 @@ func TestRecordsWithoutReadBack(t *testing.T) {
 // A throttled write has not landed, so the caller gets the error.
 func TestRecordsThrottled(t *testing.T) {
 	s := newStage(t)
-	r := storage.NewRecords(s.store, shard, nil)
+	r := records.New(s.store, shard, nil)
 	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.Refuse, Status: 503, Body: errorBody("SlowDown"), Match: writes})
 	_, err := r.Create(t.Context(), instance(t))
 	require.ErrorIs(t, err, nstance.Throttled)
@@ -158,7 +159,7 @@ func TestRecordsThrottled(t *testing.T) {
 // A writer behind a proxy that loses answers competes with another writer.
 func TestRecordsOfAnotherWriter(t *testing.T) {
 	s := newStage(t)
-	mine, other := storage.NewRecords(s.store, shard, nil), storage.NewRecords(s.direct, shard, nil)
+	mine, other := records.New(s.store, shard, nil), records.New(s.direct, shard, nil)
 	rec, err := mine.Create(t.Context(), instance(t))
 	require.NoError(t, err)
 	s.proxy.Inject(faultproxy.Fault{Mode: faultproxy.LoseAnswer, Match: func(r *http.Request) bool {
@@ -181,8 +182,8 @@ func TestRecordsOfAnotherWriter(t *testing.T) {
 
 func TestRecordsSurviveStaleList(t *testing.T) {
 	s := newStage(t)
-	mine, other := storage.NewRecords(s.store, shard, nil), storage.NewRecords(s.direct, shard, nil)
-	var recs []storage.Instance
+	mine, other := records.New(s.store, shard, nil), records.New(s.direct, shard, nil)
+	var recs []records.Instance
 	for range 2 {
 		rec, err := other.Create(t.Context(), instance(t))
 		require.NoError(t, err)
@@ -203,7 +204,7 @@ func TestRecordsSurviveStaleList(t *testing.T) {
 	require.NoError(t, err)
 
 	// The list shows the two old records, and not the third.
-	for _, reader := range []*storage.Records{mine, storage.NewRecords(s.store, shard, nil)} {
+	for _, reader := range []*records.Records{mine, records.New(s.store, shard, nil)} {
 		all, problems, err := reader.Load(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, problems)

@@ -6,6 +6,8 @@
 // write is sent once, because the client library's silent repetitions could
 // turn one's own write into a refusal; the answer 409, by which S3 says that
 // another write is under way, is neither yes nor no and leads to another try.
+//
+// Its stores are safe for concurrent use.
 package s3
 
 import (

@@ -4,6 +4,11 @@
 // A [Box] encrypts with AES-256-GCM. A sealed object names the key by an ID, so
 // that keys can be replaced one by one, and is bound to the object's name, so
 // that an attacker who can write to storage cannot swap two secrets.
+//
+// A [Source] is where the secrets for machines come from, if not from the cluster's
+// own storage.
+//
+// Boxes and sources are safe for concurrent use; a [Key] is a value.
 package secret
 
 import (
@@ -12,26 +17,23 @@ import (
 	"crypto/cipher"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 
 	"github.com/nstance-go/nstance"
 )
 
 // A sealed object is the header (magic, one byte of mode, key ID) followed by
-// the nonce of 12 bytes, the ciphertext and the tag of 16 bytes; in plain mode
-// by the content as it is. Header and name are authenticated.
+// the nonce of 12 bytes, the ciphertext and the tag of 16 bytes. Header and name
+// are authenticated.
 const (
 	magic      = "nstance\x00"
-	modePlain  = 0
 	modeSealed = 1
 	headerSize = len(magic) + 1 + idSize
 )
 
-// A Box seals and opens secrets. It is safe for concurrent use.
+// A Box seals and opens secrets. It is safe for concurrent use. Printing one shows no key.
 type Box struct {
-	keys []cipherKey // none: a plain box
+	keys []cipherKey // the first one seals
 }
 
 type cipherKey struct {
@@ -45,12 +47,12 @@ type cipherKey struct {
 // the zero Key, or one is there twice.
 func NewBox(keys ...Key) (*Box, error) {
 	if len(keys) == 0 {
-		return nil, invalid("pass one, or use Plain where secrets may be readable", "no secret key")
+		return nil, invalid("pass one", "no secret key")
 	}
 	box := &Box{}
 	for _, key := range keys {
 		if key.bytes == nil {
-			return nil, invalid("use NewKey, ParseKey, FromEnv or FromFile", "a secret key is not set")
+			return nil, invalid("use NewKey or ParseKeys", "a secret key is not set")
 		}
 		if box.find(key.id[:]) != nil {
 			return nil, invalid("name each key once", "%s is given twice", key)
@@ -63,10 +65,6 @@ func NewBox(keys ...Key) (*Box, error) {
 	}
 	return box, nil
 }
-
-// Plain returns a Box that encrypts nothing, for development and trusted storage. It opens nothing that was encrypted, and no other Box
-// opens what it sealed, so that encryption never ends by accident.
-func Plain() *Box { return &Box{} }
 
 func newAEAD(key Key) (cipher.AEAD, error) {
 	raw := key.bytes()
@@ -81,70 +79,31 @@ func newAEAD(key Key) (cipher.AEAD, error) {
 	return aead, nil
 }
 
-// Encrypts reports whether the Box encrypts at all.
-func (b *Box) Encrypts() bool { return len(b.keys) > 0 }
-
-// String names the keys by their IDs, so that logging a Box does no harm.
-func (b *Box) String() string {
-	if b == nil || !b.Encrypts() {
-		return "no secret key"
-	}
-	var names []string
-	for _, l := range b.keys {
-		names = append(names, l.key.String())
-	}
-	return strings.Join(names, ", ")
-}
-
-// Format prints String, whatever the verb.
-func (b *Box) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, b.String()) }
-
-// MarshalText returns String, for logs and JSON.
-func (b *Box) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
-
 // Seal returns plain in a form that only Open with the same name opens. Each call
 // returns different bytes. It fails with Invalid when name is empty.
 func (b *Box) Seal(name string, plain []byte) ([]byte, error) {
 	if name == "" {
 		return nil, invalid("name the object that it is for", "secret has no name")
 	}
-	if !b.Encrypts() {
-		return append(header(modePlain, Key{}), plain...), nil
+	if len(b.keys) == 0 {
+		return nil, invalid("use NewBox", "the box has no key")
 	}
 	first := b.keys[0]
-	head := header(modeSealed, first.key)
+	head := header(first.key)
 	return first.aead().Seal(head, nil, plain, associated(head, name)), nil
 }
 
 // Open returns what Seal was given. It fails with Invalid when data was not
 // made by Seal, Denied when it is encrypted with a key that the Box lacks, was
-// altered, belongs to another name, or is not encrypted as this Box demands.
+// altered, or belongs to another name.
 func (b *Box) Open(name string, data []byte) ([]byte, error) {
 	if len(data) < headerSize || !bytes.HasPrefix(data, []byte(magic)) {
 		return nil, fault(nstance.Invalid, name, "name the right object, or store the secret anew", "is not a sealed secret")
 	}
 	head, body := data[:headerSize], data[headerSize:]
-	switch mode := head[len(magic)]; mode {
-	case modePlain:
-		return b.openPlain(name, head, body)
-	case modeSealed:
-		return b.openSealed(name, head, body)
-	default:
+	if mode := head[len(magic)]; mode != modeSealed {
 		return nil, fault(nstance.Invalid, name, "use the version that sealed it, or a later one", "is sealed in the unknown mode %d", mode)
 	}
-}
-
-func (b *Box) openPlain(name string, head, body []byte) ([]byte, error) {
-	if b.Encrypts() {
-		return nil, fault(nstance.Denied, name, "seal it again with a key", "is not encrypted")
-	}
-	if !bytes.Equal(head, header(modePlain, Key{})) {
-		return nil, fault(nstance.Invalid, name, "store the secret anew", "has a damaged header")
-	}
-	return slices.Clone(body), nil
-}
-
-func (b *Box) openSealed(name string, head, body []byte) ([]byte, error) {
 	id := head[len(magic)+1:]
 	found := b.find(id)
 	if found == nil {
@@ -160,10 +119,10 @@ func (b *Box) openSealed(name string, head, body []byte) ([]byte, error) {
 // Stale reports whether data was sealed with another key than the one that
 // Seal uses now, and so should be sealed again.
 func (b *Box) Stale(data []byte) bool {
-	if len(data) < headerSize || !b.Encrypts() {
+	if len(data) < headerSize || len(b.keys) == 0 {
 		return false
 	}
-	return !bytes.Equal(data[:headerSize], header(modeSealed, b.keys[0].key))
+	return !bytes.Equal(data[:headerSize], header(b.keys[0].key))
 }
 
 // SealedWith returns the ID of the key that data was encrypted with; false: it
@@ -183,8 +142,8 @@ func (b *Box) find(id []byte) *cipherKey {
 	return &b.keys[i]
 }
 
-func header(mode byte, key Key) []byte {
-	return append(append([]byte(magic), mode), key.id[:]...)
+func header(key Key) []byte {
+	return append(append([]byte(magic), modeSealed), key.id[:]...)
 }
 
 func associated(head []byte, name string) []byte {

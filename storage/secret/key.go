@@ -5,11 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"strings"
 	"unicode"
 
@@ -17,13 +12,13 @@ import (
 )
 
 const (
-	keySize   = 32 // AES-256
-	idSize    = 8
-	maxSource = 4 << 10 // bytes of a file or variable that holds a key
+	keySize = 32 // AES-256
+	idSize  = 8
 )
 
 // A Key encrypts what a Box seals. Its zero value is not a key. Printing one, or a
-// value that contains one, shows only its ID.
+// value that contains one, does not show the key. A Key never changes, so it may be
+// used concurrently.
 type Key struct {
 	id    [idSize]byte
 	bytes func() [keySize]byte // a function, since fmt prints all other fields of a struct; nil: not a key
@@ -41,11 +36,9 @@ func keyOf(raw [keySize]byte) Key {
 	return Key{id: [idSize]byte(sum[:idSize]), bytes: func() [keySize]byte { return raw }}
 }
 
-// ParseKey returns the key that text holds in standard base64: 32 bytes, white
-// space around it ignored. It fails with Invalid and never quotes text.
-func ParseKey(text string) (Key, error) {
+// parseKey returns the key that text holds.
+func parseKey(text string) (Key, error) {
 	const remedy = "use 32 random bytes in base64, such as openssl rand -base64 32 prints"
-	text = strings.TrimSpace(text)
 	if text == "" {
 		return Key{}, invalid(remedy, "key is empty")
 	}
@@ -62,18 +55,18 @@ func ParseKey(text string) (Key, error) {
 	return keyOf([keySize]byte(raw)), nil
 }
 
-// ParseKeys returns the keys that text holds, each as ParseKey reads it, apart
-// by white space or commas: for NewBox, so the first one seals. It fails with
-// Invalid, also when a key is given twice.
+// ParseKeys returns the keys that text holds, for NewBox: each is 32 bytes in standard
+// base64, separated by white space or commas. It fails with Invalid, also when a key is
+// given twice, and never quotes text.
 func ParseKeys(text string) ([]Key, error) {
 	fields := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 	if len(fields) == 0 {
-		_, err := ParseKey("")
+		_, err := parseKey("")
 		return nil, err
 	}
 	var keys []Key
 	for i, field := range fields {
-		key, err := ParseKey(field)
+		key, err := parseKey(field)
 		if err != nil && len(fields) > 1 {
 			err = invalid("separate keys by spaces, commas or lines", "key %d of %d: %v", i+1, len(fields), err)
 		}
@@ -86,69 +79,7 @@ func ParseKeys(text string) ([]Key, error) {
 	return keys, err
 }
 
-// KeysFromFile returns the keys in a file, as ParseKeys reads them. It fails like
-// FromFile.
-func KeysFromFile(path string) ([]Key, error) {
-	text, err := read(path)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := ParseKeys(text)
-	return keys, withPlace(path, err)
-}
-
-// FromEnv returns the key in an environment variable, as ParseKey reads it. It
-// fails with NotFound when the variable is not set.
-func FromEnv(name string) (Key, error) {
-	text, ok := os.LookupEnv(name)
-	if !ok {
-		return Key{}, &nstance.Error{
-			Code: nstance.NotFound, Field: name, Msg: "environment variable is not set",
-			Remedy: "set it to 32 random bytes in base64",
-		}
-	}
-	key, err := ParseKey(text)
-	return key, withPlace(name, err)
-}
-
-// FromFile returns the key in a file, as ParseKey reads it. It fails with
-// NotFound when there is no such file, Denied when it may not be read.
-func FromFile(path string) (Key, error) {
-	text, err := read(path)
-	if err != nil {
-		return Key{}, err
-	}
-	key, err := ParseKey(text)
-	return key, withPlace(path, err)
-}
-
-func read(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", nstance.Errorf(codeOf(err), "secret key: %w", err)
-	}
-	defer f.Close() // only read from
-	data, err := io.ReadAll(io.LimitReader(f, maxSource+1))
-	if err != nil {
-		return "", nstance.Errorf(codeOf(err), "secret key: %w", err)
-	}
-	if len(data) > maxSource {
-		return "", withPlace(path, invalid("name the file that holds the key only", "is more than %d bytes long", maxSource))
-	}
-	return string(data), nil
-}
-
-func codeOf(err error) nstance.Code {
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nstance.NotFound
-	case errors.Is(err, fs.ErrPermission):
-		return nstance.Denied
-	}
-	return nstance.Unavailable
-}
-
-// Encode returns the key in the form that ParseKey reads. It is the secret.
+// Encode returns the key in the form that ParseKeys reads. It is the secret.
 func (k Key) Encode() string {
 	if k.bytes == nil {
 		return ""
@@ -163,20 +94,6 @@ func (k Key) ID() string { return hex.EncodeToString(k.id[:]) }
 // String returns the ID, so that logging a key does no harm.
 func (k Key) String() string { return "secret key " + k.ID() }
 
-// Format prints String, whatever the verb.
-func (k Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
-
-// MarshalText returns String, for logs and JSON.
-func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
-
 func invalid(remedy, format string, args ...any) error {
 	return nstance.FieldError("", remedy, format, args...)
-}
-
-// withPlace adds to an error where a key came from.
-func withPlace(place string, err error) error {
-	if e, ok := errors.AsType[*nstance.Error](err); ok {
-		e.Field = place
-	}
-	return err
 }

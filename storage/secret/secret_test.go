@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -61,15 +59,12 @@ func TestBox(t *testing.T) {
 		require.True(t, box(t, now, old).Stale(sealed))
 		require.False(t, box(t, old, now).Stale(sealed))
 		require.False(t, box(t, old).Stale([]byte("no secret")))
-		require.False(t, secret.Plain().Stale(sealed))
 	})
 	t.Run("tells the key without one", func(t *testing.T) {
 		id, ok := secret.SealedWith(sealed)
 		require.True(t, ok)
 		require.Equal(t, old.ID(), id)
-		bare, err := secret.Plain().Seal("x", plain)
-		require.NoError(t, err)
-		for _, data := range [][]byte{bare, plain, nil, sealed[:10]} {
+		for _, data := range [][]byte{plain, nil, sealed[:10]} {
 			_, ok := secret.SealedWith(data)
 			require.False(t, ok)
 		}
@@ -78,14 +73,19 @@ func TestBox(t *testing.T) {
 		_, err := box(t, old).Seal("", plain)
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
+	t.Run("a box without a key seals nothing", func(t *testing.T) {
+		_, err := new(secret.Box).Seal("x", plain)
+		require.ErrorIs(t, err, nstance.Invalid)
+		_, err = new(secret.Box).Open("identity-ca.key", sealed)
+		require.ErrorIs(t, err, nstance.Denied)
+		require.False(t, new(secret.Box).Stale(sealed))
+	})
 }
 
 func TestOpenRefuses(t *testing.T) {
 	key := secret.NewKey()
 	b := box(t, key)
 	sealed, err := b.Seal("a", []byte("secret"))
-	require.NoError(t, err)
-	unencrypted, err := secret.Plain().Seal("a", []byte("secret"))
 	require.NoError(t, err)
 	at := func(i int) []byte {
 		data := bytes.Clone(sealed)
@@ -99,19 +99,16 @@ func TestOpenRefuses(t *testing.T) {
 		code nstance.Code
 		says string
 	}{
-		"another name":            {b, "b", sealed, nstance.Denied, "another name"},
-		"an unknown key":          {box(t, secret.NewKey()), "a", sealed, nstance.Denied, key.ID()},
-		"an altered tag":          {b, "a", at(-1), nstance.Denied, "altered"},
-		"an altered nonce":        {b, "a", at(17), nstance.Denied, "altered"},
-		"an altered key ID":       {b, "a", at(9), nstance.Denied, "not among those given"},
-		"an unknown mode":         {b, "a", func() []byte { d := bytes.Clone(sealed); d[8] = 9; return d }(), nstance.Invalid, "mode 9"},
-		"a cut header":            {b, "a", sealed[:10], nstance.Invalid, "not a sealed secret"},
-		"a cut body":              {b, "a", sealed[:20], nstance.Denied, "damaged"},
-		"nothing":                 {b, "a", nil, nstance.Invalid, "not a sealed secret"},
-		"a bare secret":           {b, "a", []byte("-----BEGIN PRIVATE KEY-----\n"), nstance.Invalid, "not a sealed secret"},
-		"an unencrypted secret":   {b, "a", unencrypted, nstance.Denied, "not encrypted"},
-		"encryption, if plain":    {secret.Plain(), "a", sealed, nstance.Denied, "not among those given"},
-		"sealed relabelled plain": {secret.Plain(), "a", func() []byte { d := bytes.Clone(sealed); d[8] = 0; return d }(), nstance.Invalid, "damaged"},
+		"another name":      {b, "b", sealed, nstance.Denied, "another name"},
+		"an unknown key":    {box(t, secret.NewKey()), "a", sealed, nstance.Denied, key.ID()},
+		"an altered tag":    {b, "a", at(-1), nstance.Denied, "altered"},
+		"an altered nonce":  {b, "a", at(17), nstance.Denied, "altered"},
+		"an altered key ID": {b, "a", at(9), nstance.Denied, "not among those given"},
+		"an unknown mode":   {b, "a", func() []byte { d := bytes.Clone(sealed); d[8] = 9; return d }(), nstance.Invalid, "mode 9"},
+		"a cut header":      {b, "a", sealed[:10], nstance.Invalid, "not a sealed secret"},
+		"a cut body":        {b, "a", sealed[:20], nstance.Denied, "damaged"},
+		"nothing":           {b, "a", nil, nstance.Invalid, "not a sealed secret"},
+		"a bare secret":     {b, "a", []byte("-----BEGIN PRIVATE KEY-----\n"), nstance.Invalid, "not a sealed secret"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tc.box.Open(tc.name, tc.data)
@@ -120,16 +117,6 @@ func TestOpenRefuses(t *testing.T) {
 			require.ErrorContains(t, err, "secret "+tc.name)
 		})
 	}
-}
-
-func TestPlainOpensOnlyPlain(t *testing.T) {
-	plain := secret.Plain()
-	require.False(t, plain.Encrypts())
-	data, err := plain.Seal("a", []byte("open"))
-	require.NoError(t, err)
-	got, err := plain.Open("a", data)
-	require.NoError(t, err)
-	require.Equal(t, "open", string(got))
 }
 
 func TestNewBoxRefuses(t *testing.T) {
@@ -151,62 +138,7 @@ var badKeys = map[string]string{
 	"a placeholder": base64.StdEncoding.EncodeToString(make([]byte, 32)),
 }
 
-func TestKeyFromEnv(t *testing.T) {
-	const name = "NSTANCE_TEST_SECRET_KEY"
-	key := secret.NewKey()
-	t.Setenv(name, key.Encode()+"\n")
-	got, err := secret.FromEnv(name)
-	require.NoError(t, err)
-	require.Equal(t, key.Encode(), got.Encode())
-
-	for what, text := range badKeys {
-		t.Run("refuses "+what, func(t *testing.T) {
-			t.Setenv(name, text)
-			_, err := secret.FromEnv(name)
-			require.ErrorIs(t, err, nstance.Invalid)
-			require.ErrorContains(t, err, name)
-			require.NotContains(t, err.Error(), "correct horse")
-		})
-	}
-	t.Run("distinguishes unset from wrong", func(t *testing.T) {
-		_, err := secret.FromEnv(name + "_OTHER")
-		require.ErrorIs(t, err, nstance.NotFound)
-	})
-}
-
-func TestKeyFromFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "key")
-	key := secret.NewKey()
-	require.NoError(t, os.WriteFile(path, []byte(key.Encode()+"\n"), 0o600))
-	got, err := secret.FromFile(path)
-	require.NoError(t, err)
-	require.Equal(t, key.Encode(), got.Encode())
-
-	for what, text := range badKeys {
-		t.Run("refuses "+what, func(t *testing.T) {
-			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-			_, err := secret.FromFile(path)
-			require.ErrorIs(t, err, nstance.Invalid)
-			require.ErrorContains(t, err, path)
-			require.NotContains(t, err.Error(), "correct horse")
-		})
-	}
-	t.Run("refuses a file that is too large", func(t *testing.T) {
-		require.NoError(t, os.WriteFile(path, []byte(key.Encode()+strings.Repeat("\n", 1<<12)), 0o600))
-		_, err := secret.FromFile(path)
-		require.ErrorIs(t, err, nstance.Invalid)
-	})
-	t.Run("distinguishes absent from wrong", func(t *testing.T) {
-		_, err := secret.FromFile(path + ".other")
-		require.ErrorIs(t, err, nstance.NotFound)
-	})
-	t.Run("a folder is not absent", func(t *testing.T) {
-		_, err := secret.FromFile(filepath.Dir(path))
-		require.ErrorIs(t, err, nstance.Unavailable)
-	})
-}
-
-func TestPrintShowsIDsOnly(t *testing.T) {
+func TestPrintHidesKeys(t *testing.T) {
 	key, other := secret.NewKey(), secret.NewKey()
 	sealer := box(t, key, other)
 	type holder struct {
@@ -232,28 +164,25 @@ func TestPrintShowsIDsOnly(t *testing.T) {
 		}
 	}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%b", "%c", "%U", "%t"} {
-		require.Equal(t, "secret key "+key.ID(), fmt.Sprintf(format, key), format)
-		require.Equal(t, "secret key "+key.ID()+", secret key "+other.ID(), fmt.Sprintf(format, sealer), format)
-		require.Equal(t, "no secret key", fmt.Sprintf(format, secret.Plain()), format)
-		for _, v := range []any{&key, held, &held, []secret.Key{key}, []*secret.Box{sealer}, map[string]any{"a": held}} {
+		for _, v := range []any{key, sealer, &key, held, &held, []secret.Key{key}, []*secret.Box{sealer}, map[string]any{"a": held}} {
 			hides(fmt.Sprintf(format, v), format)
 		}
 	}
+	require.Equal(t, "secret key "+key.ID(), key.String())
 	data, err := json.Marshal(held)
 	require.NoError(t, err)
-	require.JSONEq(t, `{"Key": "secret key `+key.ID()+`", "Box": "secret key `+key.ID()+`, secret key `+other.ID()+`"}`, string(data))
+	hides(string(data), "json")
 	var log bytes.Buffer
 	for _, h := range []slog.Handler{slog.NewTextHandler(&log, nil), slog.NewJSONHandler(&log, nil)} {
 		slog.New(h).Info("m", "key", key, "box", sealer, "held", held)
 	}
-	require.Equal(t, 6+2, strings.Count(log.String(), "secret key "+key.ID()), log.String())
 	hides(log.String(), "slog")
 }
 
 func FuzzOpen(f *testing.F) {
-	key, err := secret.ParseKey(base64.StdEncoding.EncodeToString([]byte(strings.Repeat("0123456789abcdef", 2))))
+	keys, err := secret.ParseKeys(base64.StdEncoding.EncodeToString([]byte(strings.Repeat("0123456789abcdef", 2))))
 	require.NoError(f, err)
-	b := box(f, key)
+	b := box(f, keys...)
 	sealed, err := b.Seal("a", []byte("secret"))
 	require.NoError(f, err)
 	f.Add(sealed)
@@ -309,11 +238,9 @@ func TestParseKeys(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Invalid, name)
 		require.NotContains(t, err.Error(), a.Encode())
 	}
-	path := filepath.Join(t.TempDir(), "keys")
-	require.NoError(t, os.WriteFile(path, []byte(a.Encode()+"\n"+b.Encode()+"\n"), 0o600))
-	keys, err := secret.KeysFromFile(path)
-	require.NoError(t, err)
-	require.Len(t, keys, 2)
-	_, err = secret.KeysFromFile(path + "x")
-	require.ErrorIs(t, err, nstance.NotFound)
+	for name, text := range badKeys {
+		_, err := secret.ParseKeys(text)
+		require.ErrorIs(t, err, nstance.Invalid, name)
+		require.NotContains(t, err.Error(), "correct horse")
+	}
 }

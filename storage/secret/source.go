@@ -2,8 +2,9 @@ package secret
 
 import (
 	"context"
+	"errors"
 	"io"
-	"net/url"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,50 +27,6 @@ type Source interface {
 	Get(ctx context.Context, name string) ([]byte, error)
 }
 
-// SourceField is the setting that names a source, as errors call it.
-const SourceField = "shard.secrets.source"
-
-// Schemes of the sources that need no client.
-const (
-	SchemeStore = "store" // the cluster's storage, where nstance-admin secret puts them
-	SchemeEnv   = "env"
-	SchemeFile  = "file"
-)
-
-// An Opener opens the sources of secrets that a program is linked with by their
-// URLs, as OpenLocal does and package opener, which links the clients of all
-// clouds. It returns nil for store:, which every server has. Nil is OpenLocal.
-type Opener func(ctx context.Context, rawURL string) (Source, error)
-
-// Open calls the opener.
-func (o Opener) Open(ctx context.Context, rawURL string) (Source, error) {
-	if o != nil {
-		return o(ctx, rawURL)
-	}
-	if rawURL == SchemeStore+":" {
-		return nil, nil
-	}
-	return OpenLocal(rawURL)
-}
-
-// OpenLocal opens env://PREFIX_ and file:///directory. Other schemes are Invalid
-// here. It reads no secret yet.
-func OpenLocal(rawURL string) (Source, error) {
-	const remedy = "use env://PREFIX_ or file:///directory"
-	u, err := url.Parse(rawURL)
-	switch {
-	case err != nil:
-		return nil, nstance.FieldError(SourceField, remedy, "is not a URL") // it may hold a secret
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
-		return nil, nstance.FieldError(SourceField, remedy, "%s takes no user, query or fragment", u.Scheme)
-	case u.Scheme == SchemeEnv && u.Path == "":
-		return Env(u.Host)
-	case u.Scheme == SchemeFile && u.Host == "":
-		return Dir(u.Path)
-	}
-	return nil, nstance.FieldError(SourceField, remedy, "is neither env://PREFIX_ nor file:///directory")
-}
-
 // envChars are those of portable names (POSIX 8.1).
 const envChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 
@@ -86,9 +43,9 @@ func Env(prefix string) (Source, error) {
 	stem := strings.TrimSuffix(prefix, "_")
 	switch {
 	case stem == "" || stem == prefix || strings.Trim(prefix, envChars) != "" || strings.ContainsRune("0123456789_", rune(prefix[0])):
-		return nil, nstance.FieldError(SourceField, "use capitals, digits and _, such as env://APP_SECRET_", "names no prefix of variables that ends in _")
+		return nil, nstance.FieldError("prefix", "use capitals, digits and _, such as env://APP_SECRET_", "names no prefix of variables that ends in _")
 	case strings.HasPrefix(prefix, "NSTANCE_"):
-		return nil, nstance.FieldError(SourceField, "use another prefix", "names variables of the server itself")
+		return nil, nstance.FieldError("prefix", "use another prefix", "names variables of the server itself")
 	}
 	return &env{prefix, os.LookupEnv}, nil
 }
@@ -124,7 +81,7 @@ type dir string
 // fails with Invalid unless path is absolute.
 func Dir(path string) (Source, error) {
 	if !filepath.IsAbs(path) || filepath.Clean(path) == string(filepath.Separator) {
-		return nil, nstance.FieldError(SourceField, "use file:///directory", "names no directory by its whole path")
+		return nil, nstance.FieldError("path", "use file:///directory", "names no directory by its whole path")
 	}
 	return dir(filepath.Clean(path)), nil
 }
@@ -156,4 +113,14 @@ func (d dir) Get(_ context.Context, name string) ([]byte, error) {
 		return nil, nstance.Errorf(nstance.Unavailable, "secret %s: %w", name, err)
 	}
 	return Sized(name, data)
+}
+
+func codeOf(err error) nstance.Code {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nstance.NotFound
+	case errors.Is(err, fs.ErrPermission):
+		return nstance.Denied
+	}
+	return nstance.Unavailable
 }

@@ -16,7 +16,7 @@ func TestEnv(t *testing.T) {
 	t.Setenv("APP_SECRET_DB_PASS_1", "hunter2")
 	t.Setenv("APP_SECRET_EMPTY", "")
 	t.Setenv("APP_SECRET_LONG", strings.Repeat("x", secret.MaxSize+1))
-	src, err := secret.OpenLocal("env://APP_SECRET_")
+	src, err := secret.Env("APP_SECRET_")
 	require.NoError(t, err)
 	for _, name := range []string{"db-pass.1", "db_pass_1", "DB-PASS-1"} {
 		data, err := src.Get(t.Context(), name)
@@ -46,7 +46,7 @@ func TestDir(t *testing.T) {
 	require.NoError(t, os.Symlink("../outside", filepath.Join(dir, "leak")))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
 
-	src, err := secret.OpenLocal("file://" + dir)
+	src, err := secret.Dir(dir)
 	require.NoError(t, err)
 	data, err := src.Get(t.Context(), "db")
 	require.NoError(t, err)
@@ -66,15 +66,4 @@ func TestDir(t *testing.T) {
 	require.NoError(t, os.Rename(dir+".gone", dir))
 	_, err = src.Get(t.Context(), "db")
 	require.NoError(t, err)
-}
-
-func TestOpenLocal(t *testing.T) {
-	for _, bad := range []string{
-		"env://", "env://APP", "env://app_", "env://_", "env://9_", "env://NSTANCE_", "env://NSTANCE_SECRET_", "env://A_/x", "env://A_?x=1",
-		"file://", "file:///", "file://host/dir", "file:dir", "file:///a?b=c", "s3://bucket", "store:", "", "\x00",
-	} {
-		_, err := secret.OpenLocal(bad)
-		require.ErrorIs(t, err, nstance.Invalid, bad)
-		require.ErrorContains(t, err, "shard.secrets.source")
-	}
 }

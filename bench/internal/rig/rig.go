@@ -18,6 +18,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
@@ -93,7 +94,7 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 		return "bench.jsonc", fmt.Appendf(nil, configuration, more, o.Machines), nil
 	}
 	// stores are filled without a lease
-	elector, err := lease.New(o.Store, Zone, &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
+	elector, err := lease.New(o.Store, Zone, &lease.Options{TakeAtOnce: true, TTL: records.MaxLeaseTTL})
 	if err != nil {
 		return nil, err
 	}

@@ -46,11 +46,11 @@ func Kind(t *testing.T, kind provider.Kind, schemaTitle string) {
 		described["balancer"] = kind.BalancerArgs
 	}
 	for name, fields := range described {
-		table, err := provider.ArgTable(fields)
+		table, err := ArgTable(fields)
 		require.NoError(t, err)
 		Section(t, Providers+kind.Name+".md", name, table)
 	}
-	schema, err := provider.ArgSchema(schemaTitle, kind.Args)
+	schema, err := argSchemaOf(schemaTitle, kind.Args)
 	require.NoError(t, err)
 	file := Providers + kind.Name + "-args.schema.json"
 	if *update {

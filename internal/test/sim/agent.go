@@ -10,10 +10,10 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 const (
@@ -132,7 +132,7 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 	}
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, err := r.Admin().Records().Update(bounded, a.id, func(rec *storage.Instance) error {
+	_, err := r.Admin().Records().Update(bounded, a.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.NotFound, "deleted")
 		}

@@ -69,7 +69,7 @@ func (a act) disturbBalancer() {
 	key, long := a.group(), a.seconds(5, 90)
 	lb := balancers[a.rng.IntN(len(balancers))].ID
 	ops := []simcloud.Op{simcloud.OpMembers, simcloud.OpJoin, simcloud.OpLeave}
-	when, times := []simcloud.When{simcloud.Before, simcloud.After}[a.rng.IntN(2)], 1+a.rng.IntN(5)
+	lost, times := a.rng.IntN(2) == 1, 1+a.rng.IntN(5)
 	switch a.rng.IntN(4) {
 	case 0:
 		a.cloud.SetBalancer(lb, false)
@@ -81,7 +81,7 @@ func (a act) disturbBalancer() {
 		a.setGroup(key, func(g *nstance.Group) { g.Definition.LoadBalancers = balancersOf(key) })
 	default:
 		for _, op := range ops {
-			a.cloud.Inject(simcloud.Fault{Op: op, ID: nstance.InstanceID(lb), When: when, Times: times})
+			a.cloud.Inject(simcloud.Fault{Op: op, ID: nstance.InstanceID(lb), Lost: lost, Times: times})
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -168,7 +168,7 @@ func (c *checker) checkAcknowledged(id nstance.InstanceID, eventID string) {
 // noticeHandled reports whether a leader that reads the record handles a notice: it has
 // been handled, or the record holds it, as in a frozen group. A preserved member may be
 // draining already; the drain gets the notice's cause when the preservation ends.
-func noticeHandled(rec storage.Instance, eventID string) bool {
+func noticeHandled(rec records.Instance, eventID string) bool {
 	if rec.Deleting != nil {
 		return true
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // dating holds the true times of what a record dates by the clock of its writer. Zero
@@ -20,7 +20,7 @@ type dating struct {
 }
 
 // recordDates computes when the content of a write was decided.
-func (c *checker) recordDates(p *process, old *storage.Instance, now storage.Instance) {
+func (c *checker) recordDates(p *process, old *records.Instance, now records.Instance) {
 	ahead, known := p.wall.dated()
 	wrong := !known || ahead.Abs() > maxStep
 	truly := func(t time.Time) time.Time {
@@ -30,7 +30,7 @@ func (c *checker) recordDates(p *process, old *storage.Instance, now storage.Ins
 		return t.Add(-ahead)
 	}
 	if old == nil {
-		old = &storage.Instance{}
+		old = &records.Instance{}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *checker) dateOf(id nstance.InstanceID) dating {
 
 // checkClock checks that no deadline in a record is enforced while the leader's clock has
 // been wrong for a while.
-func (c *checker) checkClock(p *process, old *storage.Instance, now storage.Instance) {
+func (c *checker) checkClock(p *process, old *records.Instance, now records.Instance) {
 	ahead, known := p.wall.dated()
 	if old == nil || !known || ahead.Abs() <= 2*maxStep {
 		return
@@ -72,7 +72,7 @@ func (c *checker) checkClock(p *process, old *storage.Instance, now storage.Inst
 }
 
 // timedOut reports whether a record was removed for its launch timeout.
-func timedOut(rec storage.Instance) bool {
+func timedOut(rec records.Instance) bool {
 	if rec.Drain != nil {
 		return leaving(rec) == nstance.CauseTimeout
 	}
@@ -80,6 +80,6 @@ func timedOut(rec storage.Instance) bool {
 }
 
 // requested reports whether the removal of an instance was requested.
-func requested(rec storage.Instance) bool {
+func requested(rec records.Instance) bool {
 	return rec.Drain != nil && slices.ContainsFunc(rec.Drain.Causes, func(cause nstance.Cause) bool { return cause.Kind == nstance.CauseRequest })
 }

@@ -296,10 +296,13 @@ func (d *driver) withoutAgent(n int) {
 // fault makes the cloud fail a few calls, before, after or long after their effect.
 func (a act) fault() {
 	ops := []simcloud.Op{simcloud.OpCreate, simcloud.OpDelete, simcloud.OpGet, simcloud.OpList}
-	whens := []simcloud.When{simcloud.Before, simcloud.After, simcloud.Late}
-	a.cloud.Inject(simcloud.Fault{
-		Op: ops[a.rng.IntN(len(ops))], When: whens[a.rng.IntN(len(whens))], Times: 1 + a.rng.IntN(5), Delay: a.seconds(0, 14),
-	})
+	f := simcloud.Fault{Op: ops[a.rng.IntN(len(ops))]}
+	when := a.rng.IntN(3)
+	f.Times, f.Lost = 1+a.rng.IntN(5), when == 1
+	if delay := a.seconds(0, 14); when == 2 {
+		f.Delay = max(delay, 1)
+	}
+	a.cloud.Inject(f)
 }
 
 func (a act) hangHooks() {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // age gives a group an age limit for a while.
@@ -19,13 +19,16 @@ func (a act) age() {
 		if which != 1 {
 			g.Expiry.ForcedAge = must
 		}
+		if e := &g.Expiry; e.ForcedAge > 0 { // two acts may be at one group
+			e.EligibleAge = min(e.EligibleAge, e.ForcedAge)
+		}
 	})
 	a.sleep(a.seconds(60, 300))
 	a.setGroup(key, func(g *nstance.Group) { g.Expiry = nstance.Expiry{OnDemandAge: orderAge} })
 }
 
 // checkExpiry checks that members that leave for their age have reached it.
-func (c *checker) checkExpiry(old *storage.Instance, now storage.Instance) {
+func (c *checker) checkExpiry(old *records.Instance, now records.Instance) {
 	if old == nil || leaving(*old) != "" || leaving(now) != nstance.CauseExpired {
 		return
 	}

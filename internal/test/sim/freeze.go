@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // inFlight is how long a call that was decided before a freeze or a preservation may
@@ -90,7 +90,7 @@ func (c *checker) frozenSince(key nstance.GroupKey) (since time.Time, frozen boo
 }
 
 // checkFrozenCreate checks that no machine of a frozen group is created.
-func (c *checker) checkFrozenCreate(rec storage.Instance) {
+func (c *checker) checkFrozenCreate(rec records.Instance) {
 	if since, frozen := c.frozenSince(keyOf(rec)); frozen && time.Since(since) > inFlight {
 		c.violated("freeze", "machine %s is created although %s is frozen for %v", rec.ID, keyOf(rec), time.Since(since))
 	}
@@ -98,7 +98,7 @@ func (c *checker) checkFrozenCreate(rec storage.Instance) {
 
 // checkFrozenWrite checks that no instance of a frozen group starts or leaves. What was decided
 // before continues.
-func (c *checker) checkFrozenWrite(old *storage.Instance, now storage.Instance) {
+func (c *checker) checkFrozenWrite(old *records.Instance, now records.Instance) {
 	since, frozen := c.frozenSince(keyOf(now))
 	if !frozen {
 		return
@@ -116,7 +116,7 @@ func (c *checker) checkFrozenWrite(old *storage.Instance, now storage.Instance) 
 // leftAt is when it was decided that a member leaves, by its leader's clock. A
 // deletion without a drain is dated when it is written, which may be tried for a
 // while.
-func leftAt(rec storage.Instance) time.Time {
+func leftAt(rec records.Instance) time.Time {
 	if rec.Drain != nil {
 		return rec.Drain.StartedAt
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -225,7 +225,7 @@ func (a act) toggle() {
 
 // checkTenant checks that a machine is created for the tenant and group of its record, with
 // their user data.
-func (c *checker) checkTenant(spec nstance.MachineSpec, rec storage.Instance) {
+func (c *checker) checkTenant(spec nstance.MachineSpec, rec records.Instance) {
 	key := keyOf(rec)
 	switch {
 	case spec.Owner.Tenant != rec.Tenant || spec.Group != rec.Group:
@@ -235,7 +235,7 @@ func (c *checker) checkTenant(spec nstance.MachineSpec, rec storage.Instance) {
 	}
 }
 
-func keyOf(rec storage.Instance) nstance.GroupKey {
+func keyOf(rec records.Instance) nstance.GroupKey {
 	return nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}
 }
 

@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // The group webToo keeps one member on demand and falls back to on-demand.
@@ -61,7 +61,7 @@ func (d *driver) drillLosses(key nstance.GroupKey) {
 
 // checkBase checks a write by which a ready member leaves voluntarily: other on-demand
 // machines must make up the base.
-func (c *checker) checkBase(now storage.Instance) {
+func (c *checker) checkBase(now records.Instance) {
 	key := keyOf(now)
 	if key != webToo || now.Shape.Market != nstance.OnDemand {
 		return

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // order is a requested instance on demand, with the caller's ID.
@@ -107,7 +107,7 @@ func (c *checker) checkAccepted(id nstance.InstanceID) {
 
 // checkOnDemand checks that an instance on demand was requested, and leaves only for permitted
 // causes.
-func (c *checker) checkOnDemand(old *storage.Instance, now storage.Instance) {
+func (c *checker) checkOnDemand(old *records.Instance, now records.Instance) {
 	if !now.OnDemand {
 		return
 	}

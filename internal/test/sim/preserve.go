@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // preserved is the time of a preservation.
@@ -49,7 +49,7 @@ func (c *checker) isPreserved(id nstance.InstanceID) bool {
 
 // checkPreserved checks that a running, preserved machine neither starts to leave nor is
 // deleted.
-func (c *checker) checkPreserved(old *storage.Instance, now storage.Instance) {
+func (c *checker) checkPreserved(old *records.Instance, now records.Instance) {
 	c.mu.Lock()
 	k, ok := c.preservations[now.ID]
 	c.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // bootstrap renders its server's name into user data, as servers with different
@@ -16,9 +15,9 @@ import (
 // that cannot be repeated fails.
 type bootstrap struct{ p *process }
 
-func (b bootstrap) Render(_ context.Context, rec *storage.Instance, def nstance.Definition) (reconcile.Rendered, error) {
-	out := reconcile.Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
-	if !rec.OnDemand {
+func (b bootstrap) Render(_ context.Context, req reconcile.RenderRequest) (reconcile.Rendered, error) {
+	out := reconcile.Rendered{UserData: []byte(req.Definition.UserData.Content), Args: req.Definition.Args}
+	if !req.OnDemand {
 		server, _, _ := strings.Cut(b.p.name, "/") // unchanged by a restart
 		out.UserData = fmt.Appendf(out.UserData, "\nfrom %s", server)
 	}

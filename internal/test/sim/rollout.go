@@ -7,8 +7,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
-	"github.com/nstance-go/nstance/storage"
 )
 
 func (a act) redefine() {
@@ -62,7 +62,7 @@ func (d *driver) rollBack(key nstance.GroupKey) {
 }
 
 func hashOf(def nstance.Definition) string {
-	hash, err := confighash.InfraOf(def).Hash()
+	hash, err := confighash.Infra(def)
 	if err != nil {
 		panic(err) // a mistake in this package
 	}
@@ -77,7 +77,7 @@ type bannedDefinition struct {
 
 // violatedBy reports whether a new intent was decided after the ban, by a clock with a small
 // error.
-func (v bannedDefinition) violatedBy(rec storage.Instance, created time.Time) bool {
+func (v bannedDefinition) violatedBy(rec records.Instance, created time.Time) bool {
 	return v.hash != "" && rec.InfraHash == v.hash && created.After(v.since.Add(maxStep+time.Second))
 }
 
@@ -138,7 +138,7 @@ func (c *checker) recordDefinition(key nstance.GroupKey, def nstance.Definition)
 
 // checkIntent checks a new intent: it must not use the definition of a halted rollout, nor
 // the one that was rolled back.
-func (c *checker) checkIntent(rec storage.Instance) {
+func (c *checker) checkIntent(rec records.Instance) {
 	if rec.OnDemand {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -23,7 +24,7 @@ type witness struct {
 
 	mu       sync.Mutex
 	versions map[string]storage.Version
-	records  map[nstance.InstanceID]*storage.Instance // their contents are never changed
+	records  map[nstance.InstanceID]*records.Instance // their contents are never changed
 	keys     map[string]nstance.InstanceID
 	ever     map[nstance.InstanceID]bool      // it has had a record
 	marked   map[nstance.InstanceID]time.Time // since when its record is marked as deleting, also after the record is gone
@@ -41,29 +42,29 @@ func newWitness(w *World) *witness {
 		panic(err)
 	}
 	return &witness{
-		Store: store, w: w, versions: map[string]storage.Version{prepared.Key: prepared.Version}, records: map[nstance.InstanceID]*storage.Instance{},
+		Store: store, w: w, versions: map[string]storage.Version{prepared.Key: prepared.Version}, records: map[nstance.InstanceID]*records.Instance{},
 		keys: map[string]nstance.InstanceID{}, ever: map[nstance.InstanceID]bool{}, marked: map[nstance.InstanceID]time.Time{},
 	}
 }
 
 // record returns the stored record of an instance.
-func (s *witness) record(id nstance.InstanceID) (storage.Instance, bool) {
+func (s *witness) record(id nstance.InstanceID) (records.Instance, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if rec := s.records[id]; rec != nil {
 		return *rec, true
 	}
-	return storage.Instance{}, false
+	return records.Instance{}, false
 }
 
-func (s *witness) all() []*storage.Instance {
+func (s *witness) all() []*records.Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.records))
 }
 
 // members returns the records of a group, without instances on demand.
-func (s *witness) members(key nstance.GroupKey) (out []*storage.Instance) {
+func (s *witness) members(key nstance.GroupKey) (out []*records.Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, rec := range s.records {
@@ -123,8 +124,8 @@ func (s *witness) put(p *process, t *lease.Term, key string, data []byte, had st
 }
 
 // putRecord stores a record's new content. It needs the lock.
-func (s *witness) putRecord(key string, data []byte) (old *storage.Instance, now storage.Instance, ok bool) {
-	now, err := storage.DecodeInstance(key, data)
+func (s *witness) putRecord(key string, data []byte) (old *records.Instance, now records.Instance, ok bool) {
+	now, err := records.DecodeInstance(key, data)
 	if err != nil {
 		return nil, now, false // not a record
 	}
@@ -159,7 +160,7 @@ func (s *witness) remove(ctx context.Context, key string, v storage.Version) err
 }
 
 // checkWrite checks the effect of one write on a record.
-func (c *checker) checkWrite(p *process, t *lease.Term, old *storage.Instance, now storage.Instance) {
+func (c *checker) checkWrite(p *process, t *lease.Term, old *records.Instance, now records.Instance) {
 	c.recordDates(p, old, now)
 	c.checkClock(p, old, now)
 	c.checkOnDemand(old, now)
@@ -200,7 +201,7 @@ func (c *checker) checkWrite(p *process, t *lease.Term, old *storage.Instance, n
 }
 
 // checkCancel checks that a drain was cancelled for a reason.
-func (c *checker) checkCancel(old, now storage.Instance) {
+func (c *checker) checkCancel(old, now records.Instance) {
 	if now.Generation <= old.Drain.Generation {
 		c.violated("I3", "the end of drain %d of %s left its generation valid", old.Drain.Generation, now.ID)
 	}
@@ -215,7 +216,7 @@ func (c *checker) checkCancel(old, now storage.Instance) {
 
 // checkDrainEnd checks that a drain ends before the reclaim of the machine. A notice that
 // arrives while the record is written applies to the next write.
-func (c *checker) checkDrainEnd(old, now storage.Instance) {
+func (c *checker) checkDrainEnd(old, now records.Instance) {
 	d := now.Drain
 	for _, n := range now.Notices {
 		if n.Deadline.IsZero() || !d.Deadline.After(n.Deadline) || !d.StartedAt.Before(n.Deadline) {
@@ -232,7 +233,7 @@ func (c *checker) checkDrainEnd(old, now storage.Instance) {
 
 // checkLeave checks a write by which a member starts to leave: I4, and the cap on unhealthy
 // members.
-func (c *checker) checkLeave(old, now storage.Instance) {
+func (c *checker) checkLeave(old, now records.Instance) {
 	before, after := leaving(old), leaving(now)
 	if before != "" || after == "" {
 		return
@@ -268,7 +269,7 @@ func (c *checker) lostSince(id, other nstance.InstanceID) bool {
 
 // causesWithdrawn reports whether all causes of a drain are withdrawn: its cancellation is about
 // to be written.
-func (c *checker) causesWithdrawn(r storage.Instance) bool {
+func (c *checker) causesWithdrawn(r records.Instance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return r.Deleting == nil && r.Drain != nil && !slices.ContainsFunc(r.Drain.Causes, func(cause nstance.Cause) bool {
@@ -277,7 +278,7 @@ func (c *checker) causesWithdrawn(r storage.Instance) bool {
 }
 
 // leaving returns the strongest cause of a member's removal, or "".
-func leaving(r storage.Instance) nstance.CauseKind {
+func leaving(r records.Instance) nstance.CauseKind {
 	switch {
 	case r.Drain != nil && len(r.Drain.Causes) > 0:
 		return r.Drain.Causes[0].Kind
@@ -290,7 +291,7 @@ func leaving(r storage.Instance) nstance.CauseKind {
 }
 
 // checkUnhealthyCap checks the cap on unhealthy members that leave at once.
-func (c *checker) checkUnhealthyCap(rec storage.Instance) {
+func (c *checker) checkUnhealthyCap(rec records.Instance) {
 	n := 0
 	for _, r := range c.w.store.members(keyOf(rec)) {
 		if leaving(*r) == nstance.CauseUnhealthy && !c.isLate(r.ID) {
@@ -310,7 +311,7 @@ func (c *checker) isLate(id nstance.InstanceID) bool {
 
 // isReliable reports whether a leader may still rely on a member: it has been ready, and a
 // later change may be unseen.
-func (c *checker) isReliable(r storage.Instance) bool {
+func (c *checker) isReliable(r records.Instance) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !r.RegisteredAt.IsZero() && !c.first[r.ID].IsZero() && time.Since(c.reported[r.ID]) < 90*time.Second

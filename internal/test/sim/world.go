@@ -164,9 +164,9 @@ func newWorld(cfg Config) *World {
 		w.setGroup(key, func(g *nstance.Group) { *g = w.newGroup(key, surge) })
 	}
 	w.cloud = truthCloud{simcloud.New(&simcloud.Options{
-		Seed: cfg.Seed, Latency: simcloud.Between(10*time.Millisecond, 200*time.Millisecond),
-		Boot: simcloud.Between(5*time.Second, 40*time.Second), Shutdown: simcloud.Between(time.Second, 20*time.Second),
-		Lag: simcloud.Between(0, 10*time.Second), Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpAny: {PerSecond: float64(cfg.Size + side), Burst: 4 * (cfg.Size + side)}},
+		Seed: cfg.Seed, Latency: simcloud.Delay{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond},
+		Boot: simcloud.Delay{Min: 5 * time.Second, Max: 40 * time.Second}, Shutdown: simcloud.Delay{Min: time.Second, Max: 20 * time.Second},
+		Lag: simcloud.Delay{Min: 0, Max: 10 * time.Second}, Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpAny: {PerSecond: float64(cfg.Size + side), Burst: 4 * (cfg.Size + side)}},
 		OnStart: w.booted, OnStop: w.stopped,
 	})}
 	for _, lb := range balancers {

@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -29,11 +30,10 @@ import (
 // A shard is what is needed of the reconciler.
 type shard interface {
 	Observe(f nstance.Fact)
-	Records() *storage.Records
+	Records() *records.Records
 	Abilities() provider.Abilities
 	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
 	Runtime(id nstance.InstanceID) (reconcile.RuntimeView, error)
-	RuntimeHash(id nstance.InstanceID) string
 	RuntimeHashes() map[nstance.GroupKey]string
 	FrozenGroups() map[nstance.GroupKey]bool
 }
@@ -175,7 +175,7 @@ func (a *Agents) ReceiveNotice(id nstance.InstanceID, n nstance.Notice, ack func
 	if err == nil && !known && !n.Cancelled {
 		a.Journal(nstance.Event{
 			Type: eventtype.NoticeDetected, Time: a.Now().UTC(), Instance: id,
-			Tenant: v.Record.Tenant, Group: v.Record.Group, Notice: &n,
+			Tenant: v.Group.Tenant, Group: v.Group.Group, Notice: &n,
 		})
 	}
 	a.shard.Observe(nstance.Noticed{ID: id, Notice: n, Ack: ack})

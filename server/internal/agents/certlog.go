@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -104,7 +105,7 @@ func (l *certlog) put(ctx context.Context, b *certBatch) error {
 		return err
 	}
 	key := layout.CertLogPrefix(l.shard) + b.expiry.UTC().Format(time.DateOnly) + "/" + rand.Text() + ".jsonl"
-	_, err := storage.PutOnce(ctx, l.store, key, b.lines.Bytes()) // no other writer has this key
+	_, err := records.PutOnce(ctx, l.store, key, b.lines.Bytes()) // no other writer has this key
 	return err
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -397,9 +398,13 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 	if err != nil {
 		return f, err
 	}
-	key := kitKey{group: v.Record.Key()}
-	if v.Record.OnDemand && v.Record.Definition != "" {
-		if key, err = k.ownVars(ctx, &v, key); err != nil {
+	rec, ok := k.agents.shard.Records().Get(id)
+	if !ok {
+		return f, nstance.Errorf(nstance.NotFound, "no record of instance %s", id)
+	}
+	key := kitKey{group: rec.Key()}
+	if rec.OnDemand && rec.Definition != "" {
+		if key, err = k.ownVars(ctx, &v, key, rec.Definition); err != nil {
 			return f, err
 		}
 	}
@@ -411,12 +416,12 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 	if made.Varies() && !v.Seen && k.agents.Now().Sub(k.agents.Began) < providerWait {
 		return f, nstance.Errorf(nstance.Unavailable, "the provider has not been asked about the machine yet")
 	}
-	return machineKit{slot, made, k.machine(v), v.Record.Key(), v.Frozen}, nil
+	return machineKit{slot, made, machineOf(rec, v), key.group, v.Frozen}, nil
 }
 
 // ownVars lays the variables of an on-demand instance over those of its group.
-func (k *fileKeeper) ownVars(ctx context.Context, v *reconcile.RuntimeView, key kitKey) (kitKey, error) {
-	own, err := k.agents.shard.Records().Definition(ctx, v.Record.Definition)
+func (k *fileKeeper) ownVars(ctx context.Context, v *reconcile.RuntimeView, key kitKey, digest string) (kitKey, error) {
+	own, err := k.agents.shard.Records().Definition(ctx, digest)
 	if err != nil {
 		return key, err
 	}
@@ -429,14 +434,13 @@ func (k *fileKeeper) ownVars(ctx context.Context, v *reconcile.RuntimeView, key 
 		return key, nil
 	}
 	v.Definition.Vars = vars
-	hash, err := confighash.RuntimeOf(v.Definition).Hash()
-	v.Hash, key.definition = string(hash), v.Record.Definition
+	hash, err := confighash.Runtime(v.Definition)
+	v.Hash, key.definition = string(hash), digest
 	return key, err
 }
 
-// machine returns what templates and certificates say of a machine.
-func (k *fileKeeper) machine(v reconcile.RuntimeView) files.Machine {
-	rec := v.Record
+// machineOf returns what templates and certificates say of a machine.
+func machineOf(rec records.Instance, v reconcile.RuntimeView) files.Machine {
 	addresses := v.Machine.Addresses
 	if len(addresses) == 0 {
 		addresses = rec.Addresses

@@ -82,9 +82,10 @@ func newSession(a *Agents, identity nstance.Identity, id nstance.InstanceID, gro
 
 // welcome sends the first message, before other messages can be queued.
 func (s *session) welcome() {
+	runtime, _ := s.agents.shard.Runtime(s.id) // without a definition it has no hash
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{
 		ReportInterval: durationpb.New(s.reportInterval),
-		RuntimeHash:    s.agents.shard.RuntimeHash(s.id), ServerVersion: s.agents.Version,
+		RuntimeHash:    runtime.Hash, ServerVersion: s.agents.Version,
 	}}})
 }
 
@@ -93,8 +94,8 @@ func (s *session) catchUp() {
 	s.askRenewal()
 	if d, ok := s.agents.drainOf(s.id); ok {
 		s.sendDrain(d)
-	} else if v, err := s.agents.shard.Instance(s.id); err == nil && v.Record.Drain == nil && v.Record.Generation > 0 {
-		s.cancelDrain(v.Record.Generation) // it may have been cancelled while the agent was away
+	} else if rec, _ := s.agents.shard.Records().Get(s.id); rec.Drain == nil && rec.Generation > 0 {
+		s.cancelDrain(rec.Generation) // it may have been cancelled while the agent was away
 	}
 }
 

@@ -13,10 +13,10 @@ import (
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // Kinds of what needs attention.
@@ -30,7 +30,7 @@ const (
 // that is held until it is confirmed. It is written before the configuration is in
 // force, so that the next leader continues with it, whatever its source holds.
 type accepted struct {
-	storage.Header
+	records.Header
 	document
 	Held *held `json:"held,omitempty"`
 }
@@ -66,7 +66,7 @@ type TermOptions struct {
 type Term struct {
 	*Reloader
 	TermOptions
-	doc *storage.Doc[accepted]
+	doc *records.Doc[accepted]
 
 	problem string // why accepted configurations cannot be made durable; empty: they can
 
@@ -82,7 +82,7 @@ type Term struct {
 // Fails with Invalid when the shard belongs to another cluster, shard or kind of provider.
 func (r *Reloader) Begin(ctx context.Context, opts TermOptions) (*Term, error) {
 	t := &Term{Reloader: r, TermOptions: opts}
-	t.doc = storage.NewDoc[accepted](r.Store, r.key(), &storage.DocOptions{Epoch: opts.Epoch, Check: opts.Check})
+	t.doc = records.NewDoc[accepted](r.Store, r.key(), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check})
 	return t, t.load(ctx)
 }
 

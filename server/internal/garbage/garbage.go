@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -159,7 +160,7 @@ func (c *Collector) Problems() (out []string) {
 // be understood.
 func (c *Collector) deleteExpired(ctx context.Context, kind Kind) (removed int, err error) {
 	prefix := kind.Prefix
-	page, after, err := storage.ListPage(ctx, c.store, prefix, c.lastRead[prefix], expiredPage)
+	page, after, err := listPage(ctx, c.store, prefix, c.lastRead[prefix], expiredPage)
 	if err != nil {
 		return 0, err
 	}
@@ -178,6 +179,21 @@ func (c *Collector) deleteExpired(ctx context.Context, kind Kind) (removed int, 
 	}
 	c.lastRead[prefix] = after
 	return removed, nil
+}
+
+// listPage returns at most limit entries after a key, and the key after which the
+// next page begins: the last one, or none when there is nothing more.
+func listPage(ctx context.Context, s storage.Store, prefix, after string, limit int) (page []storage.Entry, next string, err error) {
+	for entry, err := range s.List(ctx, prefix, after) {
+		if err != nil {
+			return nil, "", err
+		}
+		if len(page) == limit {
+			return page, page[limit-1].Key, nil
+		}
+		page = append(page, entry)
+	}
+	return page, "", nil
 }
 
 // expired reads objects and returns those that may be deleted.
@@ -216,9 +232,9 @@ func (c *Collector) read(ctx context.Context, key string, kind Kind) (obj storag
 	if err != nil {
 		return obj, false, err
 	}
-	var h storage.Header
+	var h records.Header
 	if err = json.Unmarshal(obj.Data, &h); err == nil {
-		err = storage.Understood(key, h.Format)
+		err = records.Understood(key, h.Format)
 	}
 	var end time.Time
 	if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/registrar"
 	"github.com/nstance-go/nstance/storage"
@@ -37,7 +38,7 @@ func runCollectorTest(t *testing.T, name string, f func(t *testing.T, b *collect
 			b.Collector = New(b.store, Options{
 				Check: func() error { return b.over }, ClockRight: func() bool { return b.right }, Now: time.Now,
 				Retention: func() time.Duration { return 30 * time.Minute }, Log: slog.New(slog.DiscardHandler),
-				Contents: storage.NewRecords(b.store, "s1", nil).CollectGarbage,
+				Contents: records.New(b.store, "s1", nil).CollectGarbage,
 				Kinds:    []Kind{{layout.NonceKey(""), registrar.NonceEnds}, {layout.OperatorPrefix, registrar.OperatorEnds}},
 			})
 			f(t, b)
@@ -61,11 +62,11 @@ func registered(name string, nonce, certificate time.Duration) registration.Oper
 func (b *collectorTest) put(op registration.OperatorRegistration) (nonce, record string) {
 	b.Helper()
 	nonce, record = layout.NonceKey(op.JTI), layout.OperatorKey(op.Tenant, op.Name)
-	data, err := json.Marshal(registrar.UsedNonce{Header: storage.NewHeader(3), Operator: op})
+	data, err := json.Marshal(registrar.UsedNonce{Header: records.NewHeader(3), Operator: op})
 	require.NoError(b, err)
 	_, err = b.store.PutIfAbsent(b.Context(), nonce, data)
 	require.NoError(b, err)
-	_, err = storage.NewDoc[registrar.OperatorRecord](b.store, record, nil).Update(b.Context(), func(r *registrar.OperatorRecord) error { r.Operator = &op; return nil })
+	_, err = records.NewDoc[registrar.OperatorRecord](b.store, record, nil).Update(b.Context(), func(r *registrar.OperatorRecord) error { r.Operator = &op; return nil })
 	require.NoError(b, err)
 	return nonce, record
 }
@@ -208,7 +209,7 @@ func TestExpiredRegistrationsStayInDoubt(t *testing.T) {
 	runCollectorTest(t, "what has changed meanwhile", func(t *testing.T, b *collectorTest) {
 		_, record := b.storeExpired()
 		b.store.Inject(storagetest.Fault{Op: storagetest.Delete, Prefix: record, Pass: true, Do: func() {
-			_, err := storage.NewDoc[registrar.OperatorRecord](b.store, record, nil).Update(t.Context(), func(r *registrar.OperatorRecord) error {
+			_, err := records.NewDoc[registrar.OperatorRecord](b.store, record, nil).Update(t.Context(), func(r *registrar.OperatorRecord) error {
 				r.Operator.Hostname = "other"
 				return nil
 			})

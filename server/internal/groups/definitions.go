@@ -8,12 +8,12 @@ import (
 	"sync"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // definitions are those that overlays name by digest.
 type definitions struct {
-	records *storage.Records
+	records *records.Records
 	log     *slog.Logger
 
 	mu    sync.Mutex
@@ -70,7 +70,7 @@ func (d *definitions) record(ctx context.Context, def nstance.Definition, known 
 		d.records.KeepDefinitions(known)
 		return known, nil
 	}
-	if digest, err = storage.DefinitionDigest(def); err == nil && digest != known {
+	if digest, err = records.DefinitionDigest(def); err == nil && digest != known {
 		_, err = d.records.PutDefinition(ctx, def)
 	}
 	if err != nil {

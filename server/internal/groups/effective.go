@@ -98,9 +98,7 @@ func (g *Groups) configure(conf *config.Config, base nstance.Group, e overlay) (
 	if e.standalone(conf, key) {
 		complete = g.resolver.checkTypes
 	}
-	if err = complete(conf, &spec); err == nil {
-		err = spec.Validate("")
-	}
+	err = complete(conf, &spec)
 	if invalid := config.CheckVars(spec.Definition, e.override(conf.Static(key)).Vars); invalid != nil {
 		err = invalid
 	}

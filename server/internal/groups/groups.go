@@ -18,6 +18,7 @@ import (
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider"
@@ -28,7 +29,7 @@ import (
 // A shard is what is needed of the reconciler.
 type shard interface {
 	Observe(f nstance.Fact)
-	Records() *storage.Records
+	Records() *records.Records
 	Abilities() provider.Abilities
 	Group(key nstance.GroupKey) (reconcile.GroupView, error)
 	OnDemand(tenant nstance.TenantID) int
@@ -62,7 +63,7 @@ type Options struct {
 type Groups struct {
 	Options
 	shard    shard
-	doc      *storage.Doc[overlays] // groups/{shard}.jsonc; holds the newest that is durable
+	doc      *records.Doc[overlays] // groups/{shard}.jsonc; holds the newest that is durable
 	defs     *definitions
 	resolver *resolver
 
@@ -84,7 +85,7 @@ func New(store storage.Store, r *reconcile.Admin, opts Options) *Groups {
 	g := &Groups{
 		Options: opts, shard: r, defs: &definitions{records: r.Records(), log: opts.Log, known: map[string]nstance.Definition{}},
 		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{},
-		doc: storage.NewDoc[overlays](store, layout.GroupsKey(opts.Shard), &storage.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
+		doc: records.NewDoc[overlays](store, layout.GroupsKey(opts.Shard), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
 	}
 	g.resolver = newResolver(g, store)
 	return g

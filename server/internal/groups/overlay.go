@@ -8,12 +8,12 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
-	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // overlays is what groups/{shard}.jsonc holds.
 type overlays struct {
-	storage.Header
+	records.Header
 	Groups map[string]overlay `json:"groups"` // by tenant/group
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/storage"
@@ -23,7 +24,7 @@ import (
 // configuration stood for when they were last looked up. A new leader starts from
 // it where a look-up fails.
 type resolved struct {
-	storage.Header
+	records.Header
 	Images   map[string]found `json:"images,omitempty"`   // the provider's ID, by query
 	UserData map[string]found `json:"userdata,omitempty"` // digest of the content, by address
 	Secrets  map[string]found `json:"secrets,omitempty"`  // mark of the content, by name
@@ -41,7 +42,7 @@ type found struct {
 // look-up fails, the last answer stays.
 type resolver struct {
 	groups  *Groups
-	doc     *storage.Doc[resolved]
+	doc     *records.Doc[resolved]
 	fetcher *fetcher
 	can     provider.Abilities
 	types   *instanceTypes
@@ -70,7 +71,7 @@ func newResolver(g *Groups, store storage.Store) *resolver {
 	return &resolver{
 		groups: g, can: g.shard.Abilities(), types: newInstanceTypes(), wake: make(chan struct{}, 1),
 		fetcher: newFetcher(store, func() []netip.Prefix { return g.Config().Shard.UserDataPrefixes() }),
-		doc:     storage.NewDoc[resolved](store, layout.ResolvedKey(g.Shard), &storage.DocOptions{Epoch: g.Epoch, Check: g.Check}),
+		doc:     records.NewDoc[resolved](store, layout.ResolvedKey(g.Shard), &records.DocOptions{Epoch: g.Epoch, Check: g.Check}),
 		bodies:  map[string][]byte{}, markedAt: map[string]time.Time{}, failures: map[string]failure{},
 	}
 }

@@ -42,7 +42,7 @@ func (c caller) instance(id string) (reconcile.InstanceView, error) {
 		return reconcile.InstanceView{}, err
 	}
 	v, err := c.term.Reconciler.Instance(parsed)
-	if err == nil && !c.sees(v.Record.Tenant) {
+	if err == nil && !c.sees(v.Group.Tenant) {
 		err = nstance.Errorf(nstance.NotFound, "no instance %s", id)
 	}
 	return v, err
@@ -89,12 +89,12 @@ func (*Service) DeleteInstance(ctx context.Context, req *apiv1.DeleteInstanceReq
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
 	if err == nil && req.GetDryRun() {
-		err = c.term.Reconciler.Removable(v.Record.ID)
+		err = c.term.Reconciler.Removable(v.ID)
 	}
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DeleteInstanceResponse{}, err
 	}
-	return &apiv1.DeleteInstanceResponse{}, c.term.Reconciler.Delete(ctx, v.Record.ID, c.because(""), req.GetNoDrain())
+	return &apiv1.DeleteInstanceResponse{}, c.term.Reconciler.Delete(ctx, v.ID, c.because(""), req.GetNoDrain())
 }
 
 // DrainInstance implements the RPC.
@@ -102,12 +102,12 @@ func (*Service) DrainInstance(ctx context.Context, req *apiv1.DrainInstanceReque
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
 	if err == nil && req.GetDryRun() {
-		err = c.term.Reconciler.Removable(v.Record.ID)
+		err = c.term.Reconciler.Removable(v.ID)
 	}
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DrainInstanceResponse{}, err
 	}
-	d, err := c.term.Reconciler.Drain(ctx, v.Record.ID, c.because(req.GetReason()))
+	d, err := c.term.Reconciler.Drain(ctx, v.ID, c.because(req.GetReason()))
 	return &apiv1.DrainInstanceResponse{Drain: wire.Drain(&d)}, err
 }
 
@@ -119,11 +119,11 @@ func (*Service) AcknowledgeDrained(ctx context.Context, req *apiv1.AcknowledgeDr
 		return nil, err
 	}
 	err = c.term.Drains.Acknowledge(ctx, nstance.Ack{
-		Instance: v.Record.ID, Generation: req.GetGeneration(), By: nstance.ExecutorOperator,
+		Instance: v.ID, Generation: req.GetGeneration(), By: nstance.ExecutorOperator,
 		Outcome: nstance.Outcome(req.GetOutcome()), Delete: req.GetDelete(), Message: req.GetMessage(),
 	})
 	if errors.Is(err, nstance.NotFound) && v.State == nstance.Draining && v.Drain != nil && v.Drain.Generation == req.GetGeneration() {
-		err = nstance.Errorf(nstance.Unavailable, "drain %d of %s is on record and not announced yet: repeat", req.GetGeneration(), v.Record.ID)
+		err = nstance.Errorf(nstance.Unavailable, "drain %d of %s is on record and not announced yet: repeat", req.GetGeneration(), v.ID)
 	}
 	return &apiv1.AcknowledgeDrainedResponse{}, err
 }
@@ -150,17 +150,17 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 	}
 	resp := &apiv1.InterruptResponse{EventId: n.EventID}
 	if req.GetDryRun() {
-		resp.Plan = c.term.Reconciler.Rehearse(v.Record.ID, n)
+		resp.Plan = c.term.Reconciler.Rehearse(v.ID, n)
 		return resp, nil
 	}
-	if err := c.term.Reconciler.Thawed(v.Record.Key()); err != nil {
+	if err := c.term.Reconciler.Thawed(v.Group); err != nil {
 		return nil, err // the notice would be recorded without effect
 	}
 	if req.GetThroughMetadata() || o.InterruptThroughMetadata {
-		return &apiv1.InterruptResponse{}, o.Announce(v.Record.ID, warning)
+		return &apiv1.InterruptResponse{}, o.Announce(v.ID, warning)
 	}
 	durable := make(chan struct{})
-	c.term.Agents.ReceiveNotice(v.Record.ID, n, func() { close(durable) })
+	c.term.Agents.ReceiveNotice(v.ID, n, func() { close(durable) })
 	select {
 	case <-durable:
 		return resp, nil

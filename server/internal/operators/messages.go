@@ -56,19 +56,15 @@ func rolloutMessage(r nstance.Rollout) *apiv1.Rollout {
 }
 
 func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
-	r := v.Record
 	m := &apiv1.Instance{
-		Id: string(r.ID), Tenant: string(r.Tenant), Group: string(r.Group), State: string(v.State), ProviderId: v.Machine.ProviderID,
-		InstanceType: r.Shape.InstanceType, Market: string(v.Market), Addresses: wire.Addresses(v.Machine.Addresses),
-		CreatedAt: wire.Time(r.CreatedAt), RegisteredAt: wire.Time(r.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
-		OnDemand: r.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: r.Reason,
-		InfraHash: r.InfraHash,
+		Id: string(v.ID), Tenant: string(v.Group.Tenant), Group: string(v.Group.Group), State: string(v.State), ProviderId: v.ProviderID,
+		InstanceType: v.InstanceType, Market: string(v.Market), Addresses: wire.Addresses(v.Machine.Addresses),
+		CreatedAt: wire.Time(v.CreatedAt), RegisteredAt: wire.Time(v.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
+		OnDemand: v.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: v.Reason,
+		InfraHash: v.InfraHash,
 	}
-	if asked := r.Shape.Market; asked != "" && asked != v.Market {
+	if asked := v.RequestedMarket; asked != "" && asked != v.Market {
 		m.MarketAsked = string(asked)
-	}
-	if m.ProviderId == "" {
-		m.ProviderId = r.ProviderID
 	}
 	for _, n := range v.Notices {
 		m.Conditions = append(m.Conditions, "notice:"+string(n.Kind))
@@ -76,7 +72,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	if v.Drifted {
 		m.Conditions = append(m.Conditions, "drifted")
 	}
-	m.RuntimeHash, m.Conditions = cmp.Or(v.Report.ConfigHash, r.RuntimeHash), append(m.Conditions, fileConditions(v)...)
+	m.RuntimeHash, m.Conditions = cmp.Or(v.Report.ConfigHash, v.RuntimeHash), append(m.Conditions, fileConditions(v)...)
 	if v.Gone {
 		m.Conditions = append(m.Conditions, "gone")
 	}
@@ -93,7 +89,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 		m.Conditions = append(m.Conditions, "expired")
 	}
 	if v.Preserved {
-		m.Conditions, m.PreservedUntil = append(m.Conditions, "preserved"), wire.Time(r.Preserve.Until)
+		m.Conditions, m.PreservedUntil = append(m.Conditions, "preserved"), wire.Time(v.PreservedUntil)
 	}
 	if !v.ReportedAt.IsZero() {
 		m.LastReport = wire.Report(v.Report)
@@ -103,7 +99,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 
 // fileConditions returns the conditions of a machine's files.
 func fileConditions(v reconcile.InstanceView) (out []string) {
-	has, made := v.Report.ConfigHash, v.Record.OnDemand && v.Report.ConfigHash == v.Record.RuntimeHash
+	has, made := v.Report.ConfigHash, v.OnDemand && v.Report.ConfigHash == v.RuntimeHash
 	if has != "" && v.Runtime != "" && has != v.Runtime && !made {
 		out = append(out, "runtime_drifted")
 	}

@@ -44,8 +44,8 @@ func (*Service) CreateInstance(ctx context.Context, req *apiv1.CreateInstanceReq
 	if err != nil {
 		return nil, err
 	}
-	if v.Record.ID == "" { // a dry run creates nothing
-		v.Record.ID, v.Record.Tenant, v.Record.Group, v.Record.OnDemand, v.State = id, key.Tenant, key.Group, true, nstance.Pending
+	if v.ID == "" { // a dry run creates nothing
+		v.ID, v.Group, v.OnDemand, v.State = id, key, true, nstance.Pending
 	}
 	return &apiv1.CreateInstanceResponse{Instance: instanceMessage(v)}, nil
 }

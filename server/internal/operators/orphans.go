@@ -25,7 +25,7 @@ func (*Service) AdoptOrphan(ctx context.Context, req *apiv1.AdoptOrphanRequest) 
 		return nil, err
 	}
 	if !req.GetDryRun() {
-		_, err = c.term.Reconciler.AdoptOrphan(ctx, o.Machine.ID, c.because(""))
+		err = c.term.Reconciler.AdoptOrphan(ctx, o.Machine.ID, c.because(""))
 	}
 	return &apiv1.AdoptOrphanResponse{Orphan: orphanMessage(o)}, err
 }

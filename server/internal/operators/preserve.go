@@ -29,12 +29,12 @@ func (o *Service) PreserveInstance(ctx context.Context, req *apiv1.PreserveInsta
 	case keep < 0 || keep > longestToKeep:
 		return nil, nstance.FieldError("duration", preserveRemedy, "%s is out of range", keep)
 	case v.State == nstance.Deleting || v.State == nstance.Failed:
-		return nil, nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", v.Record.ID)
-	case keep == 0 && v.Record.Preserve == nil:
-		return nil, nstance.Errorf(nstance.Conflict, "%s is not preserved", v.Record.ID)
+		return nil, nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", v.ID)
+	case keep == 0 && v.PreservedUntil.IsZero():
+		return nil, nstance.Errorf(nstance.Conflict, "%s is not preserved", v.ID)
 	}
 	if !req.GetDryRun() {
-		if err := c.term.Reconciler.Preserve(ctx, v.Record.ID, o.Now().Add(keep), c.because("")); err != nil {
+		if err := c.term.Reconciler.Preserve(ctx, v.ID, o.Now().Add(keep), c.because("")); err != nil {
 			return nil, err
 		}
 		if v, err = c.instance(req.GetId()); err != nil {

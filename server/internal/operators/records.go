@@ -9,6 +9,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -27,7 +28,7 @@ func (o *Service) GetRecord(ctx context.Context, req *apiv1.GetRecordRequest) (*
 		return nil, nstance.FieldError("key", "read it from the storage itself", "%s has %d bytes, more than an answer holds", key, len(obj.Data))
 	}
 	resp := &apiv1.GetRecordResponse{Key: key, Version: string(obj.Version), Data: obj.Data}
-	if err := storage.Readable(key, obj.Data); err != nil {
+	if err := records.Readable(key, obj.Data); err != nil {
 		resp.Error = err.Error()
 	}
 	return resp, nil
@@ -40,7 +41,7 @@ const maxRecord = 3 << 20
 // RepairRecord implements the RPC.
 func (o *Service) RepairRecord(ctx context.Context, req *apiv1.RepairRecordRequest) (*apiv1.RepairRecordResponse, error) {
 	c := callerOf(ctx)
-	ref, err := storage.ParseInstanceKey(req.GetKey())
+	ref, err := records.ParseInstanceKey(req.GetKey())
 	switch {
 	case err != nil:
 		return nil, nstance.FieldError("key", "repair other objects in the storage itself, while no server leads", "%.200q is no instance's record", req.GetKey())
@@ -55,12 +56,12 @@ func (o *Service) RepairRecord(ctx context.Context, req *apiv1.RepairRecordReque
 	}
 	v := storage.Version(req.GetVersion())
 	if req.GetDryRun() {
-		return &apiv1.RepairRecordResponse{}, storage.Rehearse(ctx, o.Store, req.GetKey(), v, data)
+		return &apiv1.RepairRecordResponse{}, records.Rehearse(ctx, o.Store, req.GetKey(), v, data)
 	}
 	if err := c.term.Lease.Err(); err != nil {
 		return nil, ports.ErrTermEnded
 	}
-	now, err := storage.Repair(ctx, o.Store, req.GetKey(), v, data, c.term.Lease.Epoch())
+	now, err := records.Repair(ctx, o.Store, req.GetKey(), v, data, c.term.Lease.Epoch())
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func purchaseOf(m *apiv1.Market) *config.Purchase {
 		return nil
 	}
 	return &config.Purchase{
-		Type: nstance.MarketType(m.GetType()), MaxPrice: config.Price(m.GetMaxPrice()),
+		Type: nstance.MarketType(m.GetType()), MaxPrice: m.GetMaxPrice(),
 		Fallback: nstance.MarketType(m.GetFallback()), FallbackAfter: config.Duration(m.GetFallbackAfter().AsDuration()),
 		ReturnAfter: config.Duration(m.GetReturnAfter().AsDuration()), OnDemandBase: m.GetOnDemandBase(),
 	}

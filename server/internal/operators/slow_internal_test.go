@@ -14,6 +14,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/feed"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/test/slowpeer"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -30,7 +31,7 @@ type (
 // quietTerm returns a term in which nothing happens, and a watcher's stream.
 func quietTerm(t *testing.T) (*Term, *slowWatcher, *lease.Lease) {
 	store := storage.NewMemory()
-	elector, err := lease.New(store, "s1", &lease.Options{TakeAtOnce: true, TTL: lease.MaxTTL})
+	elector, err := lease.New(store, "s1", &lease.Options{TakeAtOnce: true, TTL: records.MaxLeaseTTL})
 	require.NoError(t, err)
 	granted, err := elector.Campaign(t.Context())
 	require.NoError(t, err)

@@ -10,27 +10,22 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // maxNamed is how many holders an error names.
 const maxNamed = 3
 
-// NonceExpiry is when an instance's nonce expires.
-func NonceExpiry(rec storage.Instance) time.Time {
-	return rec.CreatedAt.Add(rec.LaunchTimeout + rec.RegistrationTimeout)
-}
-
 // dependsOn reports whether an instance depends on a key of a set, and until when
 // at most; zero: unknown.
-func dependsOn(set string, k keyring.KeyEntry, rec storage.Instance, now time.Time) (yes bool, until time.Time) {
+func dependsOn(set string, k keyring.KeyEntry, rec records.Instance, now time.Time) (yes bool, until time.Time) {
 	if rec.Deleting != nil {
 		return false, time.Time{}
 	}
 	switch set {
 	case keyring.Nonces:
-		until = NonceExpiry(rec)
+		until = rec.RegisterBy()
 		return rec.NonceKeyID == k.ID && now.Before(until), until
 	case keyring.Identity:
 		return dependsOnIdentity(k.ID, rec)
@@ -38,12 +33,12 @@ func dependsOn(set string, k keyring.KeyEntry, rec storage.Instance, now time.Ti
 	return false, time.Time{}
 }
 
-func dependsOnIdentity(id string, rec storage.Instance) (yes bool, until time.Time) {
+func dependsOnIdentity(id string, rec records.Instance) (yes bool, until time.Time) {
 	if rec.Current == nil { // not registered: it trusts the authorities in its user data; or an adopted machine
 		trustsAnother := slices.ContainsFunc(rec.Authorities, func(a string) bool { return a != id })
 		return !trustsAnother || rec.Registered(), time.Time{}
 	}
-	for _, c := range []*storage.KeyRecord{rec.Current, rec.Pending} {
+	for _, c := range []*records.KeyRecord{rec.Current, rec.Pending} {
 		if c != nil && c.Issuer == id {
 			yes, until = true, c.NotAfter
 		}
@@ -128,7 +123,7 @@ func (r *Records) Unused(set string) func(context.Context, keyring.KeyEntry) err
 			return nil // the catalogue of keys says until when it is used
 		}
 		var h holders
-		shards, err := storage.Shards(ctx, r.store)
+		shards, err := records.Shards(ctx, r.store)
 		if err != nil {
 			return err
 		}
@@ -154,7 +149,7 @@ func (r *Records) Unused(set string) func(context.Context, keyring.KeyEntry) err
 
 // addOtherShard counts the instances of another shard, from storage.
 func (r *Records) addOtherShard(ctx context.Context, shard nstance.ShardID, set string, k keyring.KeyEntry, h *holders) error {
-	recs, problems, err := storage.NewRecords(r.store, shard, nil).Load(ctx)
+	recs, problems, err := records.New(r.store, shard, nil).Load(ctx)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/registration"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // parallelReads is how many objects one call reads at a time.
@@ -31,7 +31,7 @@ func (r *Records) Operators(ctx context.Context) (list []registration.OperatorRe
 	g.SetLimit(parallelReads)
 	for i, key := range keys {
 		g.Go(func() (err error) {
-			if found[i], err = storage.NewDoc[OperatorRecord](r.store, key, nil).Load(ctx); errors.Is(err, nstance.Invalid) {
+			if found[i], err = records.NewDoc[OperatorRecord](r.store, key, nil).Load(ctx); errors.Is(err, nstance.Invalid) {
 				damaged[i], err = err, nil
 			}
 			return err

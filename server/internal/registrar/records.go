@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/storage"
@@ -19,7 +20,7 @@ import (
 
 // A shard is what is needed of the reconciler.
 type shard interface {
-	Records() *storage.Records
+	Records() *records.Records
 	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
 	Observe(f nstance.Fact)
 }
@@ -74,13 +75,13 @@ func (r *Records) UpdateRegistration(ctx context.Context, id nstance.InstanceID,
 	if v, err := r.shard.Instance(id); err == nil {
 		providerID = v.Machine.ProviderID
 	}
-	rec, err := r.shard.Records().Update(ctx, id, func(rec *storage.Instance) error {
+	rec, err := r.shard.Records().Update(ctx, id, func(rec *records.Instance) error {
 		reg := r.registrationOf(ctx, *rec)
 		if err := change(&reg); err != nil {
 			return err
 		}
 		rec.RegisteredAt, rec.Addresses, rec.Hostname = reg.RegisteredAt, reg.Addresses, reg.Hostname
-		rec.Current, rec.Pending = (*storage.KeyRecord)(reg.Current), (*storage.KeyRecord)(reg.Pending)
+		rec.Current, rec.Pending = (*records.KeyRecord)(reg.Current), (*records.KeyRecord)(reg.Pending)
 		if providerID != "" {
 			rec.ProviderID = providerID
 		}
@@ -93,7 +94,7 @@ func (r *Records) UpdateRegistration(ctx context.Context, id nstance.InstanceID,
 	return r.registrationOf(ctx, rec), nil
 }
 
-func (r *Records) registrationOf(ctx context.Context, rec storage.Instance) registration.Registration {
+func (r *Records) registrationOf(ctx context.Context, rec records.Instance) registration.Registration {
 	reg := registration.Registration{
 		ID: rec.ID, Kind: r.kindOf(ctx, rec), Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand,
 		Deleting: rec.Deleting != nil, Addresses: rec.Addresses, Hostname: rec.Hostname, RegisteredAt: rec.RegisteredAt,
@@ -111,7 +112,7 @@ func (r *Records) registrationOf(ctx context.Context, rec storage.Instance) regi
 // the term that wrote the intent has the definition in memory. Where the
 // definition cannot be read, the ID's prefix serves instead: the leader made it
 // from the kind, and signed a nonce for this ID alone.
-func (r *Records) kindOf(ctx context.Context, rec storage.Instance) nstance.Kind {
+func (r *Records) kindOf(ctx context.Context, rec records.Instance) nstance.InstanceKind {
 	if rec.Current == nil && rec.Definition != "" {
 		if def, err := r.shard.Records().Definition(ctx, rec.Definition); err == nil {
 			return def.Kind
@@ -122,13 +123,13 @@ func (r *Records) kindOf(ctx context.Context, rec storage.Instance) nstance.Kind
 
 // A UsedNonce is what nonce/{jti} holds.
 type UsedNonce struct {
-	storage.Header
+	records.Header
 	Operator registration.OperatorRegistration `json:"operator"`
 }
 
 // An OperatorRecord is what operator/{tenant}.{name}.json holds.
 type OperatorRecord struct {
-	storage.Header
+	records.Header
 	Operator *registration.OperatorRegistration `json:"operator"`
 }
 
@@ -138,11 +139,11 @@ func (r *Records) ConsumeNonce(ctx context.Context, jti string, op registration.
 		return op, err
 	}
 	store, key := r.store, layout.NonceKey(jti)
-	data, err := json.Marshal(UsedNonce{Header: storage.NewHeader(r.Epoch), Operator: op})
+	data, err := json.Marshal(UsedNonce{Header: records.NewHeader(r.Epoch), Operator: op})
 	if err != nil {
 		return op, err
 	}
-	stored, err := storage.PutOnce(ctx, store, key, data)
+	stored, err := records.PutOnce(ctx, store, key, data)
 	if err != nil {
 		return op, err
 	}
@@ -162,8 +163,8 @@ func (r *Records) ConsumeNonce(ctx context.Context, jti string, op registration.
 
 // operator returns an operator's record. It carries no epoch: the record belongs to
 // all shards, and epochs count within one shard.
-func (r *Records) operator(tenant nstance.TenantID, name string) *storage.Doc[OperatorRecord] {
-	return storage.NewDoc[OperatorRecord](r.store, layout.OperatorKey(tenant, name), &storage.DocOptions{Check: r.Check})
+func (r *Records) operator(tenant nstance.TenantID, name string) *records.Doc[OperatorRecord] {
+	return records.NewDoc[OperatorRecord](r.store, layout.OperatorKey(tenant, name), &records.DocOptions{Check: r.Check})
 }
 
 // Operator implements registration.Records.

@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
@@ -35,7 +36,7 @@ type leader struct {
 	faulty *storagetest.Faulty
 	ring   *keyring.Keyring
 	reg    *registration.Registrar
-	recs   *storage.Records
+	recs   *records.Records
 	facts  []nstance.Fact
 	now    time.Time
 	over   error // why the term has ended
@@ -44,7 +45,7 @@ type leader struct {
 // A reconciler is what Records need of one.
 type reconciler struct{ l *leader }
 
-func (r reconciler) Records() *storage.Records { return r.l.recs }
+func (r reconciler) Records() *records.Records { return r.l.recs }
 func (r reconciler) Observe(f nstance.Fact)    { r.l.facts = append(r.l.facts, f) }
 func (r reconciler) Instance(nstance.InstanceID) (reconcile.InstanceView, error) {
 	return reconcile.InstanceView{}, nstance.NotFound
@@ -59,7 +60,7 @@ func lead(t *testing.T, store *storagetest.Faulty, shard nstance.ShardID, epoch 
 	l.ring, err = keyring.OpenKeyring(t.Context(), vault.New(store, nil), clock)
 	require.NoError(t, err)
 	check := func() error { return l.over }
-	l.recs = storage.NewRecords(store, shard, &storage.RecordsOptions{Epoch: epoch, Check: check})
+	l.recs = records.New(store, shard, &records.Options{Epoch: epoch, Check: check})
 	_, _, err = l.recs.Load(t.Context())
 	require.NoError(t, err)
 	l.Records = &Records{
@@ -81,7 +82,7 @@ func (l *leader) instance() (nstance.InstanceID, string) {
 	id, err := nstance.NewInstanceID("web", l.now)
 	require.NoError(l.t, err)
 	keys := l.ring.Keys()
-	_, err = l.recs.Create(l.t.Context(), storage.Instance{
+	_, err = l.recs.Create(l.t.Context(), records.Instance{
 		ID: id, Tenant: "default", Group: "web", CreatedAt: l.now, CreatedEpoch: l.Epoch, LaunchTimeout: 10 * time.Minute, RegistrationTimeout: 10 * time.Minute,
 		NonceKeyID: keys.Nonces.KeyID(), Authorities: keys.Identity.Issuers(),
 	})
@@ -156,9 +157,9 @@ func (l *leader) verify(id nstance.Identity) error {
 }
 
 // stored returns the record of an instance as it is in storage.
-func (l *leader) stored(id nstance.InstanceID) storage.Instance {
+func (l *leader) stored(id nstance.InstanceID) records.Instance {
 	l.t.Helper()
-	recs, problems, err := storage.NewRecords(l.faulty, l.Shard, nil).Load(l.t.Context())
+	recs, problems, err := records.New(l.faulty, l.Shard, nil).Load(l.t.Context())
 	require.NoError(l.t, err)
 	require.Empty(l.t, problems)
 	for _, rec := range recs {
@@ -166,7 +167,7 @@ func (l *leader) stored(id nstance.InstanceID) storage.Instance {
 			return rec
 		}
 	}
-	return storage.Instance{}
+	return records.Instance{}
 }
 
 func TestRegistrationIsDurableBeforeItIsAnswered(t *testing.T) {

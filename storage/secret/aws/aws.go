@@ -1,5 +1,7 @@
 // Package aws reads secrets from AWS Secrets Manager and from the Parameter
 // Store of AWS Systems Manager. docs/secrets.md has the details.
+//
+// Its sources are safe for concurrent use.
 package aws
 
 import (
@@ -56,7 +58,7 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 	u.Params.Del("endpoint")
 	conf, err := gcaws.V2ConfigFromURLParams(ctx, u.Params)
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Invalid, "%s: AWS configuration: %w", secret.SourceField, err)
+		return nil, nstance.Errorf(nstance.Invalid, "%s: AWS configuration: %w", manager.Field, err)
 	}
 	if conf.Region == "" {
 		return nil, manager.Invalid("add region=... or set AWS_REGION", "no region is known")

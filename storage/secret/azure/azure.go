@@ -1,5 +1,7 @@
 // Package azure reads secrets from an Azure Key Vault. docs/secrets.md has the
 // details.
+//
+// Its sources are safe for concurrent use.
 package azure
 
 import (
@@ -46,11 +48,11 @@ func Open(_ context.Context, rawURL string) (secret.Source, error) {
 	}
 	creds, err := azidentity.NewDefaultAzureCredential(nil)
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Denied, "%s: Azure credentials: %w", secret.SourceField, err)
+		return nil, nstance.Errorf(nstance.Denied, "%s: Azure credentials: %w", manager.Field, err)
 	}
 	client, err := azsecrets.NewClient("https://"+u.Place+"."+domain, creds, nil)
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Invalid, "%s: Azure client: %w", secret.SourceField, err)
+		return nil, nstance.Errorf(nstance.Invalid, "%s: Azure client: %w", manager.Field, err)
 	}
 	return New(client, u.Prefix), nil
 }

@@ -1,5 +1,7 @@
 // Package gcp reads secrets from Google Cloud's Secret Manager. docs/secrets.md
 // has the details.
+//
+// Its sources are safe for concurrent use.
 package gcp
 
 import (
@@ -41,15 +43,15 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
 	creds, err := gcp.DefaultCredentials(ctx)
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Denied, "%s: Google credentials: %w", secret.SourceField, err)
+		return nil, nstance.Errorf(nstance.Denied, "%s: Google credentials: %w", manager.Field, err)
 	}
 	transport, err := gcp.NewHTTPClient(gcp.DefaultTransport(), gcp.CredentialsTokenSource(creds))
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", secret.SourceField, err)
+		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", manager.Field, err)
 	}
 	client, err := secretmanager.NewRESTClient(ctx, option.WithHTTPClient(&transport.Client))
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", secret.SourceField, err)
+		return nil, nstance.Errorf(nstance.Invalid, "%s: Google client: %w", manager.Field, err)
 	}
 	return New(client, project, u.Prefix), nil
 }

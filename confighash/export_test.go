@@ -1,0 +1,4 @@
+package confighash
+
+// NamedVars is namedVars.
+var NamedVars = namedVars

@@ -1,0 +1,130 @@
+package records
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// An Instance is the durable record of one instance: from its intent, written
+// before the provider is asked, to the mark that makes its deletion
+// irrevocable. Fields of newer versions survive a rewrite. Durations are
+// written in nanoseconds, instants in RFC 3339, bytes in base64.
+type Instance struct {
+	Header
+
+	// The intent. These never change, except the shape and its token after a
+	// definite refusal.
+	ID                  nstance.InstanceID `json:"id"`
+	Tenant              nstance.TenantID   `json:"tenant"`
+	Group               nstance.GroupID    `json:"group"`
+	OnDemand            bool               `json:"on_demand,omitempty"`      // asked for by itself, not a member by size
+	Reason              string             `json:"reason,omitempty"`         // why it was created
+	Request             string             `json:"request,omitempty"`        // on demand: digest of the request, to recognise a repeated one
+	LoadBalancers       []string           `json:"load_balancers,omitempty"` // on demand: these replace those of its group; none: the group's
+	CreatedAt           time.Time          `json:"created_at"`
+	CreatedEpoch        uint64             `json:"created_epoch"` // the only epoch that the machine is ever marked with
+	Definition          string             `json:"definition"`    // digest; see Records.Definition
+	InfraHash           string             `json:"infra_hash,omitempty"`
+	RuntimeHash         string             `json:"runtime_hash,omitempty"`
+	Image               string             `json:"image,omitempty"` // resolved
+	UserDataDigest      string             `json:"userdata_digest,omitempty"`
+	NonceKeyID          string             `json:"nonce_key_id,omitempty"`
+	Authorities         []string           `json:"authorities,omitempty"` // IDs of the keys that its user data says to trust
+	RegistrationTimeout time.Duration      `json:"registration_timeout_ns,omitempty"`
+	LaunchTimeout       time.Duration      `json:"launch_timeout_ns,omitempty"`
+	Shape               Shape              `json:"shape"`
+	Token               string             `json:"token,omitempty"` // of the provider's create
+
+	// The registration.
+	ProviderID   string       `json:"provider_id,omitempty"`
+	Addresses    []netip.Addr `json:"addresses,omitempty"`
+	Hostname     string       `json:"hostname,omitempty"`
+	RegisteredAt time.Time    `json:"registered_at,omitzero"`
+	Current      *KeyRecord   `json:"current,omitempty"`
+	Pending      *KeyRecord   `json:"pending,omitempty"` // renewed, not used yet: both are valid
+
+	// The end.
+	Drain      *nstance.Drain   `json:"drain,omitempty"`
+	Generation uint64           `json:"generation,omitempty"` // of drains; outlives a cancel
+	CutShort   bool             `json:"cut_short,omitempty"`  // the deadline came before the drain was over
+	Reclaims   int              `json:"reclaims,omitempty"`   // drains for a notice so far; the second is final
+	Notices    []nstance.Notice `json:"notices,omitempty"`    // standing when the drain was recorded
+	Deleting   *Deletion        `json:"deleting,omitempty"`   // once set it stays
+	Preserve   *Preserve        `json:"preserve,omitempty"`
+}
+
+// A Shape is what this attempt requests from the provider.
+type Shape struct {
+	InstanceType string             `json:"instance_type,omitempty"`
+	Subnet       string             `json:"subnet,omitempty"`
+	Market       nstance.MarketType `json:"market,omitempty"`
+	MaxPrice     string             `json:"max_price,omitempty"`
+}
+
+// A KeyRecord describes one issued certificate and its key.
+type KeyRecord struct {
+	Fingerprint string    `json:"fingerprint"` // of the key, as in nstance.Identity
+	PublicKey   []byte    `json:"public_key"`
+	Serial      string    `json:"serial"` // lower-case hex
+	Issuer      string    `json:"issuer"` // ID of the authority's key
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+	Certificate []byte    `json:"certificate"` // DER
+}
+
+// A Deletion marks an instance that is to be deleted irrevocably.
+type Deletion struct {
+	At  time.Time     `json:"at"`
+	Why nstance.Cause `json:"why"`
+}
+
+// Preserve keeps a machine for inspection.
+type Preserve struct {
+	Until time.Time `json:"until"`
+}
+
+// Key returns the group it belongs to.
+func (r *Instance) Key() nstance.GroupKey {
+	return nstance.GroupKey{Tenant: r.Tenant, Group: r.Group}
+}
+
+// Registered reports whether its agent ever got a certificate.
+func (r *Instance) Registered() bool { return !r.RegisteredAt.IsZero() }
+
+// RegisterBy is when its agent must have registered: its nonce expires then.
+func (r *Instance) RegisterBy() time.Time {
+	return r.CreatedAt.Add(r.LaunchTimeout + r.RegistrationTimeout)
+}
+
+// Ref returns the name of its record in a shard.
+func (r *Instance) Ref(shard nstance.ShardID) Ref {
+	return Ref{Shard: shard, Tenant: r.Tenant, Group: r.Group, ID: r.ID}
+}
+
+// DecodeInstance reads the record that stands under key. It fails with Invalid
+// when it is damaged, of a newer major format, or of another instance than the
+// key says. It never panics, whatever the data.
+func DecodeInstance(key string, data []byte) (Instance, error) {
+	ref, err := ParseInstanceKey(key)
+	if err != nil {
+		return Instance{}, err
+	}
+	rec, _, err := Decode[Instance](key, data)
+	if err == nil {
+		err = ref.matches(rec)
+	}
+	if err != nil {
+		return Instance{}, err
+	}
+	return rec, nil
+}
+
+// matches fails unless rec is the record that belongs under the key.
+func (r Ref) matches(rec Instance) error {
+	if got := rec.Ref(r.Shard); got != r {
+		return unreadable(r.Key(), "it is the record of %q in %s/%s", got.ID, got.Tenant, got.Group)
+	}
+	return nil
+}

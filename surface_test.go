@@ -1,0 +1,186 @@
+package nstance_test
+
+import (
+	"encoding/json"
+	"errors"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/agent"
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
+)
+
+// mentionsInternal are the exported names that mention a type of an internal package.
+var mentionsInternal = []struct{ name, reason string }{
+	{"reconcile.Admin.Records", "the server of this module shares the records with its reconciler; their type is the format in storage"},
+	{"registration.KeysOf", "the server of this module rotates its keys while they are in use; other programs call NewKeys or LoadKeys"},
+	{"spot/spottest.Server", "it embeds the metadata service that provider/local serves; Options and Event have public names by alias"},
+	{"spot/spottest.Server.Maintenance", "likewise"},
+}
+
+// TestSurfaceIsPublic: what a public package exports mentions no type that other modules
+// cannot name.
+func TestSurfaceIsPublic(t *testing.T) {
+	exported, public := exportData(t)
+	open := func(path string) (io.ReadCloser, error) { return os.Open(exported[path]) }
+	packages := importer.ForCompiler(token.NewFileSet(), "gc", open)
+	found := map[string]bool{}
+	for _, path := range public {
+		pkg, err := packages.Import(path)
+		require.NoError(t, err)
+		for _, name := range pkg.Scope().Names() {
+			if obj := pkg.Scope().Lookup(name); obj.Exported() {
+				findInternal(found, strings.TrimPrefix(strings.TrimPrefix(path, module), "/")+"."+name, obj)
+			}
+		}
+	}
+	for _, exception := range mentionsInternal {
+		require.True(t, found[exception.name], "%s mentions no internal type any more: remove it from the list", exception.name)
+		delete(found, exception.name)
+	}
+	require.Empty(t, found, "these mention types of internal packages, which other modules cannot name")
+}
+
+// exportData returns the files with what each package exports, and the public packages of
+// this module.
+func exportData(t *testing.T) (files map[string]string, public []string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,Name", "./...").Output()
+	require.NoError(t, err)
+	files = map[string]string{}
+	for list := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct{ ImportPath, Export, Name string }
+		err := list.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return files, public
+		}
+		require.NoError(t, err)
+		files[p.ImportPath] = p.Export
+		if strings.HasPrefix(p.ImportPath, module) && p.Name != "main" && !isInternal(p.ImportPath) {
+			public = append(public, p.ImportPath)
+		}
+	}
+}
+
+func isInternal(path string) bool {
+	return strings.HasPrefix(path, module+"/") && strings.Contains(path+"/", "/internal/")
+}
+
+// findInternal marks name, and those of its methods, that mention an internal type. An
+// alias gives such a type a public name.
+func findInternal(found map[string]bool, name string, obj types.Object) {
+	typ, ok := obj.(*types.TypeName)
+	switch {
+	case !ok && mentions(obj.Type()):
+		found[name] = true
+	case !ok || typ.IsAlias():
+		return
+	case mentions(typ.Type().Underlying()):
+		found[name] = true
+	}
+	for method := range types.NewMethodSet(types.NewPointer(obj.Type())).Methods() {
+		if method.Obj().Exported() && mentions(method.Obj().Type()) {
+			found[name+"."+method.Obj().Name()] = true
+		}
+	}
+}
+
+// mentions reports whether an internal type is part of a type.
+func mentions(t types.Type) bool {
+	switch t := t.(type) {
+	case *types.Named:
+		return t.Obj().Pkg() != nil && isInternal(t.Obj().Pkg().Path())
+	case *types.Map:
+		return mentions(t.Key()) || mentions(t.Elem())
+	case interface{ Elem() types.Type }:
+		return mentions(t.Elem())
+	case *types.Signature:
+		return mentions(t.Params()) || mentions(t.Results())
+	case *types.Tuple:
+		for v := range t.Variables() {
+			if mentions(v.Type()) {
+				return true
+			}
+		}
+	case *types.Struct:
+		for field := range t.Fields() {
+			if field.Exported() && mentions(field.Type()) {
+				return true
+			}
+		}
+	case *types.Interface:
+		for method := range t.Methods() {
+			if mentions(method.Type()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestJSONNames: what programs write into JSON has the names of the wire, whatever the
+// fields are called in Go.
+func TestJSONNames(t *testing.T) {
+	seen := map[reflect.Type]bool{}
+	for _, v := range []any{
+		nstance.Event{}, nstance.Group{}, nstance.Identity{}, nstance.ImageQuery{}, nstance.LoadBalancer{}, nstance.Machine{}, nstance.MachineNotice{},
+		nstance.MachineSpec{}, nstance.Report{}, nstance.DrainEvent{},
+		plan.View{}, plan.Decision{}, plan.Counts{}, plan.Outlook{},
+		reconcile.GroupView{}, reconcile.InstanceView{}, reconcile.OrphanView{}, reconcile.FreezeView{}, reconcile.RuntimeView{},
+		reconcile.GroupPlan{}, reconcile.Impact{}, reconcile.Attention{},
+		agent.Status{},
+	} {
+		requireJSONNames(t, reflect.TypeOf(v), seen)
+	}
+}
+
+var snakeCase = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
+
+func requireJSONNames(t *testing.T, typ reflect.Type, seen map[reflect.Type]bool) {
+	t.Helper()
+	switch typ.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		requireJSONNames(t, typ.Elem(), seen)
+		return
+	case reflect.Struct:
+	default:
+		return
+	}
+	if seen[typ] || !strings.HasPrefix(typ.PkgPath(), module) || typ.Implements(reflect.TypeFor[interface{ MarshalText() ([]byte, error) }]()) {
+		return
+	}
+	seen[typ] = true
+	for _, field := range reflect.VisibleFields(typ) {
+		if !field.IsExported() || len(field.Index) > 1 {
+			continue
+		}
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); !field.Anonymous {
+			assert.Regexp(t, snakeCase, name, "%s.%s", typ, field.Name)
+		}
+		requireJSONNames(t, field.Type, seen)
+	}
+}
+
+// TestFactsAreListed: the comment of Fact names every type that is one.
+func TestFactsAreListed(t *testing.T) {
+	source := read(t, "fact.go")
+	comment, _, _ := strings.Cut(source, "type Fact interface")
+	facts := regexp.MustCompile(`func \((\w+)\) fact\(\)`).FindAllStringSubmatch(source, -1)
+	require.NotEmpty(t, facts)
+	for _, fact := range facts {
+		require.Contains(t, comment, "["+fact[1]+"]")
+	}
+}
