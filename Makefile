@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
 
@@ -26,12 +26,19 @@ $(BIN)/buf.stamp: Makefile
 	ln -sf npm/node_modules/.bin/buf $(BIN)/buf
 	touch $@
 
-generate: $(BIN)/tools.stamp $(BIN)/buf.stamp ## generated code and documentation
+$(BIN)/controller-gen: tools/controllergen/go.mod tools/controllergen/go.sum
+	mkdir -p $(BIN)
+	cd tools/controllergen && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
+	touch $@
+
+generate: $(BIN)/tools.stamp $(BIN)/buf.stamp $(BIN)/controller-gen ## generated code and documentation
 	$(BIN)/buf generate
+	$(BIN)/controller-gen object crd paths=./operator/api/... output:crd:dir=operator/config/crd
+	$(BIN)/controller-gen rbac:roleName=nstance-operator paths=./operator/... output:rbac:dir=operator/config/rbac
 	go generate ./...
 
 generate-check: generate
-	git diff --exit-code -- api docs || { echo "generated files are stale: run make generate and commit"; exit 1; }
+	git diff --exit-code -- api docs operator || { echo "generated files are stale: run make generate and commit"; exit 1; }
 
 tidy-check:
 	go mod tidy -diff
@@ -113,6 +120,38 @@ sim-replay: sim-build ## play seeds twice, and compare everything that happened
 
 sim-planted: ## plant bugs one at a time, and play seeds until each is found
 	go run ./internal/test/sim/planted -seeds $${SEEDS:-200}
+
+# The servers of a Kubernetes cluster and Cluster API's own manager, unmodified. Each has its own module, because their
+# versions of k8s.io differ from the product's.
+KUBE := $(BIN)/kube
+KUBE_VERSION := v1.36.3
+KUBE_FLAGS := $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,-X $(p).gitVersion=$(KUBE_VERSION) -X $(p).gitMajor=1 -X $(p).gitMinor=36 -X $(p).gitTreeState=clean)
+
+$(KUBE)/k8s.stamp: tools/k8s/go.mod tools/k8s/go.sum
+	mkdir -p $(KUBE)
+	cd tools/k8s && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(KUBE_FLAGS)" -o $(KUBE)/ tool
+	touch $@
+
+$(KUBE)/etcd: tools/etcd/go.mod tools/etcd/go.sum
+	mkdir -p $(KUBE)
+	cd tools/etcd && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ go.etcd.io/etcd/server/v3
+
+$(KUBE)/kwok: tools/kwok/go.mod tools/kwok/go.sum
+	mkdir -p $(KUBE)
+	cd tools/kwok && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ sigs.k8s.io/kwok/cmd/kwok
+
+$(KUBE)/capi.stamp: tools/capi/go.mod tools/capi/go.sum
+	mkdir -p $(KUBE)/crds
+	cd tools/capi && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(KUBE)/capi-manager sigs.k8s.io/cluster-api
+	cd tools/capi && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)/config/crd/bases/*.yaml $(KUBE)/crds/
+	touch $@
+
+kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi.stamp
+
+KUBE_PACKAGES := ./drain/kube ./operator
+
+test-kube: kube-servers ## drains and controllers against a real API server and Cluster API's own manager
+	KUBEBUILDER_ASSETS=$(KUBE) go test -race -count=1 -timeout 20m -p 1 -tags kube -run '^TestKube' $(KUBE_PACKAGES)
 
 examples: ## whole programs of another module, each of which ends by itself
 	cd examples && go vet ./... && go test -race ./...

@@ -1,0 +1,210 @@
+package kube_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/drain/kube"
+)
+
+func TestNewRefuses(t *testing.T) {
+	cfg, drains := &rest.Config{Host: "https://127.0.0.1:1"}, drain.New(nil)
+	for name, c := range map[string]struct {
+		cfg    *rest.Config
+		drains nstance.DrainCoordinator
+		opts   *kube.Options
+		field  string
+	}{
+		"no configuration":  {nil, drains, nil, "cfg"},
+		"no coordinator":    {cfg, nil, nil, "drains"},
+		"bad configuration": {&rest.Config{Host: "https://a b"}, drains, nil, "cfg"},
+		"negative margin":   {cfg, drains, &kube.Options{Margin: -1}, "margin"},
+		"negative targets":  {cfg, drains, &kube.Options{MinTargets: -1}, "min_targets"},
+		"negative calls":    {cfg, drains, &kube.Options{MaxCalls: -1}, "max_calls"},
+		"negative rate":     {cfg, drains, &kube.Options{QPS: -1}, "qps"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := kube.New(c.cfg, c.drains, c.opts)
+			require.ErrorIs(t, err, nstance.Invalid)
+			var e *nstance.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, c.field, e.Field)
+			require.NotEmpty(t, e.Remedy)
+		})
+	}
+}
+
+func TestGoneNeedsNodes(t *testing.T) {
+	d, err := kube.New(&rest.Config{Host: "https://127.0.0.1:1"}, drain.New(nil), nil)
+	require.NoError(t, err)
+	require.ErrorIs(t, d.Gone(context.Background(), "i-1"), nstance.Unavailable)
+}
+
+func TestMatch(t *testing.T) {
+	const instance = "web06dx9xy919t3v9kzd2xdsyzb3g"
+	for _, c := range []struct {
+		node, provider string
+		want           bool
+	}{
+		{"aws:///us-east-1a/i-0abc", "i-0abc", true},
+		{"aws:///us-east-1a/i-0abcd", "i-0abc", false},
+		{"aws:///us-east-1a/xi-0abc", "i-0abc", false},
+		{"gce://project/zone/web-1", "gce://project/zone/web-1", true},
+		{"gce://other/zone/web-1", "gce://project/zone/web-1", false},
+		{"azure:///subscriptions/S/resourceGroups/RG/providers/Microsoft.Compute/virtualMachines/web", "azure:///subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachines/web", true},
+		{"proxmox://region/101", "101", false},
+		{"101", "101", false},
+		{"nstance:///" + instance, "", true},
+		{"nstance:///" + instance, "42", true},
+		{"", "", false},
+		{"aws:///zone/", "", false},
+	} {
+		require.Equal(t, c.want, kube.IsNodeOf(c.node, c.provider, instance), "%s for %s", c.node, c.provider)
+	}
+}
+
+func TestGrace(t *testing.T) {
+	const own = 30 * time.Second
+	for left, want := range map[time.Duration]int64{
+		time.Hour: 0, own: 0, own - 1: 0, 29*time.Second + 1: 0, 29 * time.Second: 29, 1500 * time.Millisecond: 2,
+		time.Second: 1, time.Millisecond: 1, 1: 1, 0: 1, -1: 1, -time.Hour: 1,
+	} {
+		grace := kube.ClampGrace(own, left)
+		if want == 0 {
+			require.Nil(t, grace, "%s left: the pod's own", left)
+			continue
+		}
+		require.NotNil(t, grace, "%s left", left)
+		require.Equal(t, want, *grace, "%s left", left)
+	}
+	require.Nil(t, kube.ClampGrace(0, -time.Hour), "a pod that wants no grace")
+}
+
+func TestBudget(t *testing.T) {
+	require.EqualValues(t, 100, kube.QPS(3))
+	require.EqualValues(t, 300, kube.QPS(150))
+	require.EqualValues(t, 500, kube.QPS(50_000))
+	require.Equal(t, 500*time.Millisecond, kube.PollInterval(1000, 1))
+	require.Equal(t, 4*time.Second, kube.PollInterval(1000, 500))
+	require.Equal(t, 5*time.Second, kube.PollInterval(50_000, 50_000))
+}
+
+func TestStays(t *testing.T) {
+	owned := func(kind string) *corev1.Pod {
+		p := pod("p")
+		yes := true
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", Controller: &yes}}
+		return p
+	}
+	phase := func(p *corev1.Pod, phase corev1.PodPhase) *corev1.Pod { p.Status.Phase = phase; return p }
+	mirror := pod("m")
+	mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	skipped := pod("s")
+	skipped.Labels = map[string]string{"cluster.x-k8s.io/drain": "skip"}
+	require.False(t, kube.Stays(pod("bare"), false))
+	require.False(t, kube.Stays(owned("ReplicaSet"), false))
+	require.True(t, kube.Stays(owned("DaemonSet"), false))
+	require.False(t, kube.Stays(owned("DaemonSet"), true), "its DaemonSet is gone")
+	require.True(t, kube.Stays(mirror, false))
+	require.True(t, kube.Stays(skipped, false))
+	require.True(t, kube.Stays(phase(pod("done"), corev1.PodSucceeded), false))
+	require.True(t, kube.Stays(phase(pod("failed"), corev1.PodFailed), false))
+}
+
+func pod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}
+
+func graced(name string, seconds int64) *corev1.Pod {
+	p := pod(name)
+	p.Spec.TerminationGracePeriodSeconds = &seconds
+	return p
+}
+
+func TestPlan(t *testing.T) {
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	const margin = 2 * time.Second
+	in := func(left time.Duration, voluntary bool) nstance.Drain {
+		return nstance.Drain{Deadline: now.Add(left), Voluntary: voluntary}
+	}
+	critical, leaving := pod("critical"), pod("leaving")
+	critical.Spec.PriorityClassName = "system-node-critical"
+	byNumber := pod("priority")
+	priority := int32(2_000_000_000)
+	byNumber.Spec.Priority = &priority
+	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	wait := map[string]kube.Rule{"job": {Behavior: kube.WaitCompleted}}
+
+	for _, c := range []struct {
+		name     string
+		pods     []*corev1.Pod
+		rules    map[string]kube.Rule
+		refused  map[string]time.Time
+		drain    nstance.Drain
+		evict    []string
+		override []string
+		grace    map[string]int64
+		next     time.Duration
+		text     string
+	}{
+		{name: "ordinary pods first", pods: []*corev1.Pod{critical, pod("a"), byNumber}, drain: in(time.Minute, false), evict: []string{"a"}, next: 28 * time.Second, text: "pods remaining: 3"},
+		{name: "then critical ones", pods: []*corev1.Pod{critical, byNumber}, drain: in(time.Minute, false), evict: []string{"critical", "priority"}, text: "pods remaining: 2"},
+		{name: "a terminating pod holds the next tier", pods: []*corev1.Pod{critical, leaving}, drain: in(time.Minute, false), next: 28 * time.Second, text: "pods remaining: 2, terminating: 1"},
+		{name: "until its grace must begin", pods: []*corev1.Pod{critical, leaving}, drain: in(32*time.Second, false), evict: []string{"critical"}, text: "pods remaining: 2, terminating: 1"},
+		{name: "a rule's order goes first", pods: []*corev1.Pod{pod("late"), critical}, rules: map[string]kube.Rule{"late": {Order: 1}}, drain: in(time.Minute, false), evict: []string{"critical"}, next: 28 * time.Second, text: "pods remaining: 2"},
+		{name: "no time left for the grace", pods: []*corev1.Pod{pod("a"), graced("b", 5), graced("now", 0)}, drain: in(12*time.Second, false), evict: []string{"a", "b", "now"}, grace: map[string]int64{"a": 10}, text: "pods remaining: 3"},
+		{name: "no time left at all", pods: []*corev1.Pod{pod("a")}, drain: in(time.Second, true), evict: []string{"a"}, grace: map[string]int64{"a": 1}, text: "pods remaining: 1"},
+		{name: "a job is waited for", pods: []*corev1.Pod{pod("job")}, rules: wait, drain: in(time.Minute, true), next: 28 * time.Second, text: "pods remaining: 1, to complete: 1"},
+		{name: "as long as there is time", pods: []*corev1.Pod{pod("job")}, rules: wait, drain: in(32*time.Second, true), evict: []string{"job"}, text: "pods remaining: 1"},
+		{name: "a refused pod is tried again later", pods: []*corev1.Pod{pod("a")}, refused: map[string]time.Time{"a": now}, drain: in(time.Minute, false), next: time.Second, text: "pods remaining: 1, refused by a disruption budget: 1"},
+		{name: "and in time for its grace", pods: []*corev1.Pod{pod("a")}, refused: map[string]time.Time{"a": now}, drain: in(32*time.Second+500*time.Millisecond, false), next: 500 * time.Millisecond, text: "pods remaining: 1, refused by a disruption budget: 1"},
+		{name: "once more when its grace must begin", pods: []*corev1.Pod{pod("a")}, refused: map[string]time.Time{"a": now.Add(-time.Millisecond)}, drain: in(32*time.Second, false), evict: []string{"a"}, text: "pods remaining: 1, refused by a disruption budget: 1"},
+		{name: "then past its budget", pods: []*corev1.Pod{pod("a")}, refused: map[string]time.Time{"a": now}, drain: in(32*time.Second, false), override: []string{"a"}, text: "pods remaining: 1, refused by a disruption budget: 1"},
+		{name: "never in a voluntary drain", pods: []*corev1.Pod{pod("a")}, refused: map[string]time.Time{"a": now}, drain: in(3*time.Second, true), next: time.Second, text: "pods remaining: 1, refused by a disruption budget: 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := kube.PlanPods(c.pods, c.rules, c.refused, c.drain, margin, now)
+			require.Equal(t, c.evict, p.Evict, "evicted")
+			require.Equal(t, c.override, p.Override, "deleted past its budget")
+			if c.grace == nil {
+				c.grace = map[string]int64{}
+			}
+			require.Equal(t, c.grace, p.Grace)
+			if c.next == 0 {
+				require.Zero(t, p.Next)
+			} else {
+				require.Equal(t, c.next, p.Next.Sub(now))
+			}
+			require.Equal(t, c.text, p.Text)
+		})
+	}
+}
+
+// TestTrim: all nodes are kept in memory, so a node is small there.
+func TestTrim(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b", corev1.LabelNodeExcludeBalancers: ""},
+		Annotations: map[string]string{"other": "x", "nstance.dev/drain-instance": "i"}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
+	}}
+	node.Spec.ProviderID, node.Spec.Unschedulable = "p", true
+	node.Status.Images = []corev1.ContainerImage{{}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "m"}, {Type: corev1.NodeDiskPressure}}
+	kept, err := kube.TrimNode(node)
+	require.NoError(t, err)
+	want := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "n", UID: "u", ResourceVersion: "7", Labels: map[string]string{corev1.LabelNodeExcludeBalancers: ""},
+		Annotations: map[string]string{"nstance.dev/drain-instance": "i"},
+	}}
+	want.Spec.ProviderID, want.Spec.Unschedulable = "p", true
+	want.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	require.Equal(t, want, kept)
+}

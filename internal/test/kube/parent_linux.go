@@ -1,0 +1,7 @@
+package kube
+
+import "syscall"
+
+func endWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
