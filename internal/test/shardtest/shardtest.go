@@ -1,0 +1,242 @@
+// Package shardtest runs shard servers over simulated clouds, on real sockets
+// with mutual TLS, for tests of what calls them.
+package shardtest
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/agent"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/lease"
+)
+
+// ID of the cluster that all shards are of.
+const ID = nstance.ClusterID("c1")
+
+// configuration of a shard: a group of the given size, and a template that groups can
+// be made from.
+const configuration = `{
+	"cluster": {"id": "c1"},
+	"shard": {
+		"id": %q, "provider": {"kind": "sim"}, "shutdown_timeout": "1s",
+		"bind": {"http": "127.0.0.1:0", "registration": %q, "operator": %q, "agent": %q}
+	},
+	"templates": {"vm": {
+		"kind": "nde", "arch": "amd64", "instance_type": "small", "userdata": {"content": "{{.Nonce}}"},
+		"market": {"type": "spot"}, "registration_timeout": "24h", "launch_timeout": "24h"
+	}},
+	"groups": {"default": {"web": {"template": "vm", "size": %d, "drain_timeout": %q}}}
+}`
+
+// A Cluster is some shards over one store.
+type Cluster struct {
+	*testing.T
+	Store        storage.Store
+	DrainTimeout time.Duration // of group web; read by Start
+}
+
+// New returns a cluster without shards.
+func New(t *testing.T) *Cluster { return &Cluster{t, storage.NewMemory(), time.Minute} }
+
+// A Shard is a server that leads its shard, with its cloud. On each machine runs a
+// real agent.
+type Shard struct {
+	cluster *Cluster
+	name    nstance.ShardID
+	size    int
+	Cloud   *simcloud.Cloud
+
+	server  *server.Server
+	addrs   server.Addresses // the same after a restart
+	cancel  context.CancelFunc
+	ended   chan error
+	started chan nstance.MachineSpec
+	agents  sync.WaitGroup
+
+	mu   sync.Mutex
+	stop map[nstance.InstanceID]context.CancelFunc // of agents
+}
+
+// Start starts a shard whose group web has the given size. It is stopped when the
+// test ends.
+func (c *Cluster) Start(name nstance.ShardID, size int) *Shard {
+	c.Helper()
+	const free = "127.0.0.1:0"
+	s := &Shard{
+		cluster: c, name: name, size: size, addrs: server.Addresses{Registration: free, Operator: free, Agent: free},
+		started: make(chan nstance.MachineSpec, 1000), stop: map[nstance.InstanceID]context.CancelFunc{},
+	}
+	s.Cloud = simcloud.New(&simcloud.Options{
+		OnStart: func(_ nstance.Machine, spec nstance.MachineSpec) { s.started <- spec },
+		OnStop:  func(m nstance.Machine) { s.stopAgent(m.ID) },
+	})
+	s.run()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context()))
+	s.agents.Go(func() { s.startAgents(ctx) })
+	c.Cleanup(func() {
+		cancel()
+		s.agents.Wait()
+		s.Stop()
+		s.Cloud.Close()
+	})
+	return s
+}
+
+// startAgents starts an agent on every machine that begins to run.
+func (s *Shard) startAgents(ctx context.Context) {
+	for {
+		select {
+		case spec := <-s.started:
+			s.startAgent(ctx, spec)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Shard) startAgent(ctx context.Context, spec nstance.MachineSpec) {
+	dir := s.cluster.TempDir()
+	for name, data := range map[string][]byte{"nonce.jwt": spec.UserData, "ca.crt": s.cluster.Keys().Identity.CertPEM()} {
+		assert.NoError(s.cluster, os.WriteFile(filepath.Join(dir, name), data, 0o600))
+	}
+	a, err := agent.New(&agent.Options{
+		InstanceID: spec.ID, IdentityDir: dir, KeysDir: filepath.Join(dir, "keys"), RecvDir: filepath.Join(dir, "recv"),
+		RegistrationAddrs: []string{s.addrs.Registration}, AgentAddrs: []string{s.addrs.Agent}, Detector: s.Cloud.Detector(spec.ID),
+	})
+	if !assert.NoError(s.cluster, err) {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.stop[spec.ID] = cancel
+	s.mu.Unlock()
+	s.agents.Go(func() {
+		defer cancel()
+		assert.NoError(s.cluster, a.Run(ctx))
+	})
+}
+
+func (s *Shard) stopAgent(id nstance.InstanceID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if stop := s.stop[id]; stop != nil {
+		stop()
+	}
+}
+
+func (s *Shard) run() {
+	t := s.cluster
+	elector, err := lease.New(t.Store, s.name, &lease.Options{TakeAtOnce: true})
+	require.NoError(t, err)
+	config := fmt.Appendf(nil, configuration, s.name, s.addrs.Registration, s.addrs.Operator, s.addrs.Agent, s.size, t.DrainTimeout.String())
+	source := func(context.Context) (string, []byte, error) { return "shard.jsonc", config, nil }
+	s.server, err = server.New(t.Context(), t.Store, s.Cloud, source, &server.Options{Kinds: provider.Kinds{simcloud.Kind()}, Elector: elector})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	s.cancel, s.ended = cancel, make(chan error, 1)
+	go func() { s.ended <- s.server.Run(ctx) }() // Stop waits for it
+	require.NoError(t, s.server.Ready(t.Context()))
+	s.addrs = s.server.Addresses()
+}
+
+// Stop ends the server. Its machines stay.
+func (s *Shard) Stop() {
+	if s.cancel == nil {
+		return
+	}
+	s.cancel()
+	s.cancel = nil
+	require.NoError(s.cluster, <-s.ended)
+}
+
+// Restart starts the server again, at the same address.
+func (s *Shard) Restart() {
+	s.cluster.Helper()
+	s.Stop()
+	s.run()
+}
+
+// Damage makes the record of an instance of group web unreadable. The server must be stopped.
+func (s *Shard) Damage(id nstance.InstanceID) {
+	t := s.cluster
+	t.Helper()
+	key := layout.InstanceKey(s.name, nstance.DefaultTenant, "web", id)
+	obj, err := t.Store.Get(t.Context(), key)
+	require.NoError(t, err)
+	_, err = t.Store.PutIfMatch(t.Context(), key, []byte("damaged"), obj.Version)
+	require.NoError(t, err)
+}
+
+// Name of the shard.
+func (s *Shard) Name() nstance.ShardID { return s.name }
+
+// Operator is where the operators' API is, host:port.
+func (s *Shard) Operator() string { return s.addrs.Operator }
+
+// Registration is where clients register, host:port.
+func (s *Shard) Registration() string { return s.addrs.Registration }
+
+// Keys returns the cluster's authorities. A shard must have been started.
+func (c *Cluster) Keys() *keyring.Keys {
+	keys, err := keyring.Bootstrap(c.Context(), vault.New(c.Store, nil), time.Now())
+	require.NoError(c, err)
+	return keys
+}
+
+// OperatorNonce mints a nonce for an operator of the default tenant.
+func (c *Cluster) OperatorNonce() string {
+	nonce, err := c.Keys().Nonces.Mint("", keyring.Claims{
+		Kind: nstance.RoleOperator, Subject: string(ID), Cluster: ID, Tenant: nstance.DefaultTenant, JTI: rand.Text(),
+		NotBefore: time.Now().Add(-time.Hour), Expiry: time.Now().Add(time.Hour),
+	})
+	require.NoError(c, err)
+	return nonce
+}
+
+// RegisterOperator registers an operator at a shard, for all of them.
+func (s *Shard) RegisterOperator() (ed25519.PrivateKey, nstance.Credential) {
+	t := s.cluster
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+s.Registration(),
+		grpc.WithTransportCredentials(credentials.NewTLS(pki.ClientTLS(t.Keys().Identity.Pool(), nil, s.name, ID))))
+	require.NoError(t, err)
+	defer conn.Close()
+	key := pki.NewKey()
+	csr, err := pki.NewCSR(key, "operator")
+	require.NoError(t, err)
+	req := &apiv1.RegisterOperatorRequest{Nonce: t.OperatorNonce(), Csr: csr}
+	for {
+		resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterOperator(t.Context(), req)
+		if status.Code(err) == codes.Unavailable && sleep.For(t.Context(), 10*time.Millisecond) {
+			continue // it does not lead yet
+		}
+		require.NoError(t, err)
+		return key, wire.CredentialOf(resp.GetCredential())
+	}
+}

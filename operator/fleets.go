@@ -1,0 +1,273 @@
+package operator
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/drain"
+	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/operator/internal/shards"
+)
+
+// fleets holds the connections to the shards of every NstanceCluster, while the
+// manager leads. It is safe for concurrent use.
+type fleets struct {
+	log     *slog.Logger
+	running sync.WaitGroup // the shards
+	ready   chan struct{}  // closed once ctx is set
+
+	mu        sync.Mutex
+	ctx       context.Context // of the leadership
+	byCluster map[client.ObjectKey]*fleet
+
+	// clusterChanged is told when a shard of a cluster is reached or lost, or
+	// wants its certificate renewed. It must not block.
+	clusterChanged func(client.ObjectKey)
+
+	// groupChanged is told when a shard's group has changed, or its instances have.
+	// It must not block.
+	groupChanged func(cluster client.ObjectKey, shard nstance.ShardID, group nstance.GroupID)
+}
+
+func newFleets(log *slog.Logger) *fleets {
+	return &fleets{
+		log: log, ready: make(chan struct{}), byCluster: map[client.ObjectKey]*fleet{},
+		clusterChanged: func(client.ObjectKey) {}, groupChanged: func(client.ObjectKey, nstance.ShardID, nstance.GroupID) {},
+	}
+}
+
+func (f *fleets) onClusterChanged(do func(client.ObjectKey)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clusterChanged = do
+}
+
+func (f *fleets) onGroupChanged(do func(client.ObjectKey, nstance.ShardID, nstance.GroupID)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.groupChanged = do
+}
+
+func (f *fleets) tellCluster(key client.ObjectKey) {
+	f.mu.Lock()
+	tell := f.clusterChanged
+	f.mu.Unlock()
+	tell(key)
+}
+
+func (f *fleets) tellGroup(key client.ObjectKey, shard nstance.ShardID, group nstance.GroupID) {
+	f.mu.Lock()
+	tell := f.groupChanged
+	f.mu.Unlock()
+	tell(key, shard, group)
+}
+
+// shardOf returns the copy and the API of a shard of a Cluster's infrastructure.
+// Fails with Unavailable while it is not connected.
+func (f *fleets) shardOf(cluster *clusterv1.Cluster, name nstance.ShardID) (*shards.Shard, apiv1.OperatorServiceClient, error) {
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
+	f.mu.Lock()
+	fl := f.byCluster[key]
+	f.mu.Unlock()
+	if fl == nil {
+		return nil, nil, nstance.Errorf(nstance.Unavailable, "NstanceCluster %s has no connections", key.Name)
+	}
+	fl.mu.Lock()
+	c := fl.shards[string(name)]
+	fl.mu.Unlock()
+	if c == nil {
+		return nil, nil, nstance.FieldError("spec.shard", "name a shard of the NstanceCluster", "NstanceCluster %s has no shard %s", key.Name, name)
+	}
+	api, err := c.API()
+	if err == nil && !c.Synced() {
+		err = nstance.Errorf(nstance.Unavailable, "shard %s is being listed", name)
+	}
+	return c.Shard, api, err
+}
+
+// Start implements manager.Runnable: it ends the connections with ctx.
+func (f *fleets) Start(ctx context.Context) error {
+	f.mu.Lock()
+	f.ctx = ctx
+	f.mu.Unlock()
+	close(f.ready)
+	<-ctx.Done()
+	f.running.Wait()
+	return nil
+}
+
+// lead returns the context of the leadership. It is called after follow.
+func (f *fleets) lead() context.Context {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ctx
+}
+
+// A fleet is the shards of one cluster. It is safe for concurrent use.
+type fleet struct {
+	key    client.ObjectKey
+	fleets *fleets
+
+	drains *drain.Coordinator // mirrors the drains of every shard
+
+	mu         sync.Mutex
+	identity   shards.Identity
+	renewAt    time.Time // earlier where a server wants it
+	shards     map[string]*connection
+	kubeconfig []byte       // of the cluster whose nodes are drained
+	nodes      *nodeDrainer // nil: not yet
+}
+
+// A connection is one shard of a fleet.
+type connection struct {
+	*shards.Shard
+	spec   infrav1.Shard
+	cancel context.CancelFunc
+	status infrav1.ShardStatus // guarded by the fleet
+}
+
+// follow connects to the shards that a cluster names, and to no others.
+func (f *fleets) follow(ctx context.Context, cluster *infrav1.NstanceCluster, id shards.Identity, renewAt time.Time) (*fleet, error) {
+	select {
+	case <-f.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	key := client.ObjectKeyFromObject(cluster)
+	f.mu.Lock()
+	fl := f.byCluster[key]
+	if fl == nil {
+		fl = &fleet{key: key, fleets: f, drains: drain.New(&drain.Options{Log: f.log}), shards: map[string]*connection{}}
+		f.byCluster[key] = fl
+	}
+	lead := f.ctx
+	f.mu.Unlock()
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.identity, fl.renewAt = id, renewAt
+	named := map[string]bool{}
+	for _, s := range cluster.Spec.Shards {
+		named[s.Name] = true
+		if c := fl.shards[s.Name]; c == nil || c.spec.Address != s.Address {
+			fl.drop(s.Name)
+			fl.connect(lead, s)
+		}
+	}
+	for name := range maps.Clone(fl.shards) {
+		if !named[name] {
+			fl.drop(name)
+		}
+	}
+	return fl, nil
+}
+
+// forget ends the connections of a cluster.
+func (f *fleets) forget(key client.ObjectKey) {
+	f.mu.Lock()
+	fl := f.byCluster[key]
+	delete(f.byCluster, key)
+	f.mu.Unlock()
+	if fl == nil {
+		return
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for name := range maps.Clone(fl.shards) {
+		fl.drop(name)
+	}
+	if fl.nodes != nil {
+		fl.nodes.cancel()
+	}
+}
+
+// connect is called with the fleet locked.
+func (fl *fleet) connect(lead context.Context, s infrav1.Shard) {
+	ctx, cancel := context.WithCancel(lead)
+	c := &connection{spec: s, cancel: cancel, status: infrav1.ShardStatus{Name: s.Name, Connected: new(bool), LastChange: metav1.Now()}}
+	c.Shard = shards.New(shards.Options{
+		Name: nstance.ShardID(s.Name), Servers: []string{s.Address}, Identity: fl.currentIdentity, Renew: fl.renewWithin, Drains: fl.drains,
+		Connection:      func(connected bool, why error) { fl.connectionChanged(c, connected, why) },
+		InstanceChanged: func(_ nstance.InstanceID, group nstance.GroupID) { fl.fleets.tellGroup(fl.key, c.Name(), group) },
+		GroupChanged:    func(group nstance.GroupID) { fl.fleets.tellGroup(fl.key, c.Name(), group) },
+		Gone:            fl.machineGone,
+		Log:             fl.fleets.log.With("cluster", fl.key.String()),
+	})
+	c.SetExecutor(fl.nodes != nil)
+	fl.shards[s.Name] = c
+	fl.fleets.running.Go(func() { c.Run(ctx) })
+}
+
+// drop is called with the fleet locked.
+func (fl *fleet) drop(name string) {
+	if c := fl.shards[name]; c != nil {
+		c.cancel()
+		delete(fl.shards, name)
+	}
+}
+
+func (fl *fleet) currentIdentity() shards.Identity {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.identity
+}
+
+// renewWithin is told by a server whose authority's key is being retired.
+func (fl *fleet) renewWithin(within time.Duration) {
+	fl.mu.Lock()
+	if at := time.Now().Add(within / 2); at.Before(fl.renewAt) {
+		fl.renewAt = at
+	}
+	fl.mu.Unlock()
+	fl.fleets.tellCluster(fl.key)
+}
+
+func (fl *fleet) connectionChanged(c *connection, connected bool, why error) {
+	fl.mu.Lock()
+	message := ""
+	if why != nil {
+		message = why.Error()
+		message = message[:min(len(message), 1024)]
+	}
+	changed := *c.status.Connected != connected || c.status.Message != message
+	if *c.status.Connected != connected {
+		c.status.LastChange = metav1.Now()
+	}
+	c.status.Connected, c.status.Message = &connected, message
+	fl.mu.Unlock()
+	if changed {
+		fl.fleets.tellCluster(fl.key)
+	}
+}
+
+// status returns what is known of the shards, in the order of names, and when the
+// certificate is to be renewed.
+func (fl *fleet) status() (out []infrav1.ShardStatus, renewAt time.Time) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(fl.shards)) {
+		out = append(out, fl.shards[name].status)
+	}
+	return out, fl.renewAt
+}
+
+// anyAPI returns the API of some shard that is connected. Fails with Unavailable.
+func (fl *fleet) anyAPI() (apiv1.OperatorServiceClient, error) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(fl.shards)) {
+		if api, err := fl.shards[name].API(); err == nil {
+			return api, nil
+		}
+	}
+	return nil, nstance.Errorf(nstance.Unavailable, "no shard of %s is connected", fl.key)
+}

@@ -1,0 +1,69 @@
+// Package operator holds the controllers that make a shard's machines
+// infrastructure of Cluster API: clusters, pools and machines, and the drains
+// of their nodes.
+//
+// A program adds them to its own manager with Add. They act only in the
+// replica that leads. Options are a value; Add is called once, and not
+// concurrently.
+package operator
+
+import (
+	"log/slog"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/nstance-go/nstance"
+	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/operator/internal/identity"
+)
+
+// Options change how the controllers work. Nil and zero fields mean the defaults.
+type Options struct {
+	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter that
+	// objects must have. Empty: all objects.
+	WatchFilter string
+
+	// Concurrency is how many objects of a kind are reconciled at the same time. 10.
+	Concurrency int
+
+	// Log receives what the connections to shards say. Nil discards.
+	Log *slog.Logger
+}
+
+// Add adds the controllers to a manager, whose scheme must have what AddToScheme
+// adds. It is called once, before the manager starts.
+func Add(mgr manager.Manager, opts *Options) error {
+	o := Options{}
+	if opts != nil {
+		o = *opts
+	}
+	if o.Concurrency < 0 {
+		return nstance.FieldError("Concurrency", "give how many objects are reconciled at the same time, or 0 for the default", "is %d", o.Concurrency)
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = 10
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	for _, kind := range []client.Object{&infrav1.NstanceCluster{}, &clusterv1.Cluster{}} {
+		if _, _, err := mgr.GetScheme().ObjectKinds(kind); err != nil {
+			return nstance.FieldError("scheme", "call the AddToScheme of operator/api/v1beta1, and of Cluster API's api/core/v1beta2", "%v", err)
+		}
+	}
+	// Secrets are read one by one: a cache would hold those of everybody.
+	uncached, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
+	if err != nil {
+		return err
+	}
+	fleets := newFleets(o.Log)
+	if err := mgr.Add(fleets); err != nil {
+		return err
+	}
+	if err := (&clusterController{Client: mgr.GetClient(), keeper: identity.Keeper{Client: uncached}, fleets: fleets, options: o}).setUp(mgr); err != nil {
+		return err
+	}
+	return (&shardGroupController{Client: mgr.GetClient(), fleets: fleets, options: o}).setUp(mgr)
+}

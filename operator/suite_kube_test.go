@@ -1,0 +1,171 @@
+//go:build kube
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nstance-go/nstance/internal/test/kube"
+	"github.com/nstance-go/nstance/internal/test/shardtest"
+	"github.com/nstance-go/nstance/operator"
+	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+)
+
+// eventually is the deadline of conditions that normally hold within a second.
+const eventually = time.Minute
+
+// servers is the cluster that the tests of the package share.
+var servers *kube.Cluster
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	os.Exit(kube.Main(m, kube.Options{}, func(c *kube.Cluster) {
+		servers = c
+		for _, err := range []error{c.StartClusterAPI("--feature-gates=ReconcilerRateLimiting=false"), c.InstallCRDs("config/crd"), permit(c)} {
+			if err != nil {
+				panic(err)
+			}
+		}
+	}))
+}
+
+func scheme(t *testing.T) *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
+		require.NoError(t, add(s))
+	}
+	return s
+}
+
+// user is who the operator is in the tests: it may do what the generated role says,
+// and no more.
+const user = "nstance-operator"
+
+// permit gives the user the generated role.
+func permit(c *kube.Cluster) error {
+	data, err := os.ReadFile("config/rbac/role.yaml")
+	if err != nil {
+		return err
+	}
+	var role rbacv1.ClusterRole
+	if err := yaml.UnmarshalStrict(data, &role); err != nil {
+		return err
+	}
+	ctx, roles := context.Background(), c.Client.RbacV1()
+	if _, err := roles.ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	_, err = roles.ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// A world is a namespace with an operator of its own, and shards.
+type world struct {
+	*testing.T
+	client.Client
+	namespace string
+	shards    *shardtest.Cluster
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, namespace: servers.Namespace(t), shards: shardtest.New(t)}
+	var err error
+	w.Client, err = client.New(servers.Config, client.Options{Scheme: scheme(t)})
+	require.NoError(t, err)
+	return w
+}
+
+// start runs the operator until the test ends.
+func (w *world) start() {
+	w.Helper()
+	own := rest.CopyConfig(servers.Config)
+	own.Impersonate.UserName = user
+	mgr, err := ctrl.NewManager(own, ctrl.Options{
+		Scheme: scheme(w.T), Metrics: server.Options{BindAddress: "0"}, Cache: onlyNamespace(w.namespace),
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	require.NoError(w, err)
+	require.NoError(w, operator.Add(mgr, nil))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := mgr.Start(ctx); err != nil {
+			w.Errorf("the manager ended: %v", err)
+		}
+	})
+	w.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+}
+
+// nonce makes the Secret that a cluster registers with.
+func (w *world) nonce(nonce string) {
+	w.Helper()
+	require.NoError(w, w.Create(w.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "nstance"},
+		Data:       map[string][]byte{"nonce": []byte(nonce), "ca.crt": w.shards.Keys().Identity.CertPEM()},
+	}))
+}
+
+// cluster makes a Cluster whose infrastructure is these shards.
+func (w *world) cluster(shards ...*shardtest.Shard) *infrav1.NstanceCluster {
+	w.Helper()
+	nc := &infrav1.NstanceCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"},
+		Spec: infrav1.NstanceClusterSpec{
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443},
+			Registration:         infrav1.RegistrationReference{SecretName: "nstance"},
+		},
+	}
+	for _, s := range shards {
+		nc.Spec.Shards = append(nc.Spec.Shards, infrav1.Shard{Name: string(s.Name()), Address: s.Operator(), RegistrationAddress: s.Registration()})
+	}
+	require.NoError(w, w.Create(w.Context(), nc))
+	require.NoError(w, w.Create(w.Context(), &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"},
+		Spec: clusterv1.ClusterSpec{InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: infrav1.GroupVersion.Group, Kind: "NstanceCluster", Name: "c",
+		}},
+	}))
+	return nc
+}
+
+// until waits until an object, read again and again, is as wanted.
+func until[T client.Object](w *world, obj T, wanted func(T) bool, what string) {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		return w.Get(w.Context(), client.ObjectKeyFromObject(obj), obj) == nil && wanted(obj)
+	}, eventually, 20*time.Millisecond, "%s: %s", what, lazy(func() string { return fmt.Sprintf("%+v", obj) }))
+}
+
+// lazy is formatted when a test has failed.
+type lazy func() string
+
+func (l lazy) String() string { return l() }
