@@ -2,4 +2,4 @@
 package version
 
 // Software is what the programs print, and servers tell each other.
-const Software = "0.2.0"
+const Software = "0.3.0"
