@@ -35,6 +35,7 @@ generate: $(BIN)/tools.stamp $(BIN)/buf.stamp $(BIN)/controller-gen ## generated
 	$(BIN)/buf generate
 	$(BIN)/controller-gen object crd paths=./operator/api/... output:crd:dir=operator/config/crd
 	$(BIN)/controller-gen rbac:roleName=nstance-operator paths=./operator/... output:rbac:dir=operator/config/rbac
+	$(BIN)/controller-gen webhook paths=./operator/webhooks/... output:webhook:dir=operator/config/webhook
 	go generate ./...
 
 generate-check: generate
@@ -148,7 +149,7 @@ $(KUBE)/capi.stamp: tools/capi/go.mod tools/capi/go.sum
 
 kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi.stamp
 
-KUBE_PACKAGES := ./drain/kube ./operator
+KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks
 
 test-kube: kube-servers ## drains and controllers against a real API server and Cluster API's own manager
 	KUBEBUILDER_ASSETS=$(KUBE) go test -race -count=1 -timeout 20m -p 1 -tags kube -run '^TestKube' $(KUBE_PACKAGES)
