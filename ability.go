@@ -24,6 +24,20 @@ type AccountNamer interface {
 	Account(ctx context.Context) (string, error)
 }
 
+// A NodeNamer is a Provider for whose machines something in the cloud, such as its
+// controller manager, sets spec.providerID of their Kubernetes Nodes. Nodes of other
+// providers have nstance:/// and the instance ID, which kubelet is started with. It is
+// safe for concurrent use.
+type NodeNamer interface {
+	// NodeProviderID returns what the Node of m has there, letter by letter: Cluster
+	// API compares it so. It is the same for the machine's whole life, no two machines
+	// have the same, and neither the same part after the last slash, by which the
+	// cluster autoscaler compares. It is made of ProviderID and Zone of a machine that
+	// the provider has answered with, and empty if m lacks one that is needed. It asks
+	// the cloud nothing.
+	NodeProviderID(m Machine) string
+}
+
 // An ImageResolver is a Provider that finds machine images by name. It is safe for
 // concurrent use.
 type ImageResolver interface {

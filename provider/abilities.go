@@ -30,6 +30,19 @@ type Abilities struct {
 	Balancers nstance.Balancer
 	Console   nstance.ConsoleReader
 	Notices   nstance.NoticeWatcher
+	Nodes     nstance.NodeNamer
+}
+
+// NodeProviderID returns spec.providerID of the Kubernetes Node of m, empty while the
+// machine is not known.
+func (a Abilities) NodeProviderID(m nstance.Machine) string {
+	switch {
+	case m.ProviderID == "":
+		return ""
+	case a.Nodes != nil:
+		return a.Nodes.NodeProviderID(m)
+	}
+	return "nstance:///" + string(m.ID)
 }
 
 // AbilitiesOf finds the abilities of p. A [Client] has those of the provider
@@ -46,6 +59,7 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 	a.Balancers, _ = p.(nstance.Balancer)
 	a.Console, _ = p.(nstance.ConsoleReader)
 	a.Notices, _ = p.(nstance.NoticeWatcher)
+	a.Nodes, _ = p.(nstance.NodeNamer)
 	return a
 }
 
@@ -53,7 +67,7 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 // of the client's slots, ends within its timeout, has its error classified and
 // is observed. Reads are repeated when they are throttled; joining and leaving a
 // load balancer makes at most one call. A watch for notices does not end, so it
-// takes no slot and has no timeout; its errors get a code.
+// takes no slot and has no timeout; its errors get a code. Naming a node makes no call.
 func (c *Client) Abilities() Abilities {
 	a := AbilitiesOf(c.p)
 	if a.Account != nil {

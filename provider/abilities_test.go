@@ -19,6 +19,14 @@ func TestAbilities(t *testing.T) {
 		require.Zero(t, client(t, scripted{}, nil).Abilities())
 		require.Zero(t, provider.AbilitiesOf(scripted{}))
 	})
+	t.Run("nodes have the instance ID where the cloud names none", func(t *testing.T) {
+		can := client(t, scripted{}, nil).Abilities()
+		require.Equal(t, "nstance:///tst1", can.NodeProviderID(nstance.Machine{ID: "tst1", ProviderID: "100"}))
+		require.Empty(t, can.NodeProviderID(nstance.Machine{ID: "tst1"}), "the machine is not known")
+		can = client(t, namer{}, nil).Abilities()
+		require.Equal(t, "test://100", can.NodeProviderID(nstance.Machine{ID: "tst1", ProviderID: "100"}))
+		require.Empty(t, can.NodeProviderID(nstance.Machine{ID: "tst1"}), "the machine is not known")
+	})
 	t.Run("reads are repeated while throttled, changes are not", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			cloud := simcloud.New(&simcloud.Options{Balancers: []string{"lb"}})
@@ -71,6 +79,10 @@ func (stuck) ResolveImage(ctx context.Context, _ nstance.ImageQuery) (string, er
 func (stuck) FreeAddresses(context.Context, []string) (map[string]int, error) {
 	return nil, errors.New("boom")
 }
+
+type namer struct{ scripted }
+
+func (namer) NodeProviderID(m nstance.Machine) string { return "test://" + m.ProviderID }
 
 type blank struct{ scripted }
 

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"reflect"
 	"slices"
 
@@ -33,9 +32,14 @@ func (s *shard) instanceView(m *member) InstanceView {
 	v := InstanceView{
 		ID: m.id, Group: m.rec.Key(), OnDemand: m.rec.OnDemand, Reason: m.rec.Reason, InstanceType: m.rec.Shape.InstanceType, RequestedMarket: m.rec.Shape.Market,
 		InfraHash: m.rec.InfraHash, RuntimeHash: m.rec.RuntimeHash, CreatedAt: m.rec.CreatedAt, RegisteredAt: m.rec.RegisteredAt,
-		ProviderID: cmp.Or(m.machine.ProviderID, m.rec.ProviderID), State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
+		State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
 		Notices: slices.Clone(m.notices), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(),
 	}
+	known := nstance.Machine{ID: m.id, ProviderID: m.rec.ProviderID, Zone: m.rec.Zone}
+	if m.machine.ProviderID != "" {
+		known = m.machine
+	}
+	v.ProviderID, v.NodeProviderID = known.ProviderID, s.nodeProviderID(known)
 	if m.rec.Preserve != nil {
 		v.PreservedUntil = m.rec.Preserve.Until
 	}

@@ -34,9 +34,10 @@ type shard struct {
 	balance     *balance.Keeper
 	admitWake   chan struct{} // has room for one: nextGrants has changed
 
-	reserve      func(now time.Time) (ok bool, retryAt time.Time) // takes one create from the budget
-	callTimeout  func() time.Duration                             // of calls to the provider
-	storedRecord func(nstance.InstanceID) (records.Instance, bool)
+	reserve        func(now time.Time) (ok bool, retryAt time.Time) // takes one create from the budget
+	callTimeout    func() time.Duration                             // of calls to the provider
+	nodeProviderID func(nstance.Machine) string
+	storedRecord   func(nstance.InstanceID) (records.Instance, bool)
 
 	began             time.Time
 	loaded            bool  // members are known; nothing is planned before
@@ -68,7 +69,7 @@ func newShard(o Options, client *provider.Client, records *records.Records, cloc
 		opts: o, log: o.Log, health: policyFor(o.HealthInterval), clock: clock,
 		queue: newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
 		definitions: newDefinitionReader(records), admission: admission.New(), admitWake: make(chan struct{}, 1),
-		reserve: client.Reserve, callTimeout: client.CallTimeout, storedRecord: records.Get,
+		reserve: client.Reserve, callTimeout: client.CallTimeout, nodeProviderID: client.Abilities().NodeProviderID, storedRecord: records.Get,
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
 		changed: make(chan struct{}), tuned: make(chan struct{}),

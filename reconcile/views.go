@@ -47,22 +47,23 @@ type InstanceView struct {
 	CreatedAt    time.Time          `json:"created_at"`
 	RegisteredAt time.Time          `json:"registered_at,omitzero"` // zero: its agent has no certificate yet
 
-	State      nstance.State      `json:"state"`
-	ProviderID string             `json:"provider_id,omitempty"` // of its machine, also while this term has not seen it
-	Machine    nstance.Machine    `json:"machine,omitzero"`      // as last seen; zero while there is none
-	Connected  bool               `json:"connected"`
-	Report     nstance.Report     `json:"report,omitzero"` // the last one; zero before the first
-	ReportedAt time.Time          `json:"reported_at,omitzero"`
-	Notices    []nstance.Notice   `json:"notices,omitempty"`
-	Drain      *nstance.Drain     `json:"drain,omitempty"`
-	Drifted    bool               `json:"drifted"`
-	Silent     bool               `json:"silent"`            // it has missed reports
-	Unhealthy  bool               `json:"unhealthy"`         // it has missed so many, though the provider says that it runs, that it is to be replaced, or leaves for that
-	Expired    bool               `json:"expired"`           // it is older than its group permits, or would rather have
-	Preserved  bool               `json:"preserved"`         // it is kept for inspection, still
-	Market     nstance.MarketType `json:"market,omitempty"`  // that it is in, as far as the provider says, else that it is asked for
-	Runtime    string             `json:"runtime,omitempty"` // runtime hash that its group wants; empty: unknown
-	Gone       bool               `json:"gone"`
+	State          nstance.State      `json:"state"`
+	ProviderID     string             `json:"provider_id,omitempty"`      // of its machine, also while this term has not seen it
+	NodeProviderID string             `json:"node_provider_id,omitempty"` // spec.providerID of its Kubernetes Node; empty: not known yet
+	Machine        nstance.Machine    `json:"machine,omitzero"`           // as last seen; zero while there is none
+	Connected      bool               `json:"connected"`
+	Report         nstance.Report     `json:"report,omitzero"` // the last one; zero before the first
+	ReportedAt     time.Time          `json:"reported_at,omitzero"`
+	Notices        []nstance.Notice   `json:"notices,omitempty"`
+	Drain          *nstance.Drain     `json:"drain,omitempty"`
+	Drifted        bool               `json:"drifted"`
+	Silent         bool               `json:"silent"`            // it has missed reports
+	Unhealthy      bool               `json:"unhealthy"`         // it has missed so many, though the provider says that it runs, that it is to be replaced, or leaves for that
+	Expired        bool               `json:"expired"`           // it is older than its group permits, or would rather have
+	Preserved      bool               `json:"preserved"`         // it is kept for inspection, still
+	Market         nstance.MarketType `json:"market,omitempty"`  // that it is in, as far as the provider says, else that it is asked for
+	Runtime        string             `json:"runtime,omitempty"` // runtime hash that its group wants; empty: unknown
+	Gone           bool               `json:"gone"`
 
 	PreservedUntil  time.Time          `json:"preserved_until,omitzero"`   // zero: it was not preserved
 	RequestedMarket nstance.MarketType `json:"requested_market,omitempty"` // of its last create

@@ -4628,8 +4628,9 @@ type Instance struct {
 	InfraHash      string                 `protobuf:"bytes,19,opt,name=infra_hash,json=infraHash,proto3" json:"infra_hash,omitempty"`
 	RuntimeHash    string                 `protobuf:"bytes,20,opt,name=runtime_hash,json=runtimeHash,proto3" json:"runtime_hash,omitempty"`
 	PreservedUntil *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=preserved_until,json=preservedUntil,proto3" json:"preserved_until,omitempty"`
-	Drift          []*FieldChange         `protobuf:"bytes,22,rep,name=drift,proto3" json:"drift,omitempty"`                                // GetInstance: which fields differ from the desired definition
-	MarketAsked    string                 `protobuf:"bytes,23,opt,name=market_asked,json=marketAsked,proto3" json:"market_asked,omitempty"` // for, if it is another than market
+	Drift          []*FieldChange         `protobuf:"bytes,22,rep,name=drift,proto3" json:"drift,omitempty"`                                           // GetInstance: which fields differ from the desired definition
+	MarketAsked    string                 `protobuf:"bytes,23,opt,name=market_asked,json=marketAsked,proto3" json:"market_asked,omitempty"`            // for, if it is another than market
+	NodeProviderId string                 `protobuf:"bytes,24,opt,name=node_provider_id,json=nodeProviderId,proto3" json:"node_provider_id,omitempty"` // that the machine's Kubernetes Node has in spec.providerID; empty: not known yet
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -4821,6 +4822,13 @@ func (x *Instance) GetDrift() []*FieldChange {
 func (x *Instance) GetMarketAsked() string {
 	if x != nil {
 		return x.MarketAsked
+	}
+	return ""
+}
+
+func (x *Instance) GetNodeProviderId() string {
+	if x != nil {
+		return x.NodeProviderId
 	}
 	return ""
 }
@@ -9468,7 +9476,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
-	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xe2\x06\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\x8c\a\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -9499,7 +9507,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fruntime_hash\x18\x14 \x01(\tR\vruntimeHash\x12C\n" +
 	"\x0fpreserved_until\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x0epreservedUntil\x12-\n" +
 	"\x05drift\x18\x16 \x03(\v2\x17.nstance.v1.FieldChangeR\x05drift\x12!\n" +
-	"\fmarket_asked\x18\x17 \x01(\tR\vmarketAsked\"\xea\x02\n" +
+	"\fmarket_asked\x18\x17 \x01(\tR\vmarketAsked\x12(\n" +
+	"\x10node_provider_id\x18\x18 \x01(\tR\x0enodeProviderId\"\xea\x02\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +

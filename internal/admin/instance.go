@@ -172,6 +172,7 @@ func (t *table) facts(i *apiv1.Instance) {
 		{"Agent", connection(i.GetConnected())},
 		{"Usage", usage(i.GetLastReport())},
 		{"Provider ID", i.GetProviderId()},
+		{"Node provider ID", i.GetNodeProviderId()},
 		{"Type", i.GetInstanceType()},
 		{"Market", instanceMarket(i)},
 		{"Addresses", strings.Join(i.GetAddresses(), ", ")},

@@ -39,6 +39,7 @@ type Instance struct {
 
 	// The registration.
 	ProviderID   string       `json:"provider_id,omitempty"`
+	Zone         string       `json:"zone,omitempty"` // of the machine with that ID
 	Addresses    []netip.Addr `json:"addresses,omitempty"`
 	Hostname     string       `json:"hostname,omitempty"`
 	RegisteredAt time.Time    `json:"registered_at,omitzero"`

@@ -161,3 +161,13 @@ func addresses(i *types.Instance) []netip.Addr {
 	add(i.PublicIpAddress)
 	return out
 }
+
+// NodeProviderID implements [nstance.NodeNamer]: aws:///ZONE/INSTANCE, as the AWS cloud
+// controller manager writes it (Cloud.InstanceID and InstanceMetadata, pkg/providers/v1
+// of kubernetes/cloud-provider-aws).
+func (*Provider) NodeProviderID(m nstance.Machine) string {
+	if m.Zone == "" || m.ProviderID == "" {
+		return ""
+	}
+	return "aws:///" + m.Zone + "/" + m.ProviderID
+}

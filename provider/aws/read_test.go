@@ -144,3 +144,11 @@ func TestOtherRegion(t *testing.T) {
 	require.Len(t, w.cloud.Machines(), 1)
 	require.Zero(t, w.faults.Calls()["DescribeInstances"])
 }
+
+func TestNodeProviderID(t *testing.T) {
+	w := newWorld(t, nil)
+	m := w.create(w.spec())
+	require.Equal(t, "aws:///"+region+"a/"+m.ProviderID, w.NodeProviderID(m))
+	require.Regexp(t, `^i-[0-9a-f]{17}$`, m.ProviderID)
+	require.Empty(t, w.NodeProviderID(nstance.Machine{ID: m.ID, ProviderID: m.ProviderID}), "the zone is not known")
+}

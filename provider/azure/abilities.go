@@ -16,6 +16,7 @@ import (
 
 var (
 	_ nstance.AccountNamer  = (*Provider)(nil)
+	_ nstance.NodeNamer     = (*Provider)(nil)
 	_ nstance.ImageResolver = (*Provider)(nil)
 	_ nstance.SubnetCounter = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)

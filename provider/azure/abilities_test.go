@@ -303,3 +303,21 @@ func TestKind(t *testing.T) {
 	s.Image = kind.SampleImage
 	require.NoError(t, kind.CheckSpec(settings, s))
 }
+
+// TestNodeProviderID: the names of subscription and resource group are in lower case,
+// whatever case the configuration and Azure's answers have.
+func TestNodeProviderID(t *testing.T) {
+	_, server := serve(t, nil)
+	o := options(t, server)
+	o.ResourceGroup = "MachineS"
+	p, err := azure.New(o)
+	require.NoError(t, err)
+	m, err := p.Create(t.Context(), newSpec(t))
+	require.NoError(t, err)
+	want := "azure:///subscriptions/" + subscription + "/resourceGroups/machines/providers/Microsoft.Compute/virtualMachines/" + string(m.ID)
+	require.Equal(t, want, p.NodeProviderID(m))
+	read, err := p.Get(t.Context(), m.ID)
+	require.NoError(t, err)
+	require.Equal(t, want, p.NodeProviderID(read))
+	require.Empty(t, p.NodeProviderID(nstance.Machine{ID: m.ID, ProviderID: "4711"}), "no machine of the resource group")
+}

@@ -14,6 +14,20 @@ func (o Options) handle(name string) string {
 	return "/subscriptions/" + o.Subscription + "/resourceGroups/" + o.ResourceGroup + "/providers/Microsoft.Compute/virtualMachines/" + name
 }
 
+// NodeProviderID implements [nstance.NodeNamer]: azure:// and the ARM ID, with the names
+// of subscription and resource group in lower case, as cloud-provider-azure writes it
+// for machines outside of scale sets, whatever case Azure answers in
+// (ConvertResourceGroupNameToLower in pkg/provider/azure_wrap.go,
+// getLocalInstanceProviderID in azure_instances_v1.go).
+func (p *Provider) NodeProviderID(m nstance.Machine) string {
+	name, ok := p.o.nameOf(m.ProviderID)
+	if !ok {
+		return ""
+	}
+	lower := Options{Subscription: strings.ToLower(p.o.Subscription), ResourceGroup: strings.ToLower(p.o.ResourceGroup)}
+	return "azure://" + lower.handle(name)
+}
+
 // nameOf returns the name in a handle of this resource group.
 func (o Options) nameOf(handle string) (string, bool) {
 	prefix := o.handle("")

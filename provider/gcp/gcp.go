@@ -62,6 +62,7 @@ type Provider struct {
 var (
 	_ nstance.Provider      = (*Provider)(nil)
 	_ nstance.AccountNamer  = (*Provider)(nil)
+	_ nstance.NodeNamer     = (*Provider)(nil)
 	_ nstance.ImageResolver = (*Provider)(nil)
 	_ nstance.SubnetCounter = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)

@@ -171,3 +171,10 @@ func TestConformanceLate(t *testing.T) {
 		}
 	})
 }
+
+func TestNodeProviderID(t *testing.T) {
+	_, p := newCloud(t, nil)
+	m, err := p.Create(t.Context(), spec(t))
+	require.NoError(t, err)
+	require.Equal(t, "gce://"+project+"/"+zone+"/"+string(m.ID), p.NodeProviderID(m))
+}

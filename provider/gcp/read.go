@@ -24,6 +24,11 @@ func (p *Provider) handle(name string) string {
 	return "gce://" + p.o.Project + "/" + p.zone + "/" + name
 }
 
+// NodeProviderID implements [nstance.NodeNamer]: the provider ID of a machine is in the
+// form that Google's cloud controller manager writes, gce://PROJECT/ZONE/NAME
+// (getProviderID in providers/gce of kubernetes/cloud-provider-gcp).
+func (*Provider) NodeProviderID(m nstance.Machine) string { return m.ProviderID }
+
 // Account implements [nstance.AccountNamer]. It asks the cloud nothing: machines
 // have their names in the zone of the project, whatever the credentials are.
 func (p *Provider) Account(context.Context) (string, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,6 +19,11 @@ type abilityPromise struct {
 }
 
 var accountPromises = []abilityPromise{{"its name does not change", checkAccount}}
+
+var nodePromises = []abilityPromise{
+	{"a machine's provider ID does not change", checkNodeName},
+	{"machines differ after the last slash", checkNodeNames},
+}
 
 var imagePromises = []abilityPromise{
 	{"machines start from the resolved image", checkImage},
@@ -62,6 +68,7 @@ func (r *suiteRun) checkAbilities(s Subject) {
 		promises []abilityPromise
 	}{
 		{"account", can.Account != nil, "nstance.AccountNamer", can.Account != nil, "", accountPromises},
+		{"nodes", can.Nodes != nil, "nstance.NodeNamer", can.Nodes != nil, "", nodePromises},
 		{"images", can.Images != nil, "nstance.ImageResolver", s.Image != nstance.ImageQuery{}, "Subject.Image", imagePromises},
 		{"subnets", can.Subnets != nil, "nstance.SubnetCounter", len(s.Subnets) > 0, "Subject.Subnets", subnetPromises},
 		{"types", can.Types != nil, "nstance.TypeLister", len(s.Types) > 0, "Subject.Types", typePromises},
@@ -102,6 +109,31 @@ func checkAccount(b *fixture, can provider.Abilities) {
 	again, err := can.Account.Account(b.Context())
 	require.NoError(b, err)
 	require.Equal(b, first, again)
+}
+
+// checkNodeName compares what a machine gives by each answer of the provider, and by
+// the two fields that outlive a leader.
+func checkNodeName(b *fixture, can provider.Abilities) {
+	created := b.create(b.spec())
+	known := b.waitKnown(created.ID)
+	want := can.Nodes.NodeProviderID(known)
+	require.NotEmpty(b, want)
+	for _, m := range append(b.waitListed(b.owner, 1), created, nstance.Machine{ID: known.ID, ProviderID: known.ProviderID, Zone: known.Zone}) {
+		require.Equal(b, want, can.Nodes.NodeProviderID(m), "of %+v", m)
+	}
+	require.Empty(b, can.Nodes.NodeProviderID(nstance.Machine{ID: known.ID}), "a machine that is not known")
+}
+
+func checkNodeNames(b *fixture, can provider.Abilities) {
+	last := map[string]nstance.InstanceID{}
+	for range 3 {
+		m := b.waitKnown(b.create(b.spec()).ID)
+		id := can.Nodes.NodeProviderID(m)
+		part := id[strings.LastIndexByte(id, '/')+1:]
+		require.NotEmpty(b, part, "the provider ID %q ends in a slash", id)
+		require.Emptyf(b, last[part], "two machines have %q after the last slash", part)
+		last[part] = m.ID
+	}
 }
 
 func checkImage(b *fixture, can provider.Abilities) {

@@ -33,6 +33,7 @@ type parts struct {
 	nstance.SubnetCounter
 	nstance.TypeLister
 	nstance.Balancer
+	nstance.NodeNamer
 }
 
 // mover returns the cloud as its only server has it.
@@ -430,6 +431,12 @@ var defects = map[string]defect{
 			return nil
 		}}
 	}},
+	"names nodes by their status": {"ability/nodes/a machine's provider ID does not change", func(p *parts, _ *simcloud.Cloud) {
+		p.NodeNamer = nodes(func(m nstance.Machine) string { return "test:///" + m.ProviderID + string(m.Status) })
+	}},
+	"names nodes in a directory each": {"ability/nodes/machines differ after the last slash", func(p *parts, _ *simcloud.Cloud) {
+		p.NodeNamer = nodes(func(m nstance.Machine) string { return "test:///" + m.ProviderID + "/node" })
+	}},
 	"refuses args without names": {"args/an unacceptable no_such_argument is refused by name", func(p *parts, c *simcloud.Cloud) {
 		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 			m, err := c.Create(ctx, s)
@@ -445,6 +452,15 @@ type images func(context.Context, nstance.ImageQuery) (string, error)
 
 func (f images) ResolveImage(ctx context.Context, q nstance.ImageQuery) (string, error) {
 	return f(ctx, q)
+}
+
+type nodes func(nstance.Machine) string
+
+func (f nodes) NodeProviderID(m nstance.Machine) string {
+	if m.ProviderID == "" {
+		return ""
+	}
+	return f(m)
 }
 
 type subnets func(context.Context, []string) (map[string]int, error)
@@ -491,7 +507,8 @@ func TestSubject(t *testing.T) {
 		})
 		t.Cleanup(c.Close)
 		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: mover(c).TakeAddress, holds: mover(c).HoldsAddress,
-			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c}
+			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c,
+			NodeNamer: nodes(func(m nstance.Machine) string { return "test:///" + m.ProviderID })}
 		wait := time.Duration(0) // the default
 		if d, ok := findDefect(conformance.Defect()); ok {
 			d.infect(p, c)
@@ -665,6 +682,7 @@ func TestSkips(t *testing.T) {
 	require.True(t, passed, out)
 	for _, reason := range []string{
 		"Subject.BadArgs is empty", "Subject.UserData is nil", "the provider is no nstance.AddressMover", "the provider is no nstance.AccountNamer",
+		"the provider is no nstance.NodeNamer",
 		"the provider is no nstance.ImageResolver", "the provider is no nstance.SubnetCounter", "the provider is no nstance.TypeLister",
 		"the provider is no nstance.Balancer",
 	} {

@@ -245,7 +245,8 @@ func (s *Shard) differing(listed map[nstance.InstanceID]*apiv1.Instance) map[nst
 
 // same compares all that changes with an event. Reports are none.
 func same(a, b *apiv1.Instance) bool {
-	return a.GetState() == b.GetState() && a.GetProviderId() == b.GetProviderId() && a.GetMarket() == b.GetMarket() &&
+	return a.GetState() == b.GetState() && a.GetProviderId() == b.GetProviderId() &&
+		a.GetNodeProviderId() == b.GetNodeProviderId() && a.GetMarket() == b.GetMarket() &&
 		a.GetInstanceType() == b.GetInstanceType() && slices.Equal(a.GetAddresses(), b.GetAddresses()) && proto.Equal(a.GetDrain(), b.GetDrain())
 }
 

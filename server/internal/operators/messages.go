@@ -61,7 +61,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 		InstanceType: v.InstanceType, Market: string(v.Market), Addresses: wire.Addresses(v.Machine.Addresses),
 		CreatedAt: wire.Time(v.CreatedAt), RegisteredAt: wire.Time(v.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
 		OnDemand: v.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: v.Reason,
-		InfraHash: v.InfraHash,
+		InfraHash: v.InfraHash, NodeProviderId: v.NodeProviderID,
 	}
 	if asked := v.RequestedMarket; asked != "" && asked != v.Market {
 		m.MarketAsked = string(asked)

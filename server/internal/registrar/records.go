@@ -71,9 +71,9 @@ func (r *Records) RefreshRegistration(ctx context.Context, id nstance.InstanceID
 
 // UpdateRegistration implements registration.Records.
 func (r *Records) UpdateRegistration(ctx context.Context, id nstance.InstanceID, change func(*registration.Registration) error) (registration.Registration, error) {
-	providerID := ""
+	var machine nstance.Machine // as far as it is known
 	if v, err := r.shard.Instance(id); err == nil {
-		providerID = v.Machine.ProviderID
+		machine = v.Machine
 	}
 	rec, err := r.shard.Records().Update(ctx, id, func(rec *records.Instance) error {
 		reg := r.registrationOf(ctx, *rec)
@@ -82,8 +82,8 @@ func (r *Records) UpdateRegistration(ctx context.Context, id nstance.InstanceID,
 		}
 		rec.RegisteredAt, rec.Addresses, rec.Hostname = reg.RegisteredAt, reg.Addresses, reg.Hostname
 		rec.Current, rec.Pending = (*records.KeyRecord)(reg.Current), (*records.KeyRecord)(reg.Pending)
-		if providerID != "" {
-			rec.ProviderID = providerID
+		if machine.ProviderID != "" {
+			rec.ProviderID, rec.Zone = machine.ProviderID, machine.Zone
 		}
 		return nil
 	})
