@@ -36,6 +36,7 @@ generate: $(BIN)/tools.stamp $(BIN)/buf.stamp $(BIN)/controller-gen ## generated
 	$(BIN)/controller-gen object crd paths=./operator/api/... output:crd:dir=operator/config/crd
 	$(BIN)/controller-gen rbac:roleName=nstance-operator paths=./operator/... output:rbac:dir=operator/config/rbac
 	$(BIN)/controller-gen webhook paths=./operator/webhooks/... output:webhook:dir=operator/config/webhook
+	$(BIN)/controller-gen rbac:roleName=nstance-operator-program paths=./internal/operatorcmd/... output:rbac:dir=operator/config/manager
 	go generate ./...
 
 generate-check: generate
@@ -149,7 +150,7 @@ $(KUBE)/capi.stamp: tools/capi/go.mod tools/capi/go.sum
 
 kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi.stamp
 
-KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks
+KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks ./internal/operatorcmd
 
 test-kube: kube-servers ## drains and controllers against a real API server and Cluster API's own manager
 	KUBEBUILDER_ASSETS=$(KUBE) go test -race -count=1 -timeout 20m -p 1 -tags kube -run '^TestKube' $(KUBE_PACKAGES)

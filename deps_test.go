@@ -112,6 +112,7 @@ var floors = []struct {
 	{"./internal/dev", anyOwn, clouds, "single-machine mode builds quickly"},
 	{"./internal/servercmd", anyOwn, clouds, "what a program is linked with is its own choice"},
 	{"./internal/admin", anyOwn, clouds, "what a program is linked with is its own choice"},
+	{"./cmd/nstance-operator", []string{"api/v1", "drain", "drain/kube", "internal/feed", "internal/operatorapi", "internal/operatorcmd", "internal/pki", "internal/session", "internal/version", "internal/wire", "operator", "operator/..."}, withoutKubernetes(clouds), "the operator's program links no cloud, no storage and no server"},
 	{"./cmd/nstance-dev", anyOwn, clouds, "the first command of the README builds quickly"},
 }
 
