@@ -230,10 +230,10 @@ func (r *Admin) UndoRollback(ctx context.Context, key nstance.GroupKey, reason s
 // errors of storage: then nothing has changed, unless the error is Ambiguous.
 func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time, reason string) error {
 	r.mu.Lock()
-	m := r.members[id]
-	if m == nil {
+	m, err := r.lookUp(id)
+	if err != nil {
 		r.mu.Unlock()
-		return nstance.Errorf(nstance.NotFound, "no instance %s", id)
+		return err
 	}
 	if m.state == nstance.Deleting || m.state == nstance.Failed {
 		r.mu.Unlock()

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -78,15 +79,44 @@ func (r *Admin) GroupKeys() []nstance.GroupKey {
 	return out
 }
 
-// Instance returns one instance, or NotFound.
+// Instance returns one instance. Fails with NotFound when there is none, and with
+// Unavailable, beside its ID and group, while its record cannot be read: then its
+// machine may run.
 func (r *Reconciler) Instance(id nstance.InstanceID) (InstanceView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := r.members[id]
-	if m == nil {
-		return InstanceView{}, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	m, err := r.lookUp(id)
+	switch {
+	case err == nil:
+		return r.instanceView(m), nil
+	case errors.Is(err, nstance.Unavailable):
+		return InstanceView{ID: id, Group: r.unreadableGroup(id)}, err
 	}
-	return r.instanceView(m), nil
+	return InstanceView{}, err
+}
+
+// lookUp returns a member, and fails as Instance does.
+func (s *shard) lookUp(id nstance.InstanceID) (*member, error) {
+	switch m := s.members[id]; {
+	case m != nil:
+		return m, nil
+	case s.hasRecord(id):
+		return nil, &nstance.Error{
+			Code: nstance.Unavailable, Msg: fmt.Sprintf("the record of instance %s cannot be read: its machine may run, and is left alone", id),
+			Remedy: fmt.Sprintf("an administrator sees why with nstance-admin record show %s", id),
+		}
+	}
+	return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+}
+
+// unreadableGroup returns the group of an instance whose record cannot be read.
+func (s *shard) unreadableGroup(id nstance.InstanceID) nstance.GroupKey {
+	for _, p := range s.unreadableRecords {
+		if p.ID == id {
+			return nstance.GroupKey{Tenant: p.Tenant, Group: p.Group}
+		}
+	}
+	return nstance.GroupKey{}
 }
 
 // Loaded reports whether the shard's records have been read. Until then unknown
@@ -97,8 +127,8 @@ func (r *Reconciler) Loaded() bool {
 	return r.loaded
 }
 
-// Removable returns nil if Drain and Delete would begin now. Else NotFound, or
-// Conflict when a freeze forbids it or the instance is preserved.
+// Removable returns nil if Drain and Delete would begin now. Else it fails as Instance
+// does, or with Conflict when a freeze forbids it or the instance is preserved.
 func (r *Admin) Removable(id nstance.InstanceID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,9 +137,9 @@ func (r *Admin) Removable(id nstance.InstanceID) error {
 }
 
 func (s *shard) removable(id nstance.InstanceID) (*member, error) {
-	m := s.members[id]
-	if m == nil {
-		return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
+	m, err := s.lookUp(id)
+	if err != nil {
+		return nil, err
 	}
 	if err := s.thawed(m.group.key); err != nil {
 		return nil, err

@@ -54,6 +54,23 @@ func TestRepairRecord(t *testing.T) {
 		}
 		require.Contains(t, strings.Join(server.Problems(w.server), "\n"), key)
 	})
+	t.Run("its instance is not said to be deleted, and neither drained nor deleted", func(t *testing.T) {
+		got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+		require.NoError(t, err)
+		require.NotEmpty(t, got.GetEvents())
+		require.Empty(t, got.GetInstance().GetState())
+		require.Equal(t, []string{wire.Unreadable}, got.GetInstance().GetConditions())
+		require.Equal(t, "web", got.GetInstance().GetGroup())
+		_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+		require.ErrorContains(t, err, "nstance-admin record show "+string(id))
+		_, err = api.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+		_, err = api.PreserveInstance(t.Context(), &apiv1.PreserveInstanceRequest{Id: string(id)})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+		_, err = w.registerClient(nstance.RoleOperator, "blue").operatorAPI().GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound, "to another tenant it does not exist")
+	})
 	t.Run("a readable record is shown too", func(t *testing.T) {
 		for _, name := range []string{layout.AcceptedKey(zone)} {
 			resp, err := get(name)
@@ -113,6 +130,8 @@ func TestRepairRecord(t *testing.T) {
 		shown, err := get(string(id))
 		require.NoError(t, err)
 		require.NoError(t, repair(&apiv1.RepairRecordRequest{Key: key, Version: shown.GetVersion(), Remove: true}))
+		_, err = api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound, "nothing says that it was deleted")
 		require.Eventually(t, func() bool { return w.countMachines(nstance.DefaultTenant) == 2 }, eventually, time.Millisecond, "the group is held no more")
 		_, err = w.cloud.Get(t.Context(), id)
 		require.NoError(t, err, "it is not deleted before its deadline")

@@ -4621,7 +4621,7 @@ type Instance struct {
 	OnDemand       bool                   `protobuf:"varint,12,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"`
 	Drifted        bool                   `protobuf:"varint,13,opt,name=drifted,proto3" json:"drifted,omitempty"`
 	Connected      bool                   `protobuf:"varint,14,opt,name=connected,proto3" json:"connected,omitempty"`
-	Conditions     []string               `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions     []string               `protobuf:"bytes,15,rep,name=conditions,proto3" json:"conditions,omitempty"` // with unreadable only GetInstance answers, without state: the record cannot be read, the machine may run
 	Drain          *Drain                 `protobuf:"bytes,16,opt,name=drain,proto3" json:"drain,omitempty"`
 	LastReport     *HealthReport          `protobuf:"bytes,17,opt,name=last_report,json=lastReport,proto3" json:"last_report,omitempty"`
 	Reason         string                 `protobuf:"bytes,18,opt,name=reason,proto3" json:"reason,omitempty"` // why it was created

@@ -86,6 +86,10 @@ func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.
 	return r
 }
 
+// Unreadable is the condition of an instance whose record cannot be read: nothing else is
+// known of it, and its machine may run.
+const Unreadable = "unreadable"
+
 // Urgent returns the short form of the most urgent notice that dooms its
 // machine, or nil: the one with the earliest deadline, a known deadline first.
 func Urgent(notices []nstance.Notice) *nstance.TerminationNotice {

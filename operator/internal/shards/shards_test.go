@@ -2,6 +2,7 @@ package shards_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/operator/internal/shards"
 )
 
@@ -157,9 +159,9 @@ func TestMirrorDrains(t *testing.T) {
 	f.eventually(func() bool { _, known := f.Instance(lost); return !known }, "and the copy with the instance")
 }
 
-// TestUnlistedIsNotGone has an instance whose record cannot be read forgotten, and
+// TestUnreadableIsKept has the copy of an instance kept whose record cannot be read, and
 // its node left alone: the machine may run. Only a deletion says that it is gone.
-func TestUnlistedIsNotGone(t *testing.T) {
+func TestUnreadableIsKept(t *testing.T) {
 	f := follow(t, 2)
 	f.eventually(func() bool { return len(f.inState(nstance.Ready)) == 2 }, "ready")
 	hidden, deleted := f.inState(nstance.Ready)[0], f.inState(nstance.Ready)[1]
@@ -168,10 +170,18 @@ func TestUnlistedIsNotGone(t *testing.T) {
 	_, err = api.DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(deleted), NoDrain: true})
 	require.NoError(t, err)
 	f.eventually(func() bool { _, known := f.Instance(deleted); return !known && len(f.inState(nstance.Ready)) == 2 }, "the deletion is seen")
+	before, _ := f.Instance(hidden)
 	f.server.Stop()
 	f.server.Damage(hidden)
 	f.server.Restart()
-	f.eventually(func() bool { _, known := f.Instance(hidden); return !known }, "it is not listed any more")
+	f.eventually(func() bool {
+		i, _ := f.Instance(hidden)
+		return slices.Contains(i.GetConditions(), wire.Unreadable)
+	}, "the condition is seen")
+	now, _ := f.Instance(hidden)
+	require.Equal(t, before.GetNodeProviderId(), now.GetNodeProviderId())
+	require.Equal(t, before.GetState(), now.GetState())
+	require.Contains(t, f.Instances("web"), now)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	require.Contains(t, f.gone, deleted)

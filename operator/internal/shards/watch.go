@@ -202,11 +202,10 @@ func (s *Shard) fetch(ctx context.Context, api apiv1.OperatorServiceClient, id n
 	case err != nil:
 		return err
 	case state == nstance.Deleted:
-		// The state is also that of one whose record is unreadable.
-		if slices.ContainsFunc(resp.GetEvents(), func(e *apiv1.Event) bool { return e.GetType() == string(nstance.EventDeleted) }) {
-			s.gone(id)
-		}
+		s.gone(id)
 		s.forget(ctx, id)
+	case slices.Contains(resp.GetInstance().GetConditions(), wire.Unreadable):
+		s.markUnreadable(id, resp.GetInstance())
 	default:
 		s.putInstance(id, resp.GetInstance())
 	}
@@ -309,6 +308,17 @@ func (s *Shard) putInstance(id nstance.InstanceID, i *apiv1.Instance) {
 	s.instanceChanged(id, i)
 }
 
+// markUnreadable keeps the copy of an instance whose record the shard cannot read: its
+// machine may run.
+func (s *Shard) markUnreadable(id nstance.InstanceID, unreadable *apiv1.Instance) {
+	if former, ok := s.Instance(id); ok {
+		conditions := unreadable.GetConditions()
+		unreadable = proto.CloneOf(former)
+		unreadable.Conditions = conditions
+	}
+	s.putInstance(id, unreadable)
+}
+
 // forget drops the copy of an instance that the shard does not have any more.
 func (s *Shard) forget(ctx context.Context, id nstance.InstanceID) {
 	s.mu.Lock()
@@ -322,8 +332,7 @@ func (s *Shard) forget(ctx context.Context, id nstance.InstanceID) {
 }
 
 // gone is called when the shard says that it has deleted an instance, which it says
-// only when the provider has confirmed that there is no machine. That an instance is
-// not listed proves nothing: its record may be unreadable.
+// only when the provider has confirmed that there is no machine.
 func (s *Shard) gone(id nstance.InstanceID) {
 	s.mu.Lock()
 	last := s.instances[id]

@@ -70,6 +70,9 @@ type Groups struct {
 	turn chan struct{} // has room for one: held while groups change
 	wake chan struct{} // has room for one: something that groups follow from has changed
 
+	complete     chan struct{} // closed once the reconciler knows every group
+	markComplete func()
+
 	mu         sync.Mutex
 	loaded     bool // the overlays were read; before, nothing is told
 	problems   []string
@@ -87,6 +90,8 @@ func New(store storage.Store, r *reconcile.Admin, opts Options) *Groups {
 		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{},
 		doc: records.NewDoc[overlays](store, layout.GroupsKey(opts.Shard), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
 	}
+	g.complete = make(chan struct{})
+	g.markComplete = sync.OnceFunc(func() { close(g.complete) })
 	g.resolver = newResolver(g, store)
 	return g
 }
@@ -212,6 +217,7 @@ func (g *Groups) write(ctx context.Context, journal func(), edit func(*overlays)
 		journal()
 	}
 	g.tell(conf, all)
+	g.markComplete()
 	return nil
 }
 
@@ -256,6 +262,20 @@ func (g *Groups) LookupProblems() []string { return g.resolver.problems() }
 
 // RefreshLookups has all images, user data and secrets looked up again.
 func (g *Groups) RefreshLookups() { g.resolver.refresh() }
+
+// Await returns once the reconciler knows every group. Fails with Unavailable while the
+// overlays cannot be read, and when ctx ends.
+func (g *Groups) Await(ctx context.Context) error {
+	if _, err := g.read(); err != nil {
+		return err
+	}
+	select {
+	case <-g.complete:
+		return nil
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "not all groups are known yet: %w", ctx.Err())
+	}
+}
 
 // durable returns the overlays, from memory once they were read.
 func (g *Groups) durable(ctx context.Context) (overlays, error) {

@@ -14,6 +14,9 @@ import (
 // ListGroups implements the RPC.
 func (*Service) ListGroups(ctx context.Context, req *apiv1.ListGroupsRequest) (*apiv1.ListGroupsResponse, error) {
 	c, resp := callerOf(ctx), &apiv1.ListGroupsResponse{}
+	if err := c.term.Groups.Await(ctx); err != nil {
+		return nil, err
+	}
 	keys := slices.DeleteFunc(c.term.Reconciler.GroupKeys(), func(key nstance.GroupKey) bool { return !c.sees(key.Tenant) })
 	var err error
 	resp.Groups, resp.NextPage, err = pageOf(req, keys, nstance.GroupKey.String, func(key nstance.GroupKey) *apiv1.Group {

@@ -35,14 +35,15 @@ func (c caller) wants(group string) func(nstance.GroupKey) bool {
 	}
 }
 
-// instance returns an instance that the caller may know of.
+// instance returns an instance that the caller may know of. Fails as
+// reconcile.Reconciler.Instance does.
 func (c caller) instance(id string) (reconcile.InstanceView, error) {
 	parsed, err := nstance.ParseInstanceID(id)
 	if err != nil {
 		return reconcile.InstanceView{}, err
 	}
 	v, err := c.term.Reconciler.Instance(parsed)
-	if err == nil && !c.sees(v.Group.Tenant) {
+	if !errors.Is(err, nstance.NotFound) && !c.sees(v.Group.Tenant) {
 		err = nstance.Errorf(nstance.NotFound, "no instance %s", id)
 	}
 	return v, err
@@ -75,13 +76,23 @@ func (o *Service) GetInstance(ctx context.Context, req *apiv1.GetInstanceRequest
 		if fields, derr := c.term.Reconciler.Drift(ctx, id); derr == nil { // an unreadable definition must not hide the rest
 			resp.Instance.Drift = c.changeMessages(fields)
 		}
-	case len(events) > 0:
-		e := events[len(events)-1]
-		resp.Instance = &apiv1.Instance{Id: string(id), Tenant: string(e.Tenant), Group: string(e.Group), State: string(endOf(events)), CreatedAt: wire.Time(id.Time())}
+	case errors.Is(err, nstance.Unavailable):
+		resp.Instance = formerMessage(v.ID, v.Group)
+		resp.Instance.Conditions = []string{wire.Unreadable}
 	default:
-		return nil, err
+		end, ended := endOf(events)
+		if !ended {
+			return nil, err
+		}
+		resp.Instance = formerMessage(id, nstance.GroupKey{Tenant: events[0].Tenant, Group: events[0].Group})
+		resp.Instance.State = string(end)
 	}
 	return resp, nil
+}
+
+// formerMessage returns what is known of an instance without a readable record.
+func formerMessage(id nstance.InstanceID, group nstance.GroupKey) *apiv1.Instance {
+	return &apiv1.Instance{Id: string(id), Tenant: string(group.Tenant), Group: string(group.Group), CreatedAt: wire.Time(id.Time())}
 }
 
 // DeleteInstance implements the RPC.

@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -80,17 +81,18 @@ func inField(field string, err error) error {
 	return err
 }
 
-// endOf returns the last state of an instance that is gone: failed if its create was
-// refused, else deleted.
-func endOf(events []nstance.Event) nstance.State {
-	end := nstance.Deleted
+// endOf returns the last state of an instance that is gone, and whether its events say
+// that it has ended: it was deleted, or its create was refused.
+func endOf(events []nstance.Event) (end nstance.State, ended bool) {
 	for _, e := range events {
 		switch e.Type {
 		case nstance.EventCreateFailed:
-			end = nstance.Failed
+			end, ended = nstance.Failed, true
 		case nstance.EventCreated, nstance.EventRegistered:
-			return nstance.Deleted
+			end, ended = nstance.Deleted, false
+		case nstance.EventDeleted:
+			ended = true
 		}
 	}
-	return end
+	return cmp.Or(end, nstance.Deleted), ended
 }

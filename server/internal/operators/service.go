@@ -89,6 +89,7 @@ type groupEditor interface {
 	Remove(ctx context.Context, who config.Changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error)
 	DefineInstance(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override) (def nstance.Definition, admit func(onDemand int) error, err error)
 	ForgetSoon(key nstance.GroupKey)
+	Await(ctx context.Context) error
 	Overlaid(key nstance.GroupKey) bool
 	PreviewHolds(spec nstance.Group, holds []reconcile.HoldView) []reconcile.HoldView
 	LookUpTypes(ctx context.Context, conf *config.Config)

@@ -161,9 +161,19 @@ func (c caller) groupSnapshot() (iter.Seq[groupChange], nstance.Seq) {
 	}, seq
 }
 
+// awaitGroups returns once every group is known: a snapshot must lack none.
+func (t *Term) awaitGroups(ctx context.Context) error {
+	ctx, cancel := t.Bound(ctx)
+	defer cancel()
+	return t.Groups.Await(ctx)
+}
+
 // WatchGroups implements the RPC.
 func (*Service) WatchGroups(req *apiv1.WatchGroupsRequest, stream grpc.ServerStreamingServer[apiv1.WatchGroupsResponse]) error {
 	c := callerOf(stream.Context())
+	if err := c.term.awaitGroups(stream.Context()); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(c.term.Lease.Context(), cancel)()
