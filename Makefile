@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
 
@@ -148,16 +148,37 @@ $(KUBE)/capi.stamp: tools/capi/go.mod tools/capi/go.sum
 	cd tools/capi && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)/config/crd/bases/*.yaml $(KUBE)/crds/
 	touch $@
 
+# What renders and checks the packaging of the operator.
+$(BIN)/helm: tools/helm/go.mod tools/helm/go.sum
+	mkdir -p $(BIN)
+	cd tools/helm && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(BIN)/ tool
+	touch $@
+
+$(BIN)/kustomize: tools/kustomize/go.mod tools/kustomize/go.sum
+	mkdir -p $(BIN)
+	cd tools/kustomize && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(BIN)/ tool
+	touch $@
+
+$(BIN)/clusterctl: tools/clusterctl/go.mod tools/clusterctl/go.sum
+	mkdir -p $(BIN)
+	cd tools/clusterctl && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(BIN)/ tool
+	touch $@
+
 kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi.stamp
 
-KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks ./internal/operatorcmd
+KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks ./internal/operatorcmd ./internal/test/packaging
 
-test-kube: kube-servers ## drains and controllers against a real API server and Cluster API's own manager
+test-kube: kube-servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl ## drains and controllers against a real API server and Cluster API's own manager
 	KUBEBUILDER_ASSETS=$(KUBE) go test -race -count=1 -timeout 20m -p 1 -tags kube -run '^TestKube' $(KUBE_PACKAGES)
 
 examples: ## whole programs of another module, each of which ends by itself
 	cd examples && go vet ./... && go test -race ./...
 	cd examples && for d in */ shortest/*/; do test $$d = shortest/ || { echo "== $$d"; go run "./$$d" || exit 1; }; done
+
+operator-components: $(BIN)/kustomize ## what clusterctl installs
+	mkdir -p dist
+	$(BIN)/kustomize build operator/config/default > dist/infrastructure-components.yaml
+	cp operator/config/metadata.yaml dist/metadata.yaml
 
 build: ## the reference programs, static
 	mkdir -p dist

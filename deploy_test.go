@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/internal/version"
 )
 
 // unit returns the settings of a systemd unit. Of those that stand more than once
@@ -77,5 +79,30 @@ func TestUnitsAreValid(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", copied).CombinedOutput()
 		require.NoError(t, err, string(out))
 		require.NotContains(t, string(out), filepath.Base(path)+":", "a line that systemd would ignore")
+	}
+}
+
+// TestPackagingVersions: what is installed in Kubernetes says this version of the software.
+func TestPackagingVersions(t *testing.T) {
+	series := version.Software[:strings.LastIndex(version.Software, ".")]
+	major, minor, _ := strings.Cut(series, ".")
+	for path, want := range map[string][]string{
+		"charts/nstance-operator/Chart.yaml":         {"\nversion: " + version.Software + "\n", "\nappVersion: " + version.Software + "\n"},
+		"operator/config/manager/kustomization.yaml": {"newTag: v" + version.Software + "\n"},
+		"operator/config/metadata.yaml":              {"major: " + major + "\n    minor: " + minor + "\n    contract: v1beta2\n"},
+	} {
+		for _, text := range want {
+			require.Contains(t, read(t, path), text, path)
+		}
+	}
+}
+
+// TestCRDsAreListed: the kustomization names every CRD that is generated.
+func TestCRDsAreListed(t *testing.T) {
+	found, err := filepath.Glob("operator/config/crd/infrastructure.*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, found)
+	for _, path := range found {
+		require.Contains(t, read(t, "operator/config/crd/kustomization.yaml"), "  - "+filepath.Base(path)+"\n")
 	}
 }

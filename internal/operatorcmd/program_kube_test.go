@@ -311,7 +311,7 @@ func TestKubeLeadership(t *testing.T) {
 	require.Zero(t, begun, "only the leader has controllers")
 	require.Eventually(t, func() bool { return standby.get("/readyz") == http.StatusOK }, eventually, interval, "a standby is ready")
 
-	begun, ended := first.terms()
+	_, ended := first.terms()
 	steal(t, name, 4*time.Second)
 	require.Eventually(t, func() bool { _, now := first.terms(); return now == ended+1 }, eventually, interval, "the term ends")
 	require.Equal(t, "thief", holder(t, name), "within the other's time")
