@@ -195,6 +195,7 @@ func deps(t *testing.T, pkg string) []string {
 var shortest = map[string]int{
 	"shortest/group/main.go": 25, "failover/main.go": 40, "shortest/provider/shelf.go": 80, "shortest/detector/main.go": 40,
 	"shortest/drain/main.go": 25, "shortest/registration/main.go": 40, "shortest/plan/main.go": 60, "shortest/manager/main.go": 40, "shortest/nodes/main.go": 40,
+	"shortest/nodecontroller/main.go": 40, "shortest/operator/main.go": 40,
 }
 
 // TestShortestPrograms: programs that embed one part stay short. They are compiled in
