@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"testing"
@@ -41,13 +42,20 @@ func quietTerm(t *testing.T) (*Term, *slowWatcher, *lease.Lease) {
 	require.NoError(t, err)
 	o := NewService(Options{Issuer: func() string { return "key" }})
 	tm := o.NewTerm()
-	tm.TermOptions = TermOptions{Lease: granted, Reconciler: r.Admin(), Drains: drain.New(nil), Log: slog.New(slog.DiscardHandler)}
+	tm.TermOptions = TermOptions{
+		Lease: granted, Reconciler: r.Admin(), Drains: drain.New(nil), Groups: noGroups{}, Log: slog.New(slog.DiscardHandler), Bound: context.WithCancel,
+	}
 	tm.events, tm.groupFeeds = shortFeeds[watched](), shortFeeds[groupChange]()
 	d := slowpeer.New[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse](t.Context())
 	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: ports.Connection{Conn: closing{closed: d.Gone}}})
 	d.Ctx = o.WithCaller(ctx, nstance.Identity{Role: nstance.RoleAdmin, Issuer: "key"}, tm)
 	return tm, d, elector
 }
+
+// noGroups are the groups of a shard that has none.
+type noGroups struct{ groupEditor }
+
+func (noGroups) Await(context.Context) error { return nil }
 
 // shortFeeds keep few events for administrators.
 func shortFeeds[T any]() *tenantFeeds[T] {
