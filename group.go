@@ -19,8 +19,13 @@ type Group struct {
 	Rollout      Rollout       `json:"rollout"`
 	Expiry       Expiry        `json:"expiry"`
 	Protect      bool          `json:"protect"`  // refuse deletion of the group
-	Static       bool          `json:"static"`   // defined in the configuration: only size, instance type and vars may be changed through the API
+	Static       bool          `json:"static"`   // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
 	Removing     bool          `json:"removing"` // its managed members are drained and deleted, whatever Size is
+
+	// BootstrapData names what user data of machines made from now on has as
+	// {{.BootstrapData}}; the data is a secret and stored apart. It changes no hash, and
+	// no machine that there is. Empty: there is none.
+	BootstrapData string `json:"bootstrap_data,omitempty"`
 
 	// Pending says why another definition that was asked for is not in effect:
 	// something that it names is not found yet, or it is invalid. Definition is

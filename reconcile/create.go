@@ -188,6 +188,9 @@ func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def 
 func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definition) (records.Instance, Rendered, error) {
 	r.mu.Lock()
 	rec := m.rec
+	if !rec.OnDemand && rec.UserDataDigest == "" {
+		rec.BootstrapData = m.group.spec.BootstrapData
+	}
 	r.mu.Unlock()
 	if rec.Token == "" {
 		if rec.Shape == (records.Shape{}) { // not granted yet
@@ -214,7 +217,7 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 
 func renderRequest(rec records.Instance, def nstance.Definition) RenderRequest {
 	return RenderRequest{
-		ID: rec.ID, Group: rec.Key(), OnDemand: rec.OnDemand, InstanceType: rec.Shape.InstanceType, Image: rec.Image, RuntimeHash: rec.RuntimeHash,
+		ID: rec.ID, Group: rec.Key(), OnDemand: rec.OnDemand, InstanceType: rec.Shape.InstanceType, Image: rec.Image, RuntimeHash: rec.RuntimeHash, BootstrapData: rec.BootstrapData,
 		CreatedAt: rec.CreatedAt, RegisterBy: rec.RegisterBy(), Definition: def, SignedWith: SignedWith{rec.NonceKeyID, rec.Authorities},
 	}
 }

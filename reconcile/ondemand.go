@@ -16,6 +16,10 @@ type OnDemandRequest struct {
 	Reason     string             // for the journal: why, or who asked
 	DryRun     bool               // only check
 
+	// BootstrapData is the name of what its user data has as such. The group's is not
+	// used.
+	BootstrapData string
+
 	// LoadBalancers are joined in place of the group's. Empty: those of the group,
 	// also when they change.
 	LoadBalancers []string

@@ -91,16 +91,17 @@ type Bootstrap interface {
 
 // A RenderRequest is one machine that is about to be created.
 type RenderRequest struct {
-	ID           nstance.InstanceID
-	Group        nstance.GroupKey
-	OnDemand     bool   // requested by itself, not a member by size
-	InstanceType string // may change before the create succeeds: user data with it is rendered again
-	Image        string // resolved
-	RuntimeHash  string // of Definition
-	CreatedAt    time.Time
-	RegisterBy   time.Time // when its agent must have registered
-	Definition   nstance.Definition
-	SignedWith   SignedWith // as recorded when it was rendered first; zero: choose
+	ID            nstance.InstanceID
+	Group         nstance.GroupKey
+	OnDemand      bool   // requested by itself, not a member by size
+	InstanceType  string // may change before the create succeeds: user data with it is rendered again
+	Image         string // resolved
+	BootstrapData string // its name, as in nstance.Group; recorded, so that it is the same for the machine's whole life
+	RuntimeHash   string // of Definition
+	CreatedAt     time.Time
+	RegisterBy    time.Time // when its agent must have registered
+	Definition    nstance.Definition
+	SignedWith    SignedWith // as recorded when it was rendered first; zero: choose
 }
 
 // Rendered is what a Bootstrap makes for one machine.

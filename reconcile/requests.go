@@ -78,6 +78,7 @@ func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
 	m := &member{id: req.ID, state: nstance.Pending, stepState: stepState{step: stepCreate}, requestState: requestState{requestedDefinition: &req.Definition, requestReason: req.Reason}, rec: records.Instance{
 		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
 		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
+		BootstrapData: req.BootstrapData,
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
 	}}
 	r.addMember(g, m)

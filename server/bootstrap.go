@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/render"
@@ -16,7 +17,10 @@ import (
 )
 
 // bootstrap renders the user data of new machines.
-type bootstrap struct{ s *Server }
+type bootstrap struct {
+	s *Server
+	t *term
+}
 
 // Render implements reconcile.Bootstrap. The nonce's claims come from the
 // request alone and its signature is deterministic, so equal requests give equal
@@ -37,14 +41,30 @@ func (b bootstrap) Render(ctx context.Context, req reconcile.RenderRequest) (rec
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
+	bootstrapData, err := b.bootstrapData(ctx, req, content)
+	if err != nil {
+		return reconcile.Rendered{}, err
+	}
 	data := b.data(req)
 	args, err := renderArgs(ctx, def.Args, data)
 	if err != nil {
 		return reconcile.Rendered{}, err
 	}
-	data.Nonce = nonce // for user data only: arguments end up in logs and consoles
+	data.Nonce, data.BootstrapData = nonce, bootstrapData // for user data only: arguments end up in logs and consoles
 	userData, err := renderText(ctx, "userdata.content", content, data)
 	return reconcile.Rendered{UserData: []byte(userData), Args: args, SignedWith: req.SignedWith}, err
+}
+
+// bootstrapData returns what a template has as such. A machine must not boot without what
+// its user data names.
+func (b bootstrap) bootstrapData(ctx context.Context, req reconcile.RenderRequest, content string) (string, error) {
+	switch uses := config.UsesBootstrapData(content); {
+	case !uses:
+		return "", nil
+	case req.BootstrapData == "":
+		return "", nstance.FieldError("bootstrap_data", "give it in a request for the group", "user data of group %s names it, and there is none", req.Group)
+	}
+	return b.t.groups.BootstrapData(ctx, req.BootstrapData)
 }
 
 // renderArgs renders every string within args.

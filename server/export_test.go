@@ -68,7 +68,7 @@ func GroupsKnown(s *Server) bool {
 
 // Render renders the user data of a new machine.
 func Render(s *Server, req reconcile.RenderRequest) (reconcile.Rendered, error) {
-	return bootstrap{s}.Render(context.Background(), req)
+	return bootstrap{s, s.term.Load()}.Render(context.Background(), req)
 }
 
 // HasExecutor reports whether an operator carries out the tenant's drains.

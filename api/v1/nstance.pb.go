@@ -3003,7 +3003,8 @@ type UpdateGroupRequest struct {
 	DrainTimeout  *durationpb.Duration `protobuf:"bytes,12,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
 	Rollout       *Rollout             `protobuf:"bytes,13,opt,name=rollout,proto3" json:"rollout,omitempty"`
 	Protect       *bool                `protobuf:"varint,14,opt,name=protect,proto3,oneof" json:"protect,omitempty"`
-	Market        *Market              `protobuf:"bytes,15,opt,name=market,proto3" json:"market,omitempty"` // as a whole
+	Market        *Market              `protobuf:"bytes,15,opt,name=market,proto3" json:"market,omitempty"`                                    // as a whole
+	BootstrapData []byte               `protobuf:"bytes,16,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // of configured groups too, as in CreateGroupRequest; empty: unchanged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3139,6 +3140,13 @@ func (x *UpdateGroupRequest) GetProtect() bool {
 func (x *UpdateGroupRequest) GetMarket() *Market {
 	if x != nil {
 		return x.Market
+	}
+	return nil
+}
+
+func (x *UpdateGroupRequest) GetBootstrapData() []byte {
+	if x != nil {
+		return x.BootstrapData
 	}
 	return nil
 }
@@ -3500,6 +3508,11 @@ type CreateGroupRequest struct {
 	Protect       bool                   `protobuf:"varint,12,opt,name=protect,proto3" json:"protect,omitempty"`
 	DryRun        bool                   `protobuf:"varint,13,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	Market        *Market                `protobuf:"bytes,14,opt,name=market,proto3" json:"market,omitempty"` // absent: the template's
+	// At most 64 KiB, which the user data of machines made from now on has as
+	// {{.BootstrapData}}: a join script or cloud-config with a token. A secret, sealed in
+	// storage and shown nowhere. Refused if the template's user data does not name it. A
+	// change replaces no machine.
+	BootstrapData []byte `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3628,6 +3641,13 @@ func (x *CreateGroupRequest) GetDryRun() bool {
 func (x *CreateGroupRequest) GetMarket() *Market {
 	if x != nil {
 		return x.Market
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetBootstrapData() []byte {
+	if x != nil {
+		return x.BootstrapData
 	}
 	return nil
 }
@@ -5317,6 +5337,7 @@ type CreateInstanceRequest struct {
 	Args          string                 `protobuf:"bytes,6,opt,name=args,proto3" json:"args,omitempty"` // JSON object, laid over the group's
 	DryRun        bool                   `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	LoadBalancers []string               `protobuf:"bytes,8,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"` // in place of the group's; none: the group's
+	BootstrapData []byte                 `protobuf:"bytes,9,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // as in CreateGroupRequest; none: the group's. A repeated request may have other data, which is not used
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5403,6 +5424,13 @@ func (x *CreateInstanceRequest) GetDryRun() bool {
 func (x *CreateInstanceRequest) GetLoadBalancers() []string {
 	if x != nil {
 		return x.LoadBalancers
+	}
+	return nil
+}
+
+func (x *CreateInstanceRequest) GetBootstrapData() []byte {
+	if x != nil {
+		return x.BootstrapData
 	}
 	return nil
 }
@@ -9339,7 +9367,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xb1\x05\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xd8\x05\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -9357,7 +9385,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\rdrain_timeout\x18\f \x01(\v2\x19.google.protobuf.DurationR\fdrainTimeout\x12-\n" +
 	"\arollout\x18\r \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x1d\n" +
 	"\aprotect\x18\x0e \x01(\bH\x06R\aprotect\x88\x01\x01\x12*\n" +
-	"\x06market\x18\x0f \x01(\v2\x12.nstance.v1.MarketR\x06marketB\a\n" +
+	"\x06market\x18\x0f \x01(\v2\x12.nstance.v1.MarketR\x06market\x12%\n" +
+	"\x0ebootstrap_data\x18\x10 \x01(\fR\rbootstrapDataB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -9384,7 +9413,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\xc8\x04\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\xef\x04\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -9401,7 +9430,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\arollout\x18\v \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x18\n" +
 	"\aprotect\x18\f \x01(\bR\aprotect\x12\x17\n" +
 	"\adry_run\x18\r \x01(\bR\x06dryRun\x12*\n" +
-	"\x06market\x18\x0e \x01(\v2\x12.nstance.v1.MarketR\x06market\x1a7\n" +
+	"\x06market\x18\x0e \x01(\v2\x12.nstance.v1.MarketR\x06market\x12%\n" +
+	"\x0ebootstrap_data\x18\x0f \x01(\fR\rbootstrapData\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
@@ -9544,7 +9574,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x17GetConsoleOutputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"2\n" +
 	"\x18GetConsoleOutputResponse\x12\x16\n" +
-	"\x06output\x18\x01 \x01(\fR\x06output\"\xc8\x02\n" +
+	"\x06output\x18\x01 \x01(\fR\x06output\"\xef\x02\n" +
 	"\x15CreateInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x16\n" +
@@ -9553,7 +9583,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04vars\x18\x05 \x03(\v2+.nstance.v1.CreateInstanceRequest.VarsEntryR\x04vars\x12\x12\n" +
 	"\x04args\x18\x06 \x01(\tR\x04args\x12\x17\n" +
 	"\adry_run\x18\a \x01(\bR\x06dryRun\x12%\n" +
-	"\x0eload_balancers\x18\b \x03(\tR\rloadBalancers\x1a7\n" +
+	"\x0eload_balancers\x18\b \x03(\tR\rloadBalancers\x12%\n" +
+	"\x0ebootstrap_data\x18\t \x01(\fR\rbootstrapData\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +

@@ -368,7 +368,7 @@ type OperatorServiceClient interface {
 	// CreateGroup makes a dynamic group. The same request again succeeds.
 	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error)
 	// UpdateGroup changes only the fields that are present. Of a static group
-	// only size, instance type and vars may be changed.
+	// only size, instance type, vars and bootstrap data may be changed.
 	UpdateGroup(ctx context.Context, in *UpdateGroupRequest, opts ...grpc.CallOption) (*UpdateGroupResponse, error)
 	// DeleteGroup drains and deletes a dynamic group's managed instances and then
 	// forgets it. Of a static group it deletes what the API changed.
@@ -868,7 +868,7 @@ type OperatorServiceServer interface {
 	// CreateGroup makes a dynamic group. The same request again succeeds.
 	CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error)
 	// UpdateGroup changes only the fields that are present. Of a static group
-	// only size, instance type and vars may be changed.
+	// only size, instance type, vars and bootstrap data may be changed.
 	UpdateGroup(context.Context, *UpdateGroupRequest) (*UpdateGroupResponse, error)
 	// DeleteGroup drains and deletes a dynamic group's managed instances and then
 	// forgets it. Of a static group it deletes what the API changed.

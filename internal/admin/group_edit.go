@@ -24,6 +24,7 @@ type groupForm struct {
 	flags *pflag.FlagSet // those about the group, which know whether they were said
 
 	tenant, template, pool, args, surge string
+	bootstrapFile                       string
 	size                                int32
 	types, balancers, vars              []string
 	drain, ready                        time.Duration
@@ -53,6 +54,7 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.Var(duration.NewFlag(&f.fallbackAfter, 0), "fallback-after", "with --fallback: how long spot must be sold out first")
 	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member returns to spot (default 30m)")
 	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
+	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	cmd.Flags().AddFlagSet(f.flags)
 	return f
@@ -172,20 +174,35 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	data, err := bootstrapData(f.bootstrapFile)
+	if err != nil {
+		return nil, err
+	}
 	text, err := textOrFile("--args", f.args)
 	return &apiv1.CreateGroupRequest{
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
-		Protect: f.protect, DryRun: f.dryRun, Market: market,
+		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data,
 	}, err
+}
+
+const bootstrapDataUsage = "file with what {{.BootstrapData}} stands for in the user data, at most 64 KiB"
+
+// bootstrapData reads the file of --bootstrap-data, if one is given.
+func bootstrapData(file string) ([]byte, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := textOrFile("--bootstrap-data", "@"+file)
+	return []byte(text), err
 }
 
 func (p *program) groupUpdateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "update GROUP", Short: "Change a group",
 		Long: "Change a group; missing settings stay. --var replaces all variables that were set this way (--var '' removes\n" +
-			"them), --args '{}' the arguments. Of a group in the configuration only --size, --instance-type\n" +
-			"and --var can be changed. nstance-admin plan shows what a change would replace.",
+			"them), --args '{}' the arguments. Of a group in the configuration only --size, --instance-type,\n" +
+			"--var and --bootstrap-data can be changed. nstance-admin plan shows what a change would replace.",
 		Args: arguments("GROUP"),
 	}
 	f := newGroupForm(cmd)
@@ -214,9 +231,14 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	data, err := bootstrapData(f.bootstrapFile)
+	if err != nil {
+		return nil, err
+	}
 	req := &apiv1.UpdateGroupRequest{
 		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
 		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
+		BootstrapData: data,
 	}
 	if f.flags.Changed("instance-type") {
 		req.InstanceTypes = &apiv1.Strings{Values: f.types}

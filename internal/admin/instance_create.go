@@ -12,7 +12,7 @@ import (
 )
 
 func (p *program) instanceCreateCommand() *cobra.Command {
-	var tenant, id, instanceType, text string
+	var tenant, id, instanceType, text, bootstrapFile string
 	var vars, balancers []string
 	var dryRun bool
 	cmd := &cobra.Command{
@@ -28,6 +28,7 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 	cmd.Flags().StringArrayVar(&vars, "var", nil, "variable, as name=value; may be repeated")
 	cmd.Flags().StringSliceVar(&balancers, "load-balancer", nil, "load balancer of the configuration, instead of the group's; may be repeated")
 	cmd.Flags().StringVar(&text, "args", "", "arguments of the provider, a JSON object, or @FILE that holds one")
+	cmd.Flags().StringVar(&bootstrapFile, "bootstrap-data", "", bootstrapDataUsage+" (default the group's)")
 	dryRunFlag(cmd, &dryRun)
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -37,6 +38,9 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 			return err
 		}
 		if req.Args, err = textOrFile("--args", text); err != nil {
+			return err
+		}
+		if req.BootstrapData, err = bootstrapData(bootstrapFile); err != nil {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {

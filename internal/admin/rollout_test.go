@@ -395,8 +395,10 @@ func TestPlan(t *testing.T) {
 		require.Equal(t, 2, w.run("plan", "--group", "web", "-f", "x").code)
 	})
 	t.Run("everything that can be said of a group", func(t *testing.T) {
+		join := filepath.Join(t.TempDir(), "join.sh")
+		require.NoError(t, os.WriteFile(join, []byte("#!/bin/sh"), 0o600))
 		flags := strings.Fields(`--tenant default --template vm --size 4 --instance-type large,small --subnet-pool b --var a=b --args {} --load-balancer front
-			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --return-after 1h --on-demand-base 1 --protect`)
+			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --return-after 1h --on-demand-base 1 --bootstrap-data ` + join + ` --protect`)
 		r := w.run(append([]string{"plan", "--group", "web"}, flags...)...)
 		require.Zero(t, r.code, r.errors)
 		planned := asked.GetGroup()
@@ -413,6 +415,7 @@ func TestPlan(t *testing.T) {
 		r = w.run(append([]string{"group", "update", "web"}, flags...)...)
 		require.Zero(t, r.code, r.errors)
 		same(t, w.asked, planned)
+		require.Equal(t, "#!/bin/sh", string(planned.GetBootstrapData()))
 		for i := 0; i < len(flags); i += 2 { // none of them is passed over where no group is named
 			args := append([]string{"plan"}, flags[i:min(i+2, len(flags))]...)
 			require.Contains(t, w.run(args...).errors, "--group: is missing", flags[i])

@@ -26,6 +26,10 @@ type Override struct {
 	InstanceTypes []string          `json:"instance_types,omitempty"` // the same for several; never beside InstanceType
 	Vars          map[string]string `json:"vars,omitempty"`           // merged over those beneath
 
+	// BootstrapData is the name of what machines made from now on find in their user
+	// data. The data is stored apart.
+	BootstrapData string `json:"bootstrap_data,omitempty"`
+
 	// What follows is for dynamic groups only.
 	Template      TemplateName    `json:"template,omitempty"`
 	SubnetPool    PoolName        `json:"subnet_pool,omitempty"`
@@ -146,7 +150,7 @@ func (o Override) fields() map[string]json.RawMessage {
 
 // Restricted returns the first field of o that only dynamic groups have, or "".
 func (o Override) Restricted() string {
-	o.Size, o.InstanceType, o.InstanceTypes, o.Vars = nil, nil, nil, nil
+	o.Size, o.InstanceType, o.InstanceTypes, o.Vars, o.BootstrapData = nil, nil, nil, nil, ""
 	return Difference(o, Override{})
 }
 
@@ -169,7 +173,7 @@ func (c *Config) Overlay(key nstance.GroupKey, o Override) (nstance.Group, error
 	}
 	if field := o.Restricted(); field != "" {
 		return nstance.Group{}, nstance.FieldError(field, "change it in the configuration",
-			"group %s is in the configuration: only size, instance types and vars may be changed through the API", key)
+			"group %s is in the configuration: only size, instance types, vars and bootstrap data may be changed through the API", key)
 	}
 	return c.Lay(clone(c.groups[i]), o)
 }
@@ -260,6 +264,7 @@ func layShape(g *nstance.Group, o Override) error {
 
 func laySettings(g *nstance.Group, o Override) (err error) {
 	g.Size = *cmp.Or(o.Size, &g.Size)
+	g.BootstrapData = cmp.Or(o.BootstrapData, g.BootstrapData)
 	g.Protect = *cmp.Or(o.Protect, &g.Protect)
 	g.DrainTimeout = time.Duration(*cmp.Or(o.DrainTimeout, new(Duration(g.DrainTimeout))))
 	if o.Rollout == nil {

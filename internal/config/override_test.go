@@ -18,7 +18,7 @@ func span(d time.Duration) *config.Duration { return new(config.Duration(d)) }
 // everything is an override in which nothing is absent.
 func everything() config.Override {
 	return config.Override{
-		Size: new(7), InstanceTypes: []string{"a", "b"}, Vars: map[string]string{"k": "v"}, Template: "web", SubnetPool: "edge",
+		Size: new(7), InstanceTypes: []string{"a", "b"}, Vars: map[string]string{"k": "v"}, Template: "web", SubnetPool: "edge", BootstrapData: "1f",
 		Args: json.RawMessage(`{"disk":{"size":9}}`), DrainTimeout: span(90 * time.Second), Protect: new(true), LoadBalancers: []string{"back", "front"},
 		Rollout: &config.Pace{MaxSurge: "20%", MinReady: span(time.Minute), HaltAfter: new(0)},
 		Market:  &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute), ReturnAfter: config.Duration(time.Hour), OnDemandBase: "20%"},
@@ -60,10 +60,11 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		})
 	}
 	t.Run("but not in these", func(t *testing.T) {
-		o := config.Override{Size: new(0), InstanceTypes: []string{"x", "y"}, Vars: map[string]string{"a": "b"}}
+		o := config.Override{Size: new(0), InstanceTypes: []string{"x", "y"}, Vars: map[string]string{"a": "b"}, BootstrapData: "1f"}
 		require.Empty(t, o.Restricted())
 		g, err := c.Overlay(web, o)
 		require.NoError(t, err)
+		require.Equal(t, "1f", g.BootstrapData)
 		require.Equal(t, []string{"x", "y"}, g.Definition.InstanceTypes)
 		require.True(t, g.Static)
 	})
@@ -219,7 +220,7 @@ func TestDifference(t *testing.T) {
 func TestOverrideIsStored(t *testing.T) {
 	data, err := json.Marshal(everything())
 	require.NoError(t, err)
-	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge",
+	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge", "bootstrap_data": "1f",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
 		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
 		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%"}}`, string(data))

@@ -91,7 +91,7 @@ func sample(def nstance.Definition, vars map[string]string) files.Boot {
 		image = "image-0123456789abcdef"
 	}
 	id := nstance.InstanceID(string(def.Kind) + "06bgm7733st2576nx5jht4ecjw")
-	return files.Boot{Nonce: "e30.e30.c2lnbmF0dXJl", Seen: files.Seen{
+	return files.Boot{Nonce: "e30.e30.c2lnbmF0dXJl", BootstrapData: "#cloud-config\n", Seen: files.Seen{
 		Instance: files.Instance{
 			ID: id, Kind: def.Kind, Arch: def.Arch, Type: "type", Hostname: string(id), FQDN: string(id) + ".example.com", IP4: "192.0.2.1", IP6: "2001:db8::1",
 		},
@@ -121,7 +121,7 @@ func (r trial) try(at string, g nstance.Group) {
 		userData, rendered = r.text(at, join(join(from, "userdata"), "content"), text, boot, g)
 	}
 	seen := boot.Seen
-	boot.Nonce = ""
+	boot.Nonce, boot.BootstrapData = "", ""
 	args, ok := r.within(at, join(from, "args"), decodeArgs(g.Definition.Args), boot, g)
 	if rendered && ok {
 		r.trySpecs(at, g, args, []byte(userData))

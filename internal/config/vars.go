@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/templates"
 )
 
@@ -93,4 +94,29 @@ func printedVar(text string, names map[string]bool) string {
 		}
 	}
 	return ""
+}
+
+// UsesBootstrapData reports whether the text of a user data template names the bootstrap
+// data.
+func UsesBootstrapData(text string) bool {
+	refs, err := templates.References(text)
+	return err == nil && slices.ContainsFunc(refs, func(r templates.Reference) bool { return len(r.Path) > 0 && r.Path[0] == "BootstrapData" })
+}
+
+// CheckBootstrapData fails with Invalid if g has bootstrap data that its user data does
+// not name, or names some and has none though machines are to be made. User data that
+// was not fetched yet is checked then.
+func CheckBootstrapData(g nstance.Group, makesMachines bool) error {
+	text, err := g.Definition.UserData.Template()
+	uses := err == nil && UsesBootstrapData(text)
+	switch {
+	case err != nil: // it is not fetched yet
+	case g.BootstrapData != "" && !uses:
+		return nstance.FieldError("bootstrap_data", "leave it out, or have the user data print it with {{.BootstrapData}}",
+			"the user data of template %q does not name it", clip.Quote(g.Template))
+	case g.BootstrapData == "" && uses && makesMachines:
+		return nstance.FieldError("bootstrap_data", "give it in a request for the group, or for each instance of a group of size 0",
+			"the user data of template %q names it, and there is none", clip.Quote(g.Template))
+	}
+	return nil
 }

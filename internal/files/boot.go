@@ -15,5 +15,8 @@ type Seen struct {
 // is what the machine is to be called.
 type Boot struct {
 	Seen
-	Nonce string // for user data only: arguments end up in logs and consoles
+
+	// For user data only: arguments end up in logs and consoles.
+	Nonce         string
+	BootstrapData string // of the request for the group or instance
 }

@@ -50,6 +50,14 @@ func FetchedPrefix(shard nstance.ShardID) string { return "fetched/" + string(sh
 // FetchedKey holds fetched user data, by its SHA-256.
 func FetchedKey(shard nstance.ShardID, digest string) string { return FetchedPrefix(shard) + digest }
 
+// BootstrapPrefix begins the keys of all shards' bootstrap data.
+const BootstrapPrefix = "bootstrap/"
+
+// BootstrapKey holds bootstrap data, sealed, by a name that follows from it.
+func BootstrapKey(shard nstance.ShardID, name string) string {
+	return BootstrapPrefix + string(shard) + "/" + name
+}
+
 // CACertKey holds an authority's certificate, PEM.
 func CACertKey(name string) string { return "ca/" + name + ".crt" }
 

@@ -136,3 +136,24 @@ func (r *Records) PutFetched(ctx context.Context, data []byte) (digest string, e
 func (r *Records) Fetched(ctx context.Context, digest string) ([]byte, error) {
 	return r.getContent(ctx, layout.FetchedKey(r.shard, digest), digest)
 }
+
+// PutBootstrapData stores sealed bootstrap data under its name, 64 hexadecimal digits
+// that follow from what is sealed. A document must name it within the hour. It may be
+// repeated after any error, and fails as PutFetched does.
+func (r *Records) PutBootstrapData(ctx context.Context, name string, sealed []byte) error {
+	return r.putContent(ctx, layout.BootstrapKey(r.shard, name), sealed)
+}
+
+// SealedBootstrapData returns what PutBootstrapData has stored, perhaps sealed with
+// another key since. Fails with NotFound when there is none.
+func (r *Records) SealedBootstrapData(ctx context.Context, name string) ([]byte, error) {
+	key := layout.BootstrapKey(r.shard, name)
+	if _, err := r.contents.use(key); err != nil {
+		return nil, err
+	}
+	obj, err := r.store.Get(ctx, key)
+	if err == nil {
+		r.contents.confirm(key)
+	}
+	return obj.Data, err
+}

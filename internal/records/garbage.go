@@ -29,8 +29,8 @@ const (
 	lateDelete    = time.Minute
 )
 
-// CollectGarbage deletes the definitions and fetched user data of this shard
-// that no document has named, and this term has not used, for an hour. It
+// CollectGarbage deletes the definitions, fetched user data and bootstrap data of this
+// shard that no document has named, and this term has not used, for an hour. It
 // returns how many it deleted, by the first part of their keys. Any error ends
 // the pass, and an object or record that cannot be read, or is of a newer
 // format, keeps everything. Only the shard's leader calls it, every few minutes
@@ -61,7 +61,7 @@ func (r *Records) CollectGarbage(ctx context.Context) (removed map[string]int, e
 func (r *Records) findUnnamed(ctx context.Context) (due []storage.Entry, err error) {
 	began := r.contents.elapsed()
 	var stored []storage.Entry
-	for _, prefix := range []string{layout.DefinitionPrefix(r.shard), layout.FetchedPrefix(r.shard)} {
+	for _, prefix := range []string{layout.DefinitionPrefix(r.shard), layout.FetchedPrefix(r.shard), layout.BootstrapPrefix + string(r.shard) + "/"} {
 		for entry, err := range r.store.List(ctx, prefix, "") {
 			if err != nil {
 				return nil, err
@@ -98,7 +98,8 @@ func (r *Records) findUnnamed(ctx context.Context) (due []storage.Entry, err err
 // digestPattern matches a digest in any field, unknown ones included.
 var digestPattern = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 
-// namedDigests reads the documents that name definitions and fetched user data:
+// namedDigests reads the documents that name definitions, fetched user data and bootstrap
+// data:
 // the shard's state, groups and resolved addresses, and its instance records as
 // they are stored, including late writes of former leaders.
 func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
@@ -126,6 +127,9 @@ func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
 	for i := 0; err == nil && i < len(list); i++ {
 		err = Understood(list[i].Ref(r.shard).Key(), list[i].Format)
 		named[list[i].Definition] = true
+		if !list[i].Registered() { // its user data may be rendered again
+			named[list[i].BootstrapData] = true
+		}
 	}
 	return named, err
 }

@@ -2,6 +2,7 @@ package records_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,7 +84,7 @@ func (d *garbageTest) pass() int {
 	d.Helper()
 	n, err := d.recs.CollectGarbage(d.Context())
 	require.NoError(d, err)
-	return n["definition/"] + n["fetched/"]
+	return n["definition/"] + n["fetched/"] + n["bootstrap/"]
 }
 
 // passes collects every 10 minutes.
@@ -119,6 +120,23 @@ func TestGarbageIsDeleted(t *testing.T) {
 		d.create(digest) // remembered in this term
 		require.True(t, d.defined(digest))
 		require.Zero(t, d.passes(5*garbageAge))
+	})
+	collecting(t, "bootstrap data once no group and no unregistered instance has it", func(t *testing.T, d *garbageTest) {
+		name := strings.Repeat("ab", 32)
+		require.NoError(t, d.recs.PutBootstrapData(t.Context(), name, []byte("sealed")))
+		rec := newInstance(1)
+		rec.BootstrapData = name
+		rec, err := d.recs.Create(t.Context(), rec)
+		require.NoError(t, err)
+		d.takeOver()
+		_, _, err = d.recs.Load(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, d.passes(5*garbageAge), "its user data may be rendered again")
+		_, err = d.recs.Update(t.Context(), rec.ID, func(rec *records.Instance) error { rec.RegisteredAt = time.Now(); return nil })
+		require.NoError(t, err)
+		require.Equal(t, 1, d.passes(2*garbageAge))
+		_, err = d.recs.SealedBootstrapData(t.Context(), name)
+		require.ErrorIs(t, err, nstance.NotFound)
 	})
 	collecting(t, "200 in a pass", func(t *testing.T, d *garbageTest) {
 		for i := range 250 {

@@ -30,6 +30,7 @@ type Instance struct {
 	RuntimeHash         string             `json:"runtime_hash,omitempty"`
 	Image               string             `json:"image,omitempty"` // resolved
 	UserDataDigest      string             `json:"userdata_digest,omitempty"`
+	BootstrapData       string             `json:"bootstrap_data,omitempty"` // name; see Records.SealedBootstrapData
 	NonceKeyID          string             `json:"nonce_key_id,omitempty"`
 	Authorities         []string           `json:"authorities,omitempty"` // IDs of the keys that its user data says to trust
 	RegistrationTimeout time.Duration      `json:"registration_timeout_ns,omitempty"`

@@ -32,7 +32,7 @@ func fullInstance() records.Instance {
 		}
 	}
 	rec.OnDemand, rec.Request, rec.Definition, rec.InfraHash, rec.RuntimeHash = true, "r1", "d1", "v1:sha256:aa", "v1:sha256:bb"
-	rec.Image, rec.UserDataDigest, rec.NonceKeyID, rec.RegistrationTimeout = "ami-1", "u1", "n1", 5*time.Minute
+	rec.Image, rec.UserDataDigest, rec.BootstrapData, rec.NonceKeyID, rec.RegistrationTimeout = "ami-1", "u1", "b1", "n1", 5*time.Minute
 	rec.Authorities, rec.LoadBalancers = []string{"a1", "a2"}, []string{"lb-1"}
 	rec.Shape = records.Shape{InstanceType: "t3.small", Subnet: "s-1", Market: nstance.Spot, MaxPrice: "0.01"}
 	rec.Token, rec.ProviderID, rec.Zone, rec.Hostname, rec.RegisteredAt = "tok", "i-1", "z-1", "h<1>", born.Add(time.Minute)

@@ -3,6 +3,7 @@ package vault
 import (
 	"context"
 	"errors"
+	"iter"
 	"strings"
 
 	"github.com/nstance-go/nstance"
@@ -18,7 +19,7 @@ const maxResealAttempts = 5
 
 // A Sealing is the result for one secret object.
 type Sealing struct {
-	Name  string // of the secret, without the folder that all of them are in
+	Name  string // of the secret, without the folder that all of them are in; of bootstrap data, its key
 	Stale bool   // it was sealed again with the first key, or would be
 	Err   error  // why it was not changed
 }
@@ -31,7 +32,7 @@ type Sealing struct {
 // It may be repeated, and run beside servers and itself: each object is replaced
 // only if it has not been written since it was read.
 func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bool, report func(Sealing)) error {
-	for entry, err := range store.List(ctx, layout.SecretKey(""), "") {
+	for entry, err := range listSealed(ctx, store) {
 		if err != nil {
 			return err
 		}
@@ -39,7 +40,7 @@ func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bo
 		if name == keyring.VaultInstallation {
 			continue // no secret
 		}
-		stale, err := reseal(ctx, store, box, name, dryRun)
+		stale, err := reseal(ctx, store, box, entry.Key, name, dryRun)
 		if errors.Is(err, nstance.NotFound) {
 			continue // deleted in the meantime
 		}
@@ -51,10 +52,24 @@ func Reseal(ctx context.Context, store storage.Store, box *secret.Box, dryRun bo
 	return nil
 }
 
-func reseal(ctx context.Context, store storage.Store, box *secret.Box, name string, dryRun bool) (stale bool, err error) {
+// listSealed yields all objects that are sealed: secrets, under their names without the
+// folder, and bootstrap data, under its whole keys.
+func listSealed(ctx context.Context, store storage.Store) iter.Seq2[storage.Entry, error] {
+	return func(yield func(storage.Entry, error) bool) {
+		for _, prefix := range []string{layout.SecretKey(""), layout.BootstrapPrefix} {
+			for entry, err := range store.List(ctx, prefix, "") {
+				if !yield(entry, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+func reseal(ctx context.Context, store storage.Store, box *secret.Box, key, name string, dryRun bool) (stale bool, err error) {
 	for range maxResealAttempts {
 		var obj storage.Object
-		if obj, err = store.Get(ctx, layout.SecretKey(name)); err != nil {
+		if obj, err = store.Get(ctx, key); err != nil {
 			return false, err
 		}
 		plain, err := box.Open(name, obj.Data)

@@ -43,10 +43,11 @@ func (v *Vault) Get(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v.open(name, obj.Data)
+	return v.Open(name, obj.Data)
 }
 
-func (v *Vault) open(name string, data []byte) ([]byte, error) {
+// Open returns what Seal has sealed under that name. Fails as Get does.
+func (v *Vault) Open(name string, data []byte) ([]byte, error) {
 	switch {
 	case public(name):
 		return data, nil
@@ -64,7 +65,7 @@ func (v *Vault) open(name string, data []byte) ([]byte, error) {
 // records.PutOnce: its callers read back after every answer, success included,
 // and must open what they read.
 func (v *Vault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
-	data, err := v.seal(name, data)
+	data, err := v.Seal(name, data)
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,8 @@ func (v *Vault) PutIfAbsent(ctx context.Context, name string, data []byte) error
 	return err
 }
 
-func (v *Vault) seal(name string, data []byte) ([]byte, error) {
+// Seal returns data as it is stored under that name: sealed, if the vault has a key.
+func (v *Vault) Seal(name string, data []byte) ([]byte, error) {
 	if v.box == nil || public(name) {
 		return data, nil
 	}
@@ -93,10 +95,10 @@ func (v *Vault) Destroy(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if data, err := v.open(name, obj.Data); err == nil && string(data) == destroyedMarker {
+	if data, err := v.Open(name, obj.Data); err == nil && string(data) == destroyedMarker {
 		return nil
 	}
-	data, err := v.seal(name, []byte(destroyedMarker))
+	data, err := v.Seal(name, []byte(destroyedMarker))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package vault_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -170,4 +172,22 @@ func TestCatalogueInStorage(t *testing.T) {
 	require.Equal(t, 2, ring.Set(keyring.Identity).Last)
 	_, err = keyring.Bootstrap(t.Context(), vault.New(store, box), now)
 	require.NoError(t, err)
+}
+
+// TestResealBootstrapData: bootstrap data lies outside of the secrets' folder.
+func TestResealBootstrapData(t *testing.T) {
+	store, former, next := storage.NewMemory(), secret.NewKey(), secret.NewKey()
+	key := layout.BootstrapKey("a", strings.Repeat("ab", 32))
+	sealed, err := vault.New(store, newBox(t, former)).Seal(key, []byte("token"))
+	require.NoError(t, err)
+	_, err = store.PutIfAbsent(t.Context(), key, sealed)
+	require.NoError(t, err)
+	var done []vault.Sealing
+	require.NoError(t, vault.Reseal(t.Context(), store, newBox(t, next, former), false, func(s vault.Sealing) { done = append(done, s) }))
+	require.Equal(t, []vault.Sealing{{Name: key, Stale: true}}, done)
+	obj, err := store.Get(t.Context(), key)
+	require.NoError(t, err)
+	data, err := vault.New(store, newBox(t, next)).Open(key, obj.Data)
+	require.NoError(t, err)
+	require.Equal(t, "token", string(data))
 }

@@ -60,8 +60,8 @@ type Options struct {
 	Contents func(context.Context) (map[string]int, error)
 }
 
-// A Collector deletes, during one term, the shard's definitions and fetched user
-// data that no object names, and objects that have expired.
+// A Collector deletes, during one term, the shard's definitions, fetched user data and
+// bootstrap data that no object names, and objects that have expired.
 type Collector struct {
 	Options
 	store storage.Store
@@ -108,7 +108,7 @@ func (c *Collector) pass(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
 	removed, err := c.Contents(ctx)
-	c.finish("definition/, fetched/", removed, err)
+	c.finish("definition/, fetched/, bootstrap/", removed, err)
 	if c.ClockRight() {
 		for _, kind := range c.Kinds {
 			n, err := c.deleteExpired(ctx, kind)

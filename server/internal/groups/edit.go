@@ -305,10 +305,10 @@ func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overl
 	return spec, g.event(eventtype.GroupRemovalRequested, key, "its members are drained and deleted", who), nil
 }
 
-// DefineInstance returns what an on-demand instance of a group is made from with o
-// laid over the group, and a function that fails with Quota where the tenant has no
+// DefineInstance returns the group with o laid over it, as an on-demand instance is made
+// from it, and a function that fails with Quota where the tenant has no
 // room for one more beside so many on-demand instances.
-func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override) (def nstance.Definition, admit func(onDemand int) error, err error) {
+func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override) (spec nstance.Group, admit func(onDemand int) error, err error) {
 	conf := g.Config()
 	v, err := g.shard.Group(key)
 	if err == nil {
@@ -317,23 +317,22 @@ func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nst
 	if err == nil && !v.Defined() {
 		err = nstance.Errorf(nstance.Unavailable, "group %s has no definition yet: %s", key, v.Pending)
 	}
-	spec := v.Group
 	if err == nil {
-		spec, err = conf.Lay(spec, o)
+		spec, err = conf.Lay(v.Group, o)
 	}
 	if err == nil {
-		err = config.CheckVars(spec.Definition, o.Vars)
+		err = errors.Join(config.CheckVars(spec.Definition, o.Vars), config.CheckBootstrapData(spec, true))
 	}
 	if err == nil && changesTypes(o) {
 		err = g.resolver.types.checkRequest(g.resolver.lookUpTypes(ctx, typesNamed(conf, o)), &spec)
 	}
 	if err != nil {
-		return def, nil, err
+		return spec, nil, err
 	}
 	file, err := g.durable(ctx)
 	if err != nil {
-		return def, nil, err
+		return spec, nil, err
 	}
 	sizes := g.sizes(conf, file, nstance.GroupKey{Tenant: key.Tenant})
-	return spec.Definition, func(onDemand int) error { return who.Allowance.Room("id", sizes+onDemand, 1) }, nil
+	return spec, func(onDemand int) error { return who.Allowance.Room("id", sizes+onDemand, 1) }, nil
 }

@@ -102,6 +102,9 @@ func (g *Groups) configure(conf *config.Config, base nstance.Group, e overlay) (
 	if invalid := config.CheckVars(spec.Definition, e.override(conf.Static(key)).Vars); invalid != nil {
 		err = invalid
 	}
+	if invalid := config.CheckBootstrapData(spec, spec.Size > 0); invalid != nil {
+		err = invalid
+	}
 	return spec, err
 }
 
@@ -113,6 +116,7 @@ func (g *Groups) last(conf *config.Config, key nstance.GroupKey, e overlay) nsta
 		def, _ := g.defs.get(e.Effective.Definition)
 		last = e.Effective.group(key, def)
 	}
+	last.BootstrapData = e.override(conf.Static(key)).BootstrapData
 	return conf.Released(last)
 }
 

@@ -79,6 +79,9 @@ type Groups struct {
 	applyError error          // of the last attempt
 	balancing  *config.Config // whose load balancers the reconciler has
 
+	dataMu sync.Mutex
+	data   map[string]string // bootstrap data, by name
+
 	removedMu sync.Mutex                // taken under the reconciler's lock: nothing is called under it
 	removed   map[nstance.GroupKey]bool // removed groups without members, whose overlay can go
 }
@@ -87,7 +90,7 @@ type Groups struct {
 func New(store storage.Store, r *reconcile.Admin, opts Options) *Groups {
 	g := &Groups{
 		Options: opts, shard: r, defs: &definitions{records: r.Records(), log: opts.Log, known: map[string]nstance.Definition{}},
-		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{},
+		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{}, data: map[string]string{},
 		doc: records.NewDoc[overlays](store, layout.GroupsKey(opts.Shard), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
 	}
 	g.complete = make(chan struct{})

@@ -66,8 +66,11 @@ func (r *resolver) markOf(ctx context.Context, name string) (string, error) {
 
 // readMarkKey returns the key of marks, and makes it if there is none.
 func (r *resolver) readMarkKey(ctx context.Context) ([]byte, error) {
-	if r.markKey != nil {
-		return r.markKey, nil
+	r.mu.Lock()
+	known := r.markKey
+	r.mu.Unlock()
+	if known != nil {
+		return known, nil
 	}
 	v := r.groups.Vault
 	key, err := v.Get(ctx, markKey)
@@ -88,7 +91,9 @@ func (r *resolver) readMarkKey(ctx context.Context) ([]byte, error) {
 	if len(key) != sha256.Size {
 		return nil, nstance.Errorf(nstance.Invalid, "%s is no key: restore it from a backup", vault.Key(markKey))
 	}
+	r.mu.Lock()
 	r.markKey = key
+	r.mu.Unlock()
 	return key, nil
 }
 

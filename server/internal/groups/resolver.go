@@ -46,11 +46,11 @@ type resolver struct {
 	fetcher *fetcher
 	can     provider.Abilities
 	types   *instanceTypes
-	markKey []byte        // nil: not read yet; used by run only
 	wake    chan struct{} // has room for one: there is something to look up
 
 	mu         sync.Mutex
-	loaded     bool // known is what is durable, or newer
+	markKey    []byte // nil: not read yet
+	loaded     bool   // known is what is durable, or newer
 	known      resolved
 	bodies     map[string][]byte    // fetched user data, by digest
 	markedAt   map[string]time.Time // when tracked secrets were last read

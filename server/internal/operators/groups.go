@@ -93,7 +93,9 @@ func (*Service) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRequest) 
 	if o.Args, err = config.ParseArgs(json.RawMessage(req.GetArgs())); err != nil {
 		return nil, err
 	}
-	spec, err := c.term.Groups.Create(ctx, c.changer(), key, o, req.GetDryRun())
+	spec, err := c.withBootstrapData(ctx, req.GetBootstrapData(), &o, req.GetDryRun(), func(dryRun bool) (nstance.Group, error) {
+		return c.term.Groups.Create(ctx, c.changer(), key, o, dryRun)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +123,29 @@ func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) 
 	if err != nil {
 		return spec, false, err
 	}
-	return c.term.Groups.Update(ctx, c.changer(), key, o, req.GetDryRun())
+	spec, err = c.withBootstrapData(ctx, req.GetBootstrapData(), &o, req.GetDryRun(), func(dryRun bool) (spec nstance.Group, err error) {
+		spec, unchanged, err = c.term.Groups.Update(ctx, c.changer(), key, o, dryRun)
+		return spec, err
+	})
+	return spec, unchanged, err
+}
+
+// withBootstrapData makes a change of a group that has bootstrap data. It is stored
+// before the group names it, and not at all where the change is refused.
+func (c caller) withBootstrapData(ctx context.Context, data []byte, o *config.Override, dryRun bool, change func(dryRun bool) (nstance.Group, error)) (nstance.Group, error) {
+	name, err := c.term.Groups.NameBootstrapData(ctx, data)
+	if err != nil {
+		return nstance.Group{}, err
+	}
+	if o.BootstrapData = name; name != "" && !dryRun {
+		if spec, err := change(true); err != nil {
+			return spec, err
+		}
+		if err := c.term.Groups.PutBootstrapData(ctx, name, data); err != nil {
+			return nstance.Group{}, err
+		}
+	}
+	return change(dryRun)
 }
 
 // DeleteGroup implements the RPC.

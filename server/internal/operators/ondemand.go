@@ -38,7 +38,7 @@ func (*Service) CreateInstance(ctx context.Context, req *apiv1.CreateInstanceReq
 	request := reconcile.OnDemandRequest{
 		ID: id, Group: key, LoadBalancers: o.LoadBalancers, Digest: requestDigest(o), Reason: c.because(""), DryRun: req.GetDryRun(),
 	}
-	if err := c.defineInstance(ctx, &request, o); err != nil {
+	if err := c.defineInstance(ctx, &request, o, req.GetBootstrapData()); err != nil {
 		return nil, err
 	}
 	v, err := c.term.Reconciler.CreateInstance(ctx, request)
@@ -52,16 +52,28 @@ func (*Service) CreateInstance(ctx context.Context, req *apiv1.CreateInstanceReq
 }
 
 // defineInstance completes a request with what the instance is made from. One that
-// was accepted before stays accepted, whatever became of its group.
-func (c caller) defineInstance(ctx context.Context, req *reconcile.OnDemandRequest, o config.Override) (err error) {
+// was accepted before stays accepted, whatever became of its group, and with the
+// bootstrap data that it had then: tokens in it change while a client repeats its request.
+func (c caller) defineInstance(ctx context.Context, req *reconcile.OnDemandRequest, o config.Override, data []byte) (err error) {
 	if _, err := c.term.Reconciler.Instance(req.ID); err == nil {
 		return nil
 	}
-	req.Definition, req.Admit, err = c.term.Groups.DefineInstance(ctx, c.changer(), req.Group, o)
-	return err
+	if o.BootstrapData, err = c.term.Groups.NameBootstrapData(ctx, data); err != nil {
+		return err
+	}
+	spec, admit, err := c.term.Groups.DefineInstance(ctx, c.changer(), req.Group, o)
+	if err != nil {
+		return err
+	}
+	req.Definition, req.BootstrapData, req.Admit = spec.Definition, spec.BootstrapData, admit
+	if o.BootstrapData == "" || req.DryRun {
+		return nil
+	}
+	return c.term.Groups.PutBootstrapData(ctx, o.BootstrapData, data)
 }
 
-// requestDigest identifies what was asked for: equal requests have equal ones.
+// requestDigest identifies what was asked for: equal requests have equal ones. Bootstrap
+// data is not part of it.
 func requestDigest(o config.Override) string {
 	data, err := json.Marshal(o)
 	if err != nil {
