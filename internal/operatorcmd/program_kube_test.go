@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -33,6 +34,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance/internal/test/kube"
@@ -65,6 +67,7 @@ func TestMain(m *testing.M) {
 		stop()
 		os.Exit(code)
 	}
+	ctrl.SetLogger(logr.Discard())
 	os.Exit(kube.Main(m, kube.Options{}, func(c *kube.Cluster) {
 		servers = c
 		if err := prepare(); err != nil {
@@ -166,10 +169,14 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// configFile returns a kubeconfig with which the program is the user.
-func configFile(t *testing.T) string {
+// configFile returns a kubeconfig with which the program is the user. Empty server: the
+// API server itself.
+func configFile(t *testing.T, server string) string {
 	c, err := clientcmd.LoadFromFile(servers.Kubeconfig)
 	require.NoError(t, err)
+	if server != "" {
+		c.Clusters["test"].Server = server
+	}
 	c.AuthInfos["test"].Impersonate = user
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, clientcmd.WriteToFile(*c, path))
@@ -186,7 +193,7 @@ func start(t *testing.T, args ...string) *replica {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	r.cmd = exec.Command(self, append([]string{
-		"--kubeconfig", configFile(t), "--own-namespace", system, "--lease-duration", "3s",
+		"--kubeconfig", configFile(t, ""), "--own-namespace", system, "--lease-duration", "3s",
 		"--health-addr", r.health, "--metrics-bind-address", r.metrics, "--webhook-port", port,
 	}, args...)...)
 	r.cmd.Env = append(os.Environ(), asProgram+"=1")
@@ -347,7 +354,7 @@ func TestKubeLeadership(t *testing.T) {
 
 // TestKubeReleased: the next leader need not wait until the Lease expires.
 func TestKubeReleased(t *testing.T) {
-	const name = "released"
+	name := "released-" + servers.Namespace(t)
 	args := []string{"--name", name, "--webhook-port=0", "--lease-duration=60s"}
 	first := start(t, args...)
 	leader(t, name, first)
@@ -356,6 +363,18 @@ func TestKubeReleased(t *testing.T) {
 	require.Zero(t, first.cmd.ProcessState.ExitCode())
 	require.Empty(t, holder(t, name))
 	leader(t, name, start(t, args...))
+}
+
+// TestKubeTaken: a leader stops its controllers when it reads that another replica has the
+// Lease, long before its own limit for renewals.
+func TestKubeTaken(t *testing.T) {
+	name := "taken-" + servers.Namespace(t)
+	r := start(t, "--name", name, "--webhook-port=0", "--lease-duration=150s") // renewed every 20 s, for at most 100 s
+	leader(t, name, r)
+	steal(t, name, time.Hour)
+	require.Eventually(t, func() bool { _, ended := r.terms(); return ended == 1 }, eventually, interval)
+	r.requireAlive()
+	require.Equal(t, "thief", holder(t, name))
 }
 
 // TestKubeNamespaces: a program for one namespace leaves the others alone.
@@ -404,11 +423,10 @@ func TestKubeMetrics(t *testing.T) {
 	require.NoError(t, err)
 	code, text = read(token.Status.Token)
 	require.Equal(t, http.StatusForbidden, code, text)
-	require.NoError(t, api.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Rules: []rbacv1.PolicyRule{{
-		NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"},
-	}}}))
+	may := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+	require.NoError(t, api.Create(t.Context(), may))
 	require.NoError(t, api.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "reader"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "reader"},
+		ObjectMeta: metav1.ObjectMeta{Name: namespace}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: may.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "reader"}},
 	}))
 	require.Eventually(t, func() bool { code, _ := read(token.Status.Token); return code == http.StatusOK }, eventually, time.Second)
