@@ -15,11 +15,12 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A shutStore does not answer reads of keys that begin with a prefix while it is shut.
+// A shutStore refuses reads of keys that begin with a prefix while it is shut.
 type shutStore struct {
 	storage.Store
 	mu   sync.Mutex
@@ -53,6 +54,24 @@ func (s *shutStore) List(ctx context.Context, prefix, after string) iter.Seq2[st
 		return func(yield func(storage.Entry, error) bool) { yield(storage.Entry{}, err) }
 	}
 	return s.Store.List(ctx, prefix, after)
+}
+
+// A lateStore answers reads of one key once it is open.
+type lateStore struct {
+	storage.Store
+	key  string
+	open chan struct{}
+}
+
+func (s *lateStore) Get(ctx context.Context, key string) (storage.Object, error) {
+	if key == s.key {
+		select {
+		case <-s.open:
+		case <-ctx.Done():
+			return storage.Object{}, nstance.Errorf(nstance.Unavailable, "no answer")
+		}
+	}
+	return s.Store.Get(ctx, key)
 }
 
 // firstAnswers are the calls whose answers clients take for all that there is, each with
@@ -159,4 +178,26 @@ func requireComplete(t *testing.T, calls map[string]func() ([]string, error), wa
 		}, eventually, time.Millisecond, call)
 		require.Len(t, found, n, call)
 	}
+}
+
+// TestFirstGroupsHaveNoDefinition: a new leader lists a group that never had a whole
+// definition, also while what its configuration names is still being read.
+func TestFirstGroupsHaveNoDefinition(t *testing.T) {
+	store := storage.NewMemory()
+	w := newWorld(t, setup{config: joinConfig(1), store: store})
+	w.awaitHold(w.admin(), "web", plan.HoldPending)
+	admin := w.registerClient(nstance.RoleAdmin, nstance.DefaultTenant)
+	require.NoError(t, w.stopServer())
+	late := &lateStore{Store: store, key: layout.ResolvedKey(zone), open: make(chan struct{})}
+	w.store = late
+	w.startSuccessor(server.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	early := firstAnswers(ctx, admin.operatorAPI())
+	for _, call := range []string{"groups", "watched groups"} {
+		found, err := early[call]()
+		require.Error(t, err, "%s: %v", call, found)
+	}
+	close(late.open)
+	requireComplete(t, firstAnswers(t.Context(), admin.operatorAPI()), map[string]int{"groups": 1, "watched groups": 1})
 }
