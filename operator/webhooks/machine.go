@@ -39,20 +39,22 @@ func ownedByControlPlane(owners []metav1.OwnerReference) bool {
 	return false
 }
 
-// machineUpdate keeps what an instance was made from. What the operator sets may be
-// set once.
+// machineUpdate keeps what an instance was made from. What the operator sets is kept
+// from then on, but an instance that never had a machine is given up for another one.
 func machineUpdate(old, changed *infrav1.NstanceMachine) (broken field.ErrorList) {
 	spec, was, is := field.NewPath("spec"), old.Spec, changed.Spec
 	const remedy = "delete its Machine, whose owner makes another one"
 	broken = append(broken, unchanged(spec.Child("group"), was.Group, is.Group, remedy)...)
 	broken = append(broken, unchanged(spec.Child("instanceType"), was.InstanceType, is.InstanceType, remedy)...)
 	broken = append(broken, unchanged(spec.Child("spot"), was.Spot, is.Spot, remedy)...)
-	for _, once := range []struct{ name, was, is string }{
-		{"shard", was.Shard, is.Shard}, {"instanceID", was.InstanceID, is.InstanceID}, {"providerID", was.ProviderID, is.ProviderID},
-	} {
-		if once.was != "" {
-			broken = append(broken, unchanged(spec.Child(once.name), once.was, once.is, remedy)...)
-		}
+	if was.InstanceID != "" {
+		broken = append(broken, unchanged(spec.Child("shard"), was.Shard, is.Shard, remedy)...)
+	}
+	if givenUp := is.InstanceID == "" && was.ProviderID == ""; was.InstanceID != "" && !givenUp {
+		broken = append(broken, unchanged(spec.Child("instanceID"), was.InstanceID, is.InstanceID, remedy)...)
+	}
+	if was.ProviderID != "" {
+		broken = append(broken, unchanged(spec.Child("providerID"), was.ProviderID, is.ProviderID, remedy)...)
 	}
 	return broken
 }

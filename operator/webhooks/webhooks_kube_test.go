@@ -308,6 +308,12 @@ func TestKubeUpdate(t *testing.T) {
 		{"the type of a machine", bare, label, change(func(m *M) { m.Spec.InstanceType = "m7g.xlarge" }), "spec.instanceType", owner},
 		{"the market of a machine", bare, label, change(func(m *M) { m.Spec.Spot = spot }), "spec.spot", owner},
 		{"the shard, once it is known", bare, change(made), change(func(m *M) { m.Spec.Shard = "b" }), "spec.shard", owner},
+		{"the shard of an instance that is chosen", machine(func(m *M) { m.Spec.Shard = "b" }), change(made), change(func(m *M) { m.Spec.Shard = "b" }), "spec.shard", owner},
+		{
+			"an instance without machine is not exchanged", machine(func(m *M) { m.Spec.Shard, m.Spec.InstanceID = "a", "web06dx9xy919t3v9kzd2xdsyzb3g" }), label,
+			change(func(m *M) { m.Spec.InstanceID = "web06dx9xy919t3v9kzd2xdsyzb3h" }), "spec.instanceID", owner,
+		},
+		{"an instance with a machine is not given up", bare, change(made), change(func(m *M) { m.Spec.InstanceID = "" }), "spec.instanceID", owner},
 		{"the instance, once it is chosen", bare, change(made), change(func(m *M) { m.Spec.InstanceID = "web06dx9xy919t3v9kzd2xdsyzb3h" }), "spec.instanceID", owner},
 		{"the provider's ID, once it is known", bare, change(made), change(func(m *M) { m.Spec.ProviderID = "" }), "spec.providerID", owner},
 		{
@@ -346,6 +352,20 @@ func TestKubeUpdate(t *testing.T) {
 			requireRefused(t, api.Update(t.Context(), obj), tt.field, tt.remedy)
 		})
 	}
+}
+
+// TestKubeGivenUp: the operator chooses another instance, in any shard, for one that never
+// had a machine.
+func TestKubeGivenUp(t *testing.T) {
+	namespace := world(t)
+	m := machine(func(m *infrav1.NstanceMachine) {
+		m.Namespace, m.Name, m.Spec.Shard, m.Spec.InstanceID = namespace, "m", "a", "web06dx9xy919t3v9kzd2xdsyzb3g"
+	})
+	require.NoError(t, api.Create(t.Context(), m))
+	m.Spec.InstanceID = ""
+	require.NoError(t, api.Update(t.Context(), m))
+	m.Spec.Shard, m.Spec.InstanceID = "b", "web06dx9xy919t3v9kzd2xdsyzb3h"
+	require.NoError(t, api.Update(t.Context(), m))
 }
 
 // TestKubeTopologyDryRun: Cluster API asks by a dry run whether a template must be
