@@ -411,6 +411,7 @@ func TestKubeMetrics(t *testing.T) {
 	require.Eventually(t, func() bool { code, _ := read(servers.Config.BearerToken); return code == http.StatusOK }, eventually, interval)
 	_, text := read(servers.Config.BearerToken)
 	require.Contains(t, text, `controller_runtime_reconcile_total{controller="nstancecluster"`)
+	require.Contains(t, text, `leader_election_master_status{name="metrics"} 1`)
 	code, _ := read("")
 	require.Equal(t, http.StatusUnauthorized, code)
 	code, _ = read("guessed")
