@@ -103,14 +103,21 @@ func UsesBootstrapData(text string) bool {
 	return err == nil && slices.ContainsFunc(refs, func(r templates.Reference) bool { return len(r.Path) > 0 && r.Path[0] == "BootstrapData" })
 }
 
+// userDataText returns the template of the user data, if it was fetched, where that
+// is needed.
+func userDataText(d nstance.Definition) (text string, known bool) {
+	text, err := d.UserData.Template()
+	return text, err == nil
+}
+
 // CheckBootstrapData fails with Invalid if g has bootstrap data that its user data does
 // not name, or names some and has none though machines are to be made. User data that
 // was not fetched yet is checked then.
 func CheckBootstrapData(g nstance.Group, makesMachines bool) error {
-	text, err := g.Definition.UserData.Template()
-	uses := err == nil && UsesBootstrapData(text)
+	text, known := userDataText(g.Definition)
+	uses := UsesBootstrapData(text)
 	switch {
-	case err != nil: // it is not fetched yet
+	case !known:
 	case g.BootstrapData != "" && !uses:
 		return nstance.FieldError("bootstrap_data", "leave it out, or have the user data print it with {{.BootstrapData}}",
 			"the user data of template %q does not name it", clip.Quote(g.Template))
