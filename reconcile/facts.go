@@ -97,13 +97,14 @@ func (s *shard) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	return true
 }
 
-// recordMachine records that m's machine exists, and publishes that once.
+// recordMachine records that m's machine exists, and publishes that once, also of one
+// whose agent has registered before the machine was known.
 func (s *shard) recordMachine(m *member, now time.Time) {
 	if m.machineKnown() {
 		return
 	}
 	m.machineSince = now
-	if !m.registered() && m.rec.Deleting == nil {
+	if (!m.registered() || m.rec.ProviderID == "") && m.rec.Deleting == nil {
 		s.publish(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -111,4 +112,23 @@ func TestNodeProviderID(t *testing.T) {
 		w.awaitEvent(nstance.EventCreateRequested, nstance.InstanceID(id))
 		w.requireNodeProviderID(nstance.InstanceID(id), "")
 	})
+}
+
+// TestRegisteredBeforeMachineIsKnown: an agent registers while the answer to its machine's
+// create is lost. Watchers learn that the machine is known from an event.
+func TestRegisteredBeforeMachineIsKnown(t *testing.T) {
+	w := newWorld(t, setup{webSize: 0})
+	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true})
+	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpGet, Times: -1, Code: nstance.Unavailable})
+	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpList, Times: -1, Code: nstance.Unavailable})
+	api, id := w.admin(), nstance.InstanceID(newRequestID(t))
+	_, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: string(id), Group: "web"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { _, made := w.cloud.Spec(id); return made }, eventually, time.Millisecond)
+	w.registerAgent(id)
+	w.awaitEvent(nstance.EventRegistered, id)
+	require.Empty(t, w.instance(api, id).GetNodeProviderId())
+	w.cloud.ClearFaults()
+	w.awaitEvent(nstance.EventCreated, id)
+	require.Equal(t, "nstance:///"+string(id), w.instance(api, id).GetNodeProviderId())
 }
