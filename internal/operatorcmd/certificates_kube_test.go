@@ -76,7 +76,7 @@ func TestKubeRotation(t *testing.T) {
 	require.NoError(t, a.check(t.Context()))
 	require.NoError(t, served(t, a).VerifyHostname("y.x.svc"))
 
-	// A Secret that somebody has emptied is made anew.
+	// An emptied Secret is made anew.
 	secret := &corev1.Secret{}
 	require.NoError(t, api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name + "-webhook"}, secret))
 	last := served(t, a)

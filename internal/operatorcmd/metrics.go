@@ -28,7 +28,7 @@ const (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// permitReaders serves metrics to bearers of a token to whom Kubernetes permits to
+// permitReaders serves metrics to clients whose token Kubernetes permits to
 // get the URL.
 func permitReaders(c *rest.Config, web *http.Client) (metrics.Filter, error) {
 	api, err := kubernetes.NewForConfigAndClient(c, web)

@@ -71,7 +71,7 @@ func (o *options) flags() *pflag.FlagSet {
 	f.StringVar(&o.ownNamespace, "own-namespace", "", "namespace of Lease and Secret (default: the pod's)")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "reconcile only while this replica holds the Lease")
 	f.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "time after which another replica may take the Lease over from one that does not renew it")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "where metrics are served, over TLS, to those whom Kubernetes permits to get /metrics; 0: nowhere")
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "where metrics are served, over TLS, to clients that Kubernetes permits to get /metrics; 0: nowhere")
 	f.StringVar(&o.healthAddress, "health-addr", ":8081", "where /healthz and /readyz are served; 0: nowhere")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "where webhooks are served; 0: nowhere")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "", "folder with tls.crt and tls.key (default: the program makes a certificate, renews it, and writes its authority into the configuration of the webhooks)")

@@ -270,7 +270,7 @@ func leader(t *testing.T, name string, among ...*replica) *replica {
 	return found
 }
 
-// requireReconciled: a new object is taken over by whoever leads.
+// requireReconciled: a new object is reconciled by the leader.
 func requireReconciled(t *testing.T) {
 	t.Helper()
 	namespace := servers.Namespace(t)
@@ -387,7 +387,7 @@ func TestKubeNamespaces(t *testing.T) {
 	require.Zero(t, r.cmd.ProcessState.ExitCode())
 }
 
-// TestKubeMetrics: metrics are for those whom Kubernetes permits.
+// TestKubeMetrics: metrics are for clients that Kubernetes permits to read them.
 func TestKubeMetrics(t *testing.T) {
 	r := start(t, "--name=metrics", "--webhook-port=0")
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
