@@ -204,7 +204,7 @@ func (s *Shard) fetch(ctx context.Context, api apiv1.OperatorServiceClient, id n
 	case state == nstance.Deleted:
 		s.gone(id)
 		s.forget(ctx, id)
-	case slices.Contains(resp.GetInstance().GetConditions(), wire.Unreadable):
+	case unreadable(resp.GetInstance()):
 		s.markUnreadable(id, resp.GetInstance())
 	default:
 		s.putInstance(id, resp.GetInstance())
@@ -246,8 +246,12 @@ func (s *Shard) differing(listed map[nstance.InstanceID]*apiv1.Instance) map[nst
 func same(a, b *apiv1.Instance) bool {
 	return a.GetState() == b.GetState() && a.GetProviderId() == b.GetProviderId() &&
 		a.GetNodeProviderId() == b.GetNodeProviderId() && a.GetMarket() == b.GetMarket() &&
-		a.GetInstanceType() == b.GetInstanceType() && slices.Equal(a.GetAddresses(), b.GetAddresses()) && proto.Equal(a.GetDrain(), b.GetDrain())
+		a.GetInstanceType() == b.GetInstanceType() && slices.Equal(a.GetAddresses(), b.GetAddresses()) && proto.Equal(a.GetDrain(), b.GetDrain()) &&
+		unreadable(a) == unreadable(b)
 }
+
+// unreadable reports whether the shard could not read the record of an instance.
+func unreadable(i *apiv1.Instance) bool { return slices.Contains(i.GetConditions(), wire.Unreadable) }
 
 func listInstances(ctx context.Context, api apiv1.OperatorServiceClient) (map[nstance.InstanceID]*apiv1.Instance, error) {
 	out := map[nstance.InstanceID]*apiv1.Instance{}
@@ -310,13 +314,13 @@ func (s *Shard) putInstance(id nstance.InstanceID, i *apiv1.Instance) {
 
 // markUnreadable keeps the copy of an instance whose record the shard cannot read: its
 // machine may run.
-func (s *Shard) markUnreadable(id nstance.InstanceID, unreadable *apiv1.Instance) {
+func (s *Shard) markUnreadable(id nstance.InstanceID, answer *apiv1.Instance) {
 	if former, ok := s.Instance(id); ok {
-		conditions := unreadable.GetConditions()
-		unreadable = proto.CloneOf(former)
-		unreadable.Conditions = conditions
+		conditions := answer.GetConditions()
+		answer = proto.CloneOf(former)
+		answer.Conditions = conditions
 	}
-	s.putInstance(id, unreadable)
+	s.putInstance(id, answer)
 }
 
 // forget drops the copy of an instance that the shard does not have any more.
