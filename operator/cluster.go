@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
@@ -88,6 +89,9 @@ func (c *clusterController) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	if err := c.Get(ctx, req.NamespacedName, &nc); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if c.options.ignores(&nc) {
+		return ctrl.Result{}, nil
+	}
 	cluster, err := util.GetOwnerCluster(ctx, c.Client, nc.ObjectMeta)
 	if err != nil || cluster == nil || annotations.IsExternallyManaged(&nc) {
 		return ctrl.Result{}, err // Cluster API has not taken it over yet, or never will
@@ -100,7 +104,7 @@ func (c *clusterController) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 		return ctrl.Result{}, err
 	}
 	defer func() {
-		err = errors.Join(err, client.IgnoreNotFound(helper.Patch(ctx, &nc, patch.WithOwnedConditions{Conditions: []string{
+		err = errors.Join(err, unlessGone(helper.Patch(ctx, &nc, patch.WithOwnedConditions{Conditions: []string{
 			clusterv1.ReadyCondition, infrav1.ConditionRegistered, infrav1.ConditionShardsConnected, infrav1.ConditionNodesReached,
 		}})))
 	}()
@@ -161,7 +165,7 @@ func (c *clusterController) drainNodes(ctx context.Context, cluster *clusterv1.C
 		}
 		return err
 	}
-	return fl.drainNodes(c.fleets.lead(), secret.Data["value"])
+	return fl.drainNodes(c.fleets.lead(), cluster, secret.Data["value"])
 }
 
 // identity returns the certificate, registering if there is none.
@@ -210,6 +214,9 @@ func connectedCondition(known []infrav1.ShardStatus) metav1.Condition {
 	}
 	return metav1.Condition{Type: infrav1.ConditionShardsConnected, Status: metav1.ConditionTrue, Reason: reasonConnected}
 }
+
+// unlessGone ignores that an object that was written is gone: its last finalizer was ours.
+func unlessGone(err error) error { return kerrors.FilterOut(err, apierrors.IsNotFound) }
 
 // text returns what an error says to people: its remedy, too.
 func text(err error) string {

@@ -9,8 +9,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -23,6 +26,7 @@ import (
 // manager leads. It is safe for concurrent use.
 type fleets struct {
 	log     *slog.Logger
+	objects client.Reader  // of the management cluster
 	running sync.WaitGroup // the shards
 	ready   chan struct{}  // closed once ctx is set
 
@@ -34,15 +38,22 @@ type fleets struct {
 	// wants its certificate renewed. It must not block.
 	clusterChanged func(client.ObjectKey)
 
-	// groupChanged is told when a shard's group has changed, or its instances have.
-	// It must not block.
-	groupChanged func(cluster client.ObjectKey, shard nstance.ShardID, group nstance.GroupID)
+	// subscribers are told of changes at shards. They must not block.
+	subscribers []func(change)
 }
 
-func newFleets(log *slog.Logger) *fleets {
+// A change is of a group of a shard, or of one of its instances.
+type change struct {
+	cluster  client.ObjectKey // of the NstanceCluster
+	shard    nstance.ShardID
+	group    nstance.GroupID
+	instance nstance.InstanceID // empty: the group has changed
+}
+
+func newFleets(objects client.Reader, log *slog.Logger) *fleets {
 	return &fleets{
-		log: log, ready: make(chan struct{}), byCluster: map[client.ObjectKey]*fleet{},
-		clusterChanged: func(client.ObjectKey) {}, groupChanged: func(client.ObjectKey, nstance.ShardID, nstance.GroupID) {},
+		log: log, objects: objects, ready: make(chan struct{}), byCluster: map[client.ObjectKey]*fleet{},
+		clusterChanged: func(client.ObjectKey) {},
 	}
 }
 
@@ -52,10 +63,23 @@ func (f *fleets) onClusterChanged(do func(client.ObjectKey)) {
 	f.clusterChanged = do
 }
 
-func (f *fleets) onGroupChanged(do func(client.ObjectKey, nstance.ShardID, nstance.GroupID)) {
+func (f *fleets) subscribe(do func(change)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.groupChanged = do
+	f.subscribers = append(f.subscribers, do)
+}
+
+// changes returns the source of a controller whose objects follow what happens at
+// shards. keys are those of the objects that a change is about.
+func (f *fleets) changes(keys func(change) []client.ObjectKey) source.Source {
+	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		f.subscribe(func(c change) {
+			for _, key := range keys(c) {
+				queue.Add(reconcile.Request{NamespacedName: key})
+			}
+		})
+		return nil
+	})
 }
 
 func (f *fleets) tellCluster(key client.ObjectKey) {
@@ -65,34 +89,77 @@ func (f *fleets) tellCluster(key client.ObjectKey) {
 	tell(key)
 }
 
-func (f *fleets) tellGroup(key client.ObjectKey, shard nstance.ShardID, group nstance.GroupID) {
+func (f *fleets) tell(c change) {
 	f.mu.Lock()
-	tell := f.groupChanged
+	subscribers := f.subscribers
 	f.mu.Unlock()
-	tell(key, shard, group)
+	for _, tell := range subscribers {
+		tell(c)
+	}
 }
 
 // shardOf returns the copy and the API of a shard of a Cluster's infrastructure.
 // Fails with Unavailable while it is not connected.
 func (f *fleets) shardOf(cluster *clusterv1.Cluster, name nstance.ShardID) (*shards.Shard, apiv1.OperatorServiceClient, error) {
-	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
-	f.mu.Lock()
-	fl := f.byCluster[key]
-	f.mu.Unlock()
+	fl := f.of(cluster)
 	if fl == nil {
-		return nil, nil, nstance.Errorf(nstance.Unavailable, "NstanceCluster %s has no connections", key.Name)
+		return nil, nil, nstance.Errorf(nstance.Unavailable, "NstanceCluster %s has no connections", cluster.Spec.InfrastructureRef.Name)
 	}
 	fl.mu.Lock()
 	c := fl.shards[string(name)]
 	fl.mu.Unlock()
 	if c == nil {
-		return nil, nil, nstance.FieldError("spec.shard", "name a shard of the NstanceCluster", "NstanceCluster %s has no shard %s", key.Name, name)
+		return nil, nil, nstance.FieldError("spec.shard", "name a shard of the NstanceCluster", "NstanceCluster %s has no shard %s", cluster.Spec.InfrastructureRef.Name, name)
 	}
 	api, err := c.API()
 	if err == nil && !c.Synced() {
 		err = nstance.Errorf(nstance.Unavailable, "shard %s is being listed", name)
 	}
 	return c.Shard, api, err
+}
+
+// shardWith returns the first shard of a Cluster that is connected and has a group; empty:
+// none.
+func (f *fleets) shardWith(cluster *clusterv1.Cluster, group nstance.GroupID) string {
+	fl := f.of(cluster)
+	if fl == nil {
+		return ""
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(fl.shards)) {
+		c := fl.shards[name]
+		if _, err := c.API(); err != nil {
+			continue
+		}
+		if _, ok := c.Group(group); ok {
+			return name
+		}
+	}
+	return ""
+}
+
+// nodesOf returns what reaches the nodes of a Cluster; nil: nothing yet.
+func (f *fleets) nodesOf(cluster *clusterv1.Cluster) *nodeDrainer {
+	fl := f.of(cluster)
+	if fl == nil {
+		return nil
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.nodes
+}
+
+// of returns the fleet of a Cluster; nil: there is none yet.
+func (f *fleets) of(cluster *clusterv1.Cluster) *fleet {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byCluster[infrastructureOf(cluster)]
+}
+
+// infrastructureOf names the NstanceCluster of a Cluster.
+func infrastructureOf(cluster *clusterv1.Cluster) client.ObjectKey {
+	return client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
 }
 
 // Start implements manager.Runnable: it ends the connections with ctx.
@@ -196,11 +263,13 @@ func (fl *fleet) connect(lead context.Context, s infrav1.Shard) {
 	c := &connection{spec: s, cancel: cancel, status: infrav1.ShardStatus{Name: s.Name, Connected: new(bool), LastChange: metav1.Now()}}
 	c.Shard = shards.New(shards.Options{
 		Name: nstance.ShardID(s.Name), Servers: []string{s.Address}, Identity: fl.currentIdentity, Renew: fl.renewWithin, Drains: fl.drains,
-		Connection:      func(connected bool, why error) { fl.connectionChanged(c, connected, why) },
-		InstanceChanged: func(_ nstance.InstanceID, group nstance.GroupID) { fl.fleets.tellGroup(fl.key, c.Name(), group) },
-		GroupChanged:    func(group nstance.GroupID) { fl.fleets.tellGroup(fl.key, c.Name(), group) },
-		Gone:            fl.machineGone,
-		Log:             fl.fleets.log.With("cluster", fl.key.String()),
+		Connection: func(connected bool, why error) { fl.connectionChanged(c, connected, why) },
+		InstanceChanged: func(id nstance.InstanceID, group nstance.GroupID) {
+			fl.fleets.tell(change{cluster: fl.key, shard: c.Name(), group: group, instance: id})
+		},
+		GroupChanged: func(group nstance.GroupID) { fl.fleets.tell(change{cluster: fl.key, shard: c.Name(), group: group}) },
+		Gone:         fl.machineGone,
+		Log:          fl.fleets.log.With("cluster", fl.key.String()),
 	})
 	c.SetExecutor(fl.nodes != nil)
 	fl.shards[s.Name] = c

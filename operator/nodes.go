@@ -3,9 +3,14 @@ package operator
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -16,17 +21,21 @@ import (
 // goneWidth is how many nodes of machines that are gone are removed at the same time.
 const goneWidth = 8
 
+// conditionRate is how many conditions of nodes are written in a second, at most.
+const conditionRate = 50
+
 // A nodeDrainer drains the nodes of one cluster, and removes those whose machine
 // is gone.
 type nodeDrainer struct {
 	*kube.Drainer
+	client kubernetes.Interface
 	gone   workqueue.TypedRateLimitingInterface[string] // IDs that nodes may have
 	cancel context.CancelFunc
 }
 
 // drainNodes drains the nodes of the cluster that a kubeconfig is for, from now on.
 // Fails with Invalid for what is no kubeconfig.
-func (fl *fleet) drainNodes(lead context.Context, kubeconfig []byte) error {
+func (fl *fleet) drainNodes(lead context.Context, cluster *clusterv1.Cluster, kubeconfig []byte) error {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	if fl.nodes != nil && bytes.Equal(fl.kubeconfig, kubeconfig) {
@@ -36,8 +45,14 @@ func (fl *fleet) drainNodes(lead context.Context, kubeconfig []byte) error {
 	if err != nil {
 		return nstance.FieldError("kubeconfig", "correct the key value of the Secret", "%v", err)
 	}
+	cfg.QPS, cfg.Burst = conditionRate, conditionRate
 	log := fl.fleets.log.With("cluster", fl.key.String())
-	d, err := kube.New(cfg, shardDrains{fl.drains, fl}, &kube.Options{Tenant: fl.identity.Tenant, Log: log})
+	nodes, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	managed := &managedNodes{objects: fl.fleets.objects, cluster: cluster, nodes: nodes}
+	d, err := kube.New(cfg, shardDrains{fl.drains, fl}, &kube.Options{Tenant: fl.identity.Tenant, Rules: managed, Hooks: managed, Log: log})
 	if err != nil {
 		return err
 	}
@@ -45,7 +60,7 @@ func (fl *fleet) drainNodes(lead context.Context, kubeconfig []byte) error {
 		fl.nodes.cancel()
 	}
 	ctx, cancel := context.WithCancel(lead)
-	n := &nodeDrainer{Drainer: d, gone: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()), cancel: cancel}
+	n := &nodeDrainer{Drainer: d, client: nodes, gone: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()), cancel: cancel}
 	fl.nodes, fl.kubeconfig = n, bytes.Clone(kubeconfig)
 	fl.fleets.running.Go(func() {
 		_ = d.Run(ctx) // nil, when ctx ends
@@ -87,6 +102,16 @@ func (n *nodeDrainer) removeGone(ctx context.Context) {
 		}
 		n.gone.Done(id)
 	}
+}
+
+// setCondition sets a condition of a node. A node that does not exist is left alone.
+func (n *nodeDrainer) setCondition(ctx context.Context, name string, c corev1.NodeCondition) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}})
+	if err != nil {
+		return err
+	}
+	_, err = n.client.CoreV1().Nodes().PatchStatus(ctx, name, patch)
+	return client.IgnoreNotFound(err)
 }
 
 // shardDrains are the drains of a fleet's shards: mirrored here, acknowledged there.

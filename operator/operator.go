@@ -8,6 +8,7 @@
 package operator
 
 import (
+	"errors"
 	"log/slog"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -30,6 +31,11 @@ type Options struct {
 
 	// Log receives what the connections to shards say. Nil discards.
 	Log *slog.Logger
+}
+
+// ignores reports whether an object is another operator's.
+func (o *Options) ignores(obj client.Object) bool {
+	return o.WatchFilter != "" && obj.GetLabels()[clusterv1.WatchLabel] != o.WatchFilter
 }
 
 // Add adds the controllers to a manager, whose scheme must have what AddToScheme
@@ -58,12 +64,17 @@ func Add(mgr manager.Manager, opts *Options) error {
 	if err != nil {
 		return err
 	}
-	fleets := newFleets(o.Log)
+	fleets := newFleets(mgr.GetClient(), o.Log)
 	if err := mgr.Add(fleets); err != nil {
 		return err
 	}
 	if err := (&clusterController{Client: mgr.GetClient(), keeper: identity.Keeper{Client: uncached}, fleets: fleets, options: o}).setUp(mgr); err != nil {
 		return err
 	}
-	return (&shardGroupController{Client: mgr.GetClient(), fleets: fleets, options: o}).setUp(mgr)
+	c := mgr.GetClient()
+	return errors.Join(
+		(&shardGroupController{Client: c, fleets: fleets, secrets: uncached, options: o}).setUp(mgr),
+		(&poolController{Client: c, fleets: fleets, options: o}).setUp(mgr),
+		(&machineController{Client: c, fleets: fleets, secrets: uncached, options: o}).setUp(mgr),
+	)
 }

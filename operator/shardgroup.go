@@ -2,6 +2,8 @@ package operator
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
@@ -21,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -47,6 +47,7 @@ const (
 type shardGroupController struct {
 	client.Client
 	fleets  *fleets
+	secrets client.Reader
 	options Options
 }
 
@@ -55,16 +56,16 @@ func ShardGroupName(group nstance.GroupID, shard nstance.ShardID) string {
 	return fmt.Sprintf("%s--%s", group, shard)
 }
 
+// shardGroup is the NstanceShardGroup that a change is about.
+func (c change) shardGroup() client.ObjectKey {
+	return client.ObjectKey{Namespace: c.cluster.Namespace, Name: ShardGroupName(c.group, c.shard)}
+}
+
 func (c *shardGroupController) setUp(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&infrav1.NstanceShardGroup{}).
 		Watches(&infrav1.NstanceCluster{}, handler.EnqueueRequestsFromMapFunc(c.groupsOf)).
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			c.fleets.onGroupChanged(func(cluster client.ObjectKey, shard nstance.ShardID, group nstance.GroupID) {
-				queue.Add(reconcile.Request{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: ShardGroupName(group, shard)}})
-			})
-			return nil
-		})).
+		WatchesRawSource(c.fleets.changes(func(c change) []client.ObjectKey { return []client.ObjectKey{c.shardGroup()} })).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.options.Concurrency}).
 		Complete(c)
 }
@@ -89,6 +90,9 @@ func (c *shardGroupController) Reconcile(ctx context.Context, req ctrl.Request) 
 	if err := c.Get(ctx, req.NamespacedName, &sg); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if c.options.ignores(&sg) {
+		return ctrl.Result{}, nil
+	}
 	cluster, err := clusterOf(ctx, c.Client, &sg)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -101,7 +105,7 @@ func (c *shardGroupController) Reconcile(ctx context.Context, req ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	defer func() {
-		err = errors.Join(err, client.IgnoreNotFound(helper.Patch(ctx, &sg, patch.WithOwnedConditions{Conditions: []string{
+		err = errors.Join(err, unlessGone(helper.Patch(ctx, &sg, patch.WithOwnedConditions{Conditions: []string{
 			infrav1.ConditionSynced, clusterv1.ReadyCondition,
 		}})))
 	}()
@@ -136,15 +140,44 @@ func (c *shardGroupController) Reconcile(ctx context.Context, req ctrl.Request) 
 
 // sync makes the shard's group what the spec says, and returns it.
 func (c *shardGroupController) sync(ctx context.Context, sg *infrav1.NstanceShardGroup, api apiv1.OperatorServiceClient, now *apiv1.Group) (*apiv1.Group, error) {
+	data, err := bootstrapData(ctx, c.secrets, sg.Namespace, sg.Spec.BootstrapSecretName)
+	if err != nil {
+		return now, err
+	}
+	digest := digestOf(data)
 	if now == nil || now.GetRemoving() {
-		resp, err := api.CreateGroup(ctx, newGroup(sg))
+		req := newGroup(sg)
+		req.BootstrapData = data
+		resp, err := api.CreateGroup(ctx, req)
+		if err == nil {
+			sg.Status.BootstrapDigest = digest
+		}
 		return resp.GetGroup(), err
 	}
-	if req := changes(sg, now); req != nil {
-		resp, err := api.UpdateGroup(ctx, req)
-		return resp.GetGroup(), err
+	req := changes(sg, now)
+	if data != nil && digest != sg.Status.BootstrapDigest {
+		if req == nil {
+			req = &apiv1.UpdateGroupRequest{Group: sg.Spec.Group}
+		}
+		req.BootstrapData = data
 	}
-	return now, nil
+	if req == nil {
+		return now, nil
+	}
+	resp, err := api.UpdateGroup(ctx, req)
+	if err == nil {
+		sg.Status.BootstrapDigest = digest
+	}
+	return resp.GetGroup(), err
+}
+
+// digestOf identifies bootstrap data; empty: there is none.
+func digestOf(data []byte) string {
+	if data == nil {
+		return ""
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // remove gives up the machines, and lets the object go when there is none left.
@@ -224,7 +257,7 @@ func market(spot *infrav1.SpotOptions) *apiv1.Market {
 func changes(sg *infrav1.NstanceShardGroup, now *apiv1.Group) *apiv1.UpdateGroupRequest {
 	spec, req, differs := sg.Spec, &apiv1.UpdateGroupRequest{Group: sg.Spec.Group}, false
 	if size := *spec.Size; size != now.GetSize() {
-		req.Size, differs = &size, true
+		req.Size, req.RemoveFirst, differs = &size, spec.RemoveFirst, true
 	}
 	if spec.InstanceType != "" && !slices.Equal(now.GetInstanceTypes(), []string{spec.InstanceType}) {
 		req.InstanceType, differs = &spec.InstanceType, true

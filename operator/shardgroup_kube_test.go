@@ -82,7 +82,7 @@ func (w *world) untilGone(obj client.Object) {
 	w.Helper()
 	require.Eventually(w, func() bool {
 		return apierrors.IsNotFound(w.Get(w.Context(), client.ObjectKeyFromObject(obj), obj))
-	}, eventually, eventually/1000, "it goes")
+	}, eventually, eventually/1000, "it goes: %s", lazy(w.everything))
 }
 
 // TestKubeStaticGroup scales a group of the shard's configuration, also while the

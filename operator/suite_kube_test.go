@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	os.Exit(kube.Main(m, kube.Options{}, func(c *kube.Cluster) {
 		servers = c
-		for _, err := range []error{c.StartClusterAPI("--feature-gates=ReconcilerRateLimiting=false"), c.InstallCRDs("config/crd"), permit(c)} {
+		for _, err := range []error{c.StartClusterAPI("--feature-gates=ReconcilerRateLimiting=false"), c.InstallCRDs("config/crd"), c.InstallControlPlane(), permit(c)} {
 			if err != nil {
 				panic(err)
 			}
@@ -90,6 +90,8 @@ type world struct {
 	client.Client
 	namespace string
 	shards    *shardtest.Cluster
+	stop      func()               // the operator
+	newClient client.NewClientFunc // of the operator; nil: as usual
 }
 
 func newWorld(t *testing.T) *world {
@@ -108,7 +110,7 @@ func (w *world) start() {
 	own.Impersonate.UserName = user
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
 		Scheme: scheme(w.T), Metrics: server.Options{BindAddress: "0"}, Cache: onlyNamespace(w.namespace),
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, NewClient: w.newClient,
 	})
 	require.NoError(w, err)
 	require.NoError(w, operator.Add(mgr, nil))
@@ -119,10 +121,18 @@ func (w *world) start() {
 			w.Errorf("the manager ended: %v", err)
 		}
 	})
-	w.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
 	})
+	w.Cleanup(w.stop)
+}
+
+// restart replaces the operator by one that knows nothing.
+func (w *world) restart() {
+	w.Helper()
+	w.stop()
+	w.start()
 }
 
 // nonce makes the Secret that a cluster registers with.
@@ -148,11 +158,13 @@ func (w *world) cluster(shards ...*shardtest.Shard) *infrav1.NstanceCluster {
 		nc.Spec.Shards = append(nc.Spec.Shards, infrav1.Shard{Name: string(s.Name()), Address: s.Operator(), RegistrationAddress: s.Registration()})
 	}
 	require.NoError(w, w.Create(w.Context(), nc))
+	require.NoError(w, w.Create(w.Context(), kube.NewControlPlane(w.namespace, "c")))
 	require.NoError(w, w.Create(w.Context(), &clusterv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"},
-		Spec: clusterv1.ClusterSpec{InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: infrav1.GroupVersion.Group, Kind: "NstanceCluster", Name: "c",
-		}},
+		Spec: clusterv1.ClusterSpec{
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "NstanceCluster", Name: "c"},
+			ControlPlaneRef:   clusterv1.ContractVersionedObjectReference{APIGroup: kube.ControlPlane.Group, Kind: kube.ControlPlane.Kind, Name: "c"},
+		},
 	}))
 	return nc
 }
@@ -169,3 +181,24 @@ func until[T client.Object](w *world, obj T, wanted func(T) bool, what string) {
 type lazy func() string
 
 func (l lazy) String() string { return l() }
+
+func mustYAML(obj any) string {
+	data, err := yaml.Marshal(obj)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data)
+}
+
+// slowPod makes a pod that stays on its node until it is deleted: a drain waits for it.
+func (w *world) slowPod(node string) *corev1.Pod {
+	w.Helper()
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "slow", Finalizers: []string{}},
+		Spec: corev1.PodSpec{
+			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](30), Containers: []corev1.Container{{Name: "c", Image: "none"}},
+		},
+	}
+	require.NoError(w, w.Create(w.Context(), p))
+	return p
+}

@@ -27,6 +27,23 @@ func withGroup(t *testing.T, size int, o simcloud.Options, test func(t *testing.
 	})
 }
 
+func TestRemoveFirst(t *testing.T) {
+	withGroup(t, 4, simcloud.Options{}, func(t *testing.T, w *world) {
+		admin, before := w.r.Admin(), w.ready()
+		require.NoError(t, admin.RemoveFirst(web, before[3:]))
+		w.advance(2 * time.Minute)
+		require.Equal(t, before, w.ready(), "nothing goes without surplus")
+		w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(3)}})
+		w.advance(2 * time.Minute)
+		require.Equal(t, before[:3], w.ready(), "the youngest went, which was named")
+		require.NoError(t, admin.RemoveFirst(web, before[3:]), "one that is gone is ignored")
+
+		other := w.readyOnDemand()
+		require.ErrorContains(t, admin.RemoveFirst(web, []nstance.InstanceID{other}), "remove_first")
+		require.ErrorContains(t, admin.RemoveFirst(nstance.GroupKey{Tenant: web.Tenant, Group: "other"}, before[:1]), "remove_first")
+	})
+}
+
 func TestScale(t *testing.T) {
 	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(5)}})

@@ -143,6 +143,25 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	return kept
 }
 
+// RemoveFirst has instances of a group go before others when it has more than its size,
+// for as long as this term lasts. Those that do not exist any more are ignored. Fails with
+// Invalid, and changes nothing, when one of them is not for the group to remove.
+func (r *Admin) RemoveFirst(group nstance.GroupKey, ids []nstance.InstanceID) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range ids {
+		if m := r.members[id]; m != nil && (m.group.key != group || m.rec.OnDemand) {
+			return nstance.FieldError("remove_first", "name instances that the group keeps", "%s is no managed instance of group %s", id, group)
+		}
+	}
+	for _, id := range ids {
+		if m := r.members[id]; m != nil {
+			m.goesFirst = true
+		}
+	}
+	return nil
+}
+
 func removalReason(reason string, noDrain bool) string {
 	if noDrain {
 		return "without a drain" + withMessage(reason)

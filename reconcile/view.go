@@ -41,7 +41,7 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown(), RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: s.health.Misses(m.healthTrack, now) > 0,
 		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
-		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
+		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, GoesFirst: m.goesFirst, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
 	}
 	v.Answered = m.replacement != replacementOwed
 	if v.Inherited = m.leftBefore; !m.state.Leaving() {

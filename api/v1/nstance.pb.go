@@ -2994,6 +2994,9 @@ type UpdateGroupRequest struct {
 	InstanceType *string                `protobuf:"bytes,4,opt,name=instance_type,json=instanceType,proto3,oneof" json:"instance_type,omitempty"`
 	Vars         *Vars                  `protobuf:"bytes,5,opt,name=vars,proto3,oneof" json:"vars,omitempty"`
 	DryRun       bool                   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Instances that go before others when the group has more than its size, until the
+	// leader changes.
+	RemoveFirst []string `protobuf:"bytes,17,rep,name=remove_first,json=removeFirst,proto3" json:"remove_first,omitempty"`
 	// What follows may be changed of dynamic groups only.
 	Template      *string              `protobuf:"bytes,7,opt,name=template,proto3,oneof" json:"template,omitempty"`
 	InstanceTypes *Strings             `protobuf:"bytes,8,opt,name=instance_types,json=instanceTypes,proto3" json:"instance_types,omitempty"`
@@ -3079,6 +3082,13 @@ func (x *UpdateGroupRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *UpdateGroupRequest) GetRemoveFirst() []string {
+	if x != nil {
+		return x.RemoveFirst
+	}
+	return nil
 }
 
 func (x *UpdateGroupRequest) GetTemplate() string {
@@ -5338,6 +5348,7 @@ type CreateInstanceRequest struct {
 	DryRun        bool                   `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	LoadBalancers []string               `protobuf:"bytes,8,rep,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"` // in place of the group's; none: the group's
 	BootstrapData []byte                 `protobuf:"bytes,9,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // as in CreateGroupRequest; none: the group's. A repeated request may have other data, which is not used
+	Market        *Market                `protobuf:"bytes,10,opt,name=market,proto3" json:"market,omitempty"`                                   // in place of the group's, as a whole; absent: the group's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5431,6 +5442,13 @@ func (x *CreateInstanceRequest) GetLoadBalancers() []string {
 func (x *CreateInstanceRequest) GetBootstrapData() []byte {
 	if x != nil {
 		return x.BootstrapData
+	}
+	return nil
+}
+
+func (x *CreateInstanceRequest) GetMarket() *Market {
+	if x != nil {
+		return x.Market
 	}
 	return nil
 }
@@ -9367,14 +9385,15 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xd8\x05\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xfb\x05\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
 	"\x04size\x18\x03 \x01(\x05H\x00R\x04size\x88\x01\x01\x12(\n" +
 	"\rinstance_type\x18\x04 \x01(\tH\x01R\finstanceType\x88\x01\x01\x12)\n" +
 	"\x04vars\x18\x05 \x01(\v2\x10.nstance.v1.VarsH\x02R\x04vars\x88\x01\x01\x12\x17\n" +
-	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12\x1f\n" +
+	"\adry_run\x18\x06 \x01(\bR\x06dryRun\x12!\n" +
+	"\fremove_first\x18\x11 \x03(\tR\vremoveFirst\x12\x1f\n" +
 	"\btemplate\x18\a \x01(\tH\x03R\btemplate\x88\x01\x01\x12:\n" +
 	"\x0einstance_types\x18\b \x01(\v2\x13.nstance.v1.StringsR\rinstanceTypes\x12$\n" +
 	"\vsubnet_pool\x18\t \x01(\tH\x04R\n" +
@@ -9574,7 +9593,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x17GetConsoleOutputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"2\n" +
 	"\x18GetConsoleOutputResponse\x12\x16\n" +
-	"\x06output\x18\x01 \x01(\fR\x06output\"\xef\x02\n" +
+	"\x06output\x18\x01 \x01(\fR\x06output\"\x9b\x03\n" +
 	"\x15CreateInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x16\n" +
@@ -9584,7 +9603,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04args\x18\x06 \x01(\tR\x04args\x12\x17\n" +
 	"\adry_run\x18\a \x01(\bR\x06dryRun\x12%\n" +
 	"\x0eload_balancers\x18\b \x03(\tR\rloadBalancers\x12%\n" +
-	"\x0ebootstrap_data\x18\t \x01(\fR\rbootstrapData\x1a7\n" +
+	"\x0ebootstrap_data\x18\t \x01(\fR\rbootstrapData\x12*\n" +
+	"\x06market\x18\n" +
+	" \x01(\v2\x12.nstance.v1.MarketR\x06market\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"J\n" +
@@ -10158,146 +10179,147 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	62,  // 94: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
 	87,  // 95: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
 	132, // 96: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	62,  // 97: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	134, // 98: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	62,  // 99: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	133, // 100: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	133, // 101: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	87,  // 102: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	79,  // 103: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	32,  // 104: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	133, // 105: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	133, // 106: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	133, // 107: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	133, // 108: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	133, // 109: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	133, // 110: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	133, // 111: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	63,  // 112: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	62,  // 113: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	86,  // 114: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	87,  // 115: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 116: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	133, // 117: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	63,  // 118: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 119: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	134, // 120: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	133, // 121: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	133, // 122: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	133, // 123: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	108, // 124: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	133, // 125: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	133, // 126: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	133, // 127: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	133, // 128: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	133, // 129: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	108, // 130: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	113, // 131: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	133, // 132: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	133, // 133: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	133, // 134: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	133, // 135: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	133, // 136: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	36,  // 137: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	121, // 138: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	120, // 139: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	133, // 140: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	133, // 141: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	133, // 142: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	133, // 143: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	133, // 144: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	122, // 145: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	122, // 146: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	122, // 147: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 148: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 149: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 150: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 151: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	37,  // 152: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	41,  // 153: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	45,  // 154: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	39,  // 155: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	47,  // 156: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	49,  // 157: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	51,  // 158: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	53,  // 159: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	55,  // 160: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	65,  // 161: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	67,  // 162: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	69,  // 163: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	71,  // 164: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	80,  // 165: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	82,  // 166: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	73,  // 167: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	75,  // 168: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	77,  // 169: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	84,  // 170: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	88,  // 171: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	90,  // 172: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	92,  // 173: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	94,  // 174: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	116, // 175: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	96,  // 176: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	118, // 177: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	98,  // 178: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	100, // 179: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	102, // 180: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	104, // 181: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	106, // 182: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	109, // 183: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	111, // 184: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	114, // 185: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	123, // 186: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	125, // 187: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	127, // 188: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 189: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 190: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 191: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 192: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 193: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	38,  // 194: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	42,  // 195: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	46,  // 196: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	61,  // 197: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	48,  // 198: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	50,  // 199: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	52,  // 200: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	54,  // 201: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	56,  // 202: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	66,  // 203: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	68,  // 204: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	70,  // 205: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	72,  // 206: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	81,  // 207: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	83,  // 208: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	74,  // 209: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	76,  // 210: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	78,  // 211: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	85,  // 212: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	89,  // 213: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	91,  // 214: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	93,  // 215: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	95,  // 216: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	117, // 217: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	97,  // 218: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	119, // 219: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	99,  // 220: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	101, // 221: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	103, // 222: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	105, // 223: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	107, // 224: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	110, // 225: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	112, // 226: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	115, // 227: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	124, // 228: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	126, // 229: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	128, // 230: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 231: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	190, // [190:232] is the sub-list for method output_type
-	148, // [148:190] is the sub-list for method input_type
-	148, // [148:148] is the sub-list for extension type_name
-	148, // [148:148] is the sub-list for extension extendee
-	0,   // [0:148] is the sub-list for field type_name
+	34,  // 97: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
+	62,  // 98: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	134, // 99: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	62,  // 100: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	133, // 101: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	133, // 102: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	87,  // 103: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	79,  // 104: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	32,  // 105: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	133, // 106: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	133, // 107: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	133, // 108: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	133, // 109: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	133, // 110: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	133, // 111: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	133, // 112: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	63,  // 113: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	62,  // 114: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	86,  // 115: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	87,  // 116: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 117: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	133, // 118: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	63,  // 119: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 120: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	134, // 121: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	133, // 122: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	133, // 123: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	133, // 124: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	108, // 125: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	133, // 126: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	133, // 127: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	133, // 128: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	133, // 129: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	133, // 130: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	108, // 131: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	113, // 132: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	133, // 133: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	133, // 134: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	133, // 135: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	133, // 136: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	133, // 137: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	36,  // 138: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	121, // 139: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	120, // 140: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	133, // 141: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	133, // 142: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	133, // 143: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	133, // 144: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	133, // 145: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	122, // 146: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	122, // 147: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	122, // 148: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 149: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 150: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 151: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 152: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	37,  // 153: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	41,  // 154: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	45,  // 155: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	39,  // 156: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	47,  // 157: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	49,  // 158: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	51,  // 159: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	53,  // 160: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	55,  // 161: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	65,  // 162: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	67,  // 163: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	69,  // 164: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	71,  // 165: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	80,  // 166: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	82,  // 167: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	73,  // 168: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	75,  // 169: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	77,  // 170: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	84,  // 171: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	88,  // 172: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	90,  // 173: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	92,  // 174: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	94,  // 175: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	116, // 176: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	96,  // 177: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	118, // 178: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	98,  // 179: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	100, // 180: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	102, // 181: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	104, // 182: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	106, // 183: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	109, // 184: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	111, // 185: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	114, // 186: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	123, // 187: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	125, // 188: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	127, // 189: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 190: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 191: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 192: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 193: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 194: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	38,  // 195: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	42,  // 196: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	46,  // 197: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	61,  // 198: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	48,  // 199: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	50,  // 200: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	52,  // 201: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	54,  // 202: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	56,  // 203: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	66,  // 204: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	68,  // 205: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	70,  // 206: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	72,  // 207: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	81,  // 208: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	83,  // 209: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	74,  // 210: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	76,  // 211: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	78,  // 212: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	85,  // 213: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	89,  // 214: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	91,  // 215: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	93,  // 216: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	95,  // 217: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	117, // 218: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	97,  // 219: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	119, // 220: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	99,  // 221: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	101, // 222: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	103, // 223: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	105, // 224: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	107, // 225: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	110, // 226: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	112, // 227: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	115, // 228: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	124, // 229: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	126, // 230: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	128, // 231: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 232: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	191, // [191:233] is the sub-list for method output_type
+	149, // [149:191] is the sub-list for method input_type
+	149, // [149:149] is the sub-list for extension type_name
+	149, // [149:149] is the sub-list for extension extendee
+	0,   // [0:149] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }

@@ -157,6 +157,8 @@ func withSurge(n int) func(*plan.View) {
 	return func(v *plan.View) { v.Group.Rollout.MaxSurge.N = n }
 }
 
+func goesFirst(member int) change { return func(v *plan.View) { v.Members[member].GoesFirst = true } }
+
 func paused(v *plan.View) { v.History.Paused = true }
 
 // afterTakeover makes every registered member one that a new leader has not

@@ -86,10 +86,14 @@ func (c *Census) pick(n int, order func(a, b *Member) int) []*Member {
 	return out[:min(n, len(out))]
 }
 
-// lessUseful orders members by how little the group loses with them. Among
+// lessUseful orders members by how little the group loses with them, after those that
+// were named to go first. Among
 // those not ready the youngest has come the least far; among the others the
 // oldest goes. On-demand members beyond the base go before spot ones.
 func (c *Census) lessUseful(a, b *Member) int {
+	if a.GoesFirst != b.GoesFirst {
+		return oneIf(b.GoesFirst) - oneIf(a.GoesFirst)
+	}
 	rank := c.surplusRank(a)
 	if c := cmp.Compare(rank, c.surplusRank(b)); c != 0 {
 		return c

@@ -38,6 +38,7 @@ func TestWorkedCases(t *testing.T) {
 		{"s s s S", "template changed while the surge machine boots", nil, "Delete(S4)"},
 		{"s s n", "a reclaim during a rollout", nil, "StartDrain(n3) Create(replace) Create(rollout)"},
 		{"r r r r r", "surplus, oldest first", nil, "StartDrain(r1) StartDrain(r2)"},
+		{"r r r r", "surplus, the named one first", []change{goesFirst(2)}, "StartDrain(r3)"},
 		{"r r r b b", "surplus, booting before ready", nil, "Delete(b5) Delete(b4)"},
 		{"s r r r r", "surplus, stale first", nil, "StartDrain(s1)"},
 		{"r r r r", "surplus, oldest", nil, "StartDrain(r1)"},

@@ -3,13 +3,17 @@
 package shardtest
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +29,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/operatorapi"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
@@ -39,8 +44,8 @@ import (
 // ID of the cluster that all shards are of.
 const ID = nstance.ClusterID("c1")
 
-// configuration of a shard: a group of the given size, and a template that groups can
-// be made from.
+// configuration of a shard: a group of the given size, and templates that groups can
+// be made from. Machines of template joining have bootstrap data.
 const configuration = `{
 	"cluster": {"id": "c1"},
 	"shard": {
@@ -49,6 +54,9 @@ const configuration = `{
 	},
 	"templates": {"vm": {
 		"kind": "nde", "arch": "amd64", "instance_type": "small", "userdata": {"content": "{{.Nonce}}"},
+		"market": {"type": "spot"}, "registration_timeout": "24h", "launch_timeout": "24h"
+	}, "joining": {
+		"kind": "nde", "arch": "amd64", "instance_type": "small", "userdata": {"content": "{{.Nonce}}\n{{.BootstrapData}}"},
 		"market": {"type": "spot"}, "registration_timeout": "24h", "launch_timeout": "24h"
 	}},
 	"groups": {"default": {"web": {"template": "vm", "size": %d, "drain_timeout": %q}}}
@@ -122,7 +130,8 @@ func (s *Shard) startAgents(ctx context.Context) {
 
 func (s *Shard) startAgent(ctx context.Context, spec nstance.MachineSpec) {
 	dir := s.cluster.TempDir()
-	for name, data := range map[string][]byte{"nonce.jwt": spec.UserData, "ca.crt": s.cluster.Keys().Identity.CertPEM()} {
+	nonce, _, _ := bytes.Cut(spec.UserData, []byte("\n"))
+	for name, data := range map[string][]byte{"nonce.jwt": nonce, "ca.crt": s.cluster.Keys().Identity.CertPEM()} {
 		assert.NoError(s.cluster, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	a, err := agent.New(&agent.Options{
@@ -150,7 +159,22 @@ func (s *Shard) stopAgent(id nstance.InstanceID) {
 	}
 }
 
+// run starts the server. After a restart others may have taken its ports for a while.
 func (s *Shard) run() {
+	s.cluster.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		err := s.tryRun()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) || !sleep.For(s.cluster.Context(), 100*time.Millisecond) {
+			require.NoError(s.cluster, err)
+			return
+		}
+	}
+}
+
+func (s *Shard) tryRun() error {
 	t := s.cluster
 	elector, err := lease.New(t.Store, s.name, &lease.Options{TakeAtOnce: true})
 	require.NoError(t, err)
@@ -159,11 +183,24 @@ func (s *Shard) run() {
 	s.server, err = server.New(t.Context(), t.Store, s.Cloud, source, &server.Options{Kinds: provider.Kinds{simcloud.Kind()}, Elector: elector})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	s.cancel, s.ended = cancel, make(chan error, 1)
-	go func() { s.ended <- s.server.Run(ctx) }() // Stop waits for it
-	require.NoError(t, s.server.Ready(t.Context()))
-	s.addrs = s.server.Addresses()
+	ended := make(chan error, 1)
+	ready, over := context.WithCancelCause(t.Context())
+	defer over(nil)
+	go func() { // Stop waits for it
+		err := s.server.Run(ctx)
+		over(cmp.Or(err, errEnded))
+		ended <- err
+	}()
+	if err := s.server.Ready(ready); err != nil {
+		cancel()
+		<-ended
+		return cmp.Or(context.Cause(ready), err)
+	}
+	s.cancel, s.ended, s.addrs = cancel, ended, s.server.Addresses()
+	return nil
 }
+
+var errEnded = errors.New("the server has ended")
 
 // Stop ends the server. Its machines stay.
 func (s *Shard) Stop() {
@@ -239,4 +276,20 @@ func (s *Shard) RegisterOperator() (ed25519.PrivateKey, nstance.Credential) {
 		require.NoError(t, err)
 		return key, wire.CredentialOf(resp.GetCredential())
 	}
+}
+
+// Delete requests that an instance is deleted, without a drain, as an operator does.
+func (s *Shard) Delete(id nstance.InstanceID) {
+	t := s.cluster
+	t.Helper()
+	key, cred := s.RegisterOperator()
+	certs, err := pki.ParseCertificates(pki.MarshalCertificates(cred.Chain...))
+	require.NoError(t, err)
+	pair, err := pki.Pair(key, certs...)
+	require.NoError(t, err)
+	conn, err := operatorapi.Dial(s.Operator(), pki.ClientTLS(t.Keys().Identity.Pool(), pair, s.name, ID))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = apiv1.NewOperatorServiceClient(conn).DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
+	require.NoError(t, err)
 }

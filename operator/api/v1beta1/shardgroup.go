@@ -27,6 +27,19 @@ type NstanceShardGroupSpec struct {
 	// +kubebuilder:validation:Maximum=100000
 	Size *int32 `json:"size,omitempty"`
 
+	// removeFirst names instances that go before others when the size shrinks.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=128
+	RemoveFirst []string `json:"removeFirst,omitempty"`
+
+	// bootstrapSecretName is the Secret whose key value has the bootstrap data that
+	// the template's user data uses. Empty: there is none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	BootstrapSecretName string `json:"bootstrapSecretName,omitempty"`
+
 	// template at the shard that a group which is not in the shard's own
 	// configuration is made from. Empty: the group is in the configuration.
 	// +optional
@@ -80,6 +93,11 @@ type NstanceShardGroupStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Holds []Hold `json:"holds,omitempty"`
+
+	// bootstrapDigest is the SHA-256 of the bootstrap data that the shard was given.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	BootstrapDigest string `json:"bootstrapDigest,omitempty"`
 
 	// observedGeneration is the generation that the status is about.
 	// +optional

@@ -791,6 +791,11 @@ func (in *NstanceShardGroupSpec) DeepCopyInto(out *NstanceShardGroupSpec) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.RemoveFirst != nil {
+		in, out := &in.RemoveFirst, &out.RemoveFirst
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.DrainTimeout != nil {
 		in, out := &in.DrainTimeout, &out.DrainTimeout
 		*out = new(v1.Duration)

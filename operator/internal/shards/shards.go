@@ -6,6 +6,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
@@ -13,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -284,6 +286,50 @@ func (s *Shard) Instances(group nstance.GroupID) []*apiv1.Instance {
 		}
 	}
 	return out
+}
+
+// An End is how an instance has ended.
+type End struct {
+	Deleted bool // its machine, if there was one
+	Failed  bool // its create was refused: there never was a machine
+	Cause   nstance.CauseKind
+	Message string
+}
+
+// End asks the shard how an instance has ended. Nil: it has not. The zero End is of one
+// that the shard knows nothing of. Fails with Unavailable while the shard is away.
+func (s *Shard) End(ctx context.Context, id nstance.InstanceID) (*End, error) {
+	api, err := s.API()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := api.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
+	if errors.Is(err, nstance.NotFound) {
+		return &End{}, nil
+	} else if err != nil {
+		return nil, err
+	}
+	end := &End{}
+	switch nstance.State(resp.GetInstance().GetState()) {
+	case nstance.Deleted:
+		end.Deleted = true
+	case nstance.Failed:
+		end.Failed = true
+	default:
+		s.ask(id)
+		return nil, nil //nolint:nilnil // it has not ended
+	}
+	for _, e := range resp.GetEvents() {
+		switch nstance.EventType(e.GetType()) {
+		case nstance.EventDeleteRequested:
+			end.Message = e.GetReason()
+			kind, _, _ := strings.Cut(e.GetReason(), ":")
+			end.Cause = nstance.CauseKind(kind)
+		case nstance.EventCreateFailed:
+			end.Message = cmp.Or(e.GetError(), e.GetReason())
+		}
+	}
+	return end, nil
 }
 
 // Group returns the copy of a group. It must not be changed.

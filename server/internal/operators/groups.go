@@ -123,6 +123,11 @@ func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) 
 	if err != nil {
 		return spec, false, err
 	}
+	if !req.GetDryRun() {
+		if err := c.removeFirst(key, req.GetRemoveFirst()); err != nil {
+			return spec, false, err
+		}
+	}
 	spec, err = c.withBootstrapData(ctx, req.GetBootstrapData(), &o, req.GetDryRun(), func(dryRun bool) (spec nstance.Group, err error) {
 		spec, unchanged, err = c.term.Groups.Update(ctx, c.changer(), key, o, dryRun)
 		return spec, err
@@ -146,6 +151,18 @@ func (c caller) withBootstrapData(ctx context.Context, data []byte, o *config.Ov
 		}
 	}
 	return change(dryRun)
+}
+
+func (c caller) removeFirst(key nstance.GroupKey, named []string) error {
+	var ids []nstance.InstanceID
+	for _, name := range named {
+		id, err := nstance.ParseInstanceID(name)
+		if err != nil {
+			return inField("remove_first", err)
+		}
+		ids = append(ids, id)
+	}
+	return c.term.Reconciler.RemoveFirst(key, ids)
 }
 
 // DeleteGroup implements the RPC.

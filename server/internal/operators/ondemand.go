@@ -25,7 +25,7 @@ func (*Service) CreateInstance(ctx context.Context, req *apiv1.CreateInstanceReq
 	if err != nil {
 		return nil, err
 	}
-	o := config.Override{Vars: req.GetVars()}
+	o := config.Override{Vars: req.GetVars(), Market: purchaseOf(req.GetMarket())}
 	if req.GetInstanceType() != "" {
 		o.InstanceType = &req.InstanceType
 	}

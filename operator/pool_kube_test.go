@@ -1,0 +1,325 @@
+//go:build kube
+
+package operator_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/shardtest"
+	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+)
+
+// provisioned is a world whose cluster is provisioned over the shards a and b, with a
+// kubelet on each machine.
+func provisioned(t *testing.T) (w *world, a, b *shardtest.Shard) {
+	t.Helper()
+	w = newWorld(t)
+	a, b = w.provision()
+	return w, a, b
+}
+
+func (w *world) provision() (a, b *shardtest.Shard) {
+	w.Helper()
+	w.kubeconfig()
+	a, b = w.shards.Start("a", 0), w.shards.Start("b", 0)
+	w.kubelets(a, b)
+	w.nonce(w.shards.OperatorNonce())
+	w.start()
+	nc := w.cluster(a, b)
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool {
+		return isTrue(nc, infrav1.ConditionShardsConnected) && isTrue(nc, infrav1.ConditionNodesReached)
+	}, "shards and nodes are reached")
+	return a, b
+}
+
+// kubelets makes a ready Node for each machine that there is, as its kubelet would.
+func (w *world) kubelets(shards ...*shardtest.Shard) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
+	var running sync.WaitGroup
+	known := map[nstance.InstanceID]bool{}
+	running.Go(func() {
+		for sleep.For(ctx, 50*time.Millisecond) {
+			for _, s := range shards {
+				for _, m := range s.Cloud.Machines() {
+					if known[m.ID] || m.Status != nstance.StatusRunning {
+						continue
+					}
+					n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(m.ID)}, Spec: corev1.NodeSpec{ProviderID: "nstance:///" + string(m.ID)}}
+					if err := w.Create(ctx, n); err != nil {
+						assert.True(w, ctx.Err() != nil || apierrors.IsAlreadyExists(err), "%v", err)
+						continue
+					}
+					n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+					if err := w.Status().Update(ctx, n); err == nil {
+						known[m.ID] = true
+					}
+				}
+			}
+		}
+	})
+	w.Cleanup(func() {
+		cancel()
+		running.Wait()
+		for id := range known {
+			_ = w.Delete(context.WithoutCancel(w.Context()), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(id)}})
+		}
+	})
+}
+
+// pool makes a MachinePool with its NstanceMachinePool, both named pool.
+func (w *world) pool(replicas int32, change func(*infrav1.NstanceMachinePoolSpec), bootstrap ...string) *clusterv1.MachinePool {
+	w.Helper()
+	p := &infrav1.NstanceMachinePool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+		Spec:       infrav1.NstanceMachinePoolSpec{Template: "vm"},
+	}
+	if change != nil {
+		change(&p.Spec)
+	}
+	require.NoError(w, w.Create(w.Context(), p))
+	mp := &clusterv1.MachinePool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+		Spec: clusterv1.MachinePoolSpec{ClusterName: "c", Replicas: &replicas, Template: clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{
+			ClusterName: "c", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To(strings.Join(bootstrap, ""))},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "NstanceMachinePool", Name: "pool"},
+		}}},
+	}
+	require.NoError(w, w.Create(w.Context(), mp))
+	return mp
+}
+
+func (w *world) scale(mp *clusterv1.MachinePool, replicas int32) {
+	w.Helper()
+	base := mp.DeepCopy()
+	mp.Spec.Replicas = &replicas
+	require.NoError(w, w.Patch(w.Context(), mp, client.MergeFrom(base)))
+}
+
+// machines returns the Machines of the cluster.
+func (w *world) machines() []clusterv1.Machine {
+	w.Helper()
+	var list clusterv1.MachineList
+	require.NoError(w, w.List(w.Context(), &list, client.InNamespace(w.namespace)))
+	return list.Items
+}
+
+// untilMachines waits until there are so many Machines, each with a Node and none leaving,
+// and what the pool says fits.
+func (w *world) untilMachines(mp *clusterv1.MachinePool, n int) {
+	w.Helper()
+	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: mp.Name}}
+	var machines []clusterv1.Machine
+	require.Eventually(w, func() bool {
+		machines = w.machines()
+		if w.Get(w.Context(), client.ObjectKeyFromObject(p), p) != nil || w.Get(w.Context(), client.ObjectKeyFromObject(mp), mp) != nil {
+			return false
+		}
+		return len(machines) == n && !slices.ContainsFunc(machines, func(m clusterv1.Machine) bool {
+			return m.Status.NodeRef.Name == "" || !m.DeletionTimestamp.IsZero() || !slices.Contains(p.Spec.ProviderIDList, m.Spec.ProviderID)
+		}) && len(p.Spec.ProviderIDList) == n && int(ptr.Deref(p.Status.Replicas, -1)) == n && len(mp.Status.NodeRefs) == n
+	}, eventually, 20*time.Millisecond, "%d machines: %s", n, lazy(func() string {
+		out := ""
+		for _, m := range machines {
+			out += m.Name + " node=" + m.Status.NodeRef.Name + " provider=" + m.Spec.ProviderID + " phase=" + m.Status.Phase + "\n"
+		}
+		return out + mustYAML(p) + mustYAML(mp)
+	}))
+}
+
+// sizes returns what the pool asks of its shards.
+func (w *world) sizes() map[string]int32 {
+	w.Helper()
+	var list infrav1.NstanceShardGroupList
+	require.NoError(w, w.List(w.Context(), &list, client.InNamespace(w.namespace)))
+	out := map[string]int32{}
+	for _, g := range list.Items {
+		out[g.Spec.Shard] = *g.Spec.Size
+	}
+	return out
+}
+
+// TestKubePool splits a MachinePool over two shards, scales it, and gives it up. Cluster
+// API makes a Machine for each instance, and finds its Node.
+func TestKubePool(t *testing.T) {
+	w, a, b := provisioned(t)
+	mp := w.pool(5, nil)
+	w.untilMachines(mp, 5)
+	require.Equal(t, map[string]int32{"a": 3, "b": 2}, w.sizes())
+	for _, m := range w.machines() {
+		require.Equal(t, m.Name, m.Status.NodeRef.Name)
+	}
+	w.scale(mp, 9)
+	w.untilMachines(mp, 9)
+	require.Equal(t, map[string]int32{"a": 5, "b": 4}, w.sizes())
+	w.scale(mp, 5)
+	w.untilMachines(mp, 5)
+	require.Equal(t, map[string]int32{"a": 3, "b": 2}, w.sizes())
+
+	require.NoError(t, w.Delete(t.Context(), mp))
+	w.untilGone(mp)
+	require.Empty(t, w.machines())
+	require.Empty(t, a.Cloud.Machines())
+	require.Empty(t, b.Cloud.Machines())
+}
+
+// TestKubePoolReclaim replaces a machine that the cloud takes back. It stays in the list
+// of provider IDs until it is gone: Cluster API deletes the nodes of others at once.
+func TestKubePoolReclaim(t *testing.T) {
+	w, a, _ := provisioned(t)
+	mp := w.pool(3, func(s *infrav1.NstanceMachinePoolSpec) { s.Shape = infrav1.Shape{Spot: &infrav1.SpotOptions{}} })
+	w.untilMachines(mp, 3)
+	doomed := a.Cloud.Machines()[0]
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: string(doomed.ID)}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(doomed.ID)}}
+	until(w, node, func(n *corev1.Node) bool { return metav1.HasLabel(n.ObjectMeta, "cluster.x-k8s.io/interruptible") }, "interruptible")
+
+	pod := w.slowPod(node.Name)
+	require.NoError(t, a.Cloud.Reclaim(doomed.ID, time.Minute))
+	until(w, machine, func(m *clusterv1.Machine) bool {
+		return meta.IsStatusConditionTrue(m.Status.Conditions, infrav1.ConditionInterrupted)
+	}, "its Machine says so")
+	require.Contains(t, machine.Annotations, "pre-drain.delete.hook.machine.cluster.x-k8s.io/nstance", "and is not drained by Cluster API")
+	until(w, node, func(n *corev1.Node) bool {
+		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == infrav1.ConditionInterrupted && c.Status == corev1.ConditionTrue
+		})
+	}, "so does its Node")
+	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
+	until(w, p, func(p *infrav1.NstanceMachinePool) bool { return len(p.Spec.ProviderIDList) == 4 }, "replaced before it is gone")
+	require.Contains(t, p.Spec.ProviderIDList, "nstance:///"+string(doomed.ID))
+	require.NoError(t, w.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
+	w.untilGone(machine)
+	w.untilMachines(mp, 3)
+	w.untilGone(node)
+}
+
+// TestKubePoolScaleDown removes the machine that an autoscaler has marked, and keeps the
+// shards even.
+func TestKubePoolScaleDown(t *testing.T) {
+	w, a, b := provisioned(t)
+	mp := w.pool(4, nil)
+	w.untilMachines(mp, 4)
+	mark := func(id nstance.InstanceID) *clusterv1.Machine {
+		m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: string(id)}}
+		require.NoError(t, w.Patch(t.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"now"}}}`))))
+		return m
+	}
+	marked := mark(newest(a))
+	w.scale(mp, 3)
+	w.untilGone(marked)
+	w.untilMachines(mp, 3)
+	require.Equal(t, map[string]int32{"a": 1, "b": 2}, w.sizes())
+
+	// The other shard has to shrink: the marked machine goes all the same.
+	marked = mark(newest(a))
+	w.scale(mp, 2)
+	w.untilGone(marked)
+	w.untilMachines(mp, 2)
+	require.Equal(t, map[string]int32{"a": 1, "b": 1}, w.sizes())
+	require.Len(t, b.Cloud.Machines(), 1)
+}
+
+// newest returns the youngest machine of a shard, which would go last.
+func newest(s *shardtest.Shard) (id nstance.InstanceID) {
+	for _, m := range s.Cloud.Machines() {
+		id = max(id, m.ID)
+	}
+	return id
+}
+
+// TestKubePoolRemediation has the pool replace a machine that a MachineHealthCheck finds
+// unhealthy, replacement first: Cluster API leaves that to the pool.
+func TestKubePoolRemediation(t *testing.T) {
+	w, a, _ := provisioned(t)
+	mp := w.pool(2, nil)
+	w.untilMachines(mp, 2)
+	machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: string(newest(a))}}
+	pod := w.slowPod(machine.Name)
+	require.NoError(t, w.Patch(t.Context(), machine, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"cluster.x-k8s.io/remediate-machine":""}}}`))))
+	w.healthCheck(map[string]string{clusterv1.ClusterNameLabel: "c"})
+	require.Eventually(t, func() bool { return len(w.machines()) == 3 }, eventually, 20*time.Millisecond, "replaced first")
+	require.NoError(t, w.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
+	w.untilGone(machine)
+	w.untilMachines(mp, 2)
+}
+
+// TestKubePoolShardLost keeps everything of a shard that is away, also for an operator
+// that has never seen it, and scales the others.
+func TestKubePoolShardLost(t *testing.T) {
+	w, a, b := provisioned(t)
+	mp := w.pool(4, nil)
+	w.untilMachines(mp, 4)
+	b.Stop()
+	w.restart()
+	w.scale(mp, 6)
+	require.Eventually(t, func() bool { return len(a.Cloud.Machines()) == 3 && len(w.machines()) == 5 }, eventually, 20*time.Millisecond, "shard a has its part")
+	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
+	until(w, p, func(p *infrav1.NstanceMachinePool) bool { return len(p.Spec.ProviderIDList) == 5 }, "those of b are still there")
+	require.Len(t, b.Cloud.Machines(), 2)
+	b.Restart()
+	w.untilMachines(mp, 6)
+	require.Equal(t, map[string]int32{"a": 3, "b": 3}, w.sizes())
+}
+
+// TestKubePoolBootstrap gives new machines the bootstrap data as it is then, and replaces
+// none for it: its token is renewed all the time.
+func TestKubePoolBootstrap(t *testing.T) {
+	w, a, b := provisioned(t)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "join-1"}, Data: map[string][]byte{"value": []byte("join one")},
+	}
+	require.NoError(t, w.Create(t.Context(), secret))
+	mp := w.pool(2, func(s *infrav1.NstanceMachinePoolSpec) { s.Template = "joining" }, "join-1")
+	w.untilMachines(mp, 2)
+	data := func() (out []string) {
+		for _, s := range []*shardtest.Shard{a, b} {
+			for _, m := range s.Cloud.Machines() {
+				spec, ok := s.Cloud.Spec(m.ID)
+				require.True(t, ok)
+				_, joins, _ := strings.Cut(string(spec.UserData), "\n")
+				out = append(out, joins)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	require.Equal(t, []string{"join one", "join one"}, data())
+
+	require.NoError(t, w.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "join-2"}, Data: map[string][]byte{"value": []byte("join two")},
+	}))
+	base := mp.DeepCopy()
+	mp.Spec.Template.Spec.Bootstrap.DataSecretName, mp.Spec.Replicas = ptr.To("join-2"), ptr.To[int32](4)
+	require.NoError(t, w.Patch(t.Context(), mp, client.MergeFrom(base)))
+	w.untilMachines(mp, 4)
+	require.Equal(t, []string{"join one", "join one", "join two", "join two"}, data())
+}
+
+// TestKubePoolMistakes has the condition name what is wrong, and what to do.
+func TestKubePoolMistakes(t *testing.T) {
+	w, _, _ := provisioned(t)
+	w.pool(1, func(s *infrav1.NstanceMachinePoolSpec) { s.Shards = []string{"a", "z"} })
+	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
+	until(w, p, func(p *infrav1.NstanceMachinePool) bool {
+		c := meta.FindStatusCondition(p.Status.Conditions, infrav1.ConditionSynced)
+		return c != nil && c.Message == "spec.shards: NstanceCluster c has no shard z (name shards of the NstanceCluster: a, b)"
+	}, "it says what is wrong")
+}
