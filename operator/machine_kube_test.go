@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/provider/simcloud"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
 // deployment makes a MachineDeployment of spot machines of group web, named web.

@@ -83,7 +83,7 @@ type noticeState struct {
 type removalState struct {
 	removalCause    *nstance.Cause
 	skipDrain       bool
-	goesFirst       bool // when its group has more than its size
+	goesFirst       bool              // when its group has more than its size
 	preserve        *records.Preserve // as asked for; durable unless that is under way
 	preserveExpired bool              // it was preserved for as long as was asked for
 	deleteCauses    []nstance.Cause
