@@ -38,6 +38,18 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestNamedTests: a test that a document links to is in the file to which the link leads.
+func TestNamedTests(t *testing.T) {
+	found := 0
+	for _, doc := range documents(t) {
+		for _, m := range regexp.MustCompile("\\[`(Test\\w+)`\\]\\(([^()]+)\\)").FindAllStringSubmatch(read(t, doc), -1) {
+			found++
+			require.Contains(t, read(t, filepath.Join(filepath.Dir(doc), filepath.FromSlash(m[2]))), "\nfunc "+m[1]+"(t *testing.T)", doc)
+		}
+	}
+	require.Greater(t, found, 40)
+}
+
 // existing returns path, or a file within it if it is a directory.
 func existing(path string) string {
 	if found, err := filepath.Glob(filepath.Join(path, "*.go")); err == nil && len(found) > 0 {

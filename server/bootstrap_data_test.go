@@ -1,7 +1,16 @@
 package server_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/mail"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -207,4 +216,45 @@ func TestBootstrapDataRefusals(t *testing.T) {
 		requireFieldError(t, err, nstance.Invalid, "bootstrap_data")
 		require.NoError(t, w.updateWeb(api, 0, strings.Repeat("x", 64<<10)))
 	})
+}
+
+// TestBootstrapDataMultipart: with the user data of docs/cluster-api.md a machine gets its
+// nonce in a script, and its bootstrap data in a part of their own, unchanged.
+func TestBootstrapDataMultipart(t *testing.T) {
+	doc, err := os.ReadFile(filepath.Join("..", "docs", "cluster-api.md"))
+	require.NoError(t, err)
+	found := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindSubmatch(doc)
+	require.NotNil(t, found)
+	var documented struct {
+		Templates map[string]struct {
+			UserData json.RawMessage `json:"userdata"`
+		} `json:"templates"`
+	}
+	require.NoError(t, json.Unmarshal(found[1], &documented))
+	const data = "## template: jinja\n#cloud-config\nruncmd:\n- kubeadm join --config '{{ ds.meta_data }}'\n"
+	w := newWorld(t, setup{config: configWithTemplate(0, `"userdata": `+string(documented.Templates["node"].UserData)+`, `, "")})
+	require.NoError(t, w.updateWeb(w.admin(), 1, data))
+	w.awaitMachinesMatching(1, func(nstance.MachineSpec) bool { return true })
+	spec := w.webSpecs()[0]
+
+	message, err := mail.ReadMessage(bytes.NewReader(spec.UserData))
+	require.NoError(t, err)
+	kind, params, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
+	require.NoError(t, err)
+	require.Equal(t, "multipart/mixed", kind)
+	var parts []string
+	for reader := multipart.NewReader(message.Body, params["boundary"]); ; {
+		part, err := reader.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		text, err := io.ReadAll(part)
+		require.NoError(t, err)
+		parts = append(parts, part.Header.Get("Content-Type")+"\n"+string(text))
+	}
+	require.Len(t, parts, 2)
+	require.Regexp(t, `^text/x-shellscript\n#!/bin/sh\n(.*\n)*printf %s '[\w-]+\.[\w-]+\.[\w-]+' > `, parts[0])
+	require.Contains(t, parts[0], "--provider-id=nstance:///"+string(spec.ID)+" ")
+	require.Equal(t, "text/plain\n"+data, parts[1])
 }

@@ -1,0 +1,169 @@
+//go:build kube
+
+package operator_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nstance-go/nstance"
+	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+// documented returns the resources in the YAML blocks of a document.
+func documented(t *testing.T, name string) (out []*unstructured.Unstructured) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "docs", name))
+	require.NoError(t, err)
+	for _, block := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		for docs := yaml.NewYAMLOrJSONDecoder(strings.NewReader(block[1]), 4096); ; {
+			obj := &unstructured.Unstructured{}
+			err := docs.Decode(&obj.Object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err, "%s:\n%s", name, block[1])
+			out = append(out, obj)
+		}
+	}
+	return out
+}
+
+// TestKubeDocuments has the API server accept every resource in the documents, field by
+// field. Their health checks for interrupted machines check what those of the other tests
+// check.
+func TestKubeDocuments(t *testing.T) {
+	w := newWorld(t)
+	w.healthCheck(map[string]string{clusterv1.ClusterNameLabel: "c"})
+	var tested clusterv1.MachineHealthCheck
+	require.NoError(t, w.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "interrupted"}, &tested))
+	for name, kinds := range map[string][]string{
+		"cluster-api.md": {"NstanceCluster", "NstanceMachinePool", "NstanceMachineTemplate", "MachineDeployment", "MachineHealthCheck"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := map[string]bool{}
+			for _, obj := range documented(t, name) {
+				found[obj.GetKind()] = true
+				obj.SetNamespace(w.namespace)
+				require.NoError(t, w.Create(t.Context(), obj.DeepCopy(), client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict)), mustYAML(obj))
+				if obj.GetKind() == "MachineHealthCheck" {
+					var check clusterv1.MachineHealthCheck
+					require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &check))
+					requireTested(t, &check, &tested)
+				}
+			}
+			for _, kind := range kinds {
+				require.True(t, found[kind], kind)
+			}
+		})
+	}
+}
+
+// requireTested: a health check remediates all machines that it finds unhealthy, and checks
+// conditions of ours, if it does, as one that is tested.
+func requireTested(t *testing.T, check, tested *clusterv1.MachineHealthCheck) {
+	t.Helper()
+	require.Zero(t, check.Spec.Remediation, check.Name)
+	if conditions := check.Spec.Checks.UnhealthyMachineConditions; len(conditions) > 0 {
+		require.Equal(t, tested.Spec.Checks.UnhealthyMachineConditions, conditions, check.Name)
+	}
+}
+
+// TestKubeDocumentedScale: the capacity in the document's pool is where an autoscaler looks
+// for that of machines of which there is none.
+func TestKubeDocumentedScale(t *testing.T) {
+	w, _, _ := provisioned(t)
+	var documentedPool infrav1.NstanceMachinePool
+	for _, obj := range documented(t, "cluster-api.md") {
+		if obj.GetKind() == "NstanceMachinePool" {
+			require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &documentedPool))
+		}
+	}
+	scale := documentedPool.Spec.Scale
+	require.Contains(t, scale.Capacity, corev1.ResourceCPU)
+	require.Contains(t, scale.Capacity, corev1.ResourceMemory)
+	w.pool(0, func(s *infrav1.NstanceMachinePoolSpec) { s.Scale = scale })
+	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
+	until(w, p, func(p *infrav1.NstanceMachinePool) bool { return len(p.Status.Capacity) > 0 }, "the status has it")
+	require.Equal(t, scale.NodeInfo, p.Status.NodeInfo)
+	for name, want := range scale.Capacity {
+		got := p.Status.Capacity[name]
+		require.Zero(t, want.Cmp(got), name)
+	}
+}
+
+// TestKubeMachineOnDemand buys machines without spot options on demand, although the
+// template of their group is for spot.
+func TestKubeMachineOnDemand(t *testing.T) {
+	w, a, _ := provisioned(t)
+	w.deployment(1, func(s *infrav1.NstanceMachineSpec) { s.Spot = nil })
+	machine := w.untilRunning(1)[0]
+	require.Equal(t, nstance.OnDemand, a.Cloud.Machines()[0].Market)
+	m := &infrav1.NstanceMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: machine.Spec.InfrastructureRef.Name}}
+	until(w, m, func(m *infrav1.NstanceMachine) bool { return m.Status.Interruptible != nil }, "it says so")
+	require.False(t, *m.Status.Interruptible)
+}
+
+// TestKubeMachineNeverCreated has a MachineHealthCheck replace a machine that cannot be
+// created.
+func TestKubeMachineNeverCreated(t *testing.T) {
+	w, a, _ := provisioned(t)
+	require.NoError(t, w.Create(t.Context(), &clusterv1.MachineHealthCheck{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "failed", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+		Spec: clusterv1.MachineHealthCheckSpec{
+			ClusterName: "c", Selector: metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineDeploymentNameLabel: "web"}},
+			Checks: clusterv1.MachineHealthCheckChecks{
+				NodeStartupTimeoutSeconds: ptr.To[int32](600),
+				UnhealthyMachineConditions: []clusterv1.UnhealthyMachineCondition{
+					{Type: infrav1.ConditionCreateFailed, Status: metav1.ConditionTrue, TimeoutSeconds: ptr.To[int32](0)},
+				},
+			},
+		},
+	}))
+	a.Cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Invalid, Times: 1})
+	w.deployment(1, nil)
+	var first clusterv1.Machine
+	require.Eventually(t, func() bool {
+		for _, m := range w.machines() {
+			first = m
+		}
+		return first.Name != ""
+	}, eventually, 20*time.Millisecond, "it is made")
+	w.untilGone(&first)
+	w.untilRunning(1)
+	require.Len(t, a.Cloud.Machines(), 1)
+}
+
+// TestKubeMachineNotReplaced leaves a machine that the cloud has taken back to those who
+// made its Machine: without a MachineHealthCheck there is none in its place.
+func TestKubeMachineNotReplaced(t *testing.T) {
+	w, a, _ := provisioned(t)
+	w.deployment(1, nil)
+	machine := &w.untilRunning(1)[0]
+	require.NoError(t, a.Cloud.Reclaim(a.Cloud.Machines()[0].ID, time.Minute))
+	m := &infrav1.NstanceMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: machine.Spec.InfrastructureRef.Name}}
+	until(w, m, func(m *infrav1.NstanceMachine) bool { return m.Status.State == string(nstance.Deleted) }, "it is gone")
+	require.Empty(t, a.Cloud.Machines())
+	until(w, machine, func(m *clusterv1.Machine) bool {
+		return meta.IsStatusConditionTrue(m.Status.Conditions, infrav1.ConditionInterrupted)
+	}, "its Machine says why")
+	require.True(t, machine.DeletionTimestamp.IsZero())
+}
