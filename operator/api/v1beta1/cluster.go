@@ -147,8 +147,8 @@ type ShardStatus struct {
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1beta1"
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.metadata.labels['cluster\.x-k8s\.io/cluster-name']`
 // +kubebuilder:printcolumn:name="Provisioned",type=boolean,JSONPath=`.status.initialization.provisioned`
-// +kubebuilder:printcolumn:name="Shards",type=string,JSONPath=`.spec.shards[*].name`
 // +kubebuilder:printcolumn:name="Connected",type=string,JSONPath=`.status.conditions[?(@.type=="ShardsConnected")].status`
+// +kubebuilder:printcolumn:name="Lost",type=string,JSONPath=`.status.conditions[?(@.type=="ShardsConnected")].message`
 // +kubebuilder:printcolumn:name="Endpoint",type=string,priority=1,JSONPath=`.spec.controlPlaneEndpoint.host`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NstanceCluster struct {

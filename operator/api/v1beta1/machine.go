@@ -213,7 +213,7 @@ type Leaving struct {
 // +kubebuilder:printcolumn:name="Spot",type=boolean,JSONPath=`.status.interruptible`
 // +kubebuilder:printcolumn:name="Shard",type=string,JSONPath=`.status.failureDomain`
 // +kubebuilder:printcolumn:name="Leaving",type=string,JSONPath=`.status.leaving.cause`
-// +kubebuilder:printcolumn:name="Deadline",type=date,JSONPath=`.status.leaving.deadline`
+// +kubebuilder:printcolumn:name="Deadline",type=string,JSONPath=`.status.leaving.deadline`
 // +kubebuilder:printcolumn:name="ProviderID",type=string,priority=1,JSONPath=`.spec.providerID`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NstanceMachine struct {

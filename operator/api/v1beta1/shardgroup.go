@@ -131,7 +131,7 @@ type Hold struct {
 // +kubebuilder:printcolumn:name="Ready",type=integer,JSONPath=`.status.ready`
 // +kubebuilder:printcolumn:name="Booting",type=integer,JSONPath=`.status.booting`
 // +kubebuilder:printcolumn:name="Leaving",type=integer,JSONPath=`.status.leaving`
-// +kubebuilder:printcolumn:name="Holds",type=string,JSONPath=`.status.holds[*].kind`
+// +kubebuilder:printcolumn:name="Hold",type=string,JSONPath=`.status.holds[0].kind`
 // +kubebuilder:printcolumn:name="Synced",type=string,JSONPath=`.status.conditions[?(@.type=="Synced")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NstanceShardGroup struct {
