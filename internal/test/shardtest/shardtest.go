@@ -193,7 +193,7 @@ func (s *Shard) tryRun() error {
 	}()
 	if err := s.server.Ready(ready); err != nil {
 		cancel()
-		_ = <-ended // the cause of ready
+		<-ended //nolint:errcheck // it is the cause of ready
 		return cmp.Or(context.Cause(ready), err)
 	}
 	s.cancel, s.ended, s.addrs = cancel, ended, s.server.Addresses()
