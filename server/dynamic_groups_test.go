@@ -201,7 +201,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 	fields := (&apiv1.UpdateGroupRequest{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		name := string(fields.Get(i).Name())
-		if !slices.Contains([]string{"group", "tenant", "dry_run", "size", "instance_type", "instance_types", "vars", "bootstrap_data"}, name) {
+		if !slices.Contains([]string{"group", "tenant", "dry_run", "size", "instance_type", "instance_types", "vars", "bootstrap_data", "remove_first"}, name) {
 			require.Contains(t, refused, name, "say whether it may be changed of a static group")
 		}
 	}

@@ -205,7 +205,9 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 			"--var and --bootstrap-data can be changed. nstance-admin plan shows what a change would replace.",
 		Args: arguments("GROUP"),
 	}
+	var first []string
 	f := newGroupForm(cmd)
+	cmd.Flags().StringSliceVar(&first, "remove-first", nil, "instance that goes before others when the group shrinks; may be repeated")
 	tenantFlag(cmd, &f.tenant)
 	yesFlag(cmd, &f.yes)
 	dryRunFlag(cmd, &f.dryRun)
@@ -215,6 +217,7 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		req.RemoveFirst = first
 		return r.with(cmd.Context(), func(c *client) error {
 			resp, err := p.update(cmd.Context(), c, f, req, args[0])
 			if err != nil {

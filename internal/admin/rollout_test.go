@@ -406,7 +406,7 @@ func TestPlan(t *testing.T) {
 		for i := range fields.Len() {
 			switch f := fields.Get(i); f.Name() {
 			case "instance_type": // instance_types says the same, and more
-			case "dry_run": // a plan is one
+			case "dry_run", "remove_first": // a plan is a dry run, and names no instances that go
 				require.False(t, planned.ProtoReflect().Has(f))
 			default:
 				require.True(t, planned.ProtoReflect().Has(f), "%s cannot be planned", f.Name())
@@ -416,6 +416,8 @@ func TestPlan(t *testing.T) {
 		require.Zero(t, r.code, r.errors)
 		same(t, w.asked, planned)
 		require.Equal(t, "#!/bin/sh", string(planned.GetBootstrapData()))
+		require.Zero(t, w.run("group", "update", "web", "--remove-first", "web-1,web-2").code)
+		require.Equal(t, []string{"web-1", "web-2"}, w.asked.(*apiv1.UpdateGroupRequest).GetRemoveFirst())
 		for i := 0; i < len(flags); i += 2 { // none of them is passed over where no group is named
 			args := append([]string{"plan"}, flags[i:min(i+2, len(flags))]...)
 			require.Contains(t, w.run(args...).errors, "--group: is missing", flags[i])

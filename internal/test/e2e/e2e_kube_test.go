@@ -431,6 +431,7 @@ func TestEndToEnd(t *testing.T) {
 		w.operator.start()
 		w.zones[0].server.start()
 	})
+	require.NoError(t, w.Delete(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"}}))
 	require.NoError(t, w.Delete(t.Context(), mp))
 	w.whole(0)
 }

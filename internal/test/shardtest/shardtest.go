@@ -70,7 +70,10 @@ type Cluster struct {
 }
 
 // New returns a cluster without shards.
-func New(t *testing.T) *Cluster { return &Cluster{t, storage.NewMemory(), time.Minute} }
+func New(t *testing.T) *Cluster {
+	t.TempDir() // so that it is removed after the agents in it have ended
+	return &Cluster{t, storage.NewMemory(), time.Minute}
+}
 
 // A Shard is a server that leads its shard, with its cloud. On each machine runs a
 // real agent.
