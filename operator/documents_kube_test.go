@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,4 +168,37 @@ func TestKubeMachineNotReplaced(t *testing.T) {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, infrav1.ConditionInterrupted)
 	}, "its Machine says why")
 	require.True(t, machine.DeletionTimestamp.IsZero())
+}
+
+// TestKubeDrainRules has a MachineDrainRule keep a pod from being drained.
+func TestKubeDrainRules(t *testing.T) {
+	w, a, _ := provisioned(t)
+	require.NoError(t, w.Create(t.Context(), &clusterv1.MachineDrainRule{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "stays"},
+		Spec: clusterv1.MachineDrainRuleSpec{
+			Drain:    clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorSkip},
+			Machines: []clusterv1.MachineDrainRuleMachineSelector{{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.ClusterNameLabel: "c"}}}},
+			Pods: []clusterv1.MachineDrainRulePodSelector{{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.namespace}},
+			}},
+		},
+	}))
+	mp := w.pool(1, func(s *infrav1.NstanceMachinePoolSpec) { s.Spot = &infrav1.SpotOptions{} })
+	w.untilMachines(mp, 1)
+	doomed := &w.machines()[0]
+	pod := w.slowPod(doomed.Status.NodeRef.Name)
+	require.NoError(t, a.Cloud.Reclaim(nstance.InstanceID(doomed.Name), time.Hour))
+	w.untilGone(doomed)
+	reasons := func(namespace, name string) (out []string) {
+		var events corev1.EventList
+		require.NoError(t, w.List(t.Context(), &events, client.InNamespace(namespace)))
+		for _, e := range events.Items {
+			if e.InvolvedObject.Name == name {
+				out = append(out, e.Reason)
+			}
+		}
+		return out
+	}
+	require.Eventually(t, func() bool { return slices.Contains(reasons("default", doomed.Name), "Drained") }, eventually, 20*time.Millisecond, "without waiting for it")
+	require.NotContains(t, reasons(w.namespace, pod.Name), "EvictedByDrain")
 }
