@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -124,6 +125,9 @@ type poolState struct {
 
 	// replaced are the instances that go although their shard keeps its number.
 	replaced []string
+
+	// limits are those of shards that lack capacity, by shard.
+	limits map[string]*capacityLimit
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -173,14 +177,14 @@ func (c *poolController) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 		conditions.Set(&pool, wrong)
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, nil
+	return ctrl.Result{RequeueAfter: s.nextRetry(time.Now())}, nil
 }
 
 // load reads what there is of a pool.
 func (c *poolController) load(ctx context.Context, pool *infrav1.NstanceMachinePool, owner *clusterv1.MachinePool, cluster *clusterv1.Cluster) (*poolState, error) {
 	s := &poolState{
 		pool: pool, owner: owner, cluster: cluster, groups: map[string]*infrav1.NstanceShardGroup{},
-		members: map[string]*infrav1.NstanceMachine{}, shown: map[string]*clusterv1.Machine{},
+		members: map[string]*infrav1.NstanceMachine{}, shown: map[string]*clusterv1.Machine{}, limits: map[string]*capacityLimit{},
 	}
 	var (
 		groups   infrav1.NstanceShardGroupList
@@ -268,7 +272,7 @@ func (c *poolController) divide(ctx context.Context, s *poolState, shards []stri
 			sizes[name] = ptr.Deref(g.Spec.Size, 0) - int32(len(removed[name]))
 		}
 	}
-	sizes = split(ptr.Deref(s.owner.Spec.Replicas, 1), shards, sizes)
+	sizes = s.sizes(shards, sizes, time.Now())
 	for _, name := range shards {
 		g, err := c.apply(ctx, s, name, sizes[name], removed[name])
 		if err != nil {
@@ -287,21 +291,6 @@ func (c *poolController) divide(ctx context.Context, s *poolState, shards []stri
 		}
 	}
 	return nil
-}
-
-// split divides replicas over shards as evenly as can be. The rest goes to those that
-// have more already, so that no machine moves, else to the earlier ones.
-func split(replicas int32, shards []string, has map[string]int32) map[string]int32 {
-	out, n := map[string]int32{}, int32(len(shards))
-	order := slices.Clone(shards)
-	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(has[b], has[a]) })
-	for i, name := range order {
-		out[name] = replicas / n
-		if int32(i) < replicas%n {
-			out[name]++
-		}
-	}
-	return out
 }
 
 // chosen returns, by shard, the instances that shall go because there are more than
@@ -471,6 +460,9 @@ func (s *poolState) show(shards []string) {
 		}
 		for _, h := range g.Status.Holds {
 			at.Message = cmp.Or(at.Message, h.Message)
+		}
+		if limit := s.limits[name]; limit != nil {
+			limit.showOn(&at)
 		}
 		p.Status.Shards = append(p.Status.Shards, at)
 	}

@@ -4,6 +4,7 @@ package operator_test
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +27,7 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
 // provisioned is a world whose cluster is provisioned over the shards a and b, with a
@@ -322,4 +325,65 @@ func TestKubePoolMistakes(t *testing.T) {
 		c := meta.FindStatusCondition(p.Status.Conditions, infrav1.ConditionSynced)
 		return c != nil && c.Message == "spec.shards: NstanceCluster c has no shard z (name shards of the NstanceCluster: a, b)"
 	}, "it says what is wrong")
+}
+
+// TestKubePoolFailover has the other shard make what one has no capacity for, also under
+// an operator that has not seen it, and gives it back with never fewer machines than
+// replicas.
+func TestKubePoolFailover(t *testing.T) {
+	w, _, b := provisioned(t)
+	b.Cloud.SetCapacity(simcloud.Pool{}, 1)
+	mp := w.pool(6, func(s *infrav1.NstanceMachinePoolSpec) { s.Distribution = infrav1.DistributionFailover })
+	w.untilMachines(mp, 6)
+	require.Equal(t, map[string]int32{"a": 5, "b": 1}, w.sizes())
+	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
+	until(w, p, func(p *infrav1.NstanceMachinePool) bool { return ptr.Deref(p.Status.Shards[1].Limit, -1) == 1 }, "the status says so")
+	require.Contains(t, p.Status.Shards[1].Message, "no capacity for more than 1 machines")
+
+	w.restart()
+	w.scale(mp, 8)
+	w.untilMachines(mp, 8)
+	require.Equal(t, map[string]int32{"a": 7, "b": 1}, w.sizes())
+	until(w, p, func(p *infrav1.NstanceMachinePool) bool {
+		return meta.IsStatusConditionTrue(p.Status.Conditions, clusterv1.ReadyCondition)
+	}, "all are ready")
+
+	b.Cloud.SetCapacity(simcloud.Pool{}, -1)
+	b.Restart() // it has forgotten what was sold out
+	w.untilConnected()
+	w.retryNow(p)
+	mostReady := int32(1) // of b, whose agents connect again
+	require.Eventually(t, func() bool {
+		var list infrav1.NstanceShardGroupList
+		require.NoError(t, w.List(t.Context(), &list, client.InNamespace(w.namespace)))
+		mostReady = max(mostReady, *list.Items[1].Status.Ready)
+		kept := *list.Items[0].Spec.Size + mostReady
+		require.GreaterOrEqual(t, kept, int32(8), "a gives up only what b has ready")
+		return kept == 8 && maps.Equal(w.sizes(), map[string]int32{"a": 4, "b": 4})
+	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
+	w.untilMachines(mp, 8)
+	require.Len(t, b.Cloud.Machines(), 4)
+}
+
+// retryNow ends the time after which shards without capacity are asked again.
+func (w *world) retryNow(p *infrav1.NstanceMachinePool) {
+	w.Helper()
+	require.NoError(w, retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := w.Get(w.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+			return err
+		}
+		for i := range p.Status.Shards {
+			if at := &p.Status.Shards[i]; at.RetryAt != nil {
+				at.RetryAt = ptr.To(metav1.NewTime(time.Now().Add(-time.Second)))
+			}
+		}
+		return w.Status().Update(w.Context(), p)
+	}))
+}
+
+// untilConnected waits until the operator has all shards.
+func (w *world) untilConnected() {
+	w.Helper()
+	nc := &infrav1.NstanceCluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return isTrue(nc, infrav1.ConditionShardsConnected) }, "shards are reached")
 }

@@ -15,8 +15,9 @@ const (
 	// shards.
 	DistributionEven Distribution = "even"
 
-	// DistributionFailover moves what a shard cannot get for lack of capacity to
-	// the others, and back once it can.
+	// DistributionFailover splits evenly, but what a shard cannot get for lack of
+	// capacity goes to the others. Every ten minutes the even split is tried again.
+	// What has returned is drained elsewhere only after it is ready.
 	DistributionFailover Distribution = "failover"
 )
 
@@ -128,6 +129,17 @@ type PoolShard struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Ready *int32 `json:"ready,omitempty"`
+
+	// limit is how many machines the shard had when it had no capacity for more. Until
+	// retryAt it is asked for no more, and other shards have the rest. Absent: it is
+	// asked for its even part.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Limit *int32 `json:"limit,omitempty"`
+
+	// retryAt is when the even split is tried again.
+	// +optional
+	RetryAt *metav1.Time `json:"retryAt,omitempty"`
 
 	// message says what the group waits for.
 	// +optional
