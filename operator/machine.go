@@ -189,7 +189,7 @@ func (c *machineController) reconcile(ctx context.Context, s *machineState) (ctr
 	case err != nil:
 		return ctrl.Result{}, err
 	case end == nil: // the copy is behind
-		return ctrl.Result{RequeueAfter: time.Second}, nil
+		return ctrl.Result{RequeueAfter: 5 * time.Second}, nil
 	}
 	return c.ended(ctx, s, end)
 }

@@ -75,6 +75,7 @@ func Add(mgr manager.Manager, opts *Options) error {
 	return errors.Join(
 		(&shardGroupController{Client: c, fleets: fleets, secrets: uncached, options: o}).setUp(mgr),
 		(&poolController{Client: c, fleets: fleets, options: o}).setUp(mgr),
+		(&templateController{Client: c, options: o}).setUp(mgr),
 		(&machineController{Client: c, fleets: fleets, secrets: uncached, options: o}).setUp(mgr),
 	)
 }

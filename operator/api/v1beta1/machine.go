@@ -250,6 +250,9 @@ type NstanceMachineTemplateSpec struct {
 	// template of the machines. It cannot be changed: make another one.
 	// +required
 	Template NstanceMachineTemplateResource `json:"template,omitempty,omitzero"`
+
+	// Scale may be corrected at any time.
+	Scale `json:",inline"`
 }
 
 // NstanceMachineTemplateResource is an NstanceMachine to be.
