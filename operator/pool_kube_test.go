@@ -26,6 +26,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
+	"github.com/nstance-go/nstance/operator"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
@@ -148,13 +149,17 @@ func (w *world) untilMachines(mp *clusterv1.MachinePool, n int) {
 }
 
 // sizes returns what the pool asks of its shards.
-func (w *world) sizes() map[string]int32 {
+func (w *world) sizes() map[string]int32 { return w.sizesOf("pool") }
+
+func (w *world) sizesOf(group string) map[string]int32 {
 	w.Helper()
 	var list infrav1.NstanceShardGroupList
 	require.NoError(w, w.List(w.Context(), &list, client.InNamespace(w.namespace)))
 	out := map[string]int32{}
 	for _, g := range list.Items {
-		out[g.Spec.Shard] = *g.Spec.Size
+		if g.Spec.Group == group {
+			out[g.Spec.Shard] = *g.Spec.Size
+		}
 	}
 	return out
 }
@@ -386,4 +391,51 @@ func (w *world) untilConnected() {
 	w.Helper()
 	nc := &infrav1.NstanceCluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
 	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return isTrue(nc, infrav1.ConditionShardsConnected) }, "shards are reached")
+}
+
+// TestKubePaused changes nothing of a paused pool, and of a machine of one, until it is not
+// paused any more.
+func TestKubePaused(t *testing.T) {
+	w, a, b := provisioned(t)
+	mp := w.pool(2, nil)
+	w.untilMachines(mp, 2)
+	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
+	pause := func(value string) {
+		require.NoError(t, w.Patch(t.Context(), p, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"cluster.x-k8s.io/paused":`+value+`}}}`))))
+	}
+	pause(`""`)
+	until(w, p, func(p *infrav1.NstanceMachinePool) bool {
+		return meta.IsStatusConditionTrue(p.Status.Conditions, clusterv1.PausedCondition)
+	}, "paused")
+	w.scale(mp, 4)
+	other := w.shardGroup("web", 1, nil)
+	until(w, other, ready(1), "what is not paused goes on")
+	require.Equal(t, map[string]int32{"a": 1, "b": 1}, w.sizesOf("pool"))
+	pause("null")
+	w.untilMachines(mp, 4)
+	require.Len(t, append(a.Cloud.Machines(), b.Cloud.Machines()...), 5)
+}
+
+// TestKubeWatchFilter leaves objects alone that are another operator's.
+func TestKubeWatchFilter(t *testing.T) {
+	w := newWorld(t)
+	w.options = &operator.Options{WatchFilter: "green"}
+	a := w.shards.Start("a", 0)
+	w.nonce(w.shards.OperatorNonce())
+	w.start()
+	nc := w.cluster(a)
+	label := func(value string) {
+		require.NoError(t, w.Patch(t.Context(), nc, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"cluster.x-k8s.io/watch-filter":"`+value+`"}}}`))))
+	}
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return len(nc.OwnerReferences) > 0 }, "Cluster API has taken it over")
+	label("blue")
+	before := nc.ResourceVersion
+	other := &infrav1.NstanceMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "t", Labels: map[string]string{clusterv1.WatchLabel: "green"}}}
+	other.Spec.Template.Spec.Group, other.Spec.NodeInfo.Architecture = "web", "amd64"
+	require.NoError(t, w.Create(t.Context(), other))
+	until(w, other, func(t *infrav1.NstanceMachineTemplate) bool { return t.Status.NodeInfo.Architecture == "amd64" }, "its own are reconciled")
+	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(nc), nc))
+	require.Equal(t, before, nc.ResourceVersion)
+	label("green")
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return isTrue(nc, infrav1.ConditionShardsConnected) }, "so is this one from now on")
 }

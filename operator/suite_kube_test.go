@@ -92,6 +92,7 @@ type world struct {
 	shards    *shardtest.Cluster
 	stop      func()               // the operator
 	newClient client.NewClientFunc // of the operator; nil: as usual
+	options   *operator.Options    // of the operator; nil: the defaults
 }
 
 func newWorld(t *testing.T) *world {
@@ -113,7 +114,7 @@ func (w *world) start() {
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, NewClient: w.newClient,
 	})
 	require.NoError(w, err)
-	require.NoError(w, operator.Add(mgr, nil))
+	require.NoError(w, operator.Add(mgr, w.options))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	var running sync.WaitGroup
 	running.Go(func() {
