@@ -20,7 +20,7 @@ import (
 // kubeconfig makes the Secret through which the nodes are reached.
 func (w *world) kubeconfig() {
 	w.Helper()
-	data, err := os.ReadFile(servers.Kubeconfig)
+	data, err := os.ReadFile(w.workload.Kubeconfig)
 	require.NoError(w, err)
 	require.NoError(w, w.Create(w.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},

@@ -25,6 +25,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/kube"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	"github.com/nstance-go/nstance/operator"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
@@ -67,12 +68,12 @@ func (w *world) kubelets(shards ...*shardtest.Shard) {
 						continue
 					}
 					n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(m.ID)}, Spec: corev1.NodeSpec{ProviderID: "nstance:///" + string(m.ID)}}
-					if err := w.Create(ctx, n); err != nil {
+					if err := w.nodes.Create(ctx, n); err != nil {
 						assert.True(w, ctx.Err() != nil || apierrors.IsAlreadyExists(err), "%v", err)
 						continue
 					}
 					n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-					if err := w.Status().Update(ctx, n); err == nil {
+					if err := w.nodes.Status().Update(ctx, n); err == nil {
 						known[m.ID] = true
 					}
 				}
@@ -83,7 +84,7 @@ func (w *world) kubelets(shards ...*shardtest.Shard) {
 		cancel()
 		running.Wait()
 		for id := range known {
-			_ = w.Delete(context.WithoutCancel(w.Context()), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(id)}})
+			_ = w.nodes.Delete(context.WithoutCancel(w.Context()), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(id)}})
 		}
 	})
 }
@@ -438,4 +439,48 @@ func TestKubeWatchFilter(t *testing.T) {
 	require.Equal(t, before, nc.ResourceVersion)
 	label("green")
 	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return isTrue(nc, infrav1.ConditionShardsConnected) }, "so is this one from now on")
+}
+
+// TestKubeTwoClusters drains and removes nodes of a workload cluster that is another one than
+// that of the operator.
+func TestKubeTwoClusters(t *testing.T) {
+	w := newWorld(t)
+	var err error
+	w.workload, err = kube.Start(kube.Options{})
+	require.NoError(t, err)
+	t.Cleanup(w.workload.Stop)
+	w.nodes, err = client.New(w.workload.Config, client.Options{Scheme: scheme(t)})
+	require.NoError(t, err)
+	a, _ := w.provision()
+	mp := w.pool(2, func(s *infrav1.NstanceMachinePoolSpec) { s.Shape = infrav1.Shape{Spot: &infrav1.SpotOptions{}} })
+	w.untilMachines(mp, 2)
+	doomed := a.Cloud.Machines()[0].ID
+	node := client.ObjectKey{Name: string(doomed)}
+	var pod corev1.Pod
+	pod.Namespace, pod.Name = w.workload.Namespace(t), "slow"
+	pod.Spec = corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "c", Image: "none"}}}
+	require.NoError(t, w.nodes.Create(t.Context(), &pod))
+
+	require.NoError(t, a.Cloud.Reclaim(doomed, time.Minute))
+	var n corev1.Node
+	require.Eventually(t, func() bool { return w.nodes.Get(t.Context(), node, &n) == nil && n.Spec.Unschedulable }, eventually, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return w.nodes.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod) == nil && pod.DeletionTimestamp != nil
+	}, eventually, 20*time.Millisecond, "its pod is evicted")
+	require.NoError(t, w.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+	w.untilMachines(mp, 2)
+	require.Eventually(t, func() bool { return apierrors.IsNotFound(w.nodes.Get(t.Context(), node, &n)) }, eventually, 20*time.Millisecond)
+	var here corev1.NodeList
+	require.NoError(t, w.List(t.Context(), &here))
+	for _, n := range here.Items {
+		require.NotContains(t, w.machinesNamed(), n.Name, "no node is in the operator's cluster")
+	}
+}
+
+func (w *world) machinesNamed() (names []string) {
+	w.Helper()
+	for _, m := range w.machines() {
+		names = append(names, m.Name)
+	}
+	return names
 }

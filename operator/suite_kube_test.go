@@ -89,6 +89,8 @@ type world struct {
 	*testing.T
 	client.Client
 	namespace string
+	workload  *kube.Cluster // whose nodes the machines are
+	nodes     client.Client // of workload
 	shards    *shardtest.Cluster
 	stop      func()               // the operator
 	newClient client.NewClientFunc // of the operator; nil: as usual
@@ -97,10 +99,11 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, namespace: servers.Namespace(t), shards: shardtest.New(t)}
+	w := &world{T: t, namespace: servers.Namespace(t), workload: servers, shards: shardtest.New(t)}
 	var err error
 	w.Client, err = client.New(servers.Config, client.Options{Scheme: scheme(t)})
 	require.NoError(t, err)
+	w.nodes = w.Client
 	return w
 }
 
