@@ -288,6 +288,9 @@ func (c *machineController) ended(ctx context.Context, s *machineState, end *sha
 		if left := time.Until(id.Time().Add(createSettled)); !existed && !end.Failed && left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
+		if err := c.release(ctx, s.machine); err != nil {
+			return ctrl.Result{}, err
+		}
 		controllerutil.RemoveFinalizer(m, infrav1.Finalizer)
 		return ctrl.Result{}, nil
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/kube"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
@@ -185,8 +186,21 @@ func TestKubeMachineOnce(t *testing.T) {
 
 // TestKubeMachineReclaim has a MachineHealthCheck replace a machine that the cloud takes
 // back. Its node is drained once, by the operator.
-func TestKubeMachineReclaim(t *testing.T) {
-	w, a, _ := provisioned(t)
+func TestKubeMachineReclaim(t *testing.T) { machineReclaim(newWorld(t)) }
+
+// TestKubeMachineReclaimAsShipped is the same with Cluster API's own manager as it is
+// shipped: it looks at a MachineHealthCheck every 15 s.
+func TestKubeMachineReclaimAsShipped(t *testing.T) {
+	c, err := kube.Start(kube.Options{})
+	require.NoError(t, err)
+	t.Cleanup(c.Stop)
+	require.NoError(t, manage(c))
+	machineReclaim(newWorldIn(t, c))
+}
+
+func machineReclaim(w *world) {
+	t := w.T
+	a, _ := w.provision()
 	w.healthCheck(map[string]string{clusterv1.MachineDeploymentNameLabel: "web"})
 	w.deployment(1, nil)
 	machine := &w.untilRunning(1)[0]

@@ -42,12 +42,26 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	os.Exit(kube.Main(m, kube.Options{}, func(c *kube.Cluster) {
 		servers = c
-		for _, err := range []error{c.StartClusterAPI("--feature-gates=ReconcilerRateLimiting=false"), c.InstallCRDs("config/crd"), c.InstallControlPlane(), permit(c)} {
-			if err != nil {
-				panic(err)
-			}
+		// Without the limit by which it looks at an object once in a while only.
+		if err := manage(c, "--feature-gates=ReconcilerRateLimiting=false"); err != nil {
+			panic(err)
 		}
 	}))
+}
+
+// manage makes a cluster one that Cluster API and the operator can work in.
+func manage(c *kube.Cluster, flags ...string) error {
+	for _, do := range []func() error{
+		func() error { return c.StartClusterAPI(flags...) },
+		func() error { return c.InstallCRDs("config/crd") },
+		c.InstallControlPlane,
+		func() error { return permit(c) },
+	} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func scheme(t *testing.T) *runtime.Scheme {
@@ -88,20 +102,26 @@ func permit(c *kube.Cluster) error {
 type world struct {
 	*testing.T
 	client.Client
-	namespace string
-	workload  *kube.Cluster // whose nodes the machines are
-	nodes     client.Client // of workload
-	shards    *shardtest.Cluster
-	stop      func()               // the operator
-	newClient client.NewClientFunc // of the operator; nil: as usual
-	options   *operator.Options    // of the operator; nil: the defaults
+	namespace  string
+	management *kube.Cluster // where the operator works
+	workload   *kube.Cluster // whose nodes the machines are
+	nodes      client.Client // of workload
+	shards     *shardtest.Cluster
+	stop       func()               // the operator
+	newClient  client.NewClientFunc // of the operator; nil: as usual
+	options    *operator.Options    // of the operator; nil: the defaults
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, namespace: servers.Namespace(t), workload: servers, shards: shardtest.New(t)}
+	return newWorldIn(t, servers)
+}
+
+func newWorldIn(t *testing.T, c *kube.Cluster) *world {
+	t.Helper()
+	w := &world{T: t, namespace: c.Namespace(t), management: c, workload: c, shards: shardtest.New(t)}
 	var err error
-	w.Client, err = client.New(servers.Config, client.Options{Scheme: scheme(t)})
+	w.Client, err = client.New(c.Config, client.Options{Scheme: scheme(t)})
 	require.NoError(t, err)
 	w.nodes = w.Client
 	return w
@@ -110,7 +130,7 @@ func newWorld(t *testing.T) *world {
 // start runs the operator until the test ends.
 func (w *world) start() {
 	w.Helper()
-	own := rest.CopyConfig(servers.Config)
+	own := rest.CopyConfig(w.management.Config)
 	own.Impersonate.UserName = user
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
 		Scheme: scheme(w.T), Metrics: server.Options{BindAddress: "0"}, Cache: onlyNamespace(w.namespace),

@@ -3,12 +3,14 @@ package operator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,7 +47,8 @@ func (c *machineController) tell(ctx context.Context, s *machineState, i *apiv1.
 // annotate sets and takes away the hook, and says at the end of a drain of ours that there
 // is nothing left to drain. An operator that finds a hook without a drain takes it away.
 func (c *machineController) annotate(ctx context.Context, s *machineState, i *apiv1.Instance) error {
-	draining := i.GetDrain() != nil && nstance.State(i.GetState()) == nstance.Draining && time.Now().Before(i.GetDrain().GetDeadline().AsTime())
+	// One that is being deleted is past the hook.
+	draining := s.m.DeletionTimestamp.IsZero() && i.GetDrain() != nil && nstance.State(i.GetState()) == nstance.Draining && time.Now().Before(i.GetDrain().GetDeadline().AsTime())
 	drained := !draining && (i == nil && s.m.Status.State == string(nstance.Deleted) || i.GetDrain() != nil || nstance.State(i.GetState()) == nstance.Deleting)
 	changed := s.machine.DeepCopy()
 	if changed.Annotations == nil {
@@ -65,6 +68,16 @@ func (c *machineController) annotate(ctx context.Context, s *machineState, i *ap
 		return nil
 	}
 	return client.IgnoreNotFound(c.Patch(ctx, changed, client.MergeFrom(s.machine)))
+}
+
+// release takes the hook away for good, whatever the cache has of the Machine: nobody looks
+// after it once the NstanceMachine is gone.
+func (c *machineController) release(ctx context.Context, machine *clusterv1.Machine) error {
+	if machine == nil {
+		return nil
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, PreDrainHook)
+	return client.IgnoreNotFound(c.Patch(ctx, machine.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
 }
 
 // shownConditions returns the conditions of a Machine that are not as those of its
