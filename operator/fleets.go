@@ -38,6 +38,10 @@ type fleets struct {
 	// wants its certificate renewed. It must not block.
 	clusterChanged func(client.ObjectKey)
 
+	// podChanged is told when the pod of a Machine has changed, in a Cluster; without
+	// a Machine when all pods have been listed. It must not block.
+	podChanged func(cluster client.ObjectKey, machine string)
+
 	// subscribers are told of changes at shards. They must not block.
 	subscribers []func(change)
 }
@@ -53,7 +57,7 @@ type change struct {
 func newFleets(objects client.Reader, log *slog.Logger) *fleets {
 	return &fleets{
 		log: log, objects: objects, ready: make(chan struct{}), byCluster: map[client.ObjectKey]*fleet{},
-		clusterChanged: func(client.ObjectKey) {},
+		clusterChanged: func(client.ObjectKey) {}, podChanged: func(client.ObjectKey, string) {},
 	}
 }
 
@@ -61,6 +65,19 @@ func (f *fleets) onClusterChanged(do func(client.ObjectKey)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clusterChanged = do
+}
+
+func (f *fleets) onPodChanged(do func(cluster client.ObjectKey, machine string)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.podChanged = do
+}
+
+func (f *fleets) tellPod(cluster client.ObjectKey, machine string) {
+	f.mu.Lock()
+	tell := f.podChanged
+	f.mu.Unlock()
+	tell(cluster, machine)
 }
 
 func (f *fleets) subscribe(do func(change)) {
@@ -148,6 +165,44 @@ func (f *fleets) nodesOf(cluster *clusterv1.Cluster) *nodeDrainer {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return fl.nodes
+}
+
+// nodesOfCluster returns what reaches the nodes of the Cluster of that name; nil: nothing yet.
+func (f *fleets) nodesOfCluster(cluster client.ObjectKey) *nodeDrainer {
+	for _, n := range f.nodesIn(cluster.Namespace) {
+		if n.pods.cluster == cluster.Name {
+			return n
+		}
+	}
+	return nil
+}
+
+// clusterOfPod returns the name of the Cluster with the living pod of a Machine; empty:
+// there is none.
+func (f *fleets) clusterOfPod(machine client.ObjectKey) string {
+	for _, n := range f.nodesIn(machine.Namespace) {
+		if n.pods.pod(machine.Name) != nil {
+			return n.pods.cluster
+		}
+	}
+	return ""
+}
+
+// nodesIn returns what reaches the nodes of the Clusters in a namespace.
+func (f *fleets) nodesIn(namespace string) (out []*nodeDrainer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, fl := range f.byCluster {
+		if key.Namespace != namespace {
+			continue
+		}
+		fl.mu.Lock()
+		if fl.nodes != nil {
+			out = append(out, fl.nodes)
+		}
+		fl.mu.Unlock()
+	}
+	return out
 }
 
 // of returns the fleet of a Cluster; nil: there is none yet.
@@ -327,6 +382,22 @@ func (fl *fleet) status() (out []infrav1.ShardStatus, renewAt time.Time) {
 		out = append(out, fl.shards[name].status)
 	}
 	return out, fl.renewAt
+}
+
+// checkSynced fails with Unavailable while a shard is not connected and listed.
+func (fl *fleet) checkSynced() error {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(fl.shards)) {
+		c := fl.shards[name]
+		if _, err := c.API(); err != nil {
+			return err
+		}
+		if !c.Synced() {
+			return nstance.Errorf(nstance.Unavailable, "shard %s is being listed", name)
+		}
+	}
+	return nil
 }
 
 // anyAPI returns the API of some shard that is connected. Fails with Unavailable.

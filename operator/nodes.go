@@ -24,11 +24,12 @@ const goneWidth = 8
 // conditionRate is how many conditions of nodes are written in a second, at most.
 const conditionRate = 50
 
-// A nodeDrainer drains the nodes of one cluster, and removes those whose machine
-// is gone.
+// A nodeDrainer drains the nodes of one cluster, removes those whose machine is gone,
+// and follows the pods that ask for machines.
 type nodeDrainer struct {
 	*kube.Drainer
 	client kubernetes.Interface
+	pods   *podWatch
 	gone   workqueue.TypedRateLimitingInterface[string] // IDs that nodes may have
 	cancel context.CancelFunc
 }
@@ -56,16 +57,22 @@ func (fl *fleet) drainNodes(lead context.Context, cluster *clusterv1.Cluster, ku
 	if err != nil {
 		return err
 	}
+	of := client.ObjectKeyFromObject(cluster)
+	pods, err := newPodWatch(cfg, cluster.Name, func(machine string) { fl.fleets.tellPod(of, machine) }, log)
+	if err != nil {
+		return err
+	}
 	if fl.nodes != nil {
 		fl.nodes.cancel()
 	}
 	ctx, cancel := context.WithCancel(lead)
-	n := &nodeDrainer{Drainer: d, client: nodes, gone: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()), cancel: cancel}
+	n := &nodeDrainer{Drainer: d, client: nodes, pods: pods, gone: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()), cancel: cancel}
 	fl.nodes, fl.kubeconfig = n, bytes.Clone(kubeconfig)
 	fl.fleets.running.Go(func() {
 		_ = d.Run(ctx) // nil, when ctx ends
 		n.gone.ShutDown()
 	})
+	fl.fleets.running.Go(func() { pods.run(ctx) })
 	for range goneWidth {
 		fl.fleets.running.Go(func() { n.removeGone(ctx) })
 	}

@@ -1,6 +1,6 @@
 // Package operator holds the controllers that make a shard's machines
-// infrastructure of Cluster API: clusters, pools and machines, and the drains
-// of their nodes.
+// infrastructure of Cluster API: clusters, pools and machines, machines for
+// pods that ask for them, and the drains of nodes.
 //
 // A program adds them to its own manager with Add. They act only in the
 // replica that leads. Options are a value; Add is called once, and not
@@ -77,5 +77,6 @@ func Add(mgr manager.Manager, opts *Options) error {
 		(&poolController{Client: c, fleets: fleets, options: o}).setUp(mgr),
 		(&templateController{Client: c, options: o}).setUp(mgr),
 		(&machineController{Client: c, fleets: fleets, secrets: uncached, options: o}).setUp(mgr),
+		(&podController{Client: c, fleets: fleets, options: o}).setUp(mgr),
 	)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -377,8 +376,7 @@ func (s *poolState) departure(id string) string {
 	machine := s.shown[id]
 	switch {
 	case machine == nil:
-	case meta.IsStatusConditionFalse(machine.Status.Conditions, clusterv1.MachineHealthCheckSucceededCondition) &&
-		meta.IsStatusConditionFalse(machine.Status.Conditions, clusterv1.MachineOwnerRemediatedCondition):
+	case isUnhealthy(machine):
 		return "a MachineHealthCheck found its Machine unhealthy"
 	case slices.Contains(s.replaced, id):
 		return "its Machine has the annotation " + clusterv1.DeleteMachineAnnotation
