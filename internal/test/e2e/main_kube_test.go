@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -153,7 +154,7 @@ func (p *process) printed(stream string) string {
 func tool(t *testing.T, path string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), path, args...).Output()
-	if exit, ok := err.(*exec.ExitError); ok {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		require.NoError(t, err, "%s %s: %s", path, strings.Join(args, " "), exit.Stderr)
 	}
 	require.NoError(t, err)
