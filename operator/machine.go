@@ -66,7 +66,7 @@ const instanceIDField = "spec.instanceID"
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines/status,verbs=patch
 
 // A machineController shows an instance as an NstanceMachine. Outside of pools it creates
-// the instance too, once: what the cloud takes back is replaced by whoever made the Machine.
+// the instance too, once: what the cloud takes back is replaced by the owner of the Machine.
 type machineController struct {
 	client.Client
 	fleets  *fleets
@@ -311,7 +311,7 @@ func (c *machineController) ended(ctx context.Context, s *machineState, end *sha
 	if end.Cause == nstance.CauseNotice || end.Cause == nstance.CauseGone {
 		interrupted(m, reasonReclaimed, end.Message)
 	} else if !conditions.IsTrue(m, infrav1.ConditionInterrupted) && !s.pooled() && s.machine != nil && s.machine.DeletionTimestamp.IsZero() {
-		// Somebody has asked the shard for it, or its time was up.
+		// Its removal was requested at the shard, or its time was up.
 		return ctrl.Result{}, client.IgnoreNotFound(c.Delete(ctx, s.machine))
 	}
 	return ctrl.Result{}, c.tell(ctx, s, nil)

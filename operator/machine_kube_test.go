@@ -260,7 +260,7 @@ func TestKubeMachineMistakes(t *testing.T) {
 }
 
 // TestKubeMachineRequested deletes the Machine of an instance that was given up at the
-// shard: nobody waits for a health check.
+// shard, without a health check.
 func TestKubeMachineRequested(t *testing.T) {
 	w, a, _ := provisioned(t)
 	w.deployment(1, nil)
