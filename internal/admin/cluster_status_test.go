@@ -212,7 +212,7 @@ func TestClusterStatus(t *testing.T) {
 func TestClusterStatusWritesNothing(t *testing.T) {
 	d := newDepot(t)
 	d.server(d.box())
-	d.led("silent", false)
+	d.leave("silent", &lease.Options{TTL: 3 * time.Second}, false)
 	d.operator("a", time.Now().Add(time.Hour), false)
 	before := d.files()
 	require.Zero(t, d.cluster("status", "--wait", "0").code)
