@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
 
@@ -142,10 +142,14 @@ $(KUBE)/kwok: tools/kwok/go.mod tools/kwok/go.sum
 	mkdir -p $(KUBE)
 	cd tools/kwok && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ sigs.k8s.io/kwok/cmd/kwok
 
-$(KUBE)/capi.stamp: tools/capi/go.mod tools/capi/go.sum
-	mkdir -p $(KUBE)/crds
-	cd tools/capi && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(KUBE)/capi-manager sigs.k8s.io/cluster-api
+$(KUBE)/capi-manager: tools/capi/go.mod tools/capi/go.sum
+	mkdir -p $(KUBE)
+	cd tools/capi && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ sigs.k8s.io/cluster-api
+
+$(KUBE)/capi-manifests.stamp: tools/capi/go.mod tools/capi/go.sum
+	mkdir -p $(KUBE)/crds $(KUBE)/webhooks
 	cd tools/capi && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)/config/crd/bases/*.yaml $(KUBE)/crds/
+	cd tools/capi && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)/config/webhook/manifests.yaml $(KUBE)/webhooks/capi.yaml
 	touch $@
 
 # What renders and checks the packaging of the operator.
@@ -164,9 +168,9 @@ $(BIN)/clusterctl: tools/clusterctl/go.mod tools/clusterctl/go.sum
 	cd tools/clusterctl && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(BIN)/ tool
 	touch $@
 
-kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi.stamp
+kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi-manager $(KUBE)/capi-manifests.stamp
 
-KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks ./internal/operatorcmd ./internal/test/packaging
+KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks ./internal/operatorcmd ./internal/test/packaging ./internal/test/operatorclouds
 
 e2e: kube-servers $(BIN)/helm $(BIN)/versitygw ## servers, operator, agents and Cluster API together, with kills in between
 	mkdir -p $(BIN)/e2e
@@ -208,6 +212,9 @@ scenarios: build ## the main job, for real, on this machine
 
 bench: ## measured beside their floors; see docs/benchmarks.md
 	go test -run '^$$' -bench . -benchmem ./...
+
+bench-kube: kube-servers ## nodes of 1,000 machines: notice to cordon, and the operator's memory
+	KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKube' -benchtime 1x ./operator
 
 fuzz: ## each fuzz target for a short while
 	for p in $$(go list ./...); do for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; done; done

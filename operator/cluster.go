@@ -86,11 +86,13 @@ func (c *clusterController) setUp(mgr ctrl.Manager) error {
 // Reconcile implements reconcile.Reconciler.
 func (c *clusterController) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	var nc infrav1.NstanceCluster
-	if err := c.Get(ctx, req.NamespacedName, &nc); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	if c.options.ignores(&nc) {
+	err = c.Get(ctx, req.NamespacedName, &nc)
+	if apierrors.IsNotFound(err) || err == nil && c.options.ignores(&nc) {
+		c.fleets.forget(req.NamespacedName) // clusterctl move removes finalizers: another operator has it
 		return ctrl.Result{}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
 	}
 	cluster, err := util.GetOwnerCluster(ctx, c.Client, nc.ObjectMeta)
 	if err != nil || cluster == nil || annotations.IsExternallyManaged(&nc) {

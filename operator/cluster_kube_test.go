@@ -3,7 +3,11 @@
 package operator_test
 
 import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 )
 
@@ -76,7 +85,7 @@ func TestKubeClusterRestart(t *testing.T) {
 	w.nonce(w.shards.OperatorNonce())
 	t.Run("first", func(t *testing.T) {
 		first := *w
-		first.T = t
+		first.TB = t
 		first.start()
 		nc := first.cluster(a)
 		until(&first, nc, func(nc *infrav1.NstanceCluster) bool { return isTrue(nc, infrav1.ConditionShardsConnected) }, "connected")
@@ -95,4 +104,80 @@ func TestKubeClusterRestart(t *testing.T) {
 	var again corev1.Secret
 	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(&secret), &again))
 	require.Equal(t, secret.Data, again.Data)
+}
+
+// TestKubeClusterRenewal has a certificate that is past two thirds of its life renewed,
+// before it ends and without the nonce.
+func TestKubeClusterRenewal(t *testing.T) {
+	w := newWorld(t)
+	a := w.shards.Start("a", 0)
+	key, cred := a.RegisterOperator()
+	issued := w.aged(key, cred, 25*time.Second)
+	private, err := pki.MarshalKey(key)
+	require.NoError(t, err)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-nstance"},
+		Data: map[string][]byte{
+			"tls.crt": pki.MarshalCertificates(issued.Certificate), "tls.key": private, "ca.crt": w.shards.Keys().Identity.CertPEM(), "cluster": []byte(shardtest.ID),
+		},
+	}
+	old := secret.Data["tls.crt"]
+	require.NoError(t, w.Create(t.Context(), secret))
+	w.start()
+	nc := w.cluster(a)
+	until(w, secret, func(s *corev1.Secret) bool { return !bytes.Equal(s.Data["tls.crt"], old) }, "it is renewed")
+	chain, err := pki.ParseCertificates(secret.Data["tls.crt"])
+	require.NoError(t, err)
+	require.Greater(t, time.Until(chain[0].NotAfter), time.Hour)
+	a.Restart()
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool {
+		return isTrue(nc, infrav1.ConditionRegistered) && isTrue(nc, infrav1.ConditionShardsConnected)
+	}, "the new one serves")
+}
+
+// aged replaces the certificate of the registered operator by one that began a minute ago,
+// and is valid for that much longer.
+func (w *world) aged(key ed25519.PrivateKey, cred nstance.Credential, left time.Duration) keyring.KeyRecord {
+	w.Helper()
+	certs, err := pki.ParseCertificates(pki.MarshalCertificates(cred.Chain...))
+	require.NoError(w, err)
+	holder, err := pki.IdentityOf(certs[0])
+	require.NoError(w, err)
+	issued, err := w.shards.Keys().Identity.Issue(keyring.Template{
+		Subject: holder.Subject, Tenant: holder.Tenant, Role: holder.Role, Key: key.Public().(ed25519.PublicKey), Lifetime: left, Now: time.Now(),
+	})
+	require.NoError(w, err)
+	stored, err := w.shards.Store.Get(w.Context(), layout.OperatorKey(holder.Tenant, holder.Subject))
+	require.NoError(w, err)
+	record := map[string]any{}
+	require.NoError(w, json.Unmarshal(stored.Data, &record))
+	registered, ok := record["operator"].(map[string]any)
+	require.True(w, ok, "%s", stored.Data)
+	require.Contains(w, registered, "current")
+	registered["current"] = issued
+	data, err := json.Marshal(record)
+	require.NoError(w, err)
+	_, err = w.shards.Store.PutIfMatch(w.Context(), stored.Key, data, stored.Version)
+	require.NoError(w, err)
+	return issued
+}
+
+// TestKubeExternallyManaged leaves an NstanceCluster alone that something else manages.
+func TestKubeExternallyManaged(t *testing.T) {
+	w := newWorld(t)
+	a := w.shards.Start("a", 0)
+	w.nonce(w.shards.OperatorNonce())
+	nc := w.cluster(a)
+	base := nc.DeepCopy()
+	nc.Annotations = map[string]string{clusterv1.ManagedByAnnotation: "others"}
+	require.NoError(t, w.Patch(t.Context(), nc, client.MergeFrom(base)))
+	w.start()
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return len(nc.OwnerReferences) > 0 }, "Cluster API has taken it over")
+	require.Never(t, func() bool {
+		return w.Get(t.Context(), client.ObjectKeyFromObject(nc), nc) != nil || len(nc.Finalizers) > 0 || isTrue(nc, infrav1.ConditionRegistered)
+	}, time.Second, 50*time.Millisecond)
+	base = nc.DeepCopy()
+	delete(nc.Annotations, clusterv1.ManagedByAnnotation)
+	require.NoError(t, w.Patch(t.Context(), nc, client.MergeFrom(base)))
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool { return isTrue(nc, infrav1.ConditionShardsConnected) }, "it is the operator's from now on")
 }

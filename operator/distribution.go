@@ -128,6 +128,9 @@ func (s *poolState) sizes(shards []string, has map[string]int32, now time.Time) 
 			continue
 		}
 		ready[name], present[name] = ptr.Deref(g.Status.Ready, 0), min(has[name], machinesOf(g))
+		if g.Status.Ready == nil { // clusterctl move moves no status: the shard may have them all
+			present[name] = has[name]
+		}
 		if limit := limitOf(g, s.formerLimit(name), now); limit != nil {
 			s.limits[name], limits[name] = limit, limit.machines
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 )
@@ -63,6 +64,19 @@ func TestWithSurplus(t *testing.T) {
 			require.Equal(t, c.want, withSurplus(c.sizes, ab, c.has, c.ready))
 		})
 	}
+}
+
+// TestSizesWithoutStatus lets no shard shrink before it is known what the others have.
+func TestSizesWithoutStatus(t *testing.T) {
+	group := func(size int32) *infrav1.NstanceShardGroup {
+		return &infrav1.NstanceShardGroup{Spec: infrav1.NstanceShardGroupSpec{Size: &size}}
+	}
+	s := &poolState{
+		pool:   &infrav1.NstanceMachinePool{Spec: infrav1.NstanceMachinePoolSpec{Distribution: infrav1.DistributionFailover}},
+		owner:  &clusterv1.MachinePool{Spec: clusterv1.MachinePoolSpec{Replicas: ptr.To[int32](5)}},
+		groups: map[string]*infrav1.NstanceShardGroup{"a": group(4), "b": group(1)}, limits: map[string]*capacityLimit{},
+	}
+	require.Equal(t, sizes{"a": 4, "b": 2}, s.sizes([]string{"a", "b"}, sizes{"a": 4, "b": 1}, time.Now()))
 }
 
 // TestLimitOf has a limit begin with a hold for capacity, follow what the shard has, and

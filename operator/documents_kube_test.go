@@ -3,6 +3,7 @@
 package operator_test
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -30,7 +31,7 @@ import (
 )
 
 // documented returns the resources in the YAML blocks of a document.
-func documented(t *testing.T, name string) (out []*unstructured.Unstructured) {
+func documented(t testing.TB, name string) (out []*unstructured.Unstructured) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", name))
 	require.NoError(t, err)
@@ -57,7 +58,7 @@ func TestKubeDocuments(t *testing.T) {
 	var tested clusterv1.MachineHealthCheck
 	require.NoError(t, w.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "interrupted"}, &tested))
 	for name, kinds := range map[string][]string{
-		"cluster-api.md": {"NstanceCluster", "NstanceMachinePool", "NstanceMachineTemplate", "MachineDeployment", "MachineHealthCheck"},
+		"cluster-api.md": {"NstanceCluster", "NstanceMachinePool", "NstanceMachineTemplate", "MachineDeployment", "MachineHealthCheck", "ClusterClass"},
 		"kubernetes.md":  {"Secret", "NstanceCluster", "Cluster", "NstanceMachinePool", "MachinePool"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,6 +88,65 @@ func requireTested(t *testing.T, check, tested *clusterv1.MachineHealthCheck) {
 	if conditions := check.Spec.Checks.UnhealthyMachineConditions; len(conditions) > 0 {
 		require.Equal(t, tested.Spec.Checks.UnhealthyMachineConditions, conditions, check.Name)
 	}
+}
+
+// adapted is a value of the documents with other names, and without configurations of a
+// provider of bootstrap data.
+func adapted(value any, names map[string]string) any {
+	switch v := value.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = adapted(v[key], names)
+		}
+		if bootstrap, _ := v["bootstrap"].(map[string]any); bootstrap["configRef"] != nil {
+			v["bootstrap"] = map[string]any{"dataSecretName": ""}
+		}
+	case []any:
+		for i := range v {
+			v[i] = adapted(v[i], names)
+		}
+	case string:
+		return cmp.Or(names[v], v)
+	}
+	return value
+}
+
+// TestKubeDocumentedWorkers has what the document has of pool, deployment and health checks
+// work, with the defaults that it leaves out: it is made, scaled, repaired and deleted.
+func TestKubeDocumentedWorkers(t *testing.T) {
+	w, a, b := provisioned(t)
+	names := map[string]string{"prod": "c", "eu1a": "a", "eu1b": "b", "node": "vm", "nodes": "web", "m7i.large": "small"}
+	for _, obj := range documented(t, "cluster-api.md") {
+		switch obj.GetKind() {
+		case "NstanceMachinePool", "MachinePool", "NstanceMachineTemplate", "MachineDeployment", "MachineHealthCheck":
+			adapted(obj.Object, names)
+			obj.SetNamespace(w.namespace)
+			require.NoError(t, w.Create(t.Context(), obj), mustYAML(obj))
+		}
+	}
+	w.untilRunning(3)
+	mp := &clusterv1.MachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "batch"}}
+	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(mp), mp))
+	require.Zero(t, *mp.Spec.Replicas, "the least that the autoscaler may keep")
+	w.scale(mp, 3)
+	w.untilRunning(6)
+	w.scale(mp, 1)
+	w.untilRunning(4)
+
+	var doomed *clusterv1.Machine
+	for _, m := range w.machines() {
+		if metav1.HasLabel(m.ObjectMeta, clusterv1.MachineDeploymentNameLabel) {
+			doomed = &m
+		}
+	}
+	require.NoError(t, a.Cloud.Reclaim(nstance.InstanceID(doomed.Status.NodeRef.Name), time.Minute))
+	w.untilGone(doomed)
+	w.untilRunning(4)
+
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
+	require.NoError(t, w.Delete(t.Context(), cluster))
+	w.untilGone(cluster)
+	require.Empty(t, append(a.Cloud.Machines(), b.Cloud.Machines()...))
 }
 
 // TestKubeDocumentedScale: the capacity in the document's pool is where an autoscaler looks
@@ -201,4 +261,48 @@ func TestKubeDrainRules(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return slices.Contains(reasons("default", doomed.Name), "Drained") }, eventually, 20*time.Millisecond, "without waiting for it")
 	require.NotContains(t, reasons(w.namespace, pod.Name), "EvictedByDrain")
+}
+
+// TestKubeDrainOrder evicts pods in the order of MachineDrainRules, of which the first by
+// name holds for a pod.
+func TestKubeDrainOrder(t *testing.T) {
+	w, a, _ := provisioned(t)
+	rule := func(name string, order int32, pods ...clusterv1.MachineDrainRulePodSelector) {
+		require.NoError(t, w.Create(t.Context(), &clusterv1.MachineDrainRule{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+			Spec: clusterv1.MachineDrainRuleSpec{
+				Drain: clusterv1.MachineDrainRuleDrainConfig{Behavior: clusterv1.MachineDrainRuleDrainBehaviorDrain, Order: &order}, Pods: pods,
+			},
+		}))
+	}
+	labelled := func(tier string) clusterv1.MachineDrainRulePodSelector {
+		return clusterv1.MachineDrainRulePodSelector{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": tier}}}
+	}
+	rule("a-last", 20, labelled("last"))
+	rule("b-middle", 10, labelled("middle"))
+	rule("c-first", -10, labelled("last"), labelled("middle"), labelled("first"))
+	mp := w.pool(1, func(s *infrav1.NstanceMachinePoolSpec) { s.Spot = &infrav1.SpotOptions{} })
+	w.untilMachines(mp, 1)
+	doomed := &w.machines()[0]
+	tiers := []string{"first", "middle", "last"}
+	pods := map[string]*corev1.Pod{}
+	for _, tier := range tiers {
+		pods[tier] = w.podOn(doomed.Status.NodeRef.Name, tier, map[string]string{"tier": tier})
+	}
+	evicted := func() (out []string) {
+		for _, tier := range tiers {
+			var pod corev1.Pod
+			if w.Get(t.Context(), client.ObjectKeyFromObject(pods[tier]), &pod) == nil && !pod.DeletionTimestamp.IsZero() {
+				out = append(out, tier)
+			}
+		}
+		return out
+	}
+	require.NoError(t, a.Cloud.Reclaim(nstance.InstanceID(doomed.Name), time.Hour))
+	for _, tier := range tiers {
+		require.Eventually(t, func() bool { return slices.Equal(evicted(), []string{tier}) }, eventually, 20*time.Millisecond)
+		require.Never(t, func() bool { return !slices.Equal(evicted(), []string{tier}) }, 500*time.Millisecond, 50*time.Millisecond, "the others wait")
+		require.NoError(t, w.Delete(t.Context(), pods[tier], client.GracePeriodSeconds(0)))
+	}
+	w.untilGone(doomed)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -233,7 +234,7 @@ func (c *machineController) choose(ctx context.Context, s *machineState) (ctrl.R
 // read before it got its instance fails with a conflict: the instance would be forgotten.
 func (c *machineController) setInstance(ctx context.Context, m *infrav1.NstanceMachine, shard string, id nstance.InstanceID) error {
 	changed := m.DeepCopy()
-	changed.Spec.Shard, changed.Spec.InstanceID = shard, string(id)
+	changed.Spec.Shard, changed.Spec.InstanceID, changed.Spec.ProviderID = shard, string(id), ""
 	return c.Patch(ctx, changed, client.MergeFromWithOptions(m, client.MergeFromWithOptimisticLock{}))
 }
 
@@ -309,12 +310,29 @@ func (c *machineController) ended(ctx context.Context, s *machineState, end *sha
 	m.Status.State, m.Status.Leaving = string(nstance.Deleted), infrav1.Leaving{}
 	notReady(m, reasonEnded, end.Message)
 	if end.Cause == nstance.CauseNotice || end.Cause == nstance.CauseGone {
-		interrupted(m, reasonReclaimed, end.Message)
+		interrupted(m, end.Cause, end.Message)
 	} else if !conditions.IsTrue(m, infrav1.ConditionInterrupted) && !s.pooled() && s.machine != nil && s.machine.DeletionTimestamp.IsZero() {
 		// Its removal was requested at the shard, or its time was up.
 		return ctrl.Result{}, client.IgnoreNotFound(c.Delete(ctx, s.machine))
 	}
-	return ctrl.Result{}, c.tell(ctx, s, nil)
+	if err := c.tell(ctx, s, nil); err != nil || !s.pooled() {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, c.dismiss(ctx, s)
+}
+
+// dismiss has a member of a pool go whose instance has ended: through its Machine, where
+// there is one, which has the same name.
+func (c *machineController) dismiss(ctx context.Context, s *machineState) error {
+	var machine clusterv1.Machine
+	err := c.Get(ctx, client.ObjectKeyFromObject(s.m), &machine)
+	switch {
+	case apierrors.IsNotFound(err):
+		return client.IgnoreNotFound(c.Delete(ctx, s.m))
+	case err != nil || !machine.DeletionTimestamp.IsZero():
+		return err
+	}
+	return client.IgnoreNotFound(c.Delete(ctx, &machine))
 }
 
 // recreate replaces an instance that never had a machine, in ever longer intervals.
@@ -324,11 +342,16 @@ func (c *machineController) recreate(ctx context.Context, s *machineState, end *
 	notReady(m, reasonCreateFailed, end.Message)
 	m.Status.State = string(nstance.Failed)
 	since := conditions.Get(m, infrav1.ConditionCreateFailed).LastTransitionTime.Time
-	wait := min(max(tried.Sub(since), firstRecreate), maxRecreate)
-	if left := time.Until(tried.Add(wait)); left > 0 {
+	if left := time.Until(recreateAt(since, tried)); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, c.tell(ctx, s, nil)
 	}
 	return ctrl.Result{}, errors.Join(c.tell(ctx, s, nil), c.setInstance(ctx, m, m.Spec.Shard, ""))
+}
+
+// recreateAt is when the next instance is tried, after that of tried has failed. As none
+// could be created since then, the interval doubles each time.
+func recreateAt(since, tried time.Time) time.Time {
+	return tried.Add(min(max(tried.Sub(since), firstRecreate), maxRecreate))
 }
 
 // show sets the status to what the shard has, and deletes the instance when the machine is
@@ -352,9 +375,9 @@ func (c *machineController) show(ctx context.Context, s *machineState, i *apiv1.
 	}
 	switch cause := reclaimOf(i.GetDrain()); {
 	case cause != nil:
-		interrupted(m, reasonReclaimed, cause.GetMessage())
+		interrupted(m, nstance.CauseKind(cause.GetKind()), cause.GetMessage())
 	case state == nstance.Gone:
-		interrupted(m, reasonMachineGone, "the provider says that the machine does not run")
+		interrupted(m, nstance.CauseGone, "the provider says that the machine does not run")
 	case conditions.Has(m, infrav1.ConditionInterrupted) && state != nstance.Deleting:
 		conditions.Set(m, metav1.Condition{Type: infrav1.ConditionInterrupted, Status: metav1.ConditionFalse, Reason: reasonReady})
 	}
@@ -390,7 +413,13 @@ func notReady(m *infrav1.NstanceMachine, reason, message string) {
 	conditions.Set(m, metav1.Condition{Type: clusterv1.ReadyCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message})
 }
 
-func interrupted(m *infrav1.NstanceMachine, reason, message string) {
+// interrupted shows why a machine is lost. One whose notice was seen stays reclaimed when it
+// does not run any more.
+func interrupted(m *infrav1.NstanceMachine, kind nstance.CauseKind, message string) {
+	reason := reasonMachineGone
+	if kind == nstance.CauseNotice || conditions.IsTrue(m, infrav1.ConditionInterrupted) && conditions.GetReason(m, infrav1.ConditionInterrupted) == reasonReclaimed {
+		reason = reasonReclaimed
+	}
 	conditions.Set(m, metav1.Condition{Type: infrav1.ConditionInterrupted, Status: metav1.ConditionTrue, Reason: reason, Message: message})
 }
 

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -21,33 +20,28 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/test/kube"
+	"github.com/nstance-go/nstance/operator"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
-// deployment makes a MachineDeployment of spot machines of group web, named web.
+// deployment makes a MachineDeployment of spot machines of group web, named web. What it
+// leaves out is set by Cluster API's webhooks.
 func (w *world) deployment(replicas int32, change func(*infrav1.NstanceMachineSpec)) *clusterv1.MachineDeployment {
 	w.Helper()
 	template := &infrav1.NstanceMachineTemplate{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
 	}
 	template.Spec.Template.Spec = infrav1.NstanceMachineSpec{Group: "web", Shape: infrav1.Shape{Spot: &infrav1.SpotOptions{}}}
 	if change != nil {
 		change(&template.Spec.Template.Spec)
 	}
 	require.NoError(w, w.Create(w.Context(), template))
-	labels := map[string]string{clusterv1.ClusterNameLabel: "c", clusterv1.MachineDeploymentNameLabel: "web"}
 	md := &clusterv1.MachineDeployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
 		Spec: clusterv1.MachineDeploymentSpec{
-			ClusterName: "c", Replicas: &replicas, Selector: metav1.LabelSelector{MatchLabels: labels},
-			Rollout: clusterv1.MachineDeploymentRolloutSpec{Strategy: clusterv1.MachineDeploymentRolloutStrategy{
-				Type: clusterv1.RollingUpdateMachineDeploymentStrategyType,
-				RollingUpdate: clusterv1.MachineDeploymentRolloutStrategyRollingUpdate{
-					MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(0)),
-				},
-			}},
-			Template: clusterv1.MachineTemplateSpec{ObjectMeta: clusterv1.ObjectMeta{Labels: labels}, Spec: clusterv1.MachineSpec{
+			ClusterName: "c", Replicas: &replicas,
+			Template: clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{
 				ClusterName: "c", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("")},
 				InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "NstanceMachineTemplate", Name: "web"},
 			}},
@@ -61,11 +55,10 @@ func (w *world) deployment(replicas int32, change func(*infrav1.NstanceMachineSp
 func (w *world) healthCheck(selector map[string]string) {
 	w.Helper()
 	require.NoError(w, w.Create(w.Context(), &clusterv1.MachineHealthCheck{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "interrupted", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "interrupted"},
 		Spec: clusterv1.MachineHealthCheckSpec{
 			ClusterName: "c", Selector: metav1.LabelSelector{MatchLabels: selector},
 			Checks: clusterv1.MachineHealthCheckChecks{
-				NodeStartupTimeoutSeconds: ptr.To[int32](600),
 				UnhealthyMachineConditions: []clusterv1.UnhealthyMachineCondition{
 					{Type: infrav1.ConditionInterrupted, Status: metav1.ConditionTrue, TimeoutSeconds: ptr.To[int32](0)},
 					{Type: infrav1.ConditionCreateFailed, Status: metav1.ConditionTrue, TimeoutSeconds: ptr.To[int32](600)},
@@ -113,7 +106,12 @@ func TestKubeMachine(t *testing.T) {
 		require.Equal(t, "nstance:///"+m.Status.NodeRef.Name, m.Spec.ProviderID)
 		require.Equal(t, "a", m.Status.FailureDomain)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Status.NodeRef.Name}}
-		until(w, node, func(n *corev1.Node) bool { return metav1.HasLabel(n.ObjectMeta, clusterv1.InterruptibleLabel) }, "interruptible")
+		interruptible := func(n *corev1.Node) bool { return metav1.HasLabel(n.ObjectMeta, clusterv1.InterruptibleLabel) }
+		until(w, node, interruptible, "interruptible")
+		base := node.DeepCopy()
+		delete(node.Labels, clusterv1.InterruptibleLabel)
+		require.NoError(t, w.Patch(t.Context(), node, client.MergeFrom(base)))
+		until(w, node, interruptible, "Cluster API puts the label back")
 	}
 	base := md.DeepCopy()
 	md.Spec.Replicas = ptr.To[int32](1)
@@ -184,6 +182,42 @@ func TestKubeMachineOnce(t *testing.T) {
 	require.Len(t, a.Cloud.Machines(), 5)
 }
 
+// unhooked is a client whose cache does not have the hooks of Machines yet.
+type unhooked struct{ client.Client }
+
+func (u unhooked) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	err := u.Client.Get(ctx, key, obj, opts...)
+	if machine, ok := obj.(*clusterv1.Machine); ok {
+		delete(machine.Annotations, operator.PreDrainHook)
+	}
+	return err
+}
+
+// TestKubeMachineReleased leaves no hook on the Machine of an NstanceMachine that is gone,
+// also when the operator does not know that there is one: Cluster API would wait for ever.
+func TestKubeMachineReleased(t *testing.T) {
+	w := newWorld(t)
+	w.newClient = func(cfg *rest.Config, opts client.Options) (client.Client, error) {
+		c, err := client.New(cfg, opts)
+		return unhooked{c}, err
+	}
+	a, _ := w.provision()
+	w.deployment(1, nil)
+	machine := &w.untilRunning(1)[0]
+	pod := w.slowPod(machine.Status.NodeRef.Name)
+	require.NoError(t, a.Cloud.Reclaim(nstance.InstanceID(machine.Status.NodeRef.Name), time.Minute))
+	hooked := func(m *clusterv1.Machine) bool { return metav1.HasAnnotation(m.ObjectMeta, operator.PreDrainHook) }
+	until(w, machine, hooked, "it is drained")
+	m := &infrav1.NstanceMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: machine.Spec.InfrastructureRef.Name}}
+	require.NoError(t, w.Delete(t.Context(), m))
+	require.NoError(t, w.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
+	w.untilGone(m)
+	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(machine), machine))
+	require.False(t, hooked(machine))
+	require.NoError(t, w.Delete(t.Context(), machine))
+	w.untilGone(machine)
+}
+
 // TestKubeMachineReclaim has a MachineHealthCheck replace a machine that the cloud takes
 // back. Its node is drained once, by the operator.
 func TestKubeMachineReclaim(t *testing.T) { machineReclaim(newWorld(t)) }
@@ -194,12 +228,14 @@ func TestKubeMachineReclaimAsShipped(t *testing.T) {
 	c, err := kube.Start(kube.Options{})
 	require.NoError(t, err)
 	t.Cleanup(c.Stop)
-	require.NoError(t, manage(c))
+	stop, err := manage(c)
+	require.NoError(t, err)
+	t.Cleanup(stop)
 	machineReclaim(newWorldIn(t, c))
 }
 
 func machineReclaim(w *world) {
-	t := w.T
+	t := w.TB
 	a, _ := w.provision()
 	w.healthCheck(map[string]string{clusterv1.MachineDeploymentNameLabel: "web"})
 	w.deployment(1, nil)

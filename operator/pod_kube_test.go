@@ -16,8 +16,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/operator"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
 // askingPod makes a pod of the workload cluster, which all tests share, that asks for a
@@ -93,6 +95,32 @@ func TestKubePodRemediation(t *testing.T) {
 		return len(machines) == 1 && machines[0].UID != machine.UID && machines[0].Status.NodeRef.Name != ""
 	}, eventually, 20*time.Millisecond, "%s", lazy(w.everything))
 	require.Equal(t, machine.Name, w.machines()[0].Name)
+}
+
+// TestKubePodClusterDeleted has the machine of a living pod go with the Cluster.
+func TestKubePodClusterDeleted(t *testing.T) {
+	w, a, b := provisioned(t)
+	pod := w.askingPod("job", "web", nil)
+	w.untilRunning(1)
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
+	require.NoError(t, w.Delete(t.Context(), cluster))
+	w.untilGone(cluster)
+	w.untilNoMachines()
+	require.Empty(t, append(a.Cloud.Machines(), b.Cloud.Machines()...))
+	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+}
+
+// TestKubePodCreateFails has an event on the pod say why its machine cannot be created, once
+// for each reason. It is created once it can be.
+func TestKubePodCreateFails(t *testing.T) {
+	w, a, _ := provisioned(t)
+	a.Cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Invalid, Times: 1})
+	pod := w.askingPod("job", "web", nil)
+	w.untilRunning(1)
+	events := w.eventsOf(pod)
+	require.Len(t, events, 1)
+	require.Contains(t, events[0], "OnDemandMachineNotCreated: ")
+	require.Contains(t, events[0], "create refused")
 }
 
 // TestKubePodPaused does nothing for a Cluster that is paused, and all of it afterwards.

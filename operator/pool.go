@@ -336,8 +336,8 @@ func (c *poolController) apply(ctx context.Context, s *poolState, shard string, 
 	return g, err
 }
 
-// follow shows the instances of one shard: each has an NstanceMachine from the moment at
-// which there is a machine, until there is none any more. Without the shard nothing changes.
+// follow shows the instances of one shard: each gets an NstanceMachine as soon as there is a
+// machine. It goes by itself when there is none any more. Without the shard nothing changes.
 func (c *poolController) follow(ctx context.Context, s *poolState, name string) error {
 	shard, api, err := c.fleets.shardOf(s.cluster, nstance.ShardID(name))
 	if err != nil {
@@ -352,20 +352,6 @@ func (c *poolController) follow(ctx context.Context, s *poolState, name string) 
 			_, err := api.DrainInstance(ctx, &apiv1.DrainInstanceRequest{Id: i.GetId(), Reason: why})
 			errs = append(errs, err)
 		}
-	}
-	for id, m := range s.members {
-		if m.Spec.Shard != name {
-			continue
-		}
-		if _, exists := shard.Instance(nstance.InstanceID(id)); exists {
-			continue
-		}
-		end, err := shard.End(ctx, nstance.InstanceID(id))
-		if err != nil || end == nil {
-			errs = append(errs, err)
-			continue
-		}
-		errs = append(errs, c.dismiss(ctx, s, m))
 	}
 	return errors.Join(errs...)
 }
@@ -414,19 +400,6 @@ func inheritFilter(obj, pool client.Object) {
 		of[clusterv1.WatchLabel] = filter
 		obj.SetLabels(of)
 	}
-}
-
-// dismiss has the NstanceMachine of an instance go that does not exist any more: through
-// its Machine, where there is one.
-func (c *poolController) dismiss(ctx context.Context, s *poolState, m *infrav1.NstanceMachine) error {
-	var obj client.Object = m
-	if machine := s.shown[m.Name]; machine != nil {
-		obj = machine
-	}
-	if !obj.GetDeletionTimestamp().IsZero() {
-		return nil
-	}
-	return client.IgnoreNotFound(c.Delete(ctx, obj))
 }
 
 // show sets the status to what there is.
@@ -494,8 +467,8 @@ func (c *poolController) remove(ctx context.Context, s *poolState) error {
 		}
 	}
 	for _, m := range s.members {
-		if s.shown[m.Name] == nil {
-			errs = append(errs, c.dismiss(ctx, s, m))
+		if s.shown[m.Name] == nil && m.DeletionTimestamp.IsZero() {
+			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, m)))
 		}
 	}
 	left := len(s.groups) + len(s.shown) + len(s.members)

@@ -4,6 +4,7 @@ package operator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -14,7 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -24,12 +27,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/yaml"
 
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/test/kube"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	"github.com/nstance-go/nstance/operator"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/operator/webhooks"
 )
 
 // eventually is the deadline of conditions that normally hold within a second.
@@ -40,31 +46,90 @@ var servers *kube.Cluster
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	os.Exit(kube.Main(m, kube.Options{}, func(c *kube.Cluster) {
+	stop := func() {}
+	code := kube.Main(m, kube.Options{}, func(c *kube.Cluster) {
 		servers = c
+		var err error
 		// Without the limit by which it looks at an object once in a while only.
-		if err := manage(c, "--feature-gates=ReconcilerRateLimiting=false"); err != nil {
+		if stop, err = manage(c, "--feature-gates=ReconcilerRateLimiting=false,ClusterTopology=true"); err != nil {
 			panic(err)
 		}
-	}))
+	})
+	stop()
+	os.Exit(code)
 }
 
-// manage makes a cluster one that Cluster API and the operator can work in.
-func manage(c *kube.Cluster, flags ...string) error {
+// manage makes a cluster one that Cluster API and the operator can work in, with the
+// webhooks of both.
+func manage(c *kube.Cluster, flags ...string) (stop func(), err error) {
 	for _, do := range []func() error{
 		func() error { return c.StartClusterAPI(flags...) },
 		func() error { return c.InstallCRDs("config/crd") },
-		c.InstallControlPlane,
+		c.InstallStandIns,
 		func() error { return permit(c) },
 	} {
 		if err := do(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return serveWebhooks(c)
 }
 
-func scheme(t *testing.T) *runtime.Scheme {
+// serveWebhooks has the operator's webhooks answer until they are stopped.
+func serveWebhooks(c *kube.Cluster) (stop func(), err error) {
+	hooks, err := c.PrepareWebhooks("config/webhook/manifests.yaml")
+	if err != nil {
+		return nil, err
+	}
+	s := runtime.NewScheme()
+	if err := infrav1.AddToScheme(s); err != nil {
+		return nil, err
+	}
+	answers := webhook.NewServer(webhook.Options{Host: hooks.LocalServingHost, Port: hooks.LocalServingPort, CertDir: hooks.LocalServingCertDir})
+	mgr, err := ctrl.NewManager(c.Config, ctrl.Options{Scheme: s, Metrics: server.Options{BindAddress: "0"}, WebhookServer: answers})
+	if err != nil {
+		return nil, err
+	}
+	if err := webhooks.Add(mgr); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := mgr.Start(ctx); err != nil {
+			panic(err)
+		}
+	})
+	stop = func() {
+		cancel()
+		running.Wait()
+	}
+	return stop, errors.Join(hooks.Install(c.Config), untilRefused(c))
+}
+
+// untilRefused waits until the operator's webhooks are asked.
+func untilRefused(c *kube.Cluster) error {
+	api, err := client.New(c.Config, client.Options{})
+	if err != nil {
+		return err
+	}
+	wrong := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"group": "web", "shard": "a--b", "size": int64(1)}}}
+	wrong.SetGroupVersionKind(infrav1.GroupVersion.WithKind("NstanceShardGroup"))
+	wrong.SetNamespace(metav1.NamespaceDefault)
+	wrong.SetName("wrong")
+	ctx, cancel := context.WithTimeout(context.Background(), eventually)
+	defer cancel()
+	for {
+		if err = api.Create(ctx, wrong.DeepCopy(), client.DryRunAll); apierrors.IsInvalid(err) {
+			return nil
+		}
+		if !sleep.For(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("the operator's webhooks do not answer: %w", err)
+		}
+	}
+}
+
+func scheme(t testing.TB) *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
 		require.NoError(t, add(s))
@@ -100,7 +165,7 @@ func permit(c *kube.Cluster) error {
 
 // A world is a namespace with an operator of its own, and shards.
 type world struct {
-	*testing.T
+	testing.TB
 	client.Client
 	namespace  string
 	management *kube.Cluster // where the operator works
@@ -112,14 +177,14 @@ type world struct {
 	options    *operator.Options    // of the operator; nil: the defaults
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	return newWorldIn(t, servers)
 }
 
-func newWorldIn(t *testing.T, c *kube.Cluster) *world {
+func newWorldIn(t testing.TB, c *kube.Cluster) *world {
 	t.Helper()
-	w := &world{T: t, namespace: c.Namespace(t), management: c, workload: c, shards: shardtest.New(t)}
+	w := &world{TB: t, namespace: c.Namespace(t), management: c, workload: c, shards: shardtest.New(t)}
 	var err error
 	w.Client, err = client.New(c.Config, client.Options{Scheme: scheme(t)})
 	require.NoError(t, err)
@@ -133,7 +198,7 @@ func (w *world) start() {
 	own := rest.CopyConfig(w.management.Config)
 	own.Impersonate.UserName = user
 	mgr, err := ctrl.NewManager(own, ctrl.Options{
-		Scheme: scheme(w.T), Metrics: server.Options{BindAddress: "0"}, Cache: onlyNamespace(w.namespace),
+		Scheme: scheme(w.TB), Metrics: server.Options{BindAddress: "0"}, Cache: onlyNamespace(w.namespace),
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)}, NewClient: w.newClient,
 	})
 	require.NoError(w, err)
@@ -160,10 +225,12 @@ func (w *world) restart() {
 }
 
 // nonce makes the Secret that a cluster registers with.
-func (w *world) nonce(nonce string) {
+func (w *world) nonce(nonce string) { w.nonceIn("nstance", nonce) }
+
+func (w *world) nonceIn(secret, nonce string) {
 	w.Helper()
 	require.NoError(w, w.Create(w.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "nstance"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secret},
 		Data:       map[string][]byte{"nonce": []byte(nonce), "ca.crt": w.shards.Keys().Identity.CertPEM()},
 	}))
 }
@@ -171,15 +238,21 @@ func (w *world) nonce(nonce string) {
 // cluster makes a Cluster whose infrastructure is these shards.
 func (w *world) cluster(shards ...*shardtest.Shard) *infrav1.NstanceCluster {
 	w.Helper()
+	var at []infrav1.Shard
+	for _, s := range shards {
+		at = append(at, infrav1.Shard{Name: string(s.Name()), Address: s.Operator(), RegistrationAddress: s.Registration()})
+	}
+	return w.clusterAt(at...)
+}
+
+func (w *world) clusterAt(shards ...infrav1.Shard) *infrav1.NstanceCluster {
+	w.Helper()
 	nc := &infrav1.NstanceCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"},
 		Spec: infrav1.NstanceClusterSpec{
-			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443},
-			Registration:         infrav1.RegistrationReference{SecretName: "nstance"},
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443}, Shards: shards,
+			Registration: infrav1.RegistrationReference{SecretName: "nstance"},
 		},
-	}
-	for _, s := range shards {
-		nc.Spec.Shards = append(nc.Spec.Shards, infrav1.Shard{Name: string(s.Name()), Address: s.Operator(), RegistrationAddress: s.Registration()})
 	}
 	require.NoError(w, w.Create(w.Context(), nc))
 	require.NoError(w, w.Create(w.Context(), kube.NewControlPlane(w.namespace, "c")))
@@ -217,8 +290,13 @@ func mustYAML(obj any) string {
 // slowPod makes a pod that stays on its node until it is deleted: a drain waits for it.
 func (w *world) slowPod(node string) *corev1.Pod {
 	w.Helper()
+	return w.podOn(node, "slow", nil)
+}
+
+func (w *world) podOn(node, name string, labels map[string]string) *corev1.Pod {
+	w.Helper()
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "slow", Finalizers: []string{}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: labels},
 		Spec: corev1.PodSpec{
 			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](30), Containers: []corev1.Container{{Name: "c", Image: "none"}},
 		},

@@ -42,6 +42,7 @@ type options struct {
 	watchFilter string
 	concurrency int
 	kubeconfig  string
+	kubeAPIQPS  float32
 
 	name          string
 	ownNamespace  string
@@ -67,6 +68,7 @@ func (o *options) flags() *pflag.FlagSet {
 	f.StringVar(&o.watchFilter, "watch-filter", "", "value of the label cluster.x-k8s.io/watch-filter that objects must have (default: all objects)")
 	f.IntVar(&o.concurrency, "concurrency", 10, "objects of a kind that are reconciled at the same time")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "file with the API server's address and credentials (default: the pod's own, else $KUBECONFIG, else ~/.kube/config)")
+	f.Float32Var(&o.kubeAPIQPS, "kube-api-qps", 100, "requests a second to the API server for each kind of object, twice as many at once; drains have a budget of their own")
 	f.StringVar(&o.name, "name", "nstance-operator", "name of the Lease; the Secret with the webhooks' certificate is NAME-webhook")
 	f.StringVar(&o.ownNamespace, "own-namespace", "", "namespace of Lease and Secret (default: the pod's)")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "reconcile only while this replica holds the Lease")
@@ -153,6 +155,9 @@ func (o *options) check(stderr io.Writer) (*slog.Logger, error) {
 	}
 	if o.concurrency < 1 {
 		return nil, nstance.FieldError("--concurrency", "use 1 or more", "%d is too few", o.concurrency)
+	}
+	if o.kubeAPIQPS < 1 {
+		return nil, nstance.FieldError("--kube-api-qps", "use 1 or more", "%v is too few", o.kubeAPIQPS)
 	}
 	if o.leaseDuration < shortestLease {
 		return nil, nstance.FieldError("--lease-duration", "use "+shortestLease.String()+" or more", "%s is too short", o.leaseDuration)

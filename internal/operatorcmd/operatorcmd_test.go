@@ -26,7 +26,7 @@ func TestCommandLine(t *testing.T) {
 			code, out, _ := call(ask)
 			require.Zero(t, code)
 			for _, flag := range []string{
-				"namespace", "watch-filter", "concurrency", "kubeconfig", "name", "own-namespace", "leader-elect", "lease-duration", "metrics-bind-address",
+				"namespace", "watch-filter", "concurrency", "kubeconfig", "kube-api-qps", "name", "own-namespace", "leader-elect", "lease-duration", "metrics-bind-address",
 				"health-addr", "webhook-port", "webhook-cert-dir", "webhook-configuration", "log-level", "log-format", "version",
 			} {
 				require.Contains(t, out, "--"+flag)
@@ -50,6 +50,7 @@ func TestCommandLine(t *testing.T) {
 		"namespace":                {[]string{"--own-namespace=x", "--namespace=a,B"}, []string{"--namespace", `"B"`}},
 		"name":                     {[]string{"--own-namespace=x", "--name=a.b"}, []string{"--name", "hyphens"}},
 		"concurrency":              {[]string{"--own-namespace=x", "--concurrency=0"}, []string{"--concurrency", "use 1 or more"}},
+		"rate of requests":         {[]string{"--own-namespace=x", "--kube-api-qps=0"}, []string{"--kube-api-qps", "use 1 or more"}},
 		"lease too short":          {[]string{"--own-namespace=x", "--lease-duration=1s"}, []string{"--lease-duration", "use 2s or more"}},
 		"port":                     {[]string{"--own-namespace=x", "--webhook-port=65536"}, []string{"--webhook-port", "65536"}},
 		"certificate, no webhooks": {[]string{"--own-namespace=x", "--webhook-port=0", "--webhook-cert-dir=/x"}, []string{"--webhook-cert-dir", "leave it out"}},

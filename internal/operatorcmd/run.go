@@ -59,6 +59,7 @@ func newProgram(o *options, log *slog.Logger) (*program, error) {
 	if p.config, err = loadConfig(o.kubeconfig); err != nil {
 		return nil, nstance.FieldError("--kubeconfig", "name a file with the address and the credentials of an API server", "%v", err)
 	}
+	p.config.QPS, p.config.Burst = o.kubeAPIQPS, int(2*o.kubeAPIQPS)
 	if p.kube, err = kubernetes.NewForConfig(p.config); err != nil {
 		return nil, nstance.FieldError("--kubeconfig", "correct the file", "%v", err)
 	}
@@ -168,7 +169,9 @@ func (p *program) term(ctx context.Context) error {
 	return mgr.Start(ctx)
 }
 
-func (p *program) cache() (o cache.Options) {
+// cache returns how objects are kept: who wrote which field is most of some of them.
+func (p *program) cache() cache.Options {
+	o := cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
 	for _, n := range p.namespaces {
 		if o.DefaultNamespaces == nil {
 			o.DefaultNamespaces = map[string]cache.Config{}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/nstance-go/nstance"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 )
 
@@ -40,7 +41,8 @@ func ownedByControlPlane(owners []metav1.OwnerReference) bool {
 }
 
 // machineUpdate keeps what an instance was made from. What the operator sets is kept
-// from then on, but an instance that never had a machine is given up for another one.
+// from then on, but an instance that never had a machine is given up for another one. So is
+// one whose machine did not start, and it may have another machine until then.
 func machineUpdate(old, changed *infrav1.NstanceMachine) (broken field.ErrorList) {
 	spec, was, is := field.NewPath("spec"), old.Spec, changed.Spec
 	const remedy = "delete its Machine, whose owner makes another one"
@@ -50,13 +52,24 @@ func machineUpdate(old, changed *infrav1.NstanceMachine) (broken field.ErrorList
 	if was.InstanceID != "" {
 		broken = append(broken, unchanged(spec.Child("shard"), was.Shard, is.Shard, remedy)...)
 	}
-	if givenUp := is.InstanceID == "" && was.ProviderID == ""; was.InstanceID != "" && !givenUp {
+	started := was.ProviderID != "" && !starting(old.Status.State)
+	if givenUp := is.InstanceID == "" && !started; was.InstanceID != "" && !givenUp {
 		broken = append(broken, unchanged(spec.Child("instanceID"), was.InstanceID, is.InstanceID, remedy)...)
 	}
-	if was.ProviderID != "" {
+	if started {
 		broken = append(broken, unchanged(spec.Child("providerID"), was.ProviderID, is.ProviderID, remedy)...)
 	}
 	return broken
+}
+
+// starting reports whether an instance in this state has not been ready: the cloud may have
+// accepted its machine and not start it.
+func starting(state string) bool {
+	switch nstance.State(state) {
+	case nstance.Pending, nstance.Provisioning, nstance.Booting, nstance.Failed:
+		return true
+	}
+	return false
 }
 
 func machineTemplateRules(t *infrav1.NstanceMachineTemplate) (broken field.ErrorList) {

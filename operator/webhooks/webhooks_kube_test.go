@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/test/kube"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 	"github.com/nstance-go/nstance/operator/webhooks"
@@ -365,6 +366,32 @@ func TestKubeGivenUp(t *testing.T) {
 	m.Spec.InstanceID = ""
 	require.NoError(t, api.Update(t.Context(), m))
 	m.Spec.Shard, m.Spec.InstanceID = "b", "web06dx9xy919t3v9kzd2xdsyzb3h"
+	require.NoError(t, api.Update(t.Context(), m))
+}
+
+// TestKubeRefusedLate: a cloud accepts a machine and then does not start it. Another one is
+// made for the instance, and if there is none in time the operator chooses another instance.
+// One that was ready is kept.
+func TestKubeRefusedLate(t *testing.T) {
+	namespace := world(t)
+	m := machine(func(m *infrav1.NstanceMachine) {
+		m.Namespace, m.Name, m.Spec.Shard, m.Spec.InstanceID, m.Spec.ProviderID = namespace, "m", "a", "web06dx9xy919t3v9kzd2xdsyzb3g", "aws:///a/i-1"
+	})
+	require.NoError(t, api.Create(t.Context(), m))
+	in := func(state nstance.State) {
+		t.Helper()
+		m.Status.State = string(state)
+		require.NoError(t, api.Status().Update(t.Context(), m))
+	}
+	in(nstance.Booting)
+	m.Spec.ProviderID = "aws:///a/i-2"
+	require.NoError(t, api.Update(t.Context(), m))
+	in(nstance.Ready)
+	m.Spec.ProviderID = "aws:///a/i-3"
+	requireRefused(t, api.Update(t.Context(), m), "spec.providerID", "delete its Machine")
+	m.Spec.ProviderID = "aws:///a/i-2"
+	in(nstance.Failed)
+	m.Spec.InstanceID, m.Spec.ProviderID = "", ""
 	require.NoError(t, api.Update(t.Context(), m))
 }
 

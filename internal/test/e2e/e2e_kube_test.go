@@ -77,6 +77,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, namespace: servers.Namespace(t)}
+	t.Cleanup(w.show)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
 		require.NoError(t, add(scheme))
@@ -269,6 +270,17 @@ func (w *world) until(what string, holds func() bool) {
 	require.Eventually(w, holds, eventually, 100*time.Millisecond, what)
 }
 
+// show logs what there is when the test has failed.
+func (w *world) show() {
+	if !w.Failed() {
+		return
+	}
+	kubectl := exec.Command(filepath.Join(os.Getenv(kube.Assets), "kubectl"), "--kubeconfig", servers.Kubeconfig, "--namespace", w.namespace,
+		"get", "nodes,machines,pods,poddisruptionbudgets,events", "--output", "wide")
+	out, err := kubectl.CombinedOutput()
+	w.Logf("%s%v", out, err)
+}
+
 // machines returns the Machines, and whether all of them have a node and stay.
 func (w *world) machines() (names []string, settled bool) {
 	w.Helper()
@@ -391,13 +403,16 @@ func (w *world) events(id string) (types []nstance.EventType) {
 	return types
 }
 
-// interrupt has the clouds take machines back two minutes from now.
+// noticePeriod is how long the clouds give.
+const noticePeriod = 2 * time.Minute
+
+// interrupt has the clouds take machines back.
 func (w *world) interrupt(machines []string) {
 	w.Helper()
 	for _, name := range machines {
 		var err error
 		for _, z := range w.zones {
-			if err = z.cloud.Interrupt(nstance.InstanceID(name), "terminate", 2*time.Minute); err == nil {
+			if err = z.cloud.Interrupt(nstance.InstanceID(name), "terminate", noticePeriod); err == nil {
 				break
 			}
 		}
@@ -451,10 +466,10 @@ func (w *world) reclaim(budget int, middle func()) {
 	})
 	middle()
 	var now []string
-	w.until("the machines are replaced", func() bool {
+	require.Eventually(w, func() bool {
 		now, _ = w.machines()
 		return !slices.ContainsFunc(doomed, func(id string) bool { return slices.Contains(now, id) })
-	})
+	}, noticePeriod*3/4, 100*time.Millisecond, "the machines are replaced before disruption budgets are passed")
 	w.Logf("replaced %s after the notices", time.Since(began).Round(time.Millisecond))
 	w.whole(5)
 	require.GreaterOrEqual(w, least(), budget, "ready pods")

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(kube.Main(m, kube.Options{Controllers: true, Scheduler: true, Kubelets: true}, func(c *kube.Cluster) {
 		servers = c
-		for _, err := range []error{c.StartClusterAPI("--feature-gates=ReconcilerRateLimiting=false"), c.InstallCRDs(root + "/operator/config/crd"), c.InstallControlPlane()} {
+		for _, err := range []error{c.StartClusterAPI("--feature-gates=ReconcilerRateLimiting=false"), c.InstallCRDs(root + "/operator/config/crd"), c.InstallStandIns()} {
 			if err != nil {
 				panic(err)
 			}

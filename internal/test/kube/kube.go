@@ -110,6 +110,7 @@ func (c *Cluster) start(o Options) error {
 	noPorts := append(auth, "--leader-elect=false", "--secure-port=0")
 	if o.Controllers {
 		if err := c.begin("kube-controller-manager", append(noPorts, "--service-account-private-key-file", c.path("sa.key"), "--controllers=*,-node-ipam-controller",
+			"--node-monitor-grace-period=10m", // kwok may be late on a busy machine
 			"--kube-api-qps=1000", "--kube-api-burst=1000")...); err != nil {
 			return err
 		}
@@ -291,7 +292,7 @@ func (c *Cluster) Stop() {
 
 // Namespace makes a namespace for a test. It is deleted in the background afterwards,
 // if the controllers run.
-func (c *Cluster) Namespace(t *testing.T) string {
+func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	spaces := c.Client.CoreV1().Namespaces()
 	n, err := spaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})

@@ -125,6 +125,7 @@ type Hold struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=nstanceshardgroups,scope=Namespaced,categories=cluster-api,shortName=nsg
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1beta1"
+// +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io/move="
 // +kubebuilder:printcolumn:name="Group",type=string,JSONPath=`.spec.group`
 // +kubebuilder:printcolumn:name="Shard",type=string,JSONPath=`.spec.shard`
 // +kubebuilder:printcolumn:name="Size",type=integer,JSONPath=`.spec.size`
