@@ -1,6 +1,9 @@
 package nstance
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // A Notice is a cloud's announcement about one machine, in one form for all
 // clouds. Equal EventIDs mean the same announcement, whenever it was seen.
@@ -95,3 +98,10 @@ const (
 
 // Dooms reports whether the machine will be gone whatever its owner does.
 func (k NoticeKind) Dooms() bool { return k == Reclaim || k == Stop || k == Terminate }
+
+// RehearsalSource begins the source of a notice that is rehearsed: the cloud takes
+// nothing back.
+const RehearsalSource = "rehearsal/"
+
+// Rehearsed reports whether the notice was made for a rehearsal.
+func (n Notice) Rehearsed() bool { return strings.HasPrefix(n.Source, RehearsalSource) }

@@ -31,6 +31,8 @@ type Agent struct {
 	registered bool
 	connected  bool
 	lastError  error
+
+	noticesError error // of the file of notices
 }
 
 // New returns an agent, or every mistake in the options: Invalid errors, each
@@ -71,6 +73,7 @@ func New(o *Options) (*Agent, error) {
 // cannot listen on the health address; every other failure is retried.
 func (a *Agent) Run(ctx context.Context) error {
 	a.started = time.Now()
+	a.restoreNotices()
 	g, ctx := errgroup.WithContext(ctx)
 	if a.o.HealthAddr != "" {
 		ln, err := listen(ctx, a.o.HealthAddr)
@@ -83,6 +86,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.drains.Run(ctx) })
 	g.Go(func() error { return a.files.Run(ctx) })
 	g.Go(func() error { return a.watch(ctx) })
+	g.Go(func() error { a.keepNotices(ctx); return nil })
 	g.Go(func() error { a.mail.watchUnacknowledged(ctx, a.drainWithoutServer); return nil })
 	g.Go(func() error { return a.connect(ctx) })
 	n := &notifier{send: a.notifySystemd, watchdog: a.o.Watchdog, alive: a.alive}
@@ -103,6 +107,9 @@ func (a *Agent) Status() Status {
 	s.Registered, s.Connected = a.registered, a.connected
 	if a.lastError != nil {
 		s.Error = a.lastError.Error()
+	}
+	if a.noticesError != nil {
+		s.NoticesError = a.noticesError.Error()
 	}
 	return s
 }

@@ -18,7 +18,11 @@
 // # Session
 //
 // A session is disposable. Standing notices, and drain results until a server has
-// acknowledged them, stay in an outbox. After any failure the agent reconnects,
+// acknowledged them, stay in an outbox. The notices are also in notices.json in
+// Options.IdentityDir: after a restart they are sent as before, and what the cloud
+// announces no more is withdrawn. A file that cannot be used is renamed to
+// notices.json.damaged. A detector of Options.Detector takes part if it has the method
+// Resume of spot.AWS. After any failure the agent reconnects,
 // with jitter, to the next address.
 //
 // # Files

@@ -28,6 +28,7 @@ const (
 	envSpotPollInterval = "NSTANCE_SPOT_POLL_INTERVAL"
 	envProvider         = "NSTANCE_PROVIDER"
 	envMetadataURL      = "NSTANCE_METADATA_URL"
+	envAzureEvents      = "NSTANCE_AZURE_EVENTS_VERSION"
 	envHealthAddr       = "NSTANCE_HEALTH_ADDR"
 	envDrainHook        = "NSTANCE_DRAIN_HOOK"
 	envProbes           = "NSTANCE_PROBES"
@@ -60,6 +61,7 @@ func Variables() []Variable {
 		{envSpotPollInterval, "time between reads of the metadata service (default 2s)"},
 		{envProvider, "the cloud: " + strings.Join(Providers(), ", ") + " (default: found by probing)"},
 		{envMetadataURL, "base URL of the metadata service (default: the cloud's)"},
+		{envAzureEvents, "api-version of Azure's scheduled events: a later one has rebalance recommendations (default 2020-07-01)"},
 		{envHealthAddr, "address of GET /healthz, :port for loopback (default: not served)"},
 		{envDrainHook, "command that empties the machine: words, or a JSON array of strings (default: none)"},
 		{envProbes, "path of a file of health probes, a JSON array (default: none)"},
@@ -88,12 +90,15 @@ func FromEnv(getenv func(string) string) (*Options, error) {
 		SpotPollInterval:  e.duration(envSpotPollInterval),
 		Provider:          e.text(envProvider),
 		MetadataURL:       e.text(envMetadataURL),
-		HealthAddr:        e.text(envHealthAddr),
-		DrainHook:         e.command(envDrainHook),
-		Probes:            e.probes(envProbes),
-		Debug:             e.flag(envDebug),
-		NotifySocket:      e.text(envNotifySocket),
-		Watchdog:          e.microseconds(envWatchdog),
+
+		AzureEventsVersion: e.text(envAzureEvents),
+
+		HealthAddr:   e.text(envHealthAddr),
+		DrainHook:    e.command(envDrainHook),
+		Probes:       e.probes(envProbes),
+		Debug:        e.flag(envDebug),
+		NotifySocket: e.text(envNotifySocket),
+		Watchdog:     e.microseconds(envWatchdog),
 	}
 	if err := errors.Join(e.errs...); err != nil {
 		return nil, err

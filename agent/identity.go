@@ -115,18 +115,20 @@ func (v identityDir) configHash() string {
 	return strings.TrimSpace(string(data))
 }
 
-func (v identityDir) read(name string) ([]byte, error) {
-	f, err := os.Open(v.path(name))
+func (v identityDir) read(name string) ([]byte, error) { return readFile(v.path(name), maxNonce) }
+
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fileError(err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxNonce+1))
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, fileError(err)
 	}
-	if len(data) > maxNonce {
-		return nil, nstance.Errorf(nstance.Invalid, "%s is longer than %d bytes", f.Name(), maxNonce)
+	if int64(len(data)) > limit {
+		return nil, nstance.Errorf(nstance.Invalid, "%s is longer than %d bytes", f.Name(), limit)
 	}
 	return data, nil
 }

@@ -19,10 +19,11 @@ type mailbox struct {
 
 	changed chan struct{} // wakes the session: a message may be due
 	noticed chan struct{} // wakes watchUnacknowledged: a notice came
+	unsaved chan struct{} // wakes keepNotices: the notices, or what of them is acknowledged, changed
 }
 
 func newMailbox(now func() time.Time) *mailbox {
-	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1)}
+	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), unsaved: make(chan struct{}, 1)}
 }
 
 // do calls f with the outbox under the lock.
@@ -38,8 +39,26 @@ func (m *mailbox) observe(n nstance.Notice) (changed bool) {
 	if changed {
 		signal(m.changed)
 		signal(m.noticed)
+		signal(m.unsaved)
 	}
 	return changed
+}
+
+// ack records an acknowledgement.
+func (m *mailbox) ack(a *apiv1.Acknowledgement) {
+	m.do(func(o *outbox) { o.ack(a) })
+	signal(m.unsaved)
+}
+
+// standing returns every notice that was not withdrawn.
+func (m *mailbox) standing() (notices []nstance.Notice) {
+	m.do(func(o *outbox) { notices = o.standing() })
+	return notices
+}
+
+func (m *mailbox) isEmpty() (empty bool) {
+	m.do(func(o *outbox) { empty = len(o.notices) == 0 })
+	return empty
 }
 
 // result adds the result of a drain.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/spot"
 )
 
 const (
@@ -46,6 +47,10 @@ type Options struct {
 	Provider         string        // one of Providers; empty: found by probing
 	MetadataURL      string        // base URL of the metadata service; empty: the provider's own
 	Probes           []health.Probe
+
+	// AzureEventsVersion is the api-version of Azure's scheduled events; empty:
+	// 2020-07-01, which has no rebalance recommendations.
+	AzureEventsVersion string
 
 	HealthAddr string   // where GET /healthz is served; without a host: loopback; empty: nowhere
 	DrainHook  []string // command that empties the machine, run without a shell; empty: none
@@ -115,6 +120,7 @@ func (o *Options) validate() error {
 		validateInterval(envSpotPollInterval, o.SpotPollInterval),
 		validateProvider(o.Provider),
 		validateURL(o.MetadataURL),
+		validateEventsVersion(o.AzureEventsVersion),
 		validateHealthAddr(o.HealthAddr),
 	)
 }
@@ -184,6 +190,13 @@ func validateURL(s string) error {
 		return nil
 	}
 	return nstance.FieldError(envMetadataURL, "use a base URL such as http://169.254.169.254", "is not the base of an HTTP URL")
+}
+
+func validateEventsVersion(version string) error {
+	if _, err := spot.NewAzure(&spot.Options{AzureEventsVersion: version}); err != nil {
+		return nstance.FieldError(envAzureEvents, "use a date such as 2020-07-01, or leave it out", "is not an api-version")
+	}
+	return nil
 }
 
 func validateHealthAddr(addr string) error {

@@ -48,7 +48,8 @@ func TestFromEnv(t *testing.T) {
 			"NSTANCE_KEYS_DIR": "/k", "NSTANCE_KEYS_MODE": "600", "NSTANCE_RECV_DIR": "/r", "NSTANCE_RECV_MODE": "0660",
 			"NSTANCE_REPORT_INTERVAL": "30s", "NSTANCE_SPOT_POLL_INTERVAL": "5s", "NSTANCE_PROVIDER": "gcp",
 			"NSTANCE_METADATA_URL": "http://127.0.0.1:1", "NSTANCE_HEALTH_ADDR": ":8995",
-			"NSTANCE_DRAIN_HOOK": "/usr/bin/drain --now", "NSTANCE_DEBUG": "true",
+			"NSTANCE_AZURE_EVENTS_VERSION": "2025-06-01",
+			"NSTANCE_DRAIN_HOOK":           "/usr/bin/drain --now", "NSTANCE_DEBUG": "true",
 			"NOTIFY_SOCKET": "@systemd", "WATCHDOG_USEC": "30000000",
 		} {
 			vars[name] = value
@@ -61,7 +62,8 @@ func TestFromEnv(t *testing.T) {
 			IdentityDir: "/i", IdentityMode: 0o640, KeysDir: "/k", KeysMode: 0o600, RecvDir: "/r", RecvMode: 0o660,
 			ReportInterval: 30 * time.Second, SpotPollInterval: 5 * time.Second,
 			Provider: "gcp", MetadataURL: "http://127.0.0.1:1", HealthAddr: ":8995",
-			DrainHook: []string{"/usr/bin/drain", "--now"}, Debug: true,
+			AzureEventsVersion: "2025-06-01",
+			DrainHook:          []string{"/usr/bin/drain", "--now"}, Debug: true,
 			NotifySocket: "@systemd", Watchdog: 30 * time.Second,
 		}, o)
 	})
@@ -111,6 +113,7 @@ func TestOptionErrors(t *testing.T) {
 		{"NSTANCE_PROVIDER", "amazon", "aws"},
 		{"NSTANCE_METADATA_URL", "169.254.169.254", "http://"},
 		{"NSTANCE_METADATA_URL", "http://x/?token=secret", "http://"},
+		{"NSTANCE_AZURE_EVENTS_VERSION", "latest", "2020-07-01"},
 		{"NSTANCE_HEALTH_ADDR", "8990", ":port"},
 		{"NSTANCE_DRAIN_HOOK", "[", "JSON"},
 		{"NSTANCE_DRAIN_HOOK", `[""]`, "JSON"},

@@ -47,7 +47,12 @@ type standingNotice struct {
 	changedAt  time.Time // since then it has its present form
 	everAcked  bool      // in this or an earlier form
 	hookCalled bool      // without a server's command
+	restored   bool      // from the file, and not observed since
 }
+
+// restoredSlack is how far the deadline of a restored notice may be from that of the
+// detector: further off, the machine's clock was set between the two runs.
+const restoredSlack = 2 * time.Second
 
 type drainResult struct {
 	*apiv1.DrainResult
@@ -71,7 +76,9 @@ func (o *outbox) observe(n nstance.Notice, now time.Time) bool {
 	switch i := slices.IndexFunc(o.notices, func(s *standingNotice) bool { return s.EventID == n.EventID }); {
 	case i >= 0:
 		known = o.notices[i]
-		if n.DetectedAt = known.DetectedAt; n.Repeats(known.Notice) {
+		clockSet := known.restored && !n.Deadline.IsZero() && n.Deadline.Sub(known.Deadline).Abs() > restoredSlack
+		known.restored = false
+		if n.DetectedAt = known.DetectedAt; n.Repeats(known.Notice) && !clockSet {
 			return false
 		}
 	case !o.hasRoom():

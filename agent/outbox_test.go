@@ -298,3 +298,32 @@ func TestOutboxReports(t *testing.T) {
 		require.EqualValues(t, 3, o.sendGoodbye("x").GetNumber())
 	})
 }
+
+func TestOutboxRestored(t *testing.T) {
+	t.Run("what was acknowledged stays so, the rest is due", func(t *testing.T) {
+		var first, o outbox
+		first.observe(reclaimNotice("a"), noon)
+		first.ackNotices(1)
+		first.observe(reclaimNotice("b"), noon)
+		o.restore(first.saved(), noon.Add(time.Minute))
+		o.begin()
+		require.Equal(t, []string{"a+", "b"}, noticeStates(dueMessages(&o, noon.Add(time.Minute))[0].GetNotices()))
+		due, wait := o.overdue(noon.Add(time.Minute))
+		require.Nil(t, due, "a server may be there")
+		require.Equal(t, fallbackAfter, wait)
+		o.ackNotices(o.revision)
+		require.Empty(t, dueMessages(&o, noon.Add(time.Hour)))
+	})
+	t.Run("the detector's deadline replaces one by another clock, once", func(t *testing.T) {
+		var first, o outbox
+		slow := reclaimNotice("a")
+		slow.Deadline = slow.Deadline.AddDate(-50, 0, 0)
+		first.observe(slow, noon)
+		o.restore(first.saved(), noon)
+		later := reclaimNotice("a")
+		require.True(t, o.observe(later, noon))
+		require.Equal(t, later.Deadline, o.standing()[0].Deadline)
+		later.Deadline = later.Deadline.Add(time.Hour)
+		require.False(t, o.observe(later, noon), "from then on deadlines only tighten")
+	})
+}

@@ -19,6 +19,10 @@ type Status struct {
 	LastReport time.Time        `json:"last_report,omitzero"` // of the last acknowledged one
 	Notices    []nstance.Notice `json:"notices"`              // every standing one
 	Error      string           `json:"error,omitempty"`      // why it is not registered or connected
+
+	// NoticesError says why the notices were not restored at the start, or are not
+	// saved for the next one.
+	NoticesError string `json:"notices_error,omitempty"`
 }
 
 // Healthy reports whether the agent is registered and connected.

@@ -253,7 +253,7 @@ func (s *stream) handleMessage(whole *apiv1.ConnectResponse) {
 		default: // only the first one counts
 		}
 	case *apiv1.ConnectResponse_Acknowledgement:
-		s.mail.do(func(o *outbox) { o.ack(m.Acknowledgement) })
+		s.mail.ack(m.Acknowledgement)
 	case *apiv1.ConnectResponse_Drain:
 		s.drains.command(s.drain(m.Drain))
 	case *apiv1.ConnectResponse_DrainCancel:

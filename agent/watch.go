@@ -18,6 +18,30 @@ const (
 	maxDetectBackoff = time.Minute
 )
 
+// A resumer is a detector whose next watch continues with notices that an earlier one
+// yielded: see spot.AWS.Resume.
+type resumer interface {
+	Resume(standing []nstance.Notice)
+}
+
+// resume gives the next watch the standing notices. A detector that cannot continue
+// with them, and was not given as an option, is for machines without a metadata
+// service: nothing stands there.
+func (a *Agent) resume(d nstance.SpotDetector) {
+	standing := a.mail.standing()
+	if r, can := d.(resumer); can {
+		r.Resume(standing)
+		return
+	}
+	if a.o.Detector != nil {
+		return
+	}
+	for _, n := range standing {
+		n.Cancelled = true
+		a.handleNotice(n)
+	}
+}
+
 // watch watches for the cloud's notices, on spot machines and others, until ctx
 // ends.
 func (a *Agent) watch(ctx context.Context) error {
@@ -34,6 +58,7 @@ func (a *Agent) watch(ctx context.Context) error {
 	}
 	for {
 		a.watchProgress.setDue(due)
+		a.resume(d)
 		for n, err := range d.Watch(ctx) {
 			a.watchProgress.heartbeat(attemptLimit)
 			a.handleWatchItem(n, err)
@@ -55,7 +80,10 @@ func (a *Agent) handleWatchItem(n nstance.Notice, err error) {
 }
 
 func (a *Agent) handleNotice(n nstance.Notice) {
-	n.EventID, n.Action, n.Source = wire.Text(n.EventID), wire.Text(n.Action), wire.Text(n.Source)
+	n.EventID, n.Action, n.Source = wire.Printable(n.EventID), wire.Printable(n.Action), wire.Printable(n.Source)
+	if n.EventID == "" { // a server refuses it
+		n.EventID = wire.Printable(n.Source + "/" + string(n.Kind))
+	}
 	if !a.mail.observe(n) {
 		return
 	}
@@ -71,7 +99,7 @@ func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		a.watchProgress.heartbeat(attemptLimit)
 		d, err := spot.Detect(ctx, &spot.DetectOptions{
-			Options:  spot.Options{BaseURL: a.o.MetadataURL, PollInterval: a.o.SpotPollInterval, Log: a.o.Log, Now: a.o.Now},
+			Options:  spot.Options{BaseURL: a.o.MetadataURL, PollInterval: a.o.SpotPollInterval, Log: a.o.Log, Now: a.o.Now, AzureEventsVersion: a.o.AzureEventsVersion},
 			Provider: a.o.Provider,
 		})
 		if err == nil {

@@ -30,6 +30,7 @@ type AWS struct {
 	o         Options
 	session   *session
 	lastReads lastReads
+	history   history
 }
 
 var _ nstance.SpotDetector = (*AWS)(nil)
@@ -75,11 +76,11 @@ func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
 // deadlines only tighten. An error is yielded once as long as it lasts.
 func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
-		watch(ctx, &a.o, &a.lastReads,
-			&actionKey{awsKey: awsKey{a, awsAction, parseInstanceAction}},
-			awsKey{a, awsRebalance, parseRebalance},
-			awsKey{a, awsMaintenance, parseMaintenance},
-			awsKey{a, awsTargetState, parseTargetState},
+		watch(ctx, &a.o, &a.lastReads, a.history.take(),
+			&actionKey{awsKey: awsKey{a, awsAction, "aws/spot", parseInstanceAction}},
+			&rebalanceKey{aws: a},
+			awsKey{a, awsMaintenance, "aws/maintenance", parseMaintenance},
+			awsKey{a, awsTargetState, "aws/autoscaling", parseTargetState},
 		)(yield)
 	}
 }
@@ -90,10 +91,13 @@ func (a *AWS) Due() time.Time { return a.lastReads.due(a.o.PollInterval) }
 
 // An awsKey is one path and the parser of its document.
 type awsKey struct {
-	aws   *AWS
-	path  string
-	parse func([]byte) ([]nstance.Notice, error)
+	aws    *AWS
+	path   string
+	source string // of the notices
+	parse  func([]byte) ([]nstance.Notice, error)
 }
+
+func (k awsKey) noticeSource() string { return k.source }
 
 func (k awsKey) read(ctx context.Context) (reading, error) {
 	a, err := k.aws.get(ctx, k.path)
@@ -145,6 +149,48 @@ func keepIdentity(previous, n nstance.Notice, now time.Time) nstance.Notice {
 		n.Deadline = previous.Deadline
 	}
 	return n
+}
+
+// stampTolerance is how far a noticeTime may be from the time of the read that
+// returned it: both are whole seconds.
+const stampTolerance = 2 * time.Second
+
+// A rebalanceKey reads the rebalance recommendation. A noticeTime that is the time
+// of the read, two reads in a row, is no new recommendation: some services that
+// imitate EC2 write the present time into each answer.
+type rebalanceKey struct {
+	aws           *AWS
+	standing      nstance.Notice // zero: none
+	lastSent      time.Time      // the noticeTime of the last read
+	stampedByRead bool           // it was the time of that read
+}
+
+func (*rebalanceKey) noticeSource() string { return "aws/rebalance" }
+
+func (k *rebalanceKey) read(ctx context.Context) (reading, error) {
+	var sent time.Time
+	parse := func(body []byte) (found []nstance.Notice, err error) {
+		if found, err = parseRebalance(body); err == nil {
+			sent, err = parseNoticeTime(body)
+		}
+		return found, err
+	}
+	got, err := awsKey{k.aws, awsRebalance, k.noticeSource(), parse}.read(ctx)
+	switch {
+	case err != nil:
+		return got, err
+	case len(got.found) == 0:
+		k.standing, k.lastSent, k.stampedByRead = nstance.Notice{}, time.Time{}, false
+		return got, nil
+	}
+	stamped := got.at.cloud.Sub(sent).Abs() <= stampTolerance
+	repeated := sent.Equal(k.lastSent) || stamped && k.stampedByRead
+	if !repeated {
+		k.standing = got.found[0]
+	}
+	k.lastSent, k.stampedByRead = sent, stamped
+	got.found = []nstance.Notice{k.standing}
+	return got, nil
 }
 
 // get reads one path, with a session token where the service has them. A

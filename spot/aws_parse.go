@@ -39,21 +39,30 @@ func parseInstanceAction(body []byte) ([]nstance.Notice, error) {
 }
 
 // parseRebalance reads {"noticeTime": "…Z"} (EC2 user guide, "EC2 instance
-// rebalance recommendations"). That time is when the signal was last sent, not
-// when anything will happen: repeated signals are the same notice.
+// rebalance recommendations"). That is when the recommendation was sent, not when
+// anything will happen: another time is another recommendation.
 func parseRebalance(body []byte) ([]nstance.Notice, error) {
-	var doc struct{ NoticeTime string }
-	if err := decode(body, &doc); err != nil {
+	sent, err := parseNoticeTime(body)
+	if err != nil {
 		return nil, err
-	}
-	if _, err := parseTime(doc.NoticeTime); err != nil {
-		return nil, fmt.Errorf("noticeTime: %w", err)
 	}
 	return []nstance.Notice{{
 		Kind:    nstance.Rebalance,
 		Source:  "aws/rebalance",
-		EventID: "aws/rebalance",
+		EventID: "aws/rebalance@" + sent.Format(time.RFC3339),
 	}}, nil
+}
+
+func parseNoticeTime(body []byte) (time.Time, error) {
+	var doc struct{ NoticeTime string }
+	if err := decode(body, &doc); err != nil {
+		return time.Time{}, err
+	}
+	sent, err := parseTime(doc.NoticeTime)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("noticeTime: %w", err)
+	}
+	return sent, nil
 }
 
 // parseMaintenance reads the list of scheduled events (EC2 user guide,
@@ -114,7 +123,8 @@ func (e maintenanceEntry) notice() (nstance.Notice, error) {
 // parseTargetState reads the plain text state that Auto Scaling moves the
 // machine to ("Retrieve the target lifecycle state through instance
 // metadata"). Only termination is a notice: in the standby and warm pool states
-// the machine stays.
+// the machine stays. The text has no time and no ID, and the machine is terminated
+// once: if the state goes back and returns, it is the same event again.
 func parseTargetState(body []byte) ([]nstance.Notice, error) {
 	state, err := parseWord(body)
 	if err != nil {

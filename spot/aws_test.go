@@ -345,17 +345,39 @@ func TestAWSNotices(t *testing.T) {
 		require.Len(t, notices, 1)
 		require.Equal(t, base.Add(2*time.Hour), notices[0].Deadline)
 	})
-	bubble(t, "rebalance", func(t *testing.T) {
+	bubble(t, "a rebalance recommendation is named by the time that the cloud gives it", func(t *testing.T) {
 		s := aws()
 		s.Rebalance(base.Add(-time.Minute))
-		notices, errs := follow(t, newAWS(t, s)).after(t, time.Minute)
+		d := newAWS(t, s)
+		r := follow(t, d)
+		wait(t, 10*time.Minute)
+		later := follow(t, d)
+		notices, errs := later.after(t, time.Minute)
 		require.Empty(t, errs)
 		require.Equal(t, []nstance.Notice{{
 			Kind:       nstance.Rebalance,
 			Source:     "aws/rebalance",
-			EventID:    "aws/rebalance",
-			DetectedAt: base,
+			EventID:    "aws/rebalance@1999-12-31T23:59:00Z",
+			DetectedAt: base.Add(10 * time.Minute),
 		}}, notices)
+		notices, errs = r.after(t, 0)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+		require.Equal(t, "aws/rebalance@1999-12-31T23:59:00Z", notices[0].EventID)
+	})
+	bubble(t, "a second rebalance recommendation is a second event", func(t *testing.T) {
+		s := aws()
+		r := follow(t, newAWS(t, s))
+		s.Rebalance(base)
+		wait(t, 10*time.Second)
+		s.Rebalance(base.Add(10 * time.Second))
+		notices, errs := r.after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 3)
+		require.Equal(t, "aws/rebalance@2000-01-01T00:00:10Z", notices[1].EventID)
+		require.False(t, notices[1].Cancelled)
+		require.Equal(t, notices[0].EventID, notices[2].EventID, "the first one is withdrawn, after the second one is there")
+		require.True(t, notices[2].Cancelled)
 	})
 	bubble(t, "auto scaling announces termination only", func(t *testing.T) {
 		s := aws()

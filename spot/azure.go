@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/http"
+	"regexp"
 	"sync/atomic"
 	"time"
 
@@ -15,8 +16,12 @@ const azureBaseURL = "http://169.254.169.254"
 
 const (
 	azureCompute = "metadata/instance/compute?api-version=2021-02-01&format=json"
-	azureEvents  = "metadata/scheduledevents?api-version=2020-07-01"
+	azureEvents  = "metadata/scheduledevents"
+
+	azureEventsVersion = "2020-07-01"
 )
+
+var azureVersion = regexp.MustCompile(`^20\d\d-\d\d-\d\d$`)
 
 // enableTimeout bounds the first read: it enables the service, which takes up to
 // two minutes ("Scheduled Events for Linux VMs"). Reads that time out are
@@ -29,6 +34,7 @@ const enableTimeout = 20 * time.Second
 type Azure struct {
 	o         Options
 	lastReads lastReads
+	history   history
 
 	eventsEnabled atomic.Bool
 }
@@ -58,11 +64,16 @@ func (a *Azure) Interruptible(ctx context.Context) (bool, error) {
 //
 // A Preempt event is a Reclaim and a Terminate event a Terminate, both with the
 // earliest start as their deadline, which stays when the event has started. Freeze,
-// Reboot and Redeploy are Maintenance. Every member of an availability set sees the
+// Reboot and Redeploy are Maintenance. A recommendation to rebalance, which has a type
+// with that word, is a Rebalance. An event of any other type is skipped, with an error
+// that is yielded once. Every member of an availability set sees the
 // events of all members; those of other machines are ignored. An event that
 // disappears is withdrawn. An error is yielded once as long as it lasts.
 func (a *Azure) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
-	return watch(ctx, &a.o, &a.lastReads, &azureSource{azure: a, deadlines: map[string]time.Time{}})
+	return func(yield func(nstance.Notice, error) bool) {
+		source := &azureSource{azure: a, version: a.o.AzureEventsVersion, deadlines: map[string]time.Time{}}
+		watch(ctx, &a.o, &a.lastReads, a.history.take(), source)(yield)
+	}
 }
 
 // Due returns when the watches under way will have read every key again, if they
@@ -85,9 +96,12 @@ func (a *Azure) self(ctx context.Context) (azureSelf, error) {
 // An azureSource reads the events.
 type azureSource struct {
 	azure       *Azure
+	version     string               // of the events
 	machineName string               // as in the events; empty: not known yet
 	deadlines   map[string]time.Time // of events that have not started, by ID
 }
+
+func (*azureSource) noticeSource() string { return "azure/events" }
 
 func (s *azureSource) read(ctx context.Context) (reading, error) {
 	if s.machineName == "" {
@@ -101,17 +115,33 @@ func (s *azureSource) read(ctx context.Context) (reading, error) {
 	if !s.azure.eventsEnabled.Load() {
 		timeout = enableTimeout
 	}
-	got, err := s.azure.get(ctx, azureEvents, timeout)
+	got, err := s.getEvents(ctx, timeout)
 	if err != nil {
 		return reading{}, err
 	}
 	s.azure.eventsEnabled.Store(true)
-	found, err := parseAzureEvents(got.body, s.machineName, s.deadlines)
+	found, skipped, err := parseAzureEvents(got.body, s.machineName, s.deadlines)
 	if err != nil {
 		return reading{found: found, at: got.at}, nstance.Errorf(nstance.Internal, "/%s: %w", azureEvents, err)
 	}
+	if skipped != nil {
+		skipped = nstance.Errorf(nstance.Internal, "/%s: %w", azureEvents, skipped)
+	}
 	s.dropDeadlines(found)
-	return reading{found: found, at: got.at}, nil
+	return reading{found: found, at: got.at, skipped: skipped}, nil
+}
+
+// getEvents reads the document. If the service refuses a later version, it is read
+// in the default version from then on: only recommendations are missing in that.
+func (s *azureSource) getEvents(ctx context.Context, timeout time.Duration) (answer, error) {
+	got, err := s.azure.get(ctx, azureEvents+"?api-version="+s.version, timeout)
+	if got.status != http.StatusBadRequest || s.version == azureEventsVersion {
+		return got, err
+	}
+	s.azure.o.Log.Warn("scheduled events are not served in this api-version: no rebalance recommendations",
+		"version", s.version, "instead", azureEventsVersion)
+	s.version = azureEventsVersion
+	return s.getEvents(ctx, timeout)
 }
 
 // dropDeadlines drops the deadlines of events that have ended.

@@ -53,25 +53,28 @@ type azureEvent struct {
 
 // parseAzureEvents reads the events of the named machine. The document of an event
 // that has started has no time: deadlines holds the times of earlier reads. One
-// unreadable event does not hide the others.
-func parseAzureEvents(body []byte, name string, deadlines map[string]time.Time) ([]nstance.Notice, error) {
+// unreadable event does not hide the others. Skipped is an error about events of types
+// that are not known: later versions may add some, which are no reason to distrust the
+// rest of the document.
+func parseAzureEvents(body []byte, name string, deadlines map[string]time.Time) (found []nstance.Notice, skipped, err error) {
 	var doc azureDocument
 	if err := decode(body, &doc); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if doc.Incarnation == nil {
-		return nil, errors.New("no document of events")
+		return nil, nil, errors.New("no document of events")
 	}
-	var (
-		found []nstance.Notice
-		errs  []error
-	)
+	var errs, unknown []error
 	if len(doc.Events) > maxStanding {
 		errs = append(errs, fmt.Errorf("%d events", len(doc.Events)))
 		doc.Events = doc.Events[:maxStanding]
 	}
 	for i, e := range doc.Events {
 		if !slices.ContainsFunc(e.Resources, func(r string) bool { return strings.EqualFold(r, name) }) {
+			continue
+		}
+		if e.kind() == "" {
+			unknown = append(unknown, e.unknownType())
 			continue
 		}
 		n, err := e.notice(deadlines)
@@ -81,29 +84,54 @@ func parseAzureEvents(body []byte, name string, deadlines map[string]time.Time) 
 		}
 		found = append(found, n)
 	}
-	return found, errors.Join(errs...)
+	return found, errors.Join(unknown...), errors.Join(errs...)
 }
 
+// kind returns what the event means; empty: its type is not known. The documentation
+// of rebalance recommendations ("Spot Rebalance Recommendation signals") does not
+// name their type.
+func (e azureEvent) kind() nstance.NoticeKind {
+	switch e.EventType {
+	case "Preempt":
+		return nstance.Reclaim
+	case "Terminate":
+		return nstance.Terminate
+	case "Freeze", "Reboot", "Redeploy":
+		return nstance.Maintenance
+	}
+	if word, err := parseWord([]byte(e.EventType)); err == nil && strings.Contains(strings.ToLower(word), "rebalance") {
+		return nstance.Rebalance
+	}
+	return ""
+}
+
+func (e azureEvent) unknownType() error {
+	word, err := parseWord([]byte(e.EventType))
+	if err != nil {
+		return errors.New("skipped an event without a usable EventType")
+	}
+	return fmt.Errorf("skipped an event of the unknown type %s", word)
+}
+
+// notice returns what the event says. A recommendation has no deadline: its times,
+// if any, and its status say nothing about the end of the machine.
 func (e azureEvent) notice(deadlines map[string]time.Time) (nstance.Notice, error) {
-	n := nstance.Notice{Source: "azure/events", EventID: "azure/events/" + e.EventID}
+	n := nstance.Notice{Kind: e.kind(), Action: e.EventType, Source: "azure/events", EventID: "azure/events/" + e.EventID}
 	if e.EventID == "" || len(e.EventID) > maxIDLen || !tokenLike([]byte(e.EventID)) {
 		return n, errors.New("no usable EventId")
+	}
+	if n.Kind == nstance.Rebalance {
+		return n, nil
 	}
 	at, err := e.start(deadlines[n.EventID])
 	if err != nil {
 		return n, err
 	}
 	deadlines[n.EventID] = at
-	n.Action = e.EventType
-	switch e.EventType {
-	case "Preempt":
-		n.Kind, n.Deadline = nstance.Reclaim, at
-	case "Terminate":
-		n.Kind, n.Deadline = nstance.Terminate, at
-	case "Freeze", "Reboot", "Redeploy":
-		n.Kind, n.NotBefore = nstance.Maintenance, at
-	default:
-		return n, errors.New("unknown EventType")
+	if n.Kind == nstance.Maintenance {
+		n.NotBefore = at
+	} else {
+		n.Deadline = at
 	}
 	return n, nil
 }

@@ -3,6 +3,8 @@ package spot_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,6 +102,58 @@ func TestAzureEvents(t *testing.T) {
 			require.Len(t, errs, 1)
 		}
 	})
+	bubble(t, "an unknown type is reported once and hides no withdrawal", func(t *testing.T) {
+		s := azure()
+		party := event("P", "Party", "Scheduled", "soon", "web-1")
+		s.SetRaw(imds.AzureEvents, events(1, party, event("A", "Preempt", "Started", "", "web-1")))
+		r := follow(t, newAzure(t, s))
+		notices, errs := r.after(t, time.Minute)
+		require.Len(t, notices, 1)
+		require.Len(t, errs, 1)
+		require.ErrorIs(t, errs[0], nstance.Internal)
+		require.ErrorContains(t, errs[0], "Party")
+		s.SetRaw(imds.AzureEvents, events(2, event("B", "Freeze", "Started", "", "web-1"), party))
+		notices, errs = r.after(t, time.Minute)
+		require.Len(t, errs, 1, "the place in the list does not matter")
+		require.Len(t, notices, 3)
+		require.Equal(t, nstance.Maintenance, notices[1].Kind)
+		require.Equal(t, "azure/events/A", notices[2].EventID)
+		require.True(t, notices[2].Cancelled)
+	})
+	bubble(t, "an event for several machines is this one's, too", func(t *testing.T) {
+		s := azure()
+		s.Maintenance(imds.Event{ID: "M", Code: "Reboot", Resources: []string{"web-0", "web-1"}}, imds.Event{ID: "N", Code: "Reboot", Resources: []string{"web-0"}})
+		notices, errs := follow(t, newAzure(t, s)).after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+		require.Equal(t, "azure/events/M", notices[0].EventID)
+	})
+	bubble(t, "an acknowledgement by another machine changes nothing", func(t *testing.T) {
+		s := azure()
+		at := time.Now().UTC().Add(time.Hour).Truncate(time.Second)
+		s.Reclaim("", at)
+		r := follow(t, newAzure(t, s))
+		notices, _ := r.after(t, time.Minute)
+		require.Len(t, notices, 1)
+		id := strings.TrimPrefix(notices[0].EventID, "azure/events/")
+		ack := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/"+imds.AzureEvents+"?api-version=2020-07-01",
+			strings.NewReader(`{"StartRequests": [{"EventId": "`+id+`"}]}`))
+		ack.Header.Set("Metadata", "true")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, ack)
+		require.Equal(t, 200, w.Code)
+		notices, errs := r.after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1, "it has started, at the deadline that is known")
+	})
+	bubble(t, "the service may take two minutes to turn the events on", func(t *testing.T) {
+		s := imds.New(&imds.Options{Protocol: imds.Azure, Spot: true, EnablementDelay: 2 * time.Minute})
+		s.Reclaim("", time.Now().Add(time.Hour))
+		notices, errs := follow(t, newAzure(t, s)).after(t, 121*time.Second)
+		require.Len(t, errs, 1, "that it takes long is said once")
+		require.ErrorIs(t, errs[0], nstance.Unavailable)
+		require.Len(t, notices, 1)
+	})
 	bubble(t, "the first answer may take long, since asking turns the service on", func(t *testing.T) {
 		s, slow := azure(), atomic.Bool{}
 		slow.Store(true)
@@ -113,6 +167,61 @@ func TestAzureEvents(t *testing.T) {
 		notices, errs := follow(t, newAzure(t, h)).after(t, 16*time.Second)
 		require.Empty(t, errs)
 		require.Len(t, notices, 1)
+	})
+}
+
+func TestAzureRebalance(t *testing.T) {
+	const later = "2025-06-01"
+	bubble(t, "a later version has recommendations", func(t *testing.T) {
+		s := azure()
+		o := options(s)
+		o.AzureEventsVersion = later
+		d, err := spot.NewAzure(o)
+		require.NoError(t, err)
+		r := follow(t, d)
+		s.Rebalance(time.Now().Add(time.Minute))
+		notices, errs := r.after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+		require.Equal(t, nstance.Rebalance, notices[0].Kind)
+		require.Equal(t, "RebalanceRecommendation", notices[0].Action)
+		require.Zero(t, notices[0].Deadline, "nothing ends at the time of a recommendation")
+		require.Zero(t, notices[0].NotBefore)
+		s.Rebalance(time.Time{})
+		notices, _ = r.after(t, time.Minute)
+		require.Len(t, notices, 2)
+		require.True(t, notices[1].Cancelled)
+	})
+	bubble(t, "the default version has none", func(t *testing.T) {
+		s := azure()
+		s.Rebalance(time.Now())
+		notices, errs := follow(t, newAzure(t, s)).after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Empty(t, notices)
+	})
+	bubble(t, "a refused version costs the recommendations only", func(t *testing.T) {
+		s, refusals := azure(), atomic.Int32{}
+		o := options(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("api-version") == later {
+				refusals.Add(1)
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+			s.ServeHTTP(w, r)
+		}))
+		o.AzureEventsVersion = later
+		d, err := spot.NewAzure(o)
+		require.NoError(t, err)
+		s.Reclaim("", time.Now().Add(time.Hour))
+		notices, errs := follow(t, d).after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+		require.EqualValues(t, 1, refusals.Load())
+	})
+	t.Run("a version is a date", func(t *testing.T) {
+		_, err := spot.NewAzure(&spot.Options{AzureEventsVersion: "latest"})
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorContains(t, err, "azure_events_version")
 	})
 }
 

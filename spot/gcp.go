@@ -36,6 +36,7 @@ const longPoll = 10 * time.Second
 type GCP struct {
 	o         Options
 	lastReads lastReads
+	history   history
 }
 
 var _ nstance.SpotDetector = (*GCP)(nil)
@@ -74,10 +75,10 @@ func (g *GCP) Interruptible(ctx context.Context) (bool, error) {
 // notice. An error is yielded once as long as it lasts.
 func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
-		watch(ctx, &g.o, &g.lastReads,
-			&gcpKey{gcp: g, path: gcpPreempted, parse: parsePreempted},
-			&gcpKey{gcp: g, path: gcpMaintenance, parse: parseMaintenanceEvent},
-			&gcpKey{gcp: g, path: gcpStopState, parse: parseStopState},
+		watch(ctx, &g.o, &g.lastReads, g.history.take(),
+			&gcpKey{gcp: g, path: gcpPreempted, source: "gcp/preempted", parse: parsePreempted},
+			&gcpKey{gcp: g, path: gcpMaintenance, source: "gcp/maintenance", parse: parseMaintenanceEvent},
+			&gcpKey{gcp: g, path: gcpStopState, source: "gcp/shutdown", parse: parseStopState},
 		)(yield)
 	}
 }
@@ -90,11 +91,14 @@ func (g *GCP) Due() time.Time { return g.lastReads.due(g.o.PollInterval) }
 // maintenance key, returns at once. Later reads wait for a value with another
 // tag than the last one, so that no change between two reads is lost.
 type gcpKey struct {
-	gcp   *GCP
-	path  string
-	parse func([]byte) ([]nstance.Notice, error)
-	etag  string // empty: the next read does not wait
+	gcp    *GCP
+	path   string
+	source string // of the notices
+	parse  func([]byte) ([]nstance.Notice, error)
+	etag   string // empty: the next read does not wait
 }
+
+func (k *gcpKey) noticeSource() string { return k.source }
 
 func (k *gcpKey) read(ctx context.Context) (reading, error) {
 	path, timeout := k.path, requestTimeout

@@ -7,8 +7,9 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// parsePreempted reads TRUE or FALSE. The cloud does not number preemptions, so
-// a machine has one.
+// parsePreempted reads TRUE or FALSE. The value has no time and no ID, and its
+// entity tag may be a hash of it. A machine is preempted once, so there is one
+// event: if the value goes back and returns, it is the same event again.
 func parsePreempted(body []byte) ([]nstance.Notice, error) {
 	yes, err := parseBool(body)
 	if err != nil || !yes {
@@ -25,7 +26,8 @@ func parsePreempted(body []byte) ([]nstance.Notice, error) {
 // parseMaintenanceEvent reads NONE, MIGRATE_ON_HOST_MAINTENANCE or
 // TERMINATE_ON_HOST_MAINTENANCE (Compute Engine, "Query metadata server for
 // maintenance event notices"). A migrated machine lives on; a terminated one,
-// such as one with a GPU, does not.
+// such as one with a GPU, does not. The value has no time and no ID: the next
+// maintenance of a machine is the event of the last one again, after its withdrawal.
 func parseMaintenanceEvent(body []byte) ([]nstance.Notice, error) {
 	event, err := parseWord(body)
 	if err != nil || event == "NONE" {
@@ -49,7 +51,8 @@ func parseMaintenanceEvent(body []byte) ([]nstance.Notice, error) {
 }
 
 // parseStopState reads the state of a graceful shutdown, PENDING_STOP and then
-// STOPPING; the key is missing as long as there is none.
+// STOPPING; the key is missing as long as there is none. A machine is stopped once:
+// there is one event, as in parsePreempted.
 func parseStopState(body []byte) ([]nstance.Notice, error) {
 	state, err := parseWord(body)
 	if err != nil || state == "NONE" {

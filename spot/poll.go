@@ -17,11 +17,13 @@ import (
 // within a second. A notice whose deadline was past at the first complete reading is
 // ignored, with an error that says so. Poll yields until ctx ends.
 func Poll(ctx context.Context, interval time.Duration, read func(ctx context.Context) ([]nstance.Notice, error)) iter.Seq2[nstance.Notice, error] {
-	return watch(ctx, &Options{PollInterval: cmp.Or(interval, DefaultPollInterval)}, &lastReads{}, polled(read))
+	return watch(ctx, &Options{PollInterval: cmp.Or(interval, DefaultPollInterval)}, &lastReads{}, nil, polled(read))
 }
 
 // polled is a source that needs no clock but the machine's.
 type polled func(ctx context.Context) ([]nstance.Notice, error)
+
+func (polled) noticeSource() string { return "" }
 
 func (f polled) read(ctx context.Context) (reading, error) {
 	found, err := f(ctx)

@@ -38,6 +38,11 @@ type Options struct {
 	Client       *http.Client     // nil: one that uses no proxy and follows no redirect; its own Timeout must exceed the long poll of 10 s
 	Log          *slog.Logger     // nil: discard
 	Now          func() time.Time // the machine's clock, for times in notices; nil: time.Now
+
+	// AzureEventsVersion is the api-version of Azure's scheduled events; empty:
+	// 2020-07-01. Rebalance recommendations need a later one. A version that the
+	// service refuses is replaced by the default.
+	AzureEventsVersion string
 }
 
 // resolve returns a copy of o with every field set, or an Invalid error. The
@@ -59,6 +64,13 @@ func (o *Options) resolve(baseURL string) (Options, error) {
 	}
 	if r.PollInterval < minPollInterval {
 		return r, nstance.FieldError("poll_interval", "use 2s", "%v is too short", r.PollInterval)
+	}
+	if r.AzureEventsVersion == "" {
+		r.AzureEventsVersion = azureEventsVersion
+	}
+	if !azureVersion.MatchString(r.AzureEventsVersion) {
+		return r, nstance.FieldError("azure_events_version", "use a date such as "+azureEventsVersion+", or leave it empty",
+			"%q is not an api-version", r.AzureEventsVersion)
 	}
 	if r.Client == nil {
 		r.Client = directClient()

@@ -20,13 +20,16 @@ type source interface {
 	// notices are those that could be read; others may stand. It may block for
 	// a long poll, whose time counts as the pause.
 	read(ctx context.Context) (reading, error)
+	// noticeSource returns the source in its notices; empty: any.
+	noticeSource() string
 }
 
 // A reading is what a key announces at one time.
 type reading struct {
 	found     []nstance.Notice // with the cloud's times
 	at        instant
-	skipPause bool // before the next read
+	skipPause bool  // before the next read
+	skipped   error // announcements that mean nothing here; the reading is complete without them
 }
 
 // An item is what a watch yields.
@@ -38,7 +41,7 @@ type item struct {
 // watch polls every source on a goroutine of its own, so that one that hangs
 // delays no other, and yields their items one at a time. When the loop over it
 // ends, all goroutines have ended.
-func watch(ctx context.Context, o *Options, r *lastReads, sources ...source) iter.Seq2[nstance.Notice, error] {
+func watch(ctx context.Context, o *Options, r *lastReads, standing []nstance.Notice, sources ...source) iter.Seq2[nstance.Notice, error] {
 	return func(yield func(nstance.Notice, error) bool) {
 		ctx, stop := context.WithCancel(ctx)
 		items := make(chan item)
@@ -50,6 +53,7 @@ func watch(ctx context.Context, o *Options, r *lastReads, sources ...source) ite
 		defer stop()
 		for _, s := range sources {
 			p := &poller{o: o, source: s, dedup: newNoticeDedup(), items: items, lastReads: r}
+			p.dedup.resume(standing, s.noticeSource())
 			pollers.Go(func() { p.run(ctx) })
 		}
 		for {
@@ -71,6 +75,7 @@ type poller struct {
 	source    source
 	dedup     *noticeDedup
 	errors    errorDedup
+	skipped   errorDedup
 	items     chan<- item
 	lastReads *lastReads
 }
@@ -108,6 +113,9 @@ func (p *poller) yieldChanges(ctx context.Context, got reading, err error) {
 	}
 	if p.errors.isNew(err) {
 		p.send(ctx, item{err: err})
+	}
+	if err == nil && p.skipped.isNew(got.skipped) {
+		p.send(ctx, item{err: got.skipped})
 	}
 }
 

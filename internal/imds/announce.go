@@ -14,6 +14,7 @@ type Event struct {
 	Description string
 	NotBefore   time.Time
 	NotAfter    time.Time
+	Resources   []string // azure: names of the machines that it is for; nil: this one
 }
 
 // Reclaim announces that the capacity is taken back. On aws action is
@@ -50,9 +51,17 @@ func (s *Server) Withdraw() {
 	s.set(AWSAction, "", false)
 }
 
-// Rebalance announces, on aws, that a reclaim has become likely; the zero time
-// takes it back.
+// Rebalance announces that a reclaim has become likely; the zero time takes it back.
+// On azure only versions later than AzureEventsVersion show it. On gcp nothing
+// happens: that cloud recommends nothing.
 func (s *Server) Rebalance(t time.Time) {
+	switch s.opts.Protocol {
+	case Azure:
+		s.azure(func(a *azureState) { a.rebalance = s.azureRebalance(t) })
+		return
+	case GCP:
+		return
+	}
 	notice := struct {
 		NoticeTime string `json:"noticeTime"`
 	}{stamp(t)}
@@ -66,7 +75,7 @@ func (s *Server) Maintenance(events ...Event) {
 	if s.opts.Protocol == Azure {
 		var list []azureEvent
 		for _, e := range events {
-			list = append(list, s.azureEvent(e.ID, e.Code, e.Description, e.NotBefore))
+			list = append(list, s.azureEvent(e.ID, e.Code, e.Description, e.NotBefore, e.Resources...))
 		}
 		s.azure(func(a *azureState) { a.maintenance = list })
 		return

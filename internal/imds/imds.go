@@ -37,6 +37,10 @@ type Options struct {
 	InstanceID   string // the cloud's name for the machine; empty: a fixed one
 	Zone         string // empty: local-a
 
+	// EnablementDelay is how long azure takes to turn the scheduled events on, from
+	// the first request for them: requests wait until then. 0: they are on.
+	EnablementDelay time.Duration
+
 	MaxTokenTTL time.Duration    // grant no token for longer than this; 0: six hours, as asked
 	Now         func() time.Time // the cloud's clock, also for the Date of each answer; nil: time.Now
 }

@@ -120,6 +120,10 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 	unsettled.Add(1)
 	defer settle()
 	for _, w := range set.GetNotices()[:min(wire.MaxNotices, len(set.GetNotices()))] {
+		if err := wire.CheckNotice(w, s.agents.Now()); err != nil {
+			s.refuseNotice(err)
+			continue
+		}
 		n := wire.NoticeReceived(w, s.agents.Now())
 		state, isNew := s.notices.receive(n)
 		switch {
@@ -135,6 +139,19 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 		accepted = append(accepted, n)
 	}
 	return accepted
+}
+
+// refuseNotice raises an alarm, once in a session. The notice is acknowledged with the
+// others: sending it again would change nothing, and the session goes on.
+func (s *session) refuseNotice(err error) {
+	if s.noticeRefused {
+		return
+	}
+	s.noticeRefused = true
+	s.agents.Journal(nstance.Event{
+		Type: nstance.EventAlarm, Time: s.agents.Now().UTC(), Instance: s.id, Tenant: s.group.Tenant, Group: s.group.Group,
+		Code: nstance.CodeOf(err), Reason: "notice refused: " + err.Error(),
+	})
 }
 
 func (s *session) warnOfNotices() {

@@ -51,6 +51,7 @@ type session struct {
 	source          netip.Addr
 	rivalry         rivalry // guarded by the lock of sessions
 	notices         *noticeDedup
+	noticeRefused   bool // an alarm was raised; only the goroutine that reads uses it
 
 	mu       sync.Mutex
 	outbox   []*apiv1.ConnectResponse
