@@ -64,6 +64,15 @@ type SubnetCounter interface {
 	FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error)
 }
 
+// A SubnetLocator is a Provider that knows in which zones subnets are. It is safe for
+// concurrent use.
+type SubnetLocator interface {
+	// SubnetZones returns the zone of each subnet. Subnets in several zones, and
+	// those that the cloud does not know, are left out. An error, as of a read,
+	// says nothing about any subnet.
+	SubnetZones(ctx context.Context, subnets []string) (map[string]string, error)
+}
+
 // A TypeLister is a Provider that knows its machine types. It is safe for concurrent
 // use.
 type TypeLister interface {

@@ -14,6 +14,7 @@ const (
 	opAccount       = "account"
 	opResolveImage  = "resolve_image"
 	opFreeAddresses = "free_addresses"
+	opSubnetZones   = "subnet_zones"
 	opTypeArchs     = "type_archs"
 	opMembers       = "balancer_members"
 	opJoin          = "join_balancer"
@@ -26,6 +27,7 @@ type Abilities struct {
 	Account   nstance.AccountNamer
 	Images    nstance.ImageResolver
 	Subnets   nstance.SubnetCounter
+	Zones     nstance.SubnetLocator
 	Types     nstance.TypeLister
 	Balancers nstance.Balancer
 	Console   nstance.ConsoleReader
@@ -55,6 +57,7 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 	a.Account, _ = p.(nstance.AccountNamer)
 	a.Images, _ = p.(nstance.ImageResolver)
 	a.Subnets, _ = p.(nstance.SubnetCounter)
+	a.Zones, _ = p.(nstance.SubnetLocator)
 	a.Types, _ = p.(nstance.TypeLister)
 	a.Balancers, _ = p.(nstance.Balancer)
 	a.Console, _ = p.(nstance.ConsoleReader)
@@ -78,6 +81,9 @@ func (c *Client) Abilities() Abilities {
 	}
 	if a.Subnets != nil {
 		a.Subnets = boundSubnets{c, a.Subnets}
+	}
+	if a.Zones != nil {
+		a.Zones = boundZones{c, a.Zones}
 	}
 	if a.Types != nil {
 		a.Types = boundTypes{c, a.Types}
@@ -132,6 +138,17 @@ type boundSubnets struct {
 func (b boundSubnets) FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error) {
 	return read(ctx, b.c, opFreeAddresses, func(ctx context.Context) (map[string]int, error) {
 		return b.p.FreeAddresses(ctx, subnets)
+	})
+}
+
+type boundZones struct {
+	c *Client
+	p nstance.SubnetLocator
+}
+
+func (b boundZones) SubnetZones(ctx context.Context, subnets []string) (map[string]string, error) {
+	return read(ctx, b.c, opSubnetZones, func(ctx context.Context) (map[string]string, error) {
+		return b.p.SubnetZones(ctx, subnets)
 	})
 }
 

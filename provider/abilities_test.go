@@ -59,7 +59,9 @@ func TestAbilities(t *testing.T) {
 			require.ErrorContains(t, err, "resolve_image")
 			_, err = can.Subnets.FreeAddresses(t.Context(), nil)
 			require.ErrorIs(t, err, nstance.Internal)
-			require.Equal(t, []call{{"resolve_image", nstance.Unavailable, time.Second}, {"free_addresses", nstance.Internal, 0}}, calls)
+			_, err = can.Zones.SubnetZones(t.Context(), nil)
+			require.ErrorIs(t, err, nstance.Internal)
+			require.Equal(t, []call{{"resolve_image", nstance.Unavailable, time.Second}, {"free_addresses", nstance.Internal, 0}, {"subnet_zones", nstance.Internal, 0}}, calls)
 		})
 	})
 	t.Run("an empty answer is an error", func(t *testing.T) {
@@ -77,6 +79,10 @@ func (stuck) ResolveImage(ctx context.Context, _ nstance.ImageQuery) (string, er
 }
 
 func (stuck) FreeAddresses(context.Context, []string) (map[string]int, error) {
+	return nil, errors.New("boom")
+}
+
+func (stuck) SubnetZones(context.Context, []string) (map[string]string, error) {
 	return nil, errors.New("boom")
 }
 

@@ -306,3 +306,56 @@ func (q quotaOf) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 	}
 	return q.Provider.Create(ctx, spec)
 }
+
+// TestReclaimAvoidsZone: the replacement of a reclaimed machine is made in another zone,
+// not in another subnet of the same one.
+func TestReclaimAvoidsZone(t *testing.T) {
+	for name, hide := range map[string]bool{"the provider says the zones": false, "machines show the zones": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, simcloud.Options{
+					Zones: map[string]string{"a": "zone-1", "b": "zone-1", "c": "zone-2"}, Subnets: map[string]int{"a": 3, "b": 2, "c": 1},
+				})
+				defer w.close()
+				g := webGroup(3)
+				g.Definition.Subnets = []string{"a", "b", "c"}
+				if hide {
+					w.wrap = func(o *leaderEnv) { o.provider = struct{ nstance.Provider }{o.provider} }
+					g.Size = 4 // without free addresses a fills up first: one is in b, which shows its zone
+				}
+				w.startLeader(g)
+				w.advance(2 * time.Minute)
+				before := w.perSubnet()
+				require.Zero(t, before["c"], "%v", before)
+				for _, m := range w.cloud.Machines() {
+					if s, _ := w.cloud.Spec(m.ID); s.Subnet == "a" {
+						require.NoError(t, w.cloud.Reclaim(m.ID, 30*time.Second))
+						break
+					}
+				}
+				w.advance(time.Minute)
+				w.requireMembers(g.Size)
+				before["a"]--
+				before["c"]++
+				require.Equal(t, before, w.perSubnet())
+			})
+		})
+	}
+}
+
+// TestRehearsalLeavesCapacity: a rehearsed reclaim says nothing about capacity.
+func TestRehearsalLeavesCapacity(t *testing.T) {
+	withGroup(t, 0, simcloud.Options{}, func(t *testing.T, w *world) {
+		g := webGroup(2)
+		g.Definition.InstanceTypes = []string{"small", "medium"}
+		w.r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
+		w.advance(2 * time.Minute)
+		require.Equal(t, map[string]int{"small/spot": 2}, w.shapes())
+		w.r.Observe(nstance.Noticed{ID: w.ready()[0], Notice: nstance.Notice{
+			Kind: nstance.Reclaim, Source: nstance.RehearsalSource + "eve", EventID: "rehearsal-1", Deadline: time.Now().Add(time.Minute), DetectedAt: time.Now(),
+		}})
+		w.advance(2 * time.Minute)
+		w.requireMembers(2)
+		require.Equal(t, map[string]int{"small/spot": 2}, w.shapes(), "the first type still has capacity")
+	})
+}

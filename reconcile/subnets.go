@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/provider"
 )
 
 const (
@@ -18,30 +19,37 @@ const (
 	firstCount = 2 * time.Second
 )
 
-// An addressCounter asks the provider for the free addresses of subnets.
-type addressCounter struct {
-	subnets nstance.SubnetCounter // nil: the provider cannot tell
+// A subnetReader asks the provider for what creates must know of subnets: their free
+// addresses and their zones.
+type subnetReader struct {
+	counter nstance.SubnetCounter // nil: the provider cannot tell
+	locator nstance.SubnetLocator // nil: likewise
 	counted func(free map[string]int, asked time.Time)
+	located func(zones map[string]string)
 	now     func() time.Time
 	log     *slog.Logger
-	wake    chan struct{} // has room for one: the last count is old
+	wake    chan struct{}   // has room for one: the last count is old
+	known   map[string]bool // subnets whose zone was asked for; of the goroutine that reads
 }
 
-func newAddressCounter(subnets nstance.SubnetCounter, counted func(free map[string]int, asked time.Time), o *Options) *addressCounter {
-	return &addressCounter{subnets: subnets, counted: counted, now: o.Now, log: o.Log, wake: make(chan struct{}, 1)}
+// newSubnetReader returns a reader that hands on what the provider answers.
+func newSubnetReader(can provider.Abilities, counted func(free map[string]int, asked time.Time), located func(zones map[string]string), o *Options) *subnetReader {
+	return &subnetReader{
+		counter: can.Subnets, locator: can.Zones, counted: counted, located: located, now: o.Now, log: o.Log,
+		wake: make(chan struct{}, 1), known: map[string]bool{},
+	}
 }
 
-// ask has the free addresses counted again.
-func (c *addressCounter) ask() {
+// ask has the subnets read again.
+func (c *subnetReader) ask() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run counts the free addresses of the subnets in use whenever the last count is old,
-// until ctx ends.
-func (c *addressCounter) run(ctx context.Context, inUse func() []string) {
+// run reads the subnets in use whenever the last count is old, until ctx ends.
+func (c *subnetReader) run(ctx context.Context, inUse func() []string) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -49,7 +57,7 @@ func (c *addressCounter) run(ctx context.Context, inUse func() []string) {
 		case <-c.wake:
 		}
 		if subnets := inUse(); len(subnets) > 0 {
-			c.count(ctx, subnets)
+			c.read(ctx, subnets)
 			if !sleep.For(ctx, countPause) {
 				return
 			}
@@ -57,17 +65,45 @@ func (c *addressCounter) run(ctx context.Context, inUse func() []string) {
 	}
 }
 
-// count asks for the free addresses of subnets. What is not answered leaves the old
-// count.
-func (c *addressCounter) count(ctx context.Context, subnets []string) {
-	if c.subnets == nil || len(subnets) == 0 {
+// read asks about subnets. What is not answered leaves what was known.
+func (c *subnetReader) read(ctx context.Context, subnets []string) {
+	if len(subnets) > 0 {
+		c.count(ctx, subnets)
+		c.locate(ctx, subnets)
+	}
+}
+
+func (c *subnetReader) count(ctx context.Context, subnets []string) {
+	if c.counter == nil {
 		return
 	}
 	asked := c.now()
-	free, err := c.subnets.FreeAddresses(ctx, subnets)
+	free, err := c.counter.FreeAddresses(ctx, subnets)
 	if err != nil {
 		c.log.Warn("free addresses not counted", "code", nstance.CodeOf(err), "err", err)
 		return
 	}
 	c.counted(free, asked)
+}
+
+// locate asks once for the zone of each subnet: it never changes.
+func (c *subnetReader) locate(ctx context.Context, subnets []string) {
+	var unknown []string
+	for _, s := range subnets {
+		if !c.known[s] {
+			unknown = append(unknown, s)
+		}
+	}
+	if c.locator == nil || len(unknown) == 0 {
+		return
+	}
+	zones, err := c.locator.SubnetZones(ctx, unknown)
+	if err != nil {
+		c.log.Warn("zones of subnets not read", "code", nstance.CodeOf(err), "err", err)
+		return
+	}
+	for subnet := range zones {
+		c.known[subnet] = true
+	}
+	c.located(zones)
 }

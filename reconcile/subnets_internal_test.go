@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"maps"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,18 +12,44 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/provider"
 )
 
 // A subnetTable answers with counts, or with an error.
 type subnetTable struct {
-	free  map[string]int
-	err   error
-	asked int
+	free    map[string]int
+	zones   map[string]string
+	err     error
+	asked   atomic.Int32
+	located [][]string
 }
 
 func (s *subnetTable) FreeAddresses(context.Context, []string) (map[string]int, error) {
-	s.asked++
+	s.asked.Add(1)
 	return s.free, s.err
+}
+
+func (s *subnetTable) SubnetZones(_ context.Context, subnets []string) (map[string]string, error) {
+	s.located = append(s.located, subnets)
+	return s.zones, s.err
+}
+
+// TestSubnetZonesAreAskedOnce: a subnet's zone is asked for until it is known.
+func TestSubnetZonesAreAskedOnce(t *testing.T) {
+	table := &subnetTable{err: &nstance.Error{Code: nstance.Throttled}}
+	zones := map[string]string{}
+	o := withDefaults(nil)
+	r := newSubnetReader(provider.Abilities{Zones: table}, nil, func(z map[string]string) { maps.Copy(zones, z) }, &o)
+	r.read(t.Context(), []string{"a", "b"})
+	require.Empty(t, zones, "an error says nothing")
+	table.err, table.zones = nil, map[string]string{"a": "z1"}
+	r.read(t.Context(), []string{"a", "b"})
+	require.Equal(t, map[string]string{"a": "z1"}, zones)
+	table.zones = map[string]string{"b": "z2"}
+	r.read(t.Context(), []string{"a", "b"})
+	r.read(t.Context(), []string{"a", "b"})
+	require.Equal(t, map[string]string{"a": "z1", "b": "z2"}, zones)
+	require.Equal(t, [][]string{{"a", "b"}, {"a", "b"}, {"b"}}, table.located)
 }
 
 // TestAddressCounter: counts are asked for when they are old, not more often than the
@@ -33,9 +61,9 @@ func TestAddressCounter(t *testing.T) {
 		var counted []map[string]int
 		var askedAt []time.Time
 		o := withDefaults(nil)
-		c := newAddressCounter(table, func(free map[string]int, asked time.Time) {
+		c := newSubnetReader(provider.Abilities{Subnets: table}, func(free map[string]int, asked time.Time) {
 			counted, askedAt = append(counted, free), append(askedAt, asked)
-		}, &o)
+		}, nil, &o)
 		inUse := []string{"a", "b"}
 		ended := make(chan struct{})
 		go func() { c.run(ctx, func() []string { return inUse }); close(ended) }()
@@ -49,10 +77,10 @@ func TestAddressCounter(t *testing.T) {
 		table.err = &nstance.Error{Code: nstance.Throttled}
 		sleep.For(ctx, countPause+time.Millisecond)
 		synctest.Wait()
-		require.Equal(t, 1, table.asked, "nobody has asked since")
+		require.EqualValues(t, 1, table.asked.Load(), "nobody has asked since")
 		c.ask()
 		synctest.Wait()
-		require.Equal(t, 2, table.asked)
+		require.EqualValues(t, 2, table.asked.Load())
 		require.Len(t, counted, 1)
 
 		table.err, table.free = nil, map[string]int{"a": 9}
@@ -60,7 +88,7 @@ func TestAddressCounter(t *testing.T) {
 			c.ask()
 		}
 		synctest.Wait()
-		require.Equal(t, 2, table.asked, "within the pause")
+		require.EqualValues(t, 2, table.asked.Load(), "within the pause")
 		sleep.For(ctx, countPause+time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, map[string]int{"a": 9}, counted[1])
@@ -70,9 +98,9 @@ func TestAddressCounter(t *testing.T) {
 		inUse = nil
 		c.ask()
 		synctest.Wait()
-		require.Equal(t, 3, table.asked, "no subnets to choose among")
+		require.EqualValues(t, 3, table.asked.Load(), "no subnets to choose among")
 		stop()
 		<-ended
-		newAddressCounter(nil, nil, &o).count(ctx, []string{"a"}) // a provider that cannot tell
+		newSubnetReader(provider.Abilities{}, nil, nil, &o).read(ctx, []string{"a"}) // a provider that cannot tell
 	})
 }

@@ -165,6 +165,10 @@ func TestManyNames(t *testing.T) {
 	require.Len(t, free, 250)
 	require.Equal(t, 251, free[subnets[7]], "EC2 keeps five of 256")
 	require.Equal(t, 2, w.faults.Calls()["DescribeSubnets"])
+	zones, err := w.SubnetZones(t.Context(), append(subnets, "subnet-0000000000000abcd"))
+	require.NoError(t, err)
+	require.Len(t, zones, 250, "a subnet that is unknown has no zone")
+	require.Equal(t, region+"a", zones[subnets[7]])
 }
 
 // TestLeaveEveryPort: a target that was registered on another port leaves too.

@@ -48,6 +48,7 @@ var (
 	_ nstance.NodeNamer     = (*Provider)(nil)
 	_ nstance.ImageResolver = (*Provider)(nil)
 	_ nstance.SubnetCounter = (*Provider)(nil)
+	_ nstance.SubnetLocator = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)
 	_ nstance.Balancer      = (*Provider)(nil)
 	_ nstance.AddressMover  = (*Provider)(nil)

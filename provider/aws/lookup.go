@@ -93,24 +93,49 @@ const maxFilterValues = 200
 // only, and those of stopped machines as used.
 func (p *Provider) FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error) {
 	free := map[string]int{}
+	err := p.eachSubnet(ctx, subnets, func(s types.Subnet) {
+		if s.AvailableIpAddressCount != nil {
+			free[aws.ToString(s.SubnetId)] = int(*s.AvailableIpAddressCount)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return free, nil
+}
+
+// SubnetZones implements [nstance.SubnetLocator]. A subnet is in one zone for ever.
+func (p *Provider) SubnetZones(ctx context.Context, subnets []string) (map[string]string, error) {
+	zones := map[string]string{}
+	err := p.eachSubnet(ctx, subnets, func(s types.Subnet) {
+		if zone := aws.ToString(s.AvailabilityZone); zone != "" {
+			zones[aws.ToString(s.SubnetId)] = zone
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return zones, nil
+}
+
+// eachSubnet calls do with what EC2 says about each of the subnets that it knows.
+func (p *Provider) eachSubnet(ctx context.Context, subnets []string, do func(types.Subnet)) error {
 	for some := range slices.Chunk(subnets, maxFilterValues) {
 		in := &ec2.DescribeSubnetsInput{Filters: []types.Filter{filter("subnet-id", some...)}, MaxResults: aws.Int32(pageSize)}
 		for {
 			out, err := call(ctx, reading, p.ec2.DescribeSubnets, in)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			for _, s := range out.Subnets {
-				if s.AvailableIpAddressCount != nil {
-					free[aws.ToString(s.SubnetId)] = int(*s.AvailableIpAddressCount)
-				}
+				do(s)
 			}
 			if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
 				break
 			}
 		}
 	}
-	return free, nil
+	return nil
 }
 
 // maxTypes is how many types DescribeInstanceTypes answers at once.

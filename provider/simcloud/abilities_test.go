@@ -69,6 +69,17 @@ func TestSubnetsFillUp(t *testing.T) {
 	require.NoError(t, err, "the address is free again")
 }
 
+func TestSubnetZones(t *testing.T) {
+	c := simcloud.New(&simcloud.Options{Zones: map[string]string{"a": "zone-1", "b": "zone-2"}})
+	defer c.Close()
+	zones, err := c.SubnetZones(t.Context(), []string{"a", "b", "other"})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a": "zone-1", "b": "zone-2"}, zones)
+	c.Inject(simcloud.Fault{Op: "subnet_zones"})
+	_, err = c.SubnetZones(t.Context(), []string{"a"})
+	require.ErrorIs(t, err, nstance.Unavailable)
+}
+
 func TestTypes(t *testing.T) {
 	c := simcloud.New(&simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.ARM64}}})
 	defer c.Close()

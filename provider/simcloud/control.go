@@ -1,7 +1,10 @@
 package simcloud
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -45,6 +48,42 @@ func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 	if m.view.Market != nstance.Spot {
 		return nstance.FieldError("id", "create it with market spot, or use Kill", "machine %s is not spot capacity", id)
 	}
+	c.reclaim(m, notice)
+	return nil
+}
+
+// ReclaimPool reclaims a share of the spot machines that p covers and that run or boot,
+// all with the same notice, as Reclaim does: clouds take capacity back by type and zone.
+// The share is rounded up, and which machines go is random. Those that were announced
+// before stay as they were. It returns the IDs, oldest machine first. Fails with Invalid when
+// fraction is not between 0 and 1.
+func (c *Cloud) ReclaimPool(p Pool, fraction float64, notice time.Duration) ([]nstance.InstanceID, error) {
+	if !(fraction >= 0 && fraction <= 1) {
+		return nil, nstance.FieldError("fraction", "use 0 to 1", "%v is no share", fraction)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var covered []*machine
+	for _, m := range c.order {
+		announced := len(m.notices) > 0 && !m.notices[len(m.notices)-1].Cancelled
+		if !m.gone && !m.view.Status.Dead() && !announced && m.pool.Market == nstance.Spot && p.covers(m.pool) {
+			covered = append(covered, m)
+		}
+	}
+	n := int(math.Ceil(fraction * float64(len(covered))))
+	c.random.Shuffle(len(covered), func(i, j int) { covered[i], covered[j] = covered[j], covered[i] })
+	taken := covered[:n]
+	slices.SortFunc(taken, func(a, b *machine) int { return cmp.Compare(a.seq, b.seq) })
+	var ids []nstance.InstanceID
+	for _, m := range taken {
+		c.reclaim(m, notice)
+		ids = append(ids, m.view.ID)
+	}
+	return ids, nil
+}
+
+// reclaim announces that m is reclaimed, and has it deleted. It needs c.mu.
+func (c *Cloud) reclaim(m *machine, notice time.Duration) {
 	if notice > 0 {
 		m.announce(nstance.Notice{Deadline: c.o.Now().Add(notice).UTC()})
 	}
@@ -55,7 +94,6 @@ func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
 		}
 		return nil
 	}})
-	return nil
 }
 
 // Withdraw cancels the announced reclaim of id: the machine stays. Fails with

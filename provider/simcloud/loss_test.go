@@ -1,6 +1,7 @@
 package simcloud_test
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -225,5 +226,43 @@ func TestLosses(t *testing.T) {
 			pass(time.Second)
 			require.Equal(t, 7, starts)
 		})
+	})
+}
+
+// TestReclaimPool: machines of one pool are reclaimed together, and no others.
+func TestReclaimPool(t *testing.T) {
+	o := &simcloud.Options{Zones: map[string]string{"a": "zone-1", "b": "zone-2"}}
+	bubble(t, o, func(t *testing.T, c *simcloud.Cloud) {
+		pools := map[nstance.InstanceID]string{}
+		for _, subnet := range []string{"a", "b"} {
+			for _, market := range []nstance.MarketType{nstance.Spot, nstance.OnDemand} {
+				for range 5 {
+					s := spec(t, market)
+					s.Subnet = subnet
+					pools[create(t, c, s).ID] = subnet + "/" + string(market)
+				}
+			}
+		}
+		zone := simcloud.Pool{Zone: "zone-1"}
+		for _, fraction := range []float64{-0.1, 1.1, math.NaN()} {
+			_, err := c.ReclaimPool(zone, fraction, time.Minute)
+			require.ErrorIs(t, err, nstance.Invalid)
+		}
+		none, err := c.ReclaimPool(zone, 0, time.Minute)
+		require.NoError(t, err)
+		require.Empty(t, none)
+		some, err := c.ReclaimPool(zone, 0.5, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, some, 3, "rounded up")
+		rest, err := c.ReclaimPool(zone, 1, 2*time.Minute)
+		require.NoError(t, err)
+		require.Len(t, rest, 2, "those that were announced before stay as they were")
+		for _, id := range append(some, rest...) {
+			require.Equal(t, "a/spot", pools[id])
+		}
+		pass(time.Minute)
+		require.Len(t, c.Machines(), 17)
+		pass(time.Minute)
+		require.Len(t, c.Machines(), 15)
 	})
 }

@@ -9,6 +9,7 @@ import (
 
 var (
 	_ nstance.SubnetCounter = (*Cloud)(nil)
+	_ nstance.SubnetLocator = (*Cloud)(nil)
 	_ nstance.TypeLister    = (*Cloud)(nil)
 )
 
@@ -28,6 +29,24 @@ func (c *Cloud) FreeAddresses(ctx context.Context, subnets []string) (free map[s
 		return nil, err
 	}
 	return free, nil
+}
+
+// SubnetZones implements [nstance.SubnetLocator] for the subnets that Options.Zones
+// names.
+func (c *Cloud) SubnetZones(ctx context.Context, subnets []string) (zones map[string]string, err error) {
+	err = c.call(ctx, opSubnetZones, "", func() error {
+		zones = map[string]string{}
+		for _, s := range subnets {
+			if zone, ok := c.o.Zones[s]; ok {
+				zones[s] = zone
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return zones, nil
 }
 
 // TypeArchs implements [nstance.TypeLister].

@@ -48,6 +48,13 @@ func (w *Wire) Addr() string { return w.listener.Addr().String() }
 // Accepted returns how many connections there have been.
 func (w *Wire) Accepted() int { return int(w.accepted.Load()) }
 
+// Open returns how many connections there are.
+func (w *Wire) Open() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.flows)
+}
+
 // Swallowed returns on how many connections something was sent in vain.
 func (w *Wire) Swallowed() int { return int(w.swallowed.Load()) }
 

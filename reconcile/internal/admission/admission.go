@@ -91,6 +91,7 @@ const (
 type Queue struct {
 	capacity  capacityCache
 	addresses addressCount
+	pools     poolMemory
 	lines     [classes]line
 	groups    map[nstance.GroupKey]*groupQueue
 	pass      uint64
@@ -115,7 +116,7 @@ type groupQueue struct {
 
 // New returns an empty queue.
 func New() *Queue {
-	return &Queue{capacity: capacityCache{}, groups: map[nstance.GroupKey]*groupQueue{}}
+	return &Queue{capacity: capacityCache{}, pools: newPoolMemory(), groups: map[nstance.GroupKey]*groupQueue{}}
 }
 
 // Demand replaces what a group demands. Requests of a class are served in order.
@@ -247,7 +248,7 @@ func (p *pass) choose(r *Request) (Shape, *Wait) {
 	if w := p.waits[r.Class][r.permits]; w != nil {
 		return Shape{}, w
 	}
-	shape, wait := p.capacity.choose(r, r.Class, &p.addresses, p.now)
+	shape, wait := p.findShape(r, r.Class, p.now)
 	if wait != nil {
 		if p.waits[r.Class] == nil {
 			p.waits[r.Class] = map[string]*Wait{}
@@ -300,7 +301,7 @@ func (w *Wait) same(o Wait) bool {
 
 func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 	if r.Repeats == nil {
-		if _, w := q.capacity.choose(r, class, &q.addresses, now); w != nil {
+		if _, w := q.findShape(r, class, now); w != nil {
 			return w
 		}
 	}
@@ -323,7 +324,7 @@ func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 // whether there is capacity for it as far as is known: a shape that is only due to be
 // tried again is not free.
 func (q *Queue) Choose(r Request, now time.Time) (shape Shape, free bool) {
-	shape, wait := q.capacity.choose(&r, Loss, &q.addresses, now)
+	shape, wait := q.findShape(&r, Loss, now)
 	if wait != nil {
 		return wait.Shape, false
 	}
@@ -353,6 +354,23 @@ func (q *Queue) Refused(shape Shape, sent, now time.Time) {
 	q.capacity.of(shape, now).refuse(sent, now)
 }
 
+// Explain records the provider's answer to a create of a shape that was refused.
+func (q *Queue) Explain(shape Shape, answer string, now time.Time) {
+	q.capacity.of(shape, now).answer = answer
+}
+
+// Answer returns the provider's answer for the first shape of a request that is sold
+// out; empty: there is none.
+func (q *Queue) Answer(r Request, now time.Time) string {
+	shapes, _ := q.capacity.permitted(&r, r.Subnets, now)
+	for _, shape := range shapes {
+		if s := q.capacity[shape]; s != nil && s.soldOut(now) && s.answer != "" {
+			return s.answer
+		}
+	}
+	return ""
+}
+
 // RefusedQuota records that the account may have no more machines of this type in
 // this market, whatever the subnet.
 func (q *Queue) RefusedQuota(shape Shape, subnets []string, sent, now time.Time) {
@@ -375,10 +393,4 @@ func (q *Queue) eachSubnet(shape Shape, subnets []string, do func(Shape)) {
 			do(other)
 		}
 	}
-}
-
-// Reclaimed records that the cloud takes a machine of a shape back: there may be
-// more, but others are asked for first.
-func (q *Queue) Reclaimed(shape Shape, now time.Time) {
-	q.capacity.of(shape, now).reclaimedUntil = now.Add(answerTTL)
 }

@@ -294,7 +294,7 @@ func TestPreference(t *testing.T) {
 	check("m/s1/spot", true)
 	check("m/s2/spot", true, "s1")
 	check("m/s1/spot", true, "s1", "s2")
-	d.q.Reclaimed(admission.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, d.now)
+	d.q.Reclaimed(admission.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, "", d.now)
 	check("m/s2/spot", true)
 	check("n/s1/spot", true, "s2")
 	d.q.RefusedQuota(admission.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, r.Subnets, d.now, d.now)
@@ -319,6 +319,38 @@ func TestPreference(t *testing.T) {
 	check("m/s1/on-demand", true)
 	d.now = d.now.Add(time.Hour)
 	check("m/s1/spot", true, "s2")
+}
+
+// TestReclaimMarksZone: a reclaim says something about every subnet of the zone.
+func TestReclaimMarksZone(t *testing.T) {
+	shape := admission.Shape{InstanceType: "m", Subnet: "a1", Market: nstance.Spot}
+	r := request(admission.Growth, 1, "m", "n")
+	r.Subnets = []string{"a1", "a2", "b1"}
+	for name, c := range map[string]struct {
+		learn func(*admission.Queue)
+		zone  string // of the machine
+		want  string
+	}{
+		"zones of the provider":           {func(q *admission.Queue) { q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"}) }, "a", "m/b1"},
+		"the machine's zone is not known": {func(q *admission.Queue) { q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"}) }, "", "m/b1"},
+		"zones of machines":               {func(q *admission.Queue) { q.MachineIn("a2", "a") }, "a", "m/b1"},
+		"no zones":                        {func(*admission.Queue) {}, "a", "m/a2"},
+		"another zone":                    {func(q *admission.Queue) { q.MachineIn("a2", "b") }, "a", "m/a2"},
+		"a subnet in several zones":       {func(q *admission.Queue) { q.MachineIn("a2", "a"); q.MachineIn("a2", "b") }, "a", "m/a2"},
+		"machines without a zone":         {func(q *admission.Queue) { q.MachineIn("a2", ""); q.MachineIn("", "a") }, "a", "m/a2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newQueueTest(t)
+			c.learn(d.q)
+			d.q.Reclaimed(shape, c.zone, d.now)
+			got, free := d.q.Choose(r, d.now)
+			require.Equal(t, c.want, got.InstanceType+"/"+got.Subnet)
+			require.True(t, free)
+			d.now = d.now.Add(3 * time.Minute)
+			got, _ = d.q.Choose(r, d.now)
+			require.Equal(t, "a1", got.Subnet, "it is over")
+		})
+	}
 }
 
 func TestRepeatsKeepShape(t *testing.T) {

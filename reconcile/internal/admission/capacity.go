@@ -41,13 +41,13 @@ type capacityCache map[Shape]*shapeState
 // A shapeState is what is known of one shape. Sold out is what was refused and has
 // not been accepted since.
 type shapeState struct {
-	soldOutSince   time.Time     // first refusal in a row
-	refusedAt      time.Time     // last refusal; zero: none is remembered
-	accepted       bool          // a create that was sent after the last refusal
-	shortAt        time.Time     // when it was last known to be sold out
-	retryAt        time.Time     // not asked for before, while sold out
-	retryPause     time.Duration // the last one
-	reclaimedUntil time.Time     // asked for last before
+	soldOutSince time.Time     // first refusal in a row
+	refusedAt    time.Time     // last refusal; zero: none is remembered
+	accepted     bool          // a create that was sent after the last refusal
+	shortAt      time.Time     // when it was last known to be sold out
+	retryAt      time.Time     // not asked for before, while sold out
+	retryPause   time.Duration // the last one
+	answer       string        // the provider's to the last refused create
 
 	inFlight    int
 	maxInFlight int
@@ -70,7 +70,7 @@ func (c capacityCache) of(shape Shape, now time.Time) *shapeState {
 
 // stale reports whether nothing that is known of a shape matters any more.
 func (s *shapeState) stale(now time.Time) bool {
-	return s.inFlight == 0 && now.Sub(s.answeredAt) > answerTTL && now.After(s.reclaimedUntil) &&
+	return s.inFlight == 0 && now.Sub(s.answeredAt) > answerTTL &&
 		(s.refusedAt.IsZero() || now.Sub(s.refusedAt) > refusalMemory)
 }
 
@@ -205,15 +205,15 @@ func shapesOf(types, subnets []string, market nstance.MarketType) []Shape {
 	return out
 }
 
-// choose returns where to create what is requested: the first shape that is not
+// findShape returns where to create what is requested: the first shape that is not
 // sold out. Those that were just reclaimed come after the others, and subnets
 // without a free address last.
-func (c capacityCache) choose(r *Request, class Class, addresses *addressCount, now time.Time) (Shape, *Wait) {
-	shapes, more := c.permitted(r, addresses.order(r.Subnets, now), now)
+func (q *Queue) findShape(r *Request, class Class, now time.Time) (Shape, *Wait) {
+	shapes, more := q.capacity.permitted(r, q.addresses.order(r.Subnets, now), now)
 	wait := &Wait{Kind: WaitCapacity, Shape: shapes[0], Until: more}
 	reclaimed, full := -1, -1
 	for i, shape := range shapes {
-		s := c[shape]
+		s := q.capacity[shape]
 		if s == nil {
 			s = &shapeState{}
 		}
@@ -225,9 +225,9 @@ func (c capacityCache) choose(r *Request, class Class, addresses *addressCount, 
 			wait.Until = earliest(wait.Until, until)
 		case busy:
 			return Shape{}, &Wait{Kind: WaitAnswer, Shape: shape, Until: until}
-		case addresses.full(shape.Subnet, now):
+		case q.addresses.full(shape.Subnet, now):
 			full = firstOf(full, i)
-		case now.Before(s.reclaimedUntil):
+		case q.pools.reclaimed(shape, now):
 			reclaimed = firstOf(reclaimed, i)
 		default:
 			return shape, nil
