@@ -117,7 +117,7 @@ func (s *shard) admitCreates(now time.Time, planned *group) {
 		}
 	})
 	if s.admission.AddressesOld() {
-		s.addresses.ask()
+		s.subnets.ask()
 	}
 	select {
 	case s.admitWake <- struct{}{}:
@@ -216,8 +216,10 @@ func (s *shard) createEndedWith(m *member, err error) {
 		s.admission.Accepted(shape, m.createSent, now)
 	case errors.Is(err, nstance.Capacity):
 		s.admission.Refused(shape, m.createSent, now)
+		s.admission.Explain(shape, err.Error(), now)
 	case errors.Is(err, nstance.Quota):
 		s.admission.RefusedQuota(shape, m.definition().Subnets, m.createSent, now)
+		s.admission.Explain(shape, err.Error(), now)
 	}
 }
 
@@ -242,7 +244,7 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 		return nil, nstance.Errorf(nstance.Unavailable, "%s", why)
 	}
 	rec := records.Instance{
-		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), CreatedAt: now.UTC().Truncate(time.Millisecond),
+		Tenant: g.key.Tenant, Group: g.key.Group, Reason: string(a.Reason), Replaces: a.Replaces, CreatedAt: now.UTC().Truncate(time.Millisecond),
 		CreatedEpoch: s.opts.Epoch, InfraHash: g.hash, RuntimeHash: g.runtime,
 		LaunchTimeout: def.LaunchTimeout, RegistrationTimeout: def.RegistrationTimeout,
 	}

@@ -153,7 +153,7 @@ func runStory(t *testing.T, y story, aim label, with strike) *seam {
 func runStoryOn(t *testing.T, y story, aim label, with strike, replace func(*world)) (s *seam) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}})
-		w.ownUserData = y.ownUserData
+		w.ownUserData, w.keepLives = y.ownUserData, true
 		replace(w)
 		c := &crash{w: w, s: newSeam(w, aim, with), over: make(chan struct{}), ended: make(chan struct{})}
 		s = c.s
@@ -322,6 +322,21 @@ func (c *crash) requireOutcome(y story, with strike) {
 	require.Empty(t, drains.Active())
 	if y.balancer != "" {
 		c.w.requireBalanced("lb-1")
+	}
+	c.requireLives()
+}
+
+// requireLives checks that the ledger has the life of every machine that is gone, and
+// of no other one.
+func (c *crash) requireLives() {
+	t, lives := c.w.t, c.w.lives()
+	for id := range lives {
+		require.False(t, slices.ContainsFunc(c.w.outside.Machines(), func(m nstance.Machine) bool { return m.ID == id }), "the life of %s was recorded before its end", id)
+	}
+	for id := range c.s.made {
+		if !slices.ContainsFunc(c.w.outside.Machines(), func(m nstance.Machine) bool { return m.ID == id }) {
+			require.Contains(t, lives, id, "the life of every machine that is gone is on record")
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 	case !errors.Is(err, nstance.NotFound):
 		return false, asUnavailable(err)
 	case nstance.LossCauseOf(err) != "" && !another:
-		r.markGoneBeforeKnown(m, nstance.LossCauseOf(err), false)
+		r.markGoneBeforeKnown(m, absenceOf(err), false)
 		return true, nil
 	case r.opts.Now().Before(repeatFrom):
 		return false, errAgain
@@ -308,7 +308,7 @@ func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, 
 	}
 	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + withMessage(m.requestReason)}
 	if rec.Reason == string(plan.ReasonReplace) {
-		e.Type, e.Replaces = nstance.EventReplacementRequested, m.replaces
+		e.Type, e.Replaces = nstance.EventReplacementRequested, rec.Replaces
 	}
 	r.publish(m, e)
 	return repeated, nil
@@ -330,6 +330,9 @@ func (r *Reconciler) createEnded(m *member, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.createEnd = r.opts.Now()
+	if err != nil {
+		m.answeredWith = err
+	}
 	if errors.Is(err, nstance.Throttled) {
 		m.createEnd, m.grant, m.throttled, m.shape = time.Time{}, grantWanted, true, m.rec.Shape
 	}
@@ -360,7 +363,7 @@ func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bo
 	case !errors.Is(err, nstance.NotFound):
 		return asUnavailable(err)
 	case repeated, nstance.LossCauseOf(err) != "":
-		r.markGoneBeforeKnown(m, nstance.LossCauseOf(err), relaunched(m.rec))
+		r.markGoneBeforeKnown(m, absenceOf(err), relaunched(m.rec))
 		return nil
 	}
 	return refusal
@@ -368,15 +371,15 @@ func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bo
 
 // markGoneBeforeKnown records that the machine of m existed and is gone, although no
 // create was ever answered. Final: the provider creates no other one with m's ID.
-func (r *Reconciler) markGoneBeforeKnown(m *member, cause nstance.LossCause, final bool) {
+func (r *Reconciler) markGoneBeforeKnown(m *member, is absence, final bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.state == nstance.Pending || m.state == nstance.Provisioning {
 		m.state = nstance.Booting
 	}
-	if !final && r.retryLostLaunch(m, cause, r.opts.Now()) {
+	if !final && r.retryLostLaunch(m, is, r.opts.Now()) {
 		return
 	}
-	m.taken = cause == "" // the time in which nothing was known of it is too short for more
-	r.markGone(m, "it was made, and the provider does not know it any more", cause, r.opts.Now())
+	m.taken = is.cause == "" // the time in which nothing was known of it is too short for more
+	r.markGone(m, "it was made, and the provider does not know it any more", is.cause, r.opts.Now())
 }

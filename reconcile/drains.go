@@ -13,11 +13,12 @@ import (
 // startDrain makes the planned drain durable, then starts it.
 func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	planned, former, notices := m.drain, m.formerExecutor, slices.Clone(m.notices)
+	planned, former, notices, readyAt := m.drain, m.formerExecutor, slices.Clone(m.notices), m.readyAt
 	r.mu.Unlock()
 	if planned == nil {
 		return nil
 	}
+	drifted := r.driftedFields(ctx, m, planned.Causes)
 	var d nstance.Drain
 	var said nstance.EventType
 	known := false
@@ -34,6 +35,7 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 			rec.Reclaims++
 		}
 		rec.Drain, rec.Generation, rec.Notices = &d, d.Generation, notices
+		rec.KeepStory(readyAt, drifted)
 		return nil
 	})
 	if err != nil {
@@ -109,7 +111,9 @@ func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 		}
 		ended = rec.Generation
 		if rec.Drain != nil {
-			rec.Drain, rec.Notices = nil, nil
+			past := append(rec.Cancelled, records.PastDrain{Drain: *rec.Drain, Notices: rec.Notices, EndedAt: r.opts.Now().UTC()})
+			rec.Cancelled = past[max(0, len(past)-records.MaxCancelled):]
+			rec.Drain, rec.Notices, rec.Drifted = nil, nil, nil
 			rec.Generation++
 		}
 		return nil

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 func (s *shard) handleRegistered(m *member, now time.Time) {
@@ -70,6 +71,7 @@ func (s *shard) handleDrained(m *member, a nstance.Ack) {
 		e.Error = a.Message
 	}
 	s.publish(m, e)
+	m.lastAck = &records.DrainEnd{At: s.opts.Now().UTC(), By: a.By, Outcome: a.Outcome, Message: a.Message}
 	if a.Outcome == nstance.OutcomeDrained || a.Delete {
 		m.drainEnded = true
 		s.queue.add(m.group.key, true)
@@ -105,7 +107,7 @@ func (s *shard) recordMachine(m *member, now time.Time) {
 	}
 	m.machineSince = now
 	if (!m.registered() || m.rec.ProviderID == "") && m.rec.Deleting == nil {
-		s.publish(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.replaces})
+		s.publish(m, nstance.Event{Type: nstance.EventCreated, Replaces: m.rec.Replaces})
 	}
 }
 
@@ -120,14 +122,22 @@ func (m *member) answerOutdated(asked time.Time) bool {
 	return false
 }
 
+// An absence is a definite NotFound about a machine. The zero absence has no cause.
+type absence struct {
+	cause  nstance.LossCause
+	answer string // of the provider; empty: it was not asked about this machine alone
+}
+
+func absenceOf(err error) absence { return absence{nstance.LossCauseOf(err), err.Error()} }
+
 // handleMissing records a definite NotFound as the answer to a call that was sent
 // now. With a cause it proves that the machine is gone. Without one, a second NotFound
 // must follow, a consistency window later.
-func (s *shard) handleMissing(m *member, cause nstance.LossCause, now time.Time) {
+func (s *shard) handleMissing(m *member, is absence, now time.Time) {
 	if m.answerOutdated(now) {
 		return
 	}
-	young := (cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(s.absentFrom(m))
+	young := (is.cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(s.absentFrom(m))
 	if !m.machineKnown() && !m.registered() || m.gone || young {
 		return
 	}
@@ -135,10 +145,10 @@ func (s *shard) handleMissing(m *member, cause nstance.LossCause, now time.Time)
 		m.missingSince = now
 	}
 	switch {
-	case s.retryLostLaunch(m, cause, now):
-	case cause != "" || now.Sub(m.missingSince) >= s.opts.ConsistencyWindow:
+	case s.retryLostLaunch(m, is, now):
+	case is.cause != "" || now.Sub(m.missingSince) >= s.opts.ConsistencyWindow:
 		m.healthTrack.Answered(now, nstance.StatusDeleting)
-		s.markGone(m, "the provider does not know it", cause, now)
+		s.markGone(m, "the provider does not know it", is.cause, now)
 	}
 	s.queue.add(m.group.key, true)
 }
@@ -146,6 +156,7 @@ func (s *shard) handleMissing(m *member, cause nstance.LossCause, now time.Time)
 // observeMachine records the provider's answer about the machine of m.
 func (s *shard) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 	m.machine = mach
+	s.admission.MachineIn(m.rec.Shape.Subnet, mach.Zone)
 	s.recordMachine(m, now)
 	s.compareMarket(m)
 	ending := mach.Status == nstance.StatusStopping || mach.Status == nstance.StatusDeleting
@@ -163,7 +174,7 @@ func (s *shard) markGone(m *member, why string, cause nstance.LossCause, now tim
 	if m.gone {
 		return
 	}
-	m.loss = loss{gone: true, cause: cause, taken: m.taken || s.takenByCloud(m, cause)}
+	m.loss = loss{gone: true, cause: cause, taken: m.taken || s.takenByCloud(m, cause), at: now}
 	s.rebalance(m.group)
 	if m.state == nstance.Deleting {
 		return
@@ -199,7 +210,7 @@ func (s *shard) rememberLoss(m *member, now time.Time) {
 	case nstance.LossQuota:
 		s.admission.LostQuota(shape, m.definition().Subnets, now)
 	case nstance.LossReclaimed:
-		s.admission.Reclaimed(shape, now)
+		s.admission.Reclaimed(shape, m.zone(), now)
 	}
 }
 
@@ -208,16 +219,18 @@ func machineLost(s nstance.MachineStatus) bool { return s.Dead() }
 
 // retryLostLaunch asks again for such a machine, of which the provider has nothing left,
 // and reports whether it does.
-func (s *shard) retryLostLaunch(m *member, cause nstance.LossCause, now time.Time) bool {
-	if !s.launchRetryable(m, cause, now) {
+func (s *shard) retryLostLaunch(m *member, is absence, now time.Time) bool {
+	if !s.launchRetryable(m, is.cause, now) {
 		return false
 	}
 	code := nstance.Capacity
-	if cause == nstance.LossQuota {
+	if is.cause == nstance.LossQuota {
 		code = nstance.Quota
 	}
-	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: "the provider accepted the machine and could not start it: " + string(cause), Reason: "it is tried again"})
-	m.loss = loss{cause: cause}
+	m.answeredWith = nstance.Errorf(code, "the provider accepted the machine and could not start it: %s", cmp.Or(is.answer, string(is.cause)))
+	s.admission.Explain(capacityShape(m.rec.Shape), m.answeredWith.Error(), now)
+	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: m.answeredWith.Error(), Reason: "it is tried again"})
+	m.loss = loss{cause: is.cause}
 	s.rememberLoss(m, now)
 	m.loss, m.machine, m.machineSince, m.missingSince = loss{}, nstance.Machine{}, time.Time{}, time.Time{}
 	m.state = nstance.Provisioning

@@ -27,7 +27,7 @@ func (r *Reconciler) listMachines(ctx context.Context) error {
 	defer r.mu.Unlock()
 	for id, m := range r.members {
 		if !listed[id] && m.machineKnown() && m.machineSince.Before(began) || !listed[id] && m.registered() && m.rec.RegisteredAt.Before(began) {
-			r.handleMissing(m, "", began)
+			r.handleMissing(m, absence{}, began)
 		}
 	}
 	r.recordOrphans(strangers, began)
@@ -50,7 +50,7 @@ func (r *Reconciler) askMachine(ctx context.Context, id nstance.InstanceID) erro
 	case err == nil:
 		r.handleMachine(mach, asked)
 	case errors.Is(err, nstance.NotFound):
-		r.withMember(id, func(m *member) { r.handleMissing(m, nstance.LossCauseOf(err), asked) })
+		r.withMember(id, func(m *member) { r.handleMissing(m, absenceOf(err), asked) })
 	case ctx.Err() == nil:
 		r.log.Warn("provider did not say how a machine is", "instance_id", id, "code", nstance.CodeOf(err), "err", err)
 		return err

@@ -68,6 +68,7 @@ type agentState struct {
 	queriesAfterBreak      int       // how often the provider was asked again since then, and answered
 	healthySince           time.Time
 	wasReady               bool
+	readyAt                time.Time // when it became ready first; zero: not known
 	graceUntil             time.Time
 }
 
@@ -97,6 +98,7 @@ type drainState struct {
 	drain          *nstance.Drain // as planned; durable once step is done
 	drainDeadline  time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
 	drainEnded     bool
+	lastAck        *records.DrainEnd
 	formerExecutor nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
 	operatorGoneAt time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
 }
@@ -178,8 +180,9 @@ type machineCalls struct {
 	createEnd  time.Time // when the last call of this term that may have made it ended; while that lasts, when it ends at the latest; zero: none may have
 	foundAt    time.Time // when this term found the intent of a former leader, whose call may still be under way; zero: the intent is this term's
 
-	deleteAccepted bool // the provider has found the machine and ends it
-	removed        bool // the provider has nothing left of the machine, which leaves the record
+	deleteAccepted bool      // the provider has found the machine and ends it
+	removed        bool      // the provider has nothing left of the machine, which leaves the record
+	life           lifeState // whether its life is on record
 }
 
 // mayHaveMachine reports whether a call may have made the machine.
@@ -210,6 +213,7 @@ type requestState struct {
 	requestReason       string              // of the request
 	needsNewToken       bool                // its token made a machine that is gone: the next create needs another one
 	refusedWith         error               // why its create was definitely refused; also of others
+	answeredWith        error               // the provider's answer to the last create that failed; also of others
 }
 
 // A loss is what is known about the end of a member's machine. The zero loss is
@@ -218,6 +222,7 @@ type loss struct {
 	gone  bool
 	cause nstance.LossCause // as far as the provider says
 	taken bool              // nothing that the machine was made from is to blame
+	at    time.Time         // when that was first known
 }
 
 // launchOver reports whether the launch timeout of m has passed.
@@ -231,6 +236,9 @@ func (m *member) launchOver(now time.Time) bool {
 func (m *member) market() nstance.MarketType {
 	return cmp.Or(m.machine.Market, m.rec.Shape.Market, m.requiredMarket, m.definition().Market.Type, nstance.OnDemand)
 }
+
+// zone returns the zone that m's machine is in; empty: it is not known.
+func (m *member) zone() string { return cmp.Or(m.machine.Zone, m.rec.Zone) }
 
 func (m *member) marketDiffers() bool {
 	return m.machine.Market != "" && m.rec.Shape.Market != "" && m.machine.Market != m.rec.Shape.Market

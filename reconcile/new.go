@@ -39,7 +39,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
 		shard: newShard(o, client, shardRecords, newClock(&o, store)),
 	}
-	r.addresses = newAddressCounter(client.Abilities().Subnets, r.recordAddresses, &o)
+	r.subnets = newSubnetReader(client.Abilities(), r.recordAddresses, r.recordZones, &o)
 	r.questions = newAsker(r.listMachines, r.askMachine, r.planMembers)
 	r.opts.Journal = func(e nstance.Event) {
 		e.Seq = r.events.Publish(e)

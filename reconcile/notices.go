@@ -41,8 +41,8 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 		call(ack)
 		return
 	case known < 0:
-		if n.Kind == nstance.Reclaim {
-			s.admission.Reclaimed(capacityShape(m.rec.Shape), s.opts.Now())
+		if n.Kind == nstance.Reclaim && !n.Rehearsed() {
+			s.admission.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
 		}
 		s.receiveNotice(m, &n)
 		m.notices = append(m.notices, n)

@@ -47,7 +47,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.MachineSeen:
 		r.handleMachine(f.Machine, now)
 	case nstance.MachineMissing:
-		r.withMember(f.ID, func(m *member) { r.handleMissing(m, f.Cause, now) })
+		r.withMember(f.ID, func(m *member) { r.handleMissing(m, absence{cause: f.Cause}, now) })
 	}
 }
 
@@ -201,4 +201,11 @@ func (r *Reconciler) recordAddresses(free map[string]int, asked time.Time) {
 			r.admission.TakeAddress(m.subnet)
 		}
 	}
+}
+
+// recordZones records in which zones subnets are.
+func (r *Reconciler) recordZones(zones map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.admission.SetZones(zones)
 }

@@ -252,9 +252,36 @@ func TestOnDemandWithoutCapacity(t *testing.T) {
 			w.advance(2 * time.Minute)
 			w.requireMembers(1)
 			require.Equal(t, 1, w.count(nstance.EventDeleted, id))
-			w.first(nstance.EventCreateFailed, func(e nstance.Event) bool { return e.Instance == id && e.Code == nstance.Capacity })
+			refused := w.first(nstance.EventCreateFailed, func(e nstance.Event) bool { return e.Instance == id && e.Code == nstance.Capacity })
+			w.requireLate(id, refused.Error)
 		})
 	})
+	t.Run("is not tried while its shape is sold out", func(t *testing.T) {
+		withGroup(t, 0, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.cloud.SetCapacity(small, 0)
+			first := w.newID()
+			_, err := w.requestOnDemand(onDemand(first))
+			require.NoError(t, err)
+			w.advance(time.Second)
+			refused := w.first(nstance.EventCreateFailed, func(e nstance.Event) bool { return e.Instance == first })
+			req := onDemand(w.newID())
+			req.Definition.LaunchTimeout = 2 * time.Second
+			_, err = w.requestOnDemand(req)
+			require.NoError(t, err)
+			w.advance(time.Minute)
+			require.Equal(t, 1, w.count(nstance.EventCreateFailed, req.ID))
+			w.requireLate(req.ID, refused.Error)
+		})
+	})
+}
+
+// requireLate: an instance ended for its launch timeout, which says what the provider had answered.
+func (w *world) requireLate(id nstance.InstanceID, answer string) {
+	w.t.Helper()
+	require.NotEmpty(w.t, answer)
+	late := "the provider made no machine in time; it answered: " + answer
+	w.first(nstance.EventCreateFailed, func(e nstance.Event) bool { return e.Instance == id && e.Reason == late })
+	w.first(nstance.EventDeleteRequested, func(e nstance.Event) bool { return e.Instance == id && e.Reason == "timeout: "+late })
 }
 
 // view returns the current view of an instance.

@@ -49,7 +49,7 @@ func (s *shard) outcome(m *member, step stepKind, planned int, err error) {
 		s.log.Warn("step failed, will be repeated", "instance_id", m.id, "group", m.group.key.String(), "op", step.String(), "code", nstance.CodeOf(err), "err", err)
 	}
 	m.attempts++
-	m.retryDue = s.retryTime(m, step)
+	m.retryDue = s.retryTime(m, step, err)
 }
 
 // errAgain has the step repeated: it has not failed, and is not finished.
@@ -141,8 +141,11 @@ func unrepeatable(durable bool, err error) error {
 
 // retryTime is when a step that did not succeed is repeated: after its backoff, and
 // as soon as the provider's answer is a proof.
-func (s *shard) retryTime(m *member, step stepKind) time.Time {
+func (s *shard) retryTime(m *member, step stepKind, err error) time.Time {
 	now := s.opts.Now()
+	if step == stepDelete && m.life == lifeRecorded && errors.Is(err, errAgain) { // it was recorded while the step ran
+		return now
+	}
 	at, proof := now.Add(sleep.Backoff(m.attempts, firstStepRetry, lastStepRetry)), time.Time{}
 	switch {
 	case step == stepCreate && m.mayHaveMachine():

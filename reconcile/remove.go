@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,14 +71,20 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	if len(m.deleteCauses) > 0 {
 		why = m.deleteCauses[0]
 	}
-	need := m.basis()
+	need, end, readyAt, notices := m.basis(), m.endFacts(), m.readyAt, slices.Clone(m.notices)
 	r.mu.Unlock()
+	drifted := r.driftedFields(ctx, m, m.deleteCauses)
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if !need.holds(rec) {
 			return errOutdated
 		}
 		rec.Deleting = &records.Deletion{At: r.opts.Now().UTC(), Why: why}
 		rec.CutShort = rec.CutShort || cut
+		rec.End = end
+		rec.KeepStory(readyAt, drifted)
+		if len(notices) > 0 {
+			rec.Notices = notices
+		}
 		return nil
 	})
 	if errors.Is(err, nstance.NotFound) {
@@ -164,8 +171,12 @@ func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 	return r.deleteRecord(ctx, m)
 }
 
-// deleteRecord deletes the record of m, of which the provider has nothing left.
+// deleteRecord deletes the record of m, of which the provider has nothing left, once
+// its life is on record.
 func (r *Reconciler) deleteRecord(ctx context.Context, m *member) error {
+	if !r.recordLife(m) {
+		return errAgain
+	}
 	err := r.records.Delete(ctx, m.id)
 	if errors.Is(err, nstance.NotFound) {
 		return nil

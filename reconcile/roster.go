@@ -118,7 +118,7 @@ func (s *shard) recovered(rec records.Instance, since time.Time) *member {
 		m.state, m.step = nstance.Provisioning, stepCreate
 	}
 	if m.registered() {
-		m.healthTrack = s.health.Begin(since, true)
+		m.readyAt, m.healthTrack = rec.ReadyAt, s.health.Begin(since, true)
 		m.graceUntil = since.Add(s.health.Interval + s.health.Jitter)
 	}
 	return m

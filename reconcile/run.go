@@ -40,7 +40,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
-	wg.Go(func() { r.addresses.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
+	wg.Go(func() { r.subnets.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })
 	}
@@ -99,7 +99,7 @@ func (r *Reconciler) runFullPasses(ctx context.Context) {
 			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
 		}
 		r.reconcileMachines(ctx)
-		r.addresses.ask()
+		r.subnets.ask()
 		r.mu.Lock()
 		r.balance.CompareAll(true)
 		for key := range r.groups {
@@ -138,15 +138,15 @@ func (r *Reconciler) admitDue() time.Duration {
 	return max(0, r.nextGrants.Sub(now))
 }
 
-// queryProvider asks the provider for machines and free addresses, which the first
-// plans use.
+// queryProvider asks the provider for machines, free addresses and zones, which the
+// first plans use.
 func (r *Reconciler) queryProvider(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, firstCount)
 		defer cancel()
-		r.addresses.count(ctx, r.subnetsInUse(r.opts.Subnets))
+		r.subnets.read(ctx, r.subnetsInUse(r.opts.Subnets))
 	})
 	r.reconcileMachines(ctx)
 }

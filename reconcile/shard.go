@@ -30,7 +30,7 @@ type shard struct {
 	deletions   *lane
 	definitions *definitionReader
 	questions   *asker
-	addresses   *addressCounter
+	subnets     *subnetReader
 	balance     *balance.Keeper
 	admitWake   chan struct{} // has room for one: nextGrants has changed
 
@@ -60,8 +60,9 @@ type shard struct {
 	rollbackSpecs     map[string]desiredSpec // what groups were rolled back to when this term began
 	silenceCache      silenceCount           // for the breaker
 	clock             *wallclock.Clock
-	heartbeatAt       time.Time // when this process last showed that it runs
-	doubtPublished    bool      // orphans are spared for lack of certainty, and that was published
+	heartbeatAt       time.Time  // when this process last showed that it runs
+	onEnd             LifeKeeper // nil: nothing keeps the lives of instances
+	doubtPublished    bool       // orphans are spared for lack of certainty, and that was published
 }
 
 func newShard(o Options, client *provider.Client, records *records.Records, clock *wallclock.Clock) shard {

@@ -56,12 +56,25 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.wasReady && (launchBy.After(s.began) || !m.registered()) {
 		v.LaunchBy = launchBy
 	}
+	if !m.machineKnown() && m.launchOver(now) {
+		v.Refusal = s.refusalOf(m, now)
+	}
 	if m.rec.OnDemand {
 		v.ExpireAt = age(m, g.spec.Expiry.OnDemandAge)
 	} else {
 		v.EligibleAt, v.ExpireAt = age(m, g.spec.Expiry.EligibleAge), age(m, g.spec.Expiry.ForcedAge)
 	}
 	return v
+}
+
+// refusalOf returns what the provider answered to the last create of m that failed, else to
+// that of another member with a shape of m, which kept m from being tried; empty: nothing is
+// known.
+func (s *shard) refusalOf(m *member, now time.Time) string {
+	if m.answeredWith != nil {
+		return m.answeredWith.Error()
+	}
+	return s.admission.Answer(m.request(), now)
 }
 
 // comparableHash returns the hash that a member was created from, or "" where it
@@ -125,9 +138,12 @@ func (s *shard) becameReady(m *member) {
 		return
 	}
 	m.wasReady = true
+	if m.readyAt.IsZero() && !m.rec.RegisteredAt.Before(s.began) { // a former leader may have seen others ready
+		m.readyAt = s.opts.Now().UTC()
+	}
 	s.timeLaunch(m)
 	s.recordReturn(m, m.market() == nstance.Spot)
-	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.replaces})
+	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.rec.Replaces})
 	if h := &m.group.history; s.provesDefinition(m) && (h.Failures > 0 || h.Refusals > 0) {
 		h.clearFailures()
 		s.saveSoon()

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -52,6 +53,7 @@ type world struct {
 	wasHealthy map[nstance.InstanceID]bool // machines that were healthy once
 	drained    map[nstance.InstanceID]bool // machines whose agent has acknowledged a drain
 
+	keepLives   bool             // in the ledger
 	ownUserData bool             // each leader renders its own user data, as servers with different addresses do
 	wrap        func(*leaderEnv) // wraps a leader's provider and store
 	watch       agentWatch       // observes agents
@@ -132,12 +134,19 @@ func (w *world) startLeader(groups ...nstance.Group) {
 	}
 	r, err := reconcile.New(o.provider, o.store, opts)
 	require.NoError(w.t, err)
+	lives := ledger.NewWriter(o.store, "s1", &ledger.WriterOptions{Check: o.check})
+	if w.keepLives {
+		r.Admin().OnEnd(ledger.NewStories(lives).Ended)
+	}
 	done := make(chan struct{})
 	w.mu.Lock()
 	w.r, w.drains, w.office, w.stop, w.done = r, drains, o, o.cancel, done
 	w.mu.Unlock()
 	go func() {
 		defer close(done)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { lives.Run(o.ctx) })
 		err := r.Run(o.ctx)
 		w.mu.Lock()
 		defer w.mu.Unlock()

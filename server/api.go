@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server/internal/operators"
@@ -16,6 +17,7 @@ import (
 // newOperators returns what serves the operators' API.
 func (s *Server) newOperators() *operators.Service {
 	return operators.NewService(operators.Options{
+		Ledger:  ledger.NewReader(s.store, s.own.Shard.ID),
 		Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Version: version.Software, Config: s.config.InForce, Now: s.opts.Now, Store: s.store, Events: s.events,
 		Keys: s.keys, Ring: s.keys.Ring, Issuer: s.keys.Identity.Issuer,
 		Announce: interruptingCloud(s.opts, s.provider), InterruptThroughMetadata: s.opts.InterruptThroughMetadata,

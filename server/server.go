@@ -85,6 +85,7 @@ type Options struct {
 type intervals struct {
 	filePass       time.Duration
 	collectorCheck time.Duration // 0: as package garbage has it
+	ledgerLinger   time.Duration // 0: as package ledger has it
 	campaign       time.Duration // between two attempts to lead, or to read what a leader must know
 
 	filePassed func() // called after each pass over files; nil: nothing

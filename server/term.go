@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/provider"
@@ -45,6 +46,8 @@ type term struct {
 	tuner      *tuner
 	records    *registrar.Records
 	collector  *garbage.Collector
+	ledger     *ledger.Writer
+	stories    *ledger.Stories
 	operators  *operators.Term
 	address    *address.Keeper // nil: the shard has no movable address
 	quit       chan error      // why this server should stop leading
@@ -63,6 +66,8 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		server: s, granted: granted, log: s.log, began: s.opts.Now(),
 		operators: s.operators.NewTerm(), quit: make(chan error, 1), done: make(chan struct{}),
 	}
+	t.ledger = ledger.NewWriter(s.store, s.own.Shard.ID, &ledger.WriterOptions{Check: granted.Err, Now: s.opts.Now, Linger: s.opts.intervals.ledgerLinger, Log: t.log})
+	t.stories = ledger.NewStories(t.ledger)
 	var err error
 	t.config, err = s.config.Begin(granted.Context(), configuration.TermOptions{
 		Epoch: granted.Epoch(), Check: granted.Err, Journal: t.journal, Reread: s.opts.Reread, Changed: func() { t.tuner.tune() },
@@ -92,6 +97,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.reconciler = loop.Admin()
+	t.reconciler.OnEnd(t.stories.Ended)
 	t.exposures = registrar.NewExposures(t.reconciler.Drain, t.alarm, s.opts.Now, t.log)
 	t.tuner = newTuner(t)
 	t.records = registrar.NewRecords(s.store, t.reconciler, registrar.Options{
@@ -100,7 +106,8 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.collector = garbage.New(s.store, garbage.Options{
 		Check: granted.Err, ClockRight: t.reconciler.ClockRight, Now: s.opts.Now, SettingCheck: s.opts.intervals.collectorCheck, Log: t.log,
 		Retention: func() time.Duration { return s.config.InForce().Shard.GC.Retention }, Contents: t.reconciler.Records().CollectGarbage,
-		Kinds: []garbage.Kind{{Prefix: layout.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: layout.OperatorPrefix, Ends: registrar.OperatorEnds}},
+		Ledger: t.pruneLedger,
+		Kinds:  []garbage.Kind{{Prefix: layout.NonceKey(""), Ends: registrar.NonceEnds}, {Prefix: layout.OperatorPrefix, Ends: registrar.OperatorEnds}},
 	})
 	secrets := secretSource(s)
 	t.groups = groups.New(s.store, t.reconciler, groups.Options{
@@ -157,6 +164,7 @@ func (t *term) run() error {
 	defer stop()
 	tried := make(chan struct{})
 	wg.Go(func() { t.collector.Run(ctx) })
+	wg.Go(func() { t.ledger.Run(ctx) })
 	wg.Go(func() { t.groups.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.exposures.Run(ctx) })
 	wg.Go(func() { t.agents.Run(ctx) })
@@ -185,12 +193,20 @@ func (t *term) journal(e nstance.Event) {
 	e.Seq = t.operators.Publish(e)
 	t.server.events.Append(e)
 	t.server.telemetry.Event(e)
+	t.stories.Event(e)
 	if t.server.opts.Journal != nil {
 		t.server.opts.Journal(e)
 	}
 	if e.Type == nstance.EventAlarm {
 		t.server.alarms.add(e)
 	}
+}
+
+// pruneLedger deletes the days of the ledger that the configuration does not keep.
+func (t *term) pruneLedger(ctx context.Context) (int, error) {
+	set := t.server.config.InForce().Shard
+	keep := ledger.Retention{Age: set.Ledger.Keep, Size: int64(set.Ledger.MaxMiB) << 20}
+	return ledger.Prune(ctx, t.server.store, set.ID, keep, t.server.opts.Now(), t.granted.Err)
 }
 
 // forget drops what is kept about an instance whose record is gone.

@@ -5200,7 +5200,9 @@ func (x *GetInstanceRequest) GetId() string {
 type GetInstanceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Instance      *Instance              `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
-	Events        []*Event               `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"` // its story, oldest first
+	Events        []*Event               `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`     // in this server's journal, oldest first
+	Life          *Life                  `protobuf:"bytes,3,opt,name=life,proto3" json:"life,omitempty"`         // so far, if it lives
+	Problems      []string               `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"` // objects of the ledger that cannot be read
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5245,6 +5247,20 @@ func (x *GetInstanceResponse) GetInstance() *Instance {
 func (x *GetInstanceResponse) GetEvents() []*Event {
 	if x != nil {
 		return x.Events
+	}
+	return nil
+}
+
+func (x *GetInstanceResponse) GetLife() *Life {
+	if x != nil {
+		return x.Life
+	}
+	return nil
+}
+
+func (x *GetInstanceResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
 	}
 	return nil
 }
@@ -5764,9 +5780,12 @@ func (x *ListEventsResponse) GetNextPage() string {
 type ListInterruptionsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	Limit         int32                  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"` // or the beginning of its ID; also one that has ended
+	Limit         int32                  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`      // default 100, at most 1000
 	EventId       string                 `protobuf:"bytes,4,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"` // when the notice was received
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	Page          string                 `protobuf:"bytes,7,opt,name=page,proto3" json:"page,omitempty"` // from the previous answer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5829,9 +5848,32 @@ func (x *ListInterruptionsRequest) GetEventId() string {
 	return ""
 }
 
+func (x *ListInterruptionsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListInterruptionsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListInterruptionsRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
 type ListInterruptionsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Interruptions []*Interruption        `protobuf:"bytes,1,rep,name=interruptions,proto3" json:"interruptions,omitempty"`
+	Interruptions []*Interruption        `protobuf:"bytes,1,rep,name=interruptions,proto3" json:"interruptions,omitempty"`       // the latest first
+	NextPage      string                 `protobuf:"bytes,2,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"` // empty: no more
+	Problems      []string               `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`                 // objects of the ledger that cannot be read: what they hold is missing
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5873,6 +5915,20 @@ func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
 	return nil
 }
 
+func (x *ListInterruptionsResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
+}
+
+func (x *ListInterruptionsResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // Interruption is one notice and what became of it.
 type Interruption struct {
 	state                  protoimpl.MessageState `protogen:"open.v1"`
@@ -5892,6 +5948,12 @@ type Interruption struct {
 	DrainOutcome           string                 `protobuf:"bytes,14,opt,name=drain_outcome,json=drainOutcome,proto3" json:"drain_outcome,omitempty"` // drained, failed, cut short, cancelled; empty: still under way, or none
 	DeletedAt              *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
 	Withdrawn              bool                   `protobuf:"varint,16,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"`
+	InstanceType           string                 `protobuf:"bytes,17,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"` // of the pool, as zone and market
+	Zone                   string                 `protobuf:"bytes,18,opt,name=zone,proto3" json:"zone,omitempty"`
+	Market                 string                 `protobuf:"bytes,19,opt,name=market,proto3" json:"market,omitempty"`
+	Ignored                string                 `protobuf:"bytes,20,opt,name=ignored,proto3" json:"ignored,omitempty"`             // why the notice dooms nothing
+	Outcome                string                 `protobuf:"bytes,21,opt,name=outcome,proto3" json:"outcome,omitempty"`             // of the instance, as in Life; empty: it lives
+	GoneAt                 *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=gone_at,json=goneAt,proto3" json:"gone_at,omitempty"` // when the provider said that the machine does not run, before its deletion
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -6038,6 +6100,303 @@ func (x *Interruption) GetWithdrawn() bool {
 	return false
 }
 
+func (x *Interruption) GetInstanceType() string {
+	if x != nil {
+		return x.InstanceType
+	}
+	return ""
+}
+
+func (x *Interruption) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Interruption) GetMarket() string {
+	if x != nil {
+		return x.Market
+	}
+	return ""
+}
+
+func (x *Interruption) GetIgnored() string {
+	if x != nil {
+		return x.Ignored
+	}
+	return ""
+}
+
+func (x *Interruption) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Interruption) GetGoneAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GoneAt
+	}
+	return nil
+}
+
+// Life is the story of an instance. Times that are not known are missing.
+type Life struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Id             string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Tenant         string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group          string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	OnDemand       bool                   `protobuf:"varint,4,opt,name=on_demand,json=onDemand,proto3" json:"on_demand,omitempty"`
+	Reason         string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // why it was created
+	InstanceType   string                 `protobuf:"bytes,6,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
+	Zone           string                 `protobuf:"bytes,7,opt,name=zone,proto3" json:"zone,omitempty"`
+	Market         string                 `protobuf:"bytes,8,opt,name=market,proto3" json:"market,omitempty"`
+	ProviderId     string                 `protobuf:"bytes,9,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
+	CreatedAt      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	LaunchedAt     *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=launched_at,json=launchedAt,proto3" json:"launched_at,omitempty"` // by the provider's clock
+	RegisteredAt   *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
+	ReadyAt        *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
+	Replaces       string                 `protobuf:"bytes,14,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	ReplacedBy     string                 `protobuf:"bytes,15,opt,name=replaced_by,json=replacedBy,proto3" json:"replaced_by,omitempty"`
+	Drifted        []string               `protobuf:"bytes,16,rep,name=drifted,proto3" json:"drifted,omitempty"` // fields whose change it was replaced for
+	DrainStartedAt *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=drain_started_at,json=drainStartedAt,proto3" json:"drain_started_at,omitempty"`
+	DrainedAt      *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=drained_at,json=drainedAt,proto3" json:"drained_at,omitempty"` // the latest acknowledgement
+	DrainOutcome   string                 `protobuf:"bytes,19,opt,name=drain_outcome,json=drainOutcome,proto3" json:"drain_outcome,omitempty"`
+	DrainedBy      string                 `protobuf:"bytes,20,opt,name=drained_by,json=drainedBy,proto3" json:"drained_by,omitempty"`
+	GoneAt         *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=gone_at,json=goneAt,proto3" json:"gone_at,omitempty"`       // when the provider said that the machine does not run, before its deletion
+	Loss           string                 `protobuf:"bytes,22,opt,name=loss,proto3" json:"loss,omitempty"`                         // why, if the provider says
+	DeleteAt       *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=delete_at,json=deleteAt,proto3" json:"delete_at,omitempty"` // when its deletion became durable
+	Why            *Cause                 `protobuf:"bytes,24,opt,name=why,proto3" json:"why,omitempty"`
+	DeletedAt      *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"` // missing: it lives
+	// drained, cut short, drain failed, not drained, gone without notice, gone before
+	// drain, never launched; empty: it lives
+	Outcome       string          `protobuf:"bytes,26,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Interruptions []*Interruption `protobuf:"bytes,27,rep,name=interruptions,proto3" json:"interruptions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Life) Reset() {
+	*x = Life{}
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Life) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Life) ProtoMessage() {}
+
+func (x *Life) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Life.ProtoReflect.Descriptor instead.
+func (*Life) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *Life) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Life) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Life) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Life) GetOnDemand() bool {
+	if x != nil {
+		return x.OnDemand
+	}
+	return false
+}
+
+func (x *Life) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Life) GetInstanceType() string {
+	if x != nil {
+		return x.InstanceType
+	}
+	return ""
+}
+
+func (x *Life) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Life) GetMarket() string {
+	if x != nil {
+		return x.Market
+	}
+	return ""
+}
+
+func (x *Life) GetProviderId() string {
+	if x != nil {
+		return x.ProviderId
+	}
+	return ""
+}
+
+func (x *Life) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *Life) GetLaunchedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LaunchedAt
+	}
+	return nil
+}
+
+func (x *Life) GetRegisteredAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RegisteredAt
+	}
+	return nil
+}
+
+func (x *Life) GetReadyAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadyAt
+	}
+	return nil
+}
+
+func (x *Life) GetReplaces() string {
+	if x != nil {
+		return x.Replaces
+	}
+	return ""
+}
+
+func (x *Life) GetReplacedBy() string {
+	if x != nil {
+		return x.ReplacedBy
+	}
+	return ""
+}
+
+func (x *Life) GetDrifted() []string {
+	if x != nil {
+		return x.Drifted
+	}
+	return nil
+}
+
+func (x *Life) GetDrainStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainStartedAt
+	}
+	return nil
+}
+
+func (x *Life) GetDrainedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainedAt
+	}
+	return nil
+}
+
+func (x *Life) GetDrainOutcome() string {
+	if x != nil {
+		return x.DrainOutcome
+	}
+	return ""
+}
+
+func (x *Life) GetDrainedBy() string {
+	if x != nil {
+		return x.DrainedBy
+	}
+	return ""
+}
+
+func (x *Life) GetGoneAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GoneAt
+	}
+	return nil
+}
+
+func (x *Life) GetLoss() string {
+	if x != nil {
+		return x.Loss
+	}
+	return ""
+}
+
+func (x *Life) GetDeleteAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeleteAt
+	}
+	return nil
+}
+
+func (x *Life) GetWhy() *Cause {
+	if x != nil {
+		return x.Why
+	}
+	return nil
+}
+
+func (x *Life) GetDeletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedAt
+	}
+	return nil
+}
+
+func (x *Life) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Life) GetInterruptions() []*Interruption {
+	if x != nil {
+		return x.Interruptions
+	}
+	return nil
+}
+
 type DeleteInstanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -6049,7 +6408,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6061,7 +6420,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6074,7 +6433,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -6106,7 +6465,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6118,7 +6477,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6131,7 +6490,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 type DrainInstanceRequest struct {
@@ -6145,7 +6504,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6157,7 +6516,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6170,7 +6529,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -6203,7 +6562,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6215,7 +6574,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6228,7 +6587,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -6254,7 +6613,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6266,7 +6625,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6279,7 +6638,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -6325,7 +6684,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6337,7 +6696,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6350,7 +6709,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -6434,7 +6793,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6446,7 +6805,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6459,7 +6818,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -6491,7 +6850,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6503,7 +6862,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6516,7 +6875,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -6623,7 +6982,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6635,7 +6994,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6648,7 +7007,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -6694,7 +7053,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6706,7 +7065,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6719,7 +7078,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 type InterruptRequest struct {
@@ -6737,7 +7096,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6749,7 +7108,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6762,7 +7121,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -6803,7 +7162,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6815,7 +7174,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6828,7 +7187,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -6853,7 +7212,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6865,7 +7224,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6878,7 +7237,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 type GetConfigStatusResponse struct {
@@ -6896,7 +7255,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6908,7 +7267,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6921,7 +7280,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -6981,7 +7340,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6993,7 +7352,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7006,7 +7365,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 type GetConfigResponse struct {
@@ -7020,7 +7379,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7032,7 +7391,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7045,7 +7404,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -7079,7 +7438,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7091,7 +7450,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7104,7 +7463,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -7129,7 +7488,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7141,7 +7500,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7154,7 +7513,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 type FreezeRequest struct {
@@ -7169,7 +7528,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7181,7 +7540,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7194,7 +7553,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -7234,7 +7593,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7246,7 +7605,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7259,7 +7618,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -7280,7 +7639,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7292,7 +7651,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7305,7 +7664,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -7338,7 +7697,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7350,7 +7709,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7363,7 +7722,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -7382,7 +7741,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7394,7 +7753,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7407,7 +7766,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -7429,7 +7788,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7441,7 +7800,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7454,7 +7813,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -7498,7 +7857,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7510,7 +7869,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7523,7 +7882,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -7570,7 +7929,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7582,7 +7941,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7595,7 +7954,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -7613,7 +7972,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7625,7 +7984,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7638,7 +7997,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 type ListKeysResponse struct {
@@ -7650,7 +8009,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7662,7 +8021,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7675,7 +8034,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -7703,7 +8062,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7715,7 +8074,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7728,7 +8087,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *Key) GetName() string {
@@ -7806,7 +8165,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7818,7 +8177,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7831,7 +8190,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -7871,7 +8230,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7883,7 +8242,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7896,7 +8255,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -7916,7 +8275,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7928,7 +8287,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7941,7 +8300,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -7968,7 +8327,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7980,7 +8339,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7993,7 +8352,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -8029,7 +8388,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8041,7 +8400,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8054,7 +8413,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *Operator) GetId() string {
@@ -8139,7 +8498,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8151,7 +8510,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8164,7 +8523,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -8203,7 +8562,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8215,7 +8574,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8228,7 +8587,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 type RefreshConfigRequest struct {
@@ -8240,7 +8599,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8252,7 +8611,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8265,7 +8624,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -8285,7 +8644,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8297,7 +8656,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8310,7 +8669,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -8335,7 +8694,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8347,7 +8706,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8360,7 +8719,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 type GetShardStatusResponse struct {
@@ -8388,7 +8747,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8400,7 +8759,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8413,7 +8772,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -8552,7 +8911,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8564,7 +8923,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8577,7 +8936,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *Attention) GetKind() string {
@@ -8650,7 +9009,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8662,7 +9021,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8675,7 +9034,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Standby) GetServer() string {
@@ -8733,7 +9092,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8745,7 +9104,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8758,7 +9117,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Orphan) GetId() string {
@@ -8848,7 +9207,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8860,7 +9219,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8873,7 +9232,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -8900,7 +9259,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8912,7 +9271,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8925,7 +9284,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -8952,7 +9311,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8964,7 +9323,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8977,7 +9336,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -9003,7 +9362,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9015,7 +9374,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9028,7 +9387,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -9048,7 +9407,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9060,7 +9419,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9073,7 +9432,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -9099,7 +9458,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9111,7 +9470,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9124,7 +9483,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -9586,10 +9945,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tinstances\x18\x01 \x03(\v2\x14.nstance.v1.InstanceR\tinstances\x12\x1b\n" +
 	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"$\n" +
 	"\x12GetInstanceRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"r\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xb4\x01\n" +
 	"\x13GetInstanceResponse\x120\n" +
 	"\binstance\x18\x01 \x01(\v2\x14.nstance.v1.InstanceR\binstance\x12)\n" +
-	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\")\n" +
+	"\x06events\x18\x02 \x03(\v2\x11.nstance.v1.EventR\x06events\x12$\n" +
+	"\x04life\x18\x03 \x01(\v2\x10.nstance.v1.LifeR\x04life\x12\x1a\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\")\n" +
 	"\x17GetConsoleOutputRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"2\n" +
 	"\x18GetConsoleOutputResponse\x12\x16\n" +
@@ -9629,14 +9990,19 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06tenant\x18\t \x01(\tR\x06tenant\"\\\n" +
 	"\x12ListEventsResponse\x12)\n" +
 	"\x06events\x18\x01 \x03(\v2\x11.nstance.v1.EventR\x06events\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"}\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xf5\x01\n" +
 	"\x18ListInterruptionsRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\x05R\x05limit\x12\x19\n" +
-	"\bevent_id\x18\x04 \x01(\tR\aeventId\"[\n" +
+	"\bevent_id\x18\x04 \x01(\tR\aeventId\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x12\n" +
+	"\x04page\x18\a \x01(\tR\x04page\"\x94\x01\n" +
 	"\x19ListInterruptionsResponse\x12>\n" +
-	"\rinterruptions\x18\x01 \x03(\v2\x18.nstance.v1.InterruptionR\rinterruptions\"\xfc\x05\n" +
+	"\rinterruptions\x18\x01 \x03(\v2\x18.nstance.v1.InterruptionR\rinterruptions\x12\x1b\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\x12\x1a\n" +
+	"\bproblems\x18\x03 \x03(\tR\bproblems\"\xb6\a\n" +
 	"\fInterruption\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -9658,7 +10024,49 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\rdrain_outcome\x18\x0e \x01(\tR\fdrainOutcome\x129\n" +
 	"\n" +
 	"deleted_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12\x1c\n" +
-	"\twithdrawn\x18\x10 \x01(\bR\twithdrawn\"[\n" +
+	"\twithdrawn\x18\x10 \x01(\bR\twithdrawn\x12#\n" +
+	"\rinstance_type\x18\x11 \x01(\tR\finstanceType\x12\x12\n" +
+	"\x04zone\x18\x12 \x01(\tR\x04zone\x12\x16\n" +
+	"\x06market\x18\x13 \x01(\tR\x06market\x12\x18\n" +
+	"\aignored\x18\x14 \x01(\tR\aignored\x12\x18\n" +
+	"\aoutcome\x18\x15 \x01(\tR\aoutcome\x123\n" +
+	"\agone_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x06goneAt\"\xb3\b\n" +
+	"\x04Life\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\x12\x1b\n" +
+	"\ton_demand\x18\x04 \x01(\bR\bonDemand\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12#\n" +
+	"\rinstance_type\x18\x06 \x01(\tR\finstanceType\x12\x12\n" +
+	"\x04zone\x18\a \x01(\tR\x04zone\x12\x16\n" +
+	"\x06market\x18\b \x01(\tR\x06market\x12\x1f\n" +
+	"\vprovider_id\x18\t \x01(\tR\n" +
+	"providerId\x129\n" +
+	"\n" +
+	"created_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12;\n" +
+	"\vlaunched_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"launchedAt\x12?\n" +
+	"\rregistered_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x125\n" +
+	"\bready_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\areadyAt\x12\x1a\n" +
+	"\breplaces\x18\x0e \x01(\tR\breplaces\x12\x1f\n" +
+	"\vreplaced_by\x18\x0f \x01(\tR\n" +
+	"replacedBy\x12\x18\n" +
+	"\adrifted\x18\x10 \x03(\tR\adrifted\x12D\n" +
+	"\x10drain_started_at\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x0edrainStartedAt\x129\n" +
+	"\n" +
+	"drained_at\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tdrainedAt\x12#\n" +
+	"\rdrain_outcome\x18\x13 \x01(\tR\fdrainOutcome\x12\x1d\n" +
+	"\n" +
+	"drained_by\x18\x14 \x01(\tR\tdrainedBy\x123\n" +
+	"\agone_at\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x06goneAt\x12\x12\n" +
+	"\x04loss\x18\x16 \x01(\tR\x04loss\x127\n" +
+	"\tdelete_at\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\bdeleteAt\x12#\n" +
+	"\x03why\x18\x18 \x01(\v2\x11.nstance.v1.CauseR\x03why\x129\n" +
+	"\n" +
+	"deleted_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12\x18\n" +
+	"\aoutcome\x18\x1a \x01(\tR\aoutcome\x12>\n" +
+	"\rinterruptions\x18\x1b \x03(\v2\x18.nstance.v1.InterruptionR\rinterruptions\"[\n" +
 	"\x15DeleteInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
 	"\bno_drain\x18\x02 \x01(\bR\anoDrain\x12\x17\n" +
@@ -9943,7 +10351,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 133)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 134)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -10025,64 +10433,65 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*ListInterruptionsRequest)(nil),                // 77: nstance.v1.ListInterruptionsRequest
 	(*ListInterruptionsResponse)(nil),               // 78: nstance.v1.ListInterruptionsResponse
 	(*Interruption)(nil),                            // 79: nstance.v1.Interruption
-	(*DeleteInstanceRequest)(nil),                   // 80: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 81: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 82: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 83: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 84: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 85: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 86: nstance.v1.Synced
-	(*Event)(nil),                                   // 87: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 88: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 89: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 90: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 91: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 92: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 93: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 94: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 95: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 96: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 97: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 98: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 99: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 100: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 101: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 102: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 103: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 104: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 105: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 106: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 107: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 108: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 109: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 110: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 111: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 112: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 113: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 114: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 115: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 116: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 117: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 118: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 119: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 120: nstance.v1.Attention
-	(*Standby)(nil),                                 // 121: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 122: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 123: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 124: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 125: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 126: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 127: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 128: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 129: nstance.v1.Group.VarsEntry
-	nil,                                             // 130: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 131: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 132: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 133: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 134: google.protobuf.Duration
+	(*Life)(nil),                                    // 80: nstance.v1.Life
+	(*DeleteInstanceRequest)(nil),                   // 81: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 82: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 83: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 84: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 85: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 86: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 87: nstance.v1.Synced
+	(*Event)(nil),                                   // 88: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 89: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 90: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 91: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 92: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 93: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 94: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 95: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 96: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 97: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 98: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 99: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 100: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 101: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 102: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 103: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 104: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 105: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 106: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 107: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 108: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 109: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 110: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 111: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 112: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 113: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 114: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 115: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 116: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 117: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 118: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 119: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 120: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 121: nstance.v1.Attention
+	(*Standby)(nil),                                 // 122: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 123: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 124: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 125: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 126: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 127: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 128: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 129: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 130: nstance.v1.Group.VarsEntry
+	nil,                                             // 131: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 132: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 133: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 134: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 135: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	133, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	134, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -10104,52 +10513,52 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	134, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	135, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	134, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	133, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	135, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	134, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
 	64,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	134, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	133, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	134, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	135, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	134, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	135, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	133, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	133, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	133, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	134, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	134, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	129, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	134, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	134, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	134, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	135, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	135, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	130, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	36,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	134, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	135, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
 	35,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	133, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	134, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	34,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	133, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
-	134, // 48: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	134, // 49: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	134, // 50: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	133, // 51: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	133, // 52: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	134, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	135, // 48: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	135, // 49: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	135, // 50: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	134, // 51: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	134, // 52: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	33,  // 53: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	60,  // 54: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
 	40,  // 55: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
 	40,  // 56: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	134, // 57: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	135, // 57: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	35,  // 58: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	34,  // 59: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
 	33,  // 60: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	86,  // 61: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	87,  // 61: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
 	43,  // 62: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
 	44,  // 63: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
 	11,  // 64: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	33,  // 65: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	130, // 66: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	134, // 67: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	131, // 66: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	135, // 67: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	35,  // 68: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	34,  // 69: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
 	33,  // 70: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
@@ -10161,165 +10570,180 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	57,  // 76: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
 	58,  // 77: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
 	59,  // 78: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	134, // 79: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	135, // 79: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
 	36,  // 80: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	131, // 81: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	132, // 81: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	33,  // 82: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	133, // 83: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	133, // 84: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	133, // 85: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	134, // 83: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	134, // 84: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	134, // 85: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	63,  // 86: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	29,  // 87: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	133, // 88: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	134, // 88: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
 	58,  // 89: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	133, // 90: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	133, // 91: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	134, // 90: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	134, // 91: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	64,  // 92: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	62,  // 93: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	62,  // 94: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	87,  // 95: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	132, // 96: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	34,  // 97: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
-	62,  // 98: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	134, // 99: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	62,  // 100: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	133, // 101: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	133, // 102: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	87,  // 103: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	79,  // 104: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	32,  // 105: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	133, // 106: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	133, // 107: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	133, // 108: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	133, // 109: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	133, // 110: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	133, // 111: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	133, // 112: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	63,  // 113: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	62,  // 114: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	86,  // 115: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	87,  // 116: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 117: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	133, // 118: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	63,  // 119: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 120: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	134, // 121: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	133, // 122: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	133, // 123: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	133, // 124: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	108, // 125: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	133, // 126: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	133, // 127: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	133, // 128: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	133, // 129: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	133, // 130: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	108, // 131: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	113, // 132: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	133, // 133: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	133, // 134: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	133, // 135: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	133, // 136: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	133, // 137: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	36,  // 138: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	121, // 139: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	120, // 140: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	133, // 141: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	133, // 142: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	133, // 143: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	133, // 144: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	133, // 145: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	122, // 146: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	122, // 147: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	122, // 148: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 149: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 150: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 151: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 152: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	37,  // 153: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	41,  // 154: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	45,  // 155: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	39,  // 156: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	47,  // 157: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	49,  // 158: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	51,  // 159: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	53,  // 160: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	55,  // 161: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	65,  // 162: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	67,  // 163: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	69,  // 164: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	71,  // 165: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	80,  // 166: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	82,  // 167: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	73,  // 168: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	75,  // 169: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	77,  // 170: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	84,  // 171: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	88,  // 172: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	90,  // 173: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	92,  // 174: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	94,  // 175: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	116, // 176: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	96,  // 177: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	118, // 178: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	98,  // 179: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	100, // 180: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	102, // 181: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	104, // 182: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	106, // 183: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	109, // 184: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	111, // 185: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	114, // 186: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	123, // 187: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	125, // 188: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	127, // 189: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 190: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 191: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 192: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 193: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 194: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	38,  // 195: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	42,  // 196: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	46,  // 197: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	61,  // 198: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	48,  // 199: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	50,  // 200: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	52,  // 201: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	54,  // 202: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	56,  // 203: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	66,  // 204: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	68,  // 205: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	70,  // 206: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	72,  // 207: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	81,  // 208: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	83,  // 209: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	74,  // 210: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	76,  // 211: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	78,  // 212: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	85,  // 213: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	89,  // 214: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	91,  // 215: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	93,  // 216: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	95,  // 217: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	117, // 218: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	97,  // 219: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	119, // 220: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	99,  // 221: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	101, // 222: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	103, // 223: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	105, // 224: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	107, // 225: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	110, // 226: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	112, // 227: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	115, // 228: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	124, // 229: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	126, // 230: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	128, // 231: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 232: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	191, // [191:233] is the sub-list for method output_type
-	149, // [149:191] is the sub-list for method input_type
-	149, // [149:149] is the sub-list for extension type_name
-	149, // [149:149] is the sub-list for extension extendee
-	0,   // [0:149] is the sub-list for field type_name
+	88,  // 95: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	80,  // 96: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
+	133, // 97: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	34,  // 98: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
+	62,  // 99: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	135, // 100: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	62,  // 101: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	134, // 102: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	134, // 103: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	88,  // 104: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	134, // 105: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	134, // 106: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	79,  // 107: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	32,  // 108: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	134, // 109: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	134, // 110: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	134, // 111: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	134, // 112: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	134, // 113: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	134, // 114: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	134, // 115: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	134, // 116: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	134, // 117: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	134, // 118: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	134, // 119: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	134, // 120: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	134, // 121: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	134, // 122: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	134, // 123: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	134, // 124: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	64,  // 125: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	134, // 126: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	79,  // 127: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	63,  // 128: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	62,  // 129: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	87,  // 130: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	88,  // 131: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 132: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	134, // 133: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	63,  // 134: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 135: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	135, // 136: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	134, // 137: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	134, // 138: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	134, // 139: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	109, // 140: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	134, // 141: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	134, // 142: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	134, // 143: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	134, // 144: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	134, // 145: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	109, // 146: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	114, // 147: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	134, // 148: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	134, // 149: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	134, // 150: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	134, // 151: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	134, // 152: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	36,  // 153: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	122, // 154: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	121, // 155: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	134, // 156: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	134, // 157: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	134, // 158: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	134, // 159: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	134, // 160: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	123, // 161: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	123, // 162: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	123, // 163: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 164: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 165: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 166: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 167: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	37,  // 168: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	41,  // 169: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	45,  // 170: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	39,  // 171: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	47,  // 172: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	49,  // 173: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	51,  // 174: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	53,  // 175: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	55,  // 176: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	65,  // 177: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	67,  // 178: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	69,  // 179: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	71,  // 180: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	81,  // 181: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	83,  // 182: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	73,  // 183: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	75,  // 184: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	77,  // 185: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	85,  // 186: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	89,  // 187: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	91,  // 188: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	93,  // 189: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	95,  // 190: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	117, // 191: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	97,  // 192: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	119, // 193: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	99,  // 194: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	101, // 195: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	103, // 196: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	105, // 197: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	107, // 198: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	110, // 199: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	112, // 200: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	115, // 201: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	124, // 202: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	126, // 203: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	128, // 204: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 205: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 206: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 207: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 208: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 209: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	38,  // 210: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	42,  // 211: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	46,  // 212: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	61,  // 213: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	48,  // 214: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	50,  // 215: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	52,  // 216: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	54,  // 217: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	56,  // 218: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	66,  // 219: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	68,  // 220: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	70,  // 221: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	72,  // 222: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	82,  // 223: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	84,  // 224: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	74,  // 225: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	76,  // 226: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	78,  // 227: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	86,  // 228: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	90,  // 229: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	92,  // 230: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	94,  // 231: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	96,  // 232: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	118, // 233: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	98,  // 234: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	120, // 235: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	100, // 236: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	102, // 237: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	104, // 238: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	106, // 239: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	108, // 240: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	111, // 241: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	113, // 242: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	116, // 243: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	125, // 244: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	127, // 245: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	129, // 246: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 247: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	206, // [206:248] is the sub-list for method output_type
+	164, // [164:206] is the sub-list for method input_type
+	164, // [164:164] is the sub-list for extension type_name
+	164, // [164:164] is the sub-list for extension extendee
+	0,   // [0:164] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -10363,7 +10787,7 @@ func file_api_v1_nstance_proto_init() {
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
 	file_api_v1_nstance_proto_msgTypes[45].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[85].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[86].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -10375,7 +10799,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   133,
+			NumMessages:   134,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/bench/internal/rig"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -23,8 +26,15 @@ func (c calls) max(o calls) calls {
 // countingStore counts the calls that reach a store, for each instance's record.
 type countingStore struct {
 	storage.Store
-	mu sync.Mutex
-	of map[nstance.InstanceID]*calls
+	mu     sync.Mutex
+	of     map[nstance.InstanceID]*calls
+	ledger int // puts of batches of the ledger, which instances share
+}
+
+func (c *countingStore) ledgerPuts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ledger
 }
 
 func (c *countingStore) calls(id nstance.InstanceID) calls {
@@ -57,6 +67,11 @@ func (c *countingStore) Get(ctx context.Context, key string) (storage.Object, er
 
 // PutIfAbsent implements storage.Store.
 func (c *countingStore) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	if strings.HasPrefix(key, layout.LedgerPrefix(rig.Zone)) {
+		c.mu.Lock()
+		c.ledger++
+		c.mu.Unlock()
+	}
 	c.count(key, func(n *calls) { n.Puts++ })
 	return c.Store.PutIfAbsent(ctx, key, data)
 }

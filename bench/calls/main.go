@@ -56,6 +56,7 @@ type report struct {
 	Go      string   `json:"go"`
 	CPUs    int      `json:"cpus"`
 	Results []result `json:"results"`
+	Ledger  int      `json:"ledger_puts"` // for all of them
 }
 
 func run(ctx context.Context, n int, out string) (err error) {
@@ -95,6 +96,7 @@ func run(ctx context.Context, n int, out string) (err error) {
 		res.OK = res.max(c.target) == c.target
 		rep.Results = append(rep.Results, res)
 	}
+	rep.Ledger = store.ledgerPuts()
 	return rep.print(out)
 }
 
@@ -107,6 +109,7 @@ func (r report) print(file string) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	fmt.Printf("batches of the ledger, for all of them: %d\n", r.Ledger)
 	return figures.Save(file, r)
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -191,15 +190,8 @@ func (q eventQuery) request(now time.Time) (*apiv1.ListEventsRequest, error) {
 	req := &apiv1.ListEventsRequest{
 		Tenant: string(q.tenant), Group: q.group, Instance: q.instance, Types: q.types, Limit: int32(q.limit), Newest: !q.all,
 	}
-	for _, t := range []struct {
-		flag, text string
-		to         **timestamppb.Timestamp
-	}{{"--since", q.since, &req.Since}, {"--until", q.until, &req.Until}} {
-		at, err := instant(t.flag, t.text, now)
-		if err != nil {
-			return nil, err
-		}
-		*t.to = wire.Time(at)
+	if err := setPeriod(now, q.since, q.until, &req.Since, &req.Until); err != nil {
+		return nil, err
 	}
 	if q.limit < 1 || q.limit > maxEvents {
 		return nil, nstance.FieldError("--limit", "use 1 to 10000, or --all", "%d is out of range", q.limit)

@@ -107,8 +107,8 @@ func connection(connected bool) string {
 func (p *program) instanceGetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get ID", Short: "Show an instance and its events",
-		Long: "Show an instance and its events, oldest first. The events of a deleted instance are shown as long as\n" +
-			"they are in the server's journal.",
+		Long: "Show an instance and its events, oldest first. Of an instance that has ended the ledger has the story; events\n" +
+			"are shown as long as they are in the server's journal.",
 		Args: instanceArgument,
 	}
 	r, out := p.remote(cmd), p.output(cmd)
@@ -118,6 +118,7 @@ func (p *program) instanceGetCommand() *cobra.Command {
 			if err != nil {
 				return seek(err)
 			}
+			p.warnUnread(s.GetProblems(), map[string]bool{})
 			return out.print(document{s}, func(t *table) { t.instanceHistory(s) })
 		})
 	}
@@ -148,6 +149,7 @@ func (t *table) instanceHistory(s *apiv1.GetInstanceResponse) {
 	for _, f := range i.GetDrift() {
 		t.row("Differs:", fmt.Sprintf("%s: %q, its group desires %q (%s)", f.GetPath(), f.GetBefore(), f.GetAfter(), f.GetEffect()))
 	}
+	t.life(s.GetLife())
 	t.probes(i.GetLastReport())
 	t.files(i.GetLastReport())
 	if len(s.GetEvents()) == 0 {
@@ -157,6 +159,27 @@ func (t *table) instanceHistory(s *apiv1.GetInstanceResponse) {
 	t.eventHead()
 	for _, e := range s.GetEvents() {
 		t.event(e)
+	}
+}
+
+// life lists what an instance's other facts do not say.
+func (t *table) life(l *apiv1.Life) {
+	for _, f := range []struct{ name, value string }{
+		{"Ready", stamp(wire.TimeOf(l.GetReadyAt()))},
+		{"Replaces", l.GetReplaces()},
+		{"Replaced by", l.GetReplacedBy()},
+		{"Drifted fields", strings.Join(l.GetDrifted(), ", ")},
+		{"Machine ended", t.since(l.GetLoss(), stamp(wire.TimeOf(l.GetGoneAt())), t.age(wire.TimeOf(l.GetGoneAt())))},
+		{"Deleted", t.since(strings.TrimSpace(l.GetWhy().GetKind()+" "+l.GetWhy().GetMessage()), stamp(wire.TimeOf(l.GetDeletedAt())), t.age(wire.TimeOf(l.GetDeletedAt())))},
+		{"Outcome", l.GetOutcome()},
+	} {
+		if f.value != "" {
+			t.row(f.name+":", f.value)
+		}
+	}
+	for _, i := range l.GetInterruptions() {
+		t.row("Interruption:", fmt.Sprintf("%s %s from %s at %s, drain %s", i.GetEventId(), i.GetNotice().GetKind(), i.GetNotice().GetSource(),
+			stamp(noticeTime(i)), cmp.Or(drainOutcome(i), "none, or under way")))
 	}
 }
 

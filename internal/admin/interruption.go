@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,8 @@ import (
 func (p *program) interruptionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "interruption", Short: "Interruption notices and their outcomes",
-		Long: "Notices in the server's journal, and the outcome of each.",
+		Long: "Notices and the outcome of each, of instances that live and of those that have ended: from the ledger in\n" +
+			"object storage, which every leader has.",
 	}
 	cmd.AddCommand(p.interruptionListCommand(), p.interruptionShowCommand())
 	return cmd
@@ -27,12 +30,18 @@ func (p *program) interruptionListCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List notices, the newest first", Args: arguments()}
 	r, out := p.remote(cmd), p.output(cmd)
 	req := &apiv1.ListInterruptionsRequest{}
+	var since, until string
 	cmd.Flags().StringVar(&req.Group, "group", "", "only of this group")
-	cmd.Flags().StringVar(&req.Instance, "instance", "", "only of this instance")
+	cmd.Flags().StringVar(&req.Instance, "instance", "", "only of this instance, or of those whose ID begins so")
 	cmd.Flags().Int32Var(&req.Limit, "limit", 100, "number of notices, up to 1000")
+	cmd.Flags().StringVar(&since, "since", "", "only notices since then: how long ago, or a time")
+	cmd.Flags().StringVar(&until, "until", "", "only notices before then: how long ago, or a time")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := setPeriod(p.now(), since, until, &req.Since, &req.Until); err != nil {
+			return err
+		}
 		return r.with(cmd.Context(), func(c *client) error {
-			list, err := c.interruptions(cmd.Context(), req)
+			list, err := p.interruptions(cmd.Context(), c, req)
 			if err != nil {
 				return err
 			}
@@ -51,7 +60,7 @@ func (p *program) interruptionShowCommand() *cobra.Command {
 	r, out := p.remote(cmd), p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.with(cmd.Context(), func(c *client) error {
-			list, err := c.interruptions(cmd.Context(), &apiv1.ListInterruptionsRequest{EventId: args[0], Limit: 1000})
+			list, err := p.interruptions(cmd.Context(), c, &apiv1.ListInterruptionsRequest{EventId: args[0], Limit: 1000})
 			if err != nil {
 				return err
 			}
@@ -68,9 +77,47 @@ func (p *program) interruptionShowCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *client) interruptions(ctx context.Context, req *apiv1.ListInterruptionsRequest) ([]*apiv1.Interruption, error) {
-	resp, err := c.ListInterruptions(ctx, req)
-	return resp.GetInterruptions(), err
+// interruptions returns as many interruptions as the request says, and warns of what
+// cannot be read.
+func (p *program) interruptions(ctx context.Context, c *client, req *apiv1.ListInterruptionsRequest) ([]*apiv1.Interruption, error) {
+	var list []*apiv1.Interruption
+	warned := map[string]bool{}
+	err := eachPage(func(page string) (paged, error) {
+		req.Page = page
+		resp, err := c.ListInterruptions(ctx, req)
+		list = append(list, resp.GetInterruptions()...)
+		p.warnUnread(resp.GetProblems(), warned)
+		if len(list) >= int(req.GetLimit()) && resp != nil {
+			resp.NextPage = ""
+		}
+		return resp, err
+	})
+	return list[:min(len(list), int(req.GetLimit()))], err
+}
+
+// warnUnread warns once of each object of the ledger that cannot be read.
+func (p *program) warnUnread(problems []string, warned map[string]bool) {
+	for _, text := range problems {
+		if !warned[text] {
+			p.stderr.note("warning: what the ledger holds here is missing: %s", text)
+		}
+		warned[text] = true
+	}
+}
+
+// setPeriod sets the bounds of a period from two flags.
+func setPeriod(now time.Time, since, until string, from, to **timestamppb.Timestamp) error {
+	for _, t := range []struct {
+		flag, text string
+		to         **timestamppb.Timestamp
+	}{{"--since", since, from}, {"--until", until, to}} {
+		at, err := instant(t.flag, t.text, now)
+		if err != nil {
+			return err
+		}
+		*t.to = wire.Time(at)
+	}
+	return nil
 }
 
 // noticeTime is what times of steps are counted from.
@@ -84,6 +131,18 @@ func step(i *apiv1.Interruption, at *timestamppb.Timestamp) string {
 		return ""
 	}
 	return "+" + max(0, at.AsTime().Sub(noticeTime(i))).Round(time.Millisecond).String()
+}
+
+// A pooled message names a pool.
+type pooled interface {
+	GetInstanceType() string
+	GetZone() string
+	GetMarket() string
+}
+
+// pool formats what the cloud takes capacity back from.
+func pool(of pooled) string {
+	return strings.Join(slices.DeleteFunc([]string{of.GetInstanceType(), of.GetZone(), of.GetMarket()}, func(s string) bool { return s == "" }), ", ")
 }
 
 func (t *table) interruptions(list []*apiv1.Interruption) {
@@ -123,4 +182,11 @@ func (t *table) interruption(i *apiv1.Interruption) {
 	t.row("Drain ended:", drainOutcome(i))
 	t.row("Gone:", step(i, i.GetDeletedAt()))
 	t.row("Replacement ready:", step(i, i.GetReplacementReadyAt()))
+	for _, f := range []struct{ name, value string }{
+		{"Machine ended:", step(i, i.GetGoneAt())}, {"Pool:", pool(i)}, {"Ignored:", i.GetIgnored()}, {"Outcome:", i.GetOutcome()},
+	} {
+		if f.value != "" {
+			t.row(f.name, f.value)
+		}
+	}
 }

@@ -67,6 +67,7 @@ type Shard struct {
 	LeaderAddress       string                `name:"leader_address" doc:"address that the cloud moves to the server that leads, as the cloud spells it" restart:"true"`
 	ImageRefresh        time.Duration         `name:"image_refresh" default:"6h" min:"1m" doc:"interval at which images are looked up again, and user data without sha256 is fetched again"`
 	GC                  GC                    `name:"gc"`
+	Ledger              Ledger                `name:"ledger"`
 	MaxChange           *nstance.Count        `name:"max_change" absent:"20% of the members, or 10 if that is more" doc:"members that one reload may remove or replace, a count or a percentage; a reload beyond it is held until it is confirmed"`
 
 	_ later `name:"spot" doc:"margins and estimates for interruptions"`
@@ -159,6 +160,12 @@ type GC struct {
 	Interval            time.Duration `name:"interval" default:"2m" min:"1s" doc:"interval at which machines without a record are listed; two lists this far apart must both contain one before it is deleted"`
 	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1s" doc:"how old a machine without a record must be before it is deleted"`
 	Retention           time.Duration `name:"retention" default:"30m" min:"1s" doc:"how long operators and their nonces are kept after they have expired, and a day more; garbage is collected as often, and every 30m at least"`
+}
+
+// Ledger says how long the stories of instances that have ended are kept.
+type Ledger struct {
+	Keep   time.Duration `name:"keep" default:"400d" min:"24h" doc:"how long stories of ended instances are kept"`
+	MaxMiB int           `name:"max_mib" default:"1024" min:"1" max:"1048576" doc:"size of all of them, in MiB; beyond it the oldest days are deleted"`
 }
 
 // Defaults come before every template.

@@ -72,6 +72,7 @@ func TestDefaults(t *testing.T) {
 		Election:            config.Election{TTL: 6 * time.Second},
 		ImageRefresh:        6 * time.Hour,
 		GC:                  config.GC{Interval: 2 * time.Minute, RegistrationTimeout: 5 * time.Minute, Retention: 30 * time.Minute},
+		Ledger:              config.Ledger{Keep: 400 * 24 * time.Hour, MaxMiB: 1024},
 	}, c.Shard)
 	require.Empty(t, c.Groups())
 
@@ -119,6 +120,7 @@ func TestEverySettingIsUsed(t *testing.T) {
 		Secrets:             config.Secrets{Source: "env://APP_SECRET_"},
 		ImageRefresh:        3 * time.Hour,
 		GC:                  config.GC{Interval: 3 * time.Minute, RegistrationTimeout: 6 * time.Minute, Retention: 12 * time.Hour},
+		Ledger:              config.Ledger{Keep: 30 * 24 * time.Hour, MaxMiB: 64},
 		MaxChange:           &nstance.Count{N: 30, Percent: true},
 		Breaker:             config.Breaker{MaxUnhealthy: nstance.Count{N: 7}},
 	}, c.Shard)

@@ -3,7 +3,11 @@
 // validated before.
 package layout
 
-import "github.com/nstance-go/nstance"
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
 
 // ConfigKey is the shard's configuration, written by operators.
 func ConfigKey(shard nstance.ShardID) string { return "config/" + string(shard) + ".jsonc" }
@@ -81,6 +85,15 @@ func InstancePrefix(shard nstance.ShardID) string { return "instance/" + string(
 // InstanceKey holds one instance's record.
 func InstanceKey(shard nstance.ShardID, tenant nstance.TenantID, group nstance.GroupID, id nstance.InstanceID) string {
 	return InstancePrefix(shard) + string(tenant) + "/" + string(group) + "/" + string(id) + ".json"
+}
+
+// LedgerPrefix begins the keys of a shard's ledger of ended instances. The day of
+// writing follows.
+func LedgerPrefix(shard nstance.ShardID) string { return "ledger/" + string(shard) + "/" }
+
+// LedgerKey holds one batch of the ledger.
+func LedgerKey(shard nstance.ShardID, day time.Time, name string) string {
+	return LedgerPrefix(shard) + day.UTC().Format(time.DateOnly) + "/" + name + ".jsonl"
 }
 
 // CertLogPrefix begins the keys of the log of certificates that a shard has

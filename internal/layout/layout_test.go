@@ -2,6 +2,7 @@ package layout_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -26,6 +27,7 @@ func TestKeys(t *testing.T) {
 		"secret/nonce":                        layout.SecretKey("nonce"),
 		"nonce/j1":                            layout.NonceKey("j1"),
 		"operator/acme.ops.json":              layout.OperatorKey("acme", "ops"),
+		"ledger/z1/2026-11-23/090000-A.jsonl": layout.LedgerKey("z1", time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC), "090000-A"),
 		"instance/z1/":                        layout.InstancePrefix("z1"),
 		"instance/z1/acme/db/" + id + ".json": layout.InstanceKey("z1", "acme", "db", id),
 	} {

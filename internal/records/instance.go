@@ -21,6 +21,7 @@ type Instance struct {
 	Group               nstance.GroupID    `json:"group"`
 	OnDemand            bool               `json:"on_demand,omitempty"`      // asked for by itself, not a member by size
 	Reason              string             `json:"reason,omitempty"`         // why it was created
+	Replaces            nstance.InstanceID `json:"replaces,omitempty"`       // the loss that it answers, if that is known
 	Request             string             `json:"request,omitempty"`        // on demand: digest of the request, to recognise a repeated one
 	LoadBalancers       []string           `json:"load_balancers,omitempty"` // on demand: these replace those of its group; none: the group's
 	CreatedAt           time.Time          `json:"created_at"`
@@ -45,7 +46,10 @@ type Instance struct {
 	Hostname     string       `json:"hostname,omitempty"`
 	RegisteredAt time.Time    `json:"registered_at,omitzero"`
 	Current      *KeyRecord   `json:"current,omitempty"`
-	Pending      *KeyRecord   `json:"pending,omitempty"` // renewed, not used yet: both are valid
+	Pending      *KeyRecord   `json:"pending,omitempty"`   // renewed, not used yet: both are valid
+	ReadyAt      time.Time    `json:"ready_at,omitzero"`   // written with the next change; zero if the leader has changed before that
+	Drifted      []string     `json:"drifted,omitempty"`   // fields whose change it was drained for
+	Cancelled    []PastDrain  `json:"cancelled,omitempty"` // drains that ended without its deletion, the latest ones
 
 	// The end.
 	Drain      *nstance.Drain   `json:"drain,omitempty"`
@@ -55,6 +59,7 @@ type Instance struct {
 	Notices    []nstance.Notice `json:"notices,omitempty"`    // standing when the drain was recorded
 	Deleting   *Deletion        `json:"deleting,omitempty"`   // once set it stays
 	Preserve   *Preserve        `json:"preserve,omitempty"`
+	End        *End             `json:"end,omitempty"` // written with Deleting
 }
 
 // A Shape is what this attempt requests from the provider.
@@ -82,9 +87,50 @@ type Deletion struct {
 	Why nstance.Cause `json:"why"`
 }
 
+// MaxCancelled is how many cancelled drains a record keeps.
+const MaxCancelled = 8
+
+// A PastDrain is a drain that was cancelled, with the notices that stood then.
+type PastDrain struct {
+	Drain   nstance.Drain    `json:"drain"`
+	Notices []nstance.Notice `json:"notices,omitempty"`
+	EndedAt time.Time        `json:"ended_at"`
+}
+
+// An End is what was known of an instance when its deletion became durable. Zero
+// fields are not known.
+type End struct {
+	LaunchedAt   time.Time          `json:"launched_at,omitzero"` // by the provider's clock
+	InstanceType string             `json:"instance_type,omitempty"`
+	Zone         string             `json:"zone,omitempty"`
+	Market       nstance.MarketType `json:"market,omitempty"` // as the provider says
+	GoneAt       time.Time          `json:"gone_at,omitzero"` // when the provider first said that it does not run
+	Loss         nstance.LossCause  `json:"loss,omitempty"`
+	Drained      *DrainEnd          `json:"drained,omitempty"` // the latest acknowledgement of its drain
+}
+
+// A DrainEnd is an acknowledgement of a drain.
+type DrainEnd struct {
+	At      time.Time        `json:"at"`
+	By      nstance.Executor `json:"by,omitempty"`
+	Outcome nstance.Outcome  `json:"outcome"`
+	Message string           `json:"message,omitempty"`
+}
+
 // Preserve keeps a machine for inspection.
 type Preserve struct {
 	Until time.Time `json:"until"`
+}
+
+// KeepStory adds when it became ready and the fields that drifted, as far as the record
+// does not have them.
+func (r *Instance) KeepStory(readyAt time.Time, drifted []string) {
+	if r.ReadyAt.IsZero() {
+		r.ReadyAt = readyAt
+	}
+	if len(r.Drifted) == 0 {
+		r.Drifted = drifted
+	}
 }
 
 // Key returns the group it belongs to.

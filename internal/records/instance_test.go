@@ -44,6 +44,12 @@ func fullInstance() records.Instance {
 		Instance: rec.ID, Group: rec.Key(), ProviderID: "i-1", Generation: 2, StartedAt: born, Deadline: born.Add(time.Hour),
 		Causes: []nstance.Cause{cause}, Executor: nstance.ExecutorAgent,
 	}
+	rec.Replaces, rec.ReadyAt, rec.Drifted = newInstance(2).ID, born.Add(2*time.Minute), []string{"image"}
+	rec.Cancelled = []records.PastDrain{{Drain: *rec.Drain, Notices: rec.Notices, EndedAt: born.Add(time.Minute)}}
+	rec.End = &records.End{
+		LaunchedAt: born, InstanceType: "t3.small", Zone: "z-1", Market: nstance.Spot, GoneAt: born, Loss: nstance.LossReclaimed,
+		Drained: &records.DrainEnd{At: born, By: nstance.ExecutorAgent, Outcome: nstance.OutcomeDrained, Message: "m"},
+	}
 	rec.Generation, rec.CutShort, rec.Reclaims = 2, true, 1
 	rec.Deleting, rec.Preserve = &records.Deletion{At: born, Why: cause}, &records.Preserve{Until: born}
 	return rec

@@ -185,7 +185,7 @@ func (c *Census) causes(m *Member) []nstance.Cause {
 	case m.registered():
 		add(nstance.CauseTimeout, "not ready within its launch timeout")
 	case !m.HasMachine:
-		add(nstance.CauseTimeout, "the provider made no machine in time")
+		add(nstance.CauseTimeout, noMachineMessage(m.Refusal))
 	default:
 		add(nstance.CauseTimeout, "not registered within its registration timeout")
 	}
@@ -193,6 +193,16 @@ func (c *Census) causes(m *Member) []nstance.Cause {
 		add(nstance.CauseUnhealthy, "no reports past the limit, and the provider says that the machine runs")
 	}
 	return out
+}
+
+// noMachineMessage says that there was no machine in time, and what the provider answered
+// instead; empty: that is not known.
+func noMachineMessage(refusal string) string {
+	const none = "the provider made no machine in time"
+	if refusal == "" {
+		return none
+	}
+	return none + "; it answered: " + refusal
 }
 
 func noticeCause(n *nstance.Notice) nstance.Cause {

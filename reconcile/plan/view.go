@@ -37,6 +37,7 @@ type Member struct {
 	Hash         string             `json:"hash,omitempty"`   // infra hash it was made from; "" is unknown or not comparable, which is not drift
 	CreatedAt    time.Time          `json:"created_at"`
 	HasMachine   bool               `json:"has_machine"`            // the provider accepted its create
+	Refusal      string             `json:"refusal,omitempty"`      // what the provider answered to its create; "" unless it is late and has no machine
 	RegisteredAt time.Time          `json:"registered_at,omitzero"` // zero: never
 	GoodSince    time.Time          `json:"good_since,omitzero"`    // first good report of the present run of good ones in this term; zero: none
 	RegisterBy   time.Time          `json:"register_by,omitzero"`   // must have registered by then

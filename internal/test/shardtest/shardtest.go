@@ -1,5 +1,5 @@
-// Package shardtest runs shard servers over simulated clouds, on real sockets
-// with mutual TLS, for tests of what calls them.
+// Package shardtest runs shard servers over simulated clouds or others, on real
+// sockets with mutual TLS, for tests of what calls them.
 package shardtest
 
 import (
@@ -8,8 +8,10 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -27,6 +29,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/operatorapi"
@@ -44,12 +47,12 @@ import (
 // ID of the cluster that all shards are of.
 const ID = nstance.ClusterID("c1")
 
-// configuration of a shard: a group of the given size, and templates that groups can
-// be made from. Machines of template joining have bootstrap data.
+// configuration of a shard: a group of the given size, an empty one, and templates that
+// groups can be made from. Machines of template joining have bootstrap data.
 const configuration = `{
 	"cluster": {"id": "c1"},
 	"shard": {
-		"id": %q, "provider": {"kind": "sim"}, "shutdown_timeout": "1s",
+		"id": %q, "provider": {"kind": "sim"}, "shutdown_timeout": "1s", "create_rate": {"per_second": 1000, "burst": 1000},
 		"bind": {"http": "127.0.0.1:0", "registration": %q, "operator": %q, "agent": %q}
 	},
 	"templates": {"vm": {
@@ -59,18 +62,18 @@ const configuration = `{
 		"kind": "nde", "arch": "amd64", "instance_type": "small", "userdata": {"content": "{{.Nonce}}\n{{.BootstrapData}}"},
 		"market": {"type": "spot"}, "registration_timeout": "24h", "launch_timeout": "24h"
 	}},
-	"groups": {"default": {"web": {"template": "vm", "size": %d, "drain_timeout": %q}}}
+	"groups": {"default": {"web": {"template": "vm", "size": %d, "drain_timeout": %q}, "joined": {"template": "joining", "size": 0}}}
 }`
 
 // A Cluster is some shards over one store.
 type Cluster struct {
-	*testing.T
+	testing.TB
 	Store        storage.Store
 	DrainTimeout time.Duration // of group web; read by Start
 }
 
 // New returns a cluster without shards.
-func New(t *testing.T) *Cluster {
+func New(t testing.TB) *Cluster {
 	t.TempDir() // so that it is removed after the agents in it have ended
 	return &Cluster{t, storage.NewMemory(), time.Minute}
 }
@@ -78,10 +81,12 @@ func New(t *testing.T) *Cluster {
 // A Shard is a server that leads its shard, with its cloud. On each machine runs a
 // real agent.
 type Shard struct {
-	cluster *Cluster
-	name    nstance.ShardID
-	size    int
-	Cloud   *simcloud.Cloud
+	cluster  *Cluster
+	name     nstance.ShardID
+	config   func() []byte
+	kind     provider.Kind
+	provider nstance.Provider
+	Cloud    *simcloud.Cloud // nil: another one
 
 	server  *server.Server
 	addrs   server.Addresses // the same after a restart
@@ -94,19 +99,27 @@ type Shard struct {
 	stop map[nstance.InstanceID]context.CancelFunc // of agents
 }
 
+func (c *Cluster) newShard(name nstance.ShardID, kind provider.Kind) *Shard {
+	const free = "127.0.0.1:0"
+	return &Shard{
+		cluster: c, name: name, kind: kind, addrs: server.Addresses{Registration: free, Operator: free, Agent: free},
+		started: make(chan nstance.MachineSpec, 1000), stop: map[nstance.InstanceID]context.CancelFunc{},
+	}
+}
+
 // Start starts a shard whose group web has the given size. It is stopped when the
 // test ends.
 func (c *Cluster) Start(name nstance.ShardID, size int) *Shard {
 	c.Helper()
-	const free = "127.0.0.1:0"
-	s := &Shard{
-		cluster: c, name: name, size: size, addrs: server.Addresses{Registration: free, Operator: free, Agent: free},
-		started: make(chan nstance.MachineSpec, 1000), stop: map[nstance.InstanceID]context.CancelFunc{},
+	s := c.newShard(name, simcloud.Kind())
+	s.config = func() []byte {
+		return fmt.Appendf(nil, configuration, s.name, s.addrs.Registration, s.addrs.Operator, s.addrs.Agent, size, c.DrainTimeout.String())
 	}
 	s.Cloud = simcloud.New(&simcloud.Options{
 		OnStart: func(_ nstance.Machine, spec nstance.MachineSpec) { s.started <- spec },
 		OnStop:  func(m nstance.Machine) { s.stopAgent(m.ID) },
 	})
+	s.provider = s.Cloud
 	s.run()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context()))
 	s.agents.Go(func() { s.startAgents(ctx) })
@@ -118,6 +131,43 @@ func (c *Cluster) Start(name nstance.ShardID, size int) *Shard {
 	})
 	return s
 }
+
+// A Place is a cloud that is not simulated by this package, as the configuration of a shard has it.
+type Place struct {
+	Kind  provider.Kind
+	Shard map[string]any // of the configuration, but for its ID and where it listens
+	Rest  map[string]any // of the configuration, but for the cluster
+}
+
+// StartIn starts a shard whose machines are in that place, and opens its provider as a
+// server's program does. It is stopped when the test ends. Agents are started by StartAgent.
+func (c *Cluster) StartIn(name nstance.ShardID, p *Place) *Shard {
+	c.Helper()
+	s := c.newShard(name, p.Kind)
+	s.config = func() []byte { return s.configIn(p) }
+	conf, err := config.ParseContext(c.Context(), configName, s.config(), p.Kind)
+	require.NoError(c, err)
+	var end func() error
+	s.provider, end, err = conf.Shard.Provider.Open(c.Context(), provider.Kinds{p.Kind}, nil)
+	require.NoError(c, err)
+	c.Cleanup(func() { require.NoError(c, end()) })
+	s.run()
+	c.Cleanup(s.Stop)
+	return s
+}
+
+func (s *Shard) configIn(p *Place) []byte {
+	top, shard := maps.Clone(p.Rest), maps.Clone(p.Shard)
+	shard["id"] = s.name
+	shard["bind"] = map[string]any{"http": "127.0.0.1:0", "registration": s.addrs.Registration, "operator": s.addrs.Operator, "agent": s.addrs.Agent}
+	top["cluster"], top["shard"] = map[string]any{"id": ID}, shard
+	text, err := json.Marshal(top)
+	require.NoError(s.cluster, err)
+	return text
+}
+
+// configName is what errors call the configuration.
+const configName = "shard.jsonc"
 
 // startAgents starts an agent on every machine that begins to run.
 func (s *Shard) startAgents(ctx context.Context) {
@@ -132,15 +182,7 @@ func (s *Shard) startAgents(ctx context.Context) {
 }
 
 func (s *Shard) startAgent(ctx context.Context, spec nstance.MachineSpec) {
-	dir := s.cluster.TempDir()
-	nonce, _, _ := bytes.Cut(spec.UserData, []byte("\n"))
-	for name, data := range map[string][]byte{"nonce.jwt": nonce, "ca.crt": s.cluster.Keys().Identity.CertPEM()} {
-		assert.NoError(s.cluster, os.WriteFile(filepath.Join(dir, name), data, 0o600))
-	}
-	a, err := agent.New(&agent.Options{
-		InstanceID: spec.ID, IdentityDir: dir, KeysDir: filepath.Join(dir, "keys"), RecvDir: filepath.Join(dir, "recv"),
-		RegistrationAddrs: []string{s.addrs.Registration}, AgentAddrs: []string{s.addrs.Agent}, Detector: s.Cloud.Detector(spec.ID),
-	})
+	a, err := s.newAgent(spec.UserData, agent.Options{InstanceID: spec.ID, Detector: s.Cloud.Detector(spec.ID)})
 	if !assert.NoError(s.cluster, err) {
 		return
 	}
@@ -152,6 +194,36 @@ func (s *Shard) startAgent(ctx context.Context, spec nstance.MachineSpec) {
 		defer cancel()
 		assert.NoError(s.cluster, a.Run(ctx))
 	})
+}
+
+// newAgent returns the agent of a machine. What o does not say is as the machine has it.
+func (s *Shard) newAgent(userData []byte, o agent.Options) (*agent.Agent, error) {
+	dir := s.cluster.TempDir()
+	nonce, _, _ := bytes.Cut(userData, []byte("\n"))
+	for name, data := range map[string][]byte{"nonce.jwt": nonce, "ca.crt": s.cluster.Keys().Identity.CertPEM()} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	o.IdentityDir, o.KeysDir, o.RecvDir = dir, filepath.Join(dir, "keys"), filepath.Join(dir, "recv")
+	o.RegistrationAddrs, o.AgentAddrs = []string{s.addrs.Registration}, []string{s.addrs.Agent}
+	return agent.New(&o)
+}
+
+// StartAgent starts the agent of a machine in a place, with the options that are the
+// machine's own. The function that it returns ends the agent.
+func (s *Shard) StartAgent(userData []byte, o agent.Options) (stop func(), err error) {
+	a, err := s.newAgent(userData, o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.cluster.Context()))
+	var running sync.WaitGroup
+	running.Go(func() { assert.NoError(s.cluster, a.Run(ctx)) })
+	return func() {
+		cancel()
+		running.Wait()
+	}, nil
 }
 
 func (s *Shard) stopAgent(id nstance.InstanceID) {
@@ -181,9 +253,9 @@ func (s *Shard) tryRun() error {
 	t := s.cluster
 	elector, err := lease.New(t.Store, s.name, &lease.Options{TakeAtOnce: true})
 	require.NoError(t, err)
-	config := fmt.Appendf(nil, configuration, s.name, s.addrs.Registration, s.addrs.Operator, s.addrs.Agent, s.size, t.DrainTimeout.String())
-	source := func(context.Context) (string, []byte, error) { return "shard.jsonc", config, nil }
-	s.server, err = server.New(t.Context(), t.Store, s.Cloud, source, &server.Options{Kinds: provider.Kinds{simcloud.Kind()}, Elector: elector})
+	text := s.config()
+	source := func(context.Context) (string, []byte, error) { return configName, text, nil }
+	s.server, err = server.New(t.Context(), t.Store, s.provider, source, &server.Options{Kinds: provider.Kinds{s.kind}, Elector: elector})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -211,11 +213,41 @@ func (c *checker) checkSettled() {
 	}
 	c.checkBalancers(machines)
 	c.checkLeader()
+	c.checkLives()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for eventID, id := range c.acknowledged {
 		if known[id] && !c.withdrawn[eventID] {
 			c.violatedLocked("I9", "the notice for %s was acknowledged and had no effect", id)
+		}
+	}
+}
+
+// checkLives checks that the ledger has the life of every instance that ever had a
+// record and has none, and that those written twice are the same.
+func (c *checker) checkLives() {
+	lives := map[nstance.InstanceID]ledger.Life{}
+	for day, err := range ledger.NewReader(c.w.store.Store, shard).Days(context.Background(), time.Time{}, time.Time{}) {
+		if err != nil || len(day.Problems) > 0 {
+			c.violated("ledger", "the ledger of %s cannot be read: %v, %v", day.Date, err, day.Problems)
+			return
+		}
+		for _, l := range day.Lives {
+			if again, ok := lives[l.ID]; ok && (again.Tenant != l.Tenant || again.Group != l.Group || again.Why.Kind != l.Why.Kind || again.Outcome != l.Outcome) {
+				c.violated("ledger", "%s has two lives: %v and %v", l.ID, again, l)
+			}
+			lives[l.ID] = l
+		}
+	}
+	for id := range c.w.store.past() {
+		if _, ok := lives[id]; !ok {
+			c.violated("ledger", "%s had a record, and its life is not on record", id)
+		}
+		delete(lives, id)
+	}
+	for id := range lives {
+		if rec, ok := c.w.store.record(id); !ok || rec.Deleting == nil {
+			c.violated("ledger", "the life of %s is on record before its end", id)
 		}
 	}
 }

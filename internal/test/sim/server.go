@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
@@ -118,6 +119,8 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 	if err != nil {
 		panic(err) // a mistake in this package
 	}
+	lives := ledger.NewWriter(store, shard, &ledger.WriterOptions{Check: p.w.check.term(term), Now: p.wall.now})
+	r.Admin().OnEnd(ledger.NewStories(lives).Ended)
 	p.mu.Lock()
 	p.leads, p.drains = r, drains
 	p.mu.Unlock()
@@ -127,6 +130,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 		sleep.For(work, time.Duration(p.w.reading.Load()))
 		p.setDesired(p.w.desired(true))
 	})
+	reads.Go(func() { lives.Run(work) })
 	_ = r.Run(work) // nil, always
 	reads.Wait()
 	p.mu.Lock()

@@ -82,6 +82,17 @@ func (s *witness) wasThere(id nstance.InstanceID) bool {
 	return s.ever[id]
 }
 
+// past returns the instances that had a record and have none.
+func (s *witness) past() map[nstance.InstanceID]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := maps.Clone(s.ever)
+	for id := range s.records {
+		delete(out, id)
+	}
+	return out
+}
+
 // wasGiven reports whether the lease was released before it was last acquired.
 func (s *witness) wasGiven() bool {
 	s.mu.Lock()

@@ -45,7 +45,7 @@ type Kind struct {
 	Ends func(data []byte) (time.Time, error)
 }
 
-// Options configure a Collector. Only SettingCheck may be zero.
+// Options configure a Collector. Only SettingCheck and Ledger may be zero.
 type Options struct {
 	Check        func() error         // fails when the term has ended
 	ClockRight   func() bool          // whether the wall clock can be trusted
@@ -58,6 +58,10 @@ type Options struct {
 	// Contents deletes the shard's definitions and fetched user data that no
 	// object names, and returns how many by prefix.
 	Contents func(context.Context) (map[string]int, error)
+
+	// Ledger deletes the days of the ledger that are not kept, and returns how many
+	// objects these were.
+	Ledger func(context.Context) (int, error)
 }
 
 // A Collector deletes, during one term, the shard's definitions, fetched user data and
@@ -109,6 +113,10 @@ func (c *Collector) pass(ctx context.Context) {
 	defer cancel()
 	removed, err := c.Contents(ctx)
 	c.finish("definition/, fetched/, bootstrap/", removed, err)
+	if c.Ledger != nil && c.ClockRight() {
+		n, err := c.Ledger(ctx)
+		c.finish("ledger/", map[string]int{"ledger/": n}, err)
+	}
 	if c.ClockRight() {
 		for _, kind := range c.Kinds {
 			n, err := c.deleteExpired(ctx, kind)

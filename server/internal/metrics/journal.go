@@ -18,6 +18,7 @@ func (m *Metrics) Event(e nstance.Event) {
 	case nstance.EventNoticeReceived:
 		if e.Notice != nil {
 			m.notices.WithLabelValues(string(e.Notice.Kind), source(e.Notice.Source)).Inc()
+			m.warned(e)
 		}
 	case nstance.EventDrainAcknowledged:
 		m.drains.WithLabelValues(cmp.Or(e.Reason, "acknowledged")).Inc()
@@ -27,6 +28,13 @@ func (m *Metrics) Event(e nstance.Event) {
 		m.drains.WithLabelValues("cancelled").Inc()
 	}
 	m.losses.hear(e)
+}
+
+// warned measures the time that a notice leaves.
+func (m *Metrics) warned(e nstance.Event) {
+	if n := e.Notice; !n.Deadline.IsZero() {
+		m.warnings.WithLabelValues(string(n.Kind), source(n.Source)).Observe(max(0, n.Deadline.Sub(e.Time)).Seconds())
+	}
 }
 
 // sources are those that agents report. What else a stolen identity calls

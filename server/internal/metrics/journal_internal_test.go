@@ -60,3 +60,16 @@ func TestLosses(t *testing.T) {
 		require.Equal(t, "other", source("x17/spot"))
 	})
 }
+
+func TestNoticeLength(t *testing.T) {
+	m := New(func() State { return State{} })
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, deadline := range []time.Time{at.Add(2 * time.Minute), at.Add(-time.Minute), {}} {
+		n := nstance.Notice{Kind: nstance.Reclaim, Source: "aws/spot", Deadline: deadline}
+		m.Event(nstance.Event{Type: nstance.EventNoticeReceived, Time: at, Notice: &n})
+	}
+	var got dto.Metric
+	require.NoError(t, m.warnings.WithLabelValues("reclaim", "aws").(prometheus.Histogram).Write(&got))
+	require.Equal(t, uint64(2), got.GetHistogram().GetSampleCount(), "without a deadline there is no length")
+	require.InDelta(t, 120, got.GetHistogram().GetSampleSum(), 1e-9, "one that has passed leaves nothing")
+}

@@ -28,6 +28,7 @@ type Metrics struct {
 	streams  *prometheus.GaugeVec
 	events   *prometheus.CounterVec
 	notices  *prometheus.CounterVec
+	warnings *prometheus.HistogramVec
 	drains   *prometheus.CounterVec
 	losses   *losses
 }
@@ -39,6 +40,10 @@ var quick = prometheus.ExponentialBucketsRange(0.0005, 30, 16)
 // slow are buckets for what takes from milliseconds to an hour, such as a
 // machine's start; in seconds.
 var slow = prometheus.ExponentialBucketsRange(0.001, 3600, 20)
+
+// warning are buckets for the time that clouds leave between notice and deadline, from a
+// second to an hour; in seconds.
+var warning = []float64{1, 5, 10, 20, 30, 60, 90, 120, 300, 600, 1800, 3600}
 
 // New returns the metrics of a server whose state look returns. It is called
 // at every scrape, by several at once at times, and must not block.
@@ -52,12 +57,13 @@ func New(look func() State) *Metrics {
 		streams:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "grpc_streams", Help: "Open streams, by method."}, []string{"method"}),
 		events:   counter("events_total", "Entries of the journal, by type.", "type"),
 		notices:  counter("notices_total", "Notices received, by kind and source.", "kind", "source"),
+		warnings: histogram("notice_seconds", "From the receipt of a notice until its deadline, by kind and source; without deadline it is not counted.", warning, "kind", "source"),
 		drains:   counter("drains_total", "Drains that ended, by outcome.", "outcome"),
 		losses:   newLosses(),
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.provider, m.storage, m.removed, m.requests, m.streams, m.events, m.notices, m.drains, m.losses.requested, m.losses.ready, &state{look},
+		m.provider, m.storage, m.removed, m.requests, m.streams, m.events, m.notices, m.warnings, m.drains, m.losses.requested, m.losses.ready, &state{look},
 	)
 	return m
 }

@@ -49,7 +49,8 @@ func (c caller) instance(id string) (reconcile.InstanceView, error) {
 	return v, err
 }
 
-// GetInstance implements the RPC. A deleted instance still has its events.
+// GetInstance implements the RPC. A deleted instance still has its life in the ledger, and
+// events while they are in the journal.
 func (o *Service) GetInstance(ctx context.Context, req *apiv1.GetInstanceRequest) (*apiv1.GetInstanceResponse, error) {
 	c := callerOf(ctx)
 	id, err := nstance.ParseInstanceID(req.GetId())
@@ -72,7 +73,7 @@ func (o *Service) GetInstance(ctx context.Context, req *apiv1.GetInstanceRequest
 	v, err := c.instance(req.GetId())
 	switch {
 	case err == nil:
-		resp.Instance = instanceMessage(v)
+		resp.Instance, resp.Life = instanceMessage(v), c.openLife(id, events)
 		if fields, derr := c.term.Reconciler.Drift(ctx, id); derr == nil { // an unreadable definition must not hide the rest
 			resp.Instance.Drift = c.changeMessages(fields)
 		}
@@ -80,14 +81,31 @@ func (o *Service) GetInstance(ctx context.Context, req *apiv1.GetInstanceRequest
 		resp.Instance = formerMessage(v.ID, v.Group)
 		resp.Instance.Conditions = []string{wire.Unreadable}
 	default:
-		end, ended := endOf(events)
-		if !ended {
-			return nil, err
-		}
-		resp.Instance = formerMessage(id, nstance.GroupKey{Tenant: events[0].Tenant, Group: events[0].Group})
-		resp.Instance.State = string(end)
+		return resp, o.describeEnded(ctx, c, id, events, resp, err)
 	}
 	return resp, nil
+}
+
+// describeEnded adds an instance without a record to an answer, from the ledger and from
+// its events. It fails with missing where neither knows that it has ended.
+func (o *Service) describeEnded(ctx context.Context, c caller, id nstance.InstanceID, events []nstance.Event, resp *apiv1.GetInstanceResponse, missing error) error {
+	end, ended := endOf(events)
+	life, problems, err := o.endedLife(ctx, c, id)
+	resp.Life, resp.Problems = life, problems
+	switch {
+	case life != nil:
+		resp.Instance = endedInstance(life)
+	case ended:
+		resp.Instance = formerMessage(id, nstance.GroupKey{Tenant: events[0].Tenant, Group: events[0].Group})
+	case err != nil:
+		return err
+	default:
+		return missing
+	}
+	if ended {
+		resp.Instance.State = string(end)
+	}
+	return nil
 }
 
 // formerMessage returns what is known of an instance without a readable record.
@@ -156,7 +174,7 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 	}
 	now := o.Now().UTC()
 	n := nstance.Notice{
-		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(warning), Source: rehearsalSource + c.Subject,
+		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(warning), Source: nstance.RehearsalSource + c.Subject,
 		EventID: "rehearsal-" + now.Format("20060102T150405.000000000"), DetectedAt: now,
 	}
 	resp := &apiv1.InterruptResponse{EventId: n.EventID}

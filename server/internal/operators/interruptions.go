@@ -2,7 +2,6 @@ package operators
 
 import (
 	"context"
-	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -12,9 +11,6 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
 )
-
-// rehearsalSource begins the source of notices that an operator rehearses.
-const rehearsalSource = "rehearsal/"
 
 // noticeTypes are the events that begin an interruption.
 var noticeTypes = []nstance.EventType{eventtype.NoticeDetected, nstance.EventNoticeReceived}
@@ -135,7 +131,7 @@ func (s *interruptionReader) notice(e nstance.Event) {
 	if i == nil {
 		i = &apiv1.Interruption{
 			EventId: e.Notice.EventID, Tenant: string(e.Tenant), Group: string(e.Group), Instance: string(e.Instance),
-			Notice: wire.Notice(*e.Notice), Rehearsal: strings.HasPrefix(e.Notice.Source, rehearsalSource), DetectedAt: wire.Time(e.Notice.DetectedAt),
+			Notice: wire.Notice(*e.Notice), Rehearsal: e.Notice.Rehearsed(), DetectedAt: wire.Time(e.Notice.DetectedAt),
 		}
 		s.of[e.Instance] = append(s.of[e.Instance], i)
 	}

@@ -103,28 +103,3 @@ func eventFilter(c caller, req *apiv1.ListEventsRequest) (f journal.Filter, err 
 	}
 	return f, nil
 }
-
-// ListInterruptions implements the RPC.
-func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterruptionsRequest) (*apiv1.ListInterruptionsResponse, error) {
-	limit := int(req.GetLimit())
-	switch {
-	case limit < 0 || limit > journalPage:
-		return nil, nstance.FieldError("limit", "use 1 to 1000", "%d is out of range", limit)
-	case limit == 0:
-		limit = 100
-	}
-	if req.GetInstance() != "" {
-		if _, err := nstance.ParseInstanceID(req.GetInstance()); err != nil {
-			return nil, err
-		}
-	}
-	tenant, err := callerOf(ctx).journalTenant("")
-	if err != nil {
-		return nil, err
-	}
-	list, err := interruptions(ctx, o.Events, journal.Filter{
-		Tenant: tenant, Group: nstance.GroupID(req.GetGroup()), Instance: nstance.InstanceID(req.GetInstance()),
-		EventID: req.GetEventId(), Types: noticeTypes, Limit: limit,
-	})
-	return &apiv1.ListInterruptionsResponse{Interruptions: fitting(list)}, err
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
@@ -29,6 +30,7 @@ type Options struct {
 	Now     func() time.Time
 	Store   storage.Store
 	Events  journal.Journal
+	Ledger  *ledger.Reader
 	Keys    clusterKeys
 	Ring    *keyring.Keyring
 	Issuer  func() string // key that signs certificates of identities now

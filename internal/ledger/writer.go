@@ -1,0 +1,187 @@
+// Package ledger keeps the story of every instance that has ended, and of notices that
+// ended none, in object storage under its shard: after a change of leader, of its disk,
+// or a month later it is still there.
+//
+// Entries are JSON lines. A [Writer] writes those of about a second together as one
+// object, which is never changed, below the day of writing. The record of an instance is
+// deleted only after its life has been written, so none is lost by a crash; one that is
+// written again is recognised by its ID when read. docs/design/025-ledger.md
+package ledger
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// WriterOptions adjust NewWriter. Nil and zero mean the defaults.
+type WriterOptions struct {
+	Check  func() error     // asked before each write: an error means that the term is over; nil: never
+	Now    func() time.Time // nil: time.Now
+	Linger time.Duration    // how long a batch waits for more entries; 1 s
+	Log    *slog.Logger     // nil: discard
+}
+
+const (
+	defaultLinger = time.Second
+	maxBatch      = 512              // entries; a full batch does not wait
+	maxPending    = 8192             // entries without a record of their own: later ones are refused
+	putTimeout    = 30 * time.Second // of one object
+)
+
+// A Writer writes the ledger of one shard during one term. Its methods may be called
+// concurrently; Run is called once.
+type Writer struct {
+	store storage.Store
+	shard nstance.ShardID
+	opts  WriterOptions
+	wake  chan struct{} // has room for one
+
+	mu      sync.Mutex
+	pending []pendingEntry
+	over    bool // Run has ended
+}
+
+type pendingEntry struct {
+	line []byte
+	done func(error)
+}
+
+// NewWriter returns a writer. Nothing is written before Run.
+func NewWriter(store storage.Store, shard nstance.ShardID, o *WriterOptions) *Writer {
+	opts := WriterOptions{}
+	if o != nil {
+		opts = *o
+	}
+	opts.Linger = cmp.Or(opts.Linger, defaultLinger)
+	if opts.Check == nil {
+		opts.Check = func() error { return nil }
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Writer{store: store, shard: shard, opts: opts, wake: make(chan struct{}, 1)}
+}
+
+// Add has an entry written soon. It does not block. done, if it is not nil, is called
+// once: with nil when the entry is durable, else with the error. An entry without done
+// may be lost, and is when too many wait.
+func (w *Writer) Add(e Entry, done func(error)) {
+	line, err := json.Marshal(e)
+	if err == nil {
+		err = w.add(pendingEntry{append(line, '\n'), done})
+	}
+	if err != nil && done != nil {
+		done(nstance.Errorf(nstance.Unavailable, "ledger: %w", err))
+	}
+}
+
+func (w *Writer) add(p pendingEntry) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.over:
+		return nstance.Errorf(nstance.Unavailable, "this term is over")
+	case p.done == nil && len(w.pending) >= maxPending:
+		return nil
+	}
+	w.pending = append(w.pending, p)
+	if len(w.pending) == 1 || len(w.pending) == maxBatch {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// Run writes batches until ctx ends. Entries that are not written then have failed.
+func (w *Writer) Run(ctx context.Context) {
+	linger := time.NewTimer(time.Hour)
+	defer linger.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			continue
+		case <-w.wake:
+		}
+		linger.Reset(w.opts.Linger)
+		for full := w.full(); !full; full = w.full() {
+			select {
+			case <-ctx.Done():
+			case <-linger.C:
+			case <-w.wake:
+				continue
+			}
+			break
+		}
+		w.writeAll(ctx)
+	}
+	w.mu.Lock()
+	w.over = true
+	rest := w.pending
+	w.pending = nil
+	w.mu.Unlock()
+	settle(rest, nstance.Errorf(nstance.Unavailable, "ledger: this term is over"))
+}
+
+func (w *Writer) full() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.pending) >= maxBatch
+}
+
+// writeAll writes what is pending, in batches.
+func (w *Writer) writeAll(ctx context.Context) {
+	for ctx.Err() == nil {
+		w.mu.Lock()
+		batch := w.pending[:min(len(w.pending), maxBatch)]
+		w.pending = w.pending[len(batch):]
+		w.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		err := w.put(ctx, batch)
+		if err != nil && ctx.Err() == nil {
+			w.opts.Log.Warn("ledger not written, will be repeated", "entries", len(batch), "code", nstance.CodeOf(err), "err", err)
+		}
+		settle(batch, err)
+	}
+}
+
+func (w *Writer) put(ctx context.Context, batch []pendingEntry) error {
+	if err := w.opts.Check(); err != nil {
+		return nstance.Errorf(nstance.Unavailable, "ledger: this term is over: %w", err)
+	}
+	var lines bytes.Buffer
+	for _, p := range batch {
+		lines.Write(p.line)
+	}
+	ctx, cancel := context.WithTimeout(ctx, putTimeout)
+	defer cancel()
+	now := w.opts.Now().UTC()
+	key := layout.LedgerKey(w.shard, now, now.Format("150405")+"-"+rand.Text())
+	_, err := records.PutOnce(ctx, w.store, key, lines.Bytes()) // no other writer has this key
+	return err
+}
+
+func settle(batch []pendingEntry, err error) {
+	for _, p := range batch {
+		if p.done != nil {
+			p.done(err)
+		}
+	}
+}

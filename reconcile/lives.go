@@ -1,0 +1,107 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
+)
+
+// A LifeKeeper gets the last state of an instance's record, the instance that replaces
+// it, if there is one by then, and the time.
+type LifeKeeper = func(last records.Instance, replacedBy nstance.InstanceID, at time.Time, done func(error))
+
+// OnEnd has keep called with each instance of which the provider has nothing left,
+// before its record is deleted.
+// The record stays until keep has called done, once, without an error; after an error
+// keep is called again. So an instance is passed to keep again after a crash. keep is
+// called outside of the reconciler's lock, must not block, and may call done at once.
+// OnEnd is called before Run.
+func (r *Admin) OnEnd(keep LifeKeeper) { r.onEnd = keep }
+
+// A lifeState says how far the life of an ended member has been recorded.
+type lifeState int
+
+const (
+	lifeUnrecorded lifeState = iota
+	lifePending              // passed to onEnd
+	lifeRecorded
+)
+
+// recordLife passes m to onEnd, and reports whether its record may be deleted.
+func (r *Reconciler) recordLife(m *member) bool {
+	rec, known := r.records.Get(m.id)
+	r.mu.Lock()
+	if r.onEnd == nil || !known {
+		r.mu.Unlock()
+		return true
+	}
+	state, by := m.life, r.replacementOf(m)
+	if state == lifeUnrecorded {
+		m.life = lifePending
+	}
+	r.mu.Unlock()
+	if state != lifeUnrecorded {
+		return state == lifeRecorded
+	}
+	r.onEnd(rec, by, r.opts.Now().UTC(), func(err error) { r.lifeKept(m, err) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return m.life == lifeRecorded
+}
+
+// lifeKept continues the deletion of m. After an error it is repeated with backoff.
+func (r *Reconciler) lifeKept(m *member, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		m.life = lifeUnrecorded
+		return
+	}
+	m.life = lifeRecorded
+	if !m.running {
+		m.retryDue = time.Time{}
+	}
+	r.queue.add(m.group.key, false)
+}
+
+// replacementOf returns the latest member that was made for the loss of m.
+func (s *shard) replacementOf(m *member) (id nstance.InstanceID) {
+	for _, o := range m.group.members {
+		if o.rec.Replaces == m.id {
+			id = max(id, o.id)
+		}
+	}
+	return id
+}
+
+// endFacts returns what is known of m that its record does not say yet.
+func (m *member) endFacts() *records.End {
+	e := &records.End{LaunchedAt: m.machine.CreatedAt.UTC(), InstanceType: m.machine.InstanceType, Zone: m.machine.Zone, Market: m.machine.Market, Drained: m.lastAck}
+	if m.gone {
+		e.GoneAt, e.Loss = m.at.UTC(), m.cause
+	}
+	return e
+}
+
+// maxDrifted is how many fields are recorded of those that drifted.
+const maxDrifted = 16
+
+// driftedFields returns the fields whose change m is replaced for; none if there are
+// other causes, or its definition cannot be read.
+func (r *Reconciler) driftedFields(ctx context.Context, m *member, causes []nstance.Cause) (paths []string) {
+	if !includesCause(causes, nstance.CauseRollout) {
+		return nil
+	}
+	changes, err := r.Admin().Drift(ctx, m.id)
+	if err != nil {
+		r.log.Debug("drifted fields not recorded", "instance_id", m.id, "code", nstance.CodeOf(err), "err", err)
+	}
+	for _, c := range changes {
+		if c.Effect == EffectReplace && len(paths) < maxDrifted {
+			paths = append(paths, c.Path)
+		}
+	}
+	return paths
+}

@@ -1,0 +1,410 @@
+package operators
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/journal"
+)
+
+// An interruptionQuery selects interruptions.
+type interruptionQuery struct {
+	tenant       nstance.TenantID // empty: all
+	group        nstance.GroupID
+	instance     string // beginning of its ID
+	eventID      string
+	since, until time.Time
+	after        position // of the last one of the page before
+	limit        int
+}
+
+// A position orders interruptions, the latest first.
+type position struct {
+	at       time.Time
+	instance string
+	event    string
+}
+
+func positionOf(i *apiv1.Interruption) position {
+	at := wire.TimeOf(i.GetReceivedAt())
+	if at.IsZero() {
+		at = wire.TimeOf(i.GetDetectedAt())
+	}
+	return position{at, i.GetInstance(), i.GetEventId()}
+}
+
+func (p position) compare(q position) int {
+	return cmp.Or(q.at.Compare(p.at), cmp.Compare(q.instance, p.instance), cmp.Compare(q.event, p.event))
+}
+
+func (p position) String() string {
+	return p.at.UTC().Format(time.RFC3339Nano) + "|" + p.instance + "|" + p.event
+}
+
+func parsePosition(page string) (p position, err error) {
+	parts := strings.SplitN(page, "|", 3)
+	if len(parts) == 3 {
+		p.instance, p.event = parts[1], parts[2]
+		p.at, err = time.Parse(time.RFC3339Nano, parts[0])
+	}
+	if len(parts) != 3 || err != nil {
+		return p, nstance.FieldError("page", "use next_page of the answer before, or leave it out", "%.64q is no page", page)
+	}
+	return p, nil
+}
+
+func newInterruptionQuery(c caller, req *apiv1.ListInterruptionsRequest) (q interruptionQuery, err error) {
+	q = interruptionQuery{
+		group: nstance.GroupID(req.GetGroup()), instance: req.GetInstance(), eventID: req.GetEventId(),
+		since: wire.TimeOf(req.GetSince()), until: wire.TimeOf(req.GetUntil()), limit: cmp.Or(int(req.GetLimit()), 100),
+	}
+	if q.tenant, err = c.journalTenant(""); err != nil {
+		return q, err
+	}
+	switch {
+	case q.limit < 0 || q.limit > journalPage:
+		return q, nstance.FieldError("limit", "use 1 to 1000", "%d is out of range", q.limit)
+	case len(q.instance) > maxIDLen || strings.Trim(q.instance, idChars) != "":
+		return q, nstance.FieldError("instance", "use an instance ID, or the beginning of one", "%.64q is none", q.instance)
+	case len(q.instance) == maxIDLen:
+		_, err = nstance.ParseInstanceID(q.instance)
+	}
+	if err == nil && req.GetPage() != "" {
+		q.after, err = parsePosition(req.GetPage())
+	}
+	return q, err
+}
+
+const (
+	maxIDLen = 29
+	idChars  = "0123456789abcdefghijklmnopqrstuvwxyz"
+)
+
+func (q *interruptionQuery) matches(i *apiv1.Interruption) bool {
+	p := positionOf(i)
+	switch {
+	case q.tenant != "" && i.GetTenant() != string(q.tenant), q.group != "" && i.GetGroup() != string(q.group):
+	case !strings.HasPrefix(i.GetInstance(), q.instance), q.eventID != "" && i.GetEventId() != q.eventID:
+	case !q.since.IsZero() && p.at.Before(q.since), !q.until.IsZero() && !p.at.Before(q.until):
+	case q.after != (position{}) && p.compare(q.after) <= 0:
+	default:
+		return true
+	}
+	return false
+}
+
+// journalFilter selects at least the notices that q does.
+func (q *interruptionQuery) journalFilter() journal.Filter {
+	f := journal.Filter{Tenant: q.tenant, Group: q.group, EventID: q.eventID, Types: noticeTypes, Since: q.since, Until: q.until, Limit: q.limit + 1}
+	if len(q.instance) == maxIDLen {
+		f.Instance = nstance.InstanceID(q.instance)
+	}
+	if q.after != (position{}) {
+		if end := q.after.at.Truncate(time.Second).Add(time.Second); f.Until.IsZero() || end.Before(f.Until) {
+			f.Until = end
+		}
+	}
+	if q.after != (position{}) || q.instance != "" || !q.until.IsZero() { // which the journal does not compare exactly
+		f.Limit = journal.MaxLimit
+	}
+	return f
+}
+
+// from is the first day of the ledger that matters.
+func (q *interruptionQuery) from() time.Time {
+	from := q.since
+	if id, err := nstance.ParseInstanceID(q.instance); err == nil && id.Time().After(from) {
+		from = id.Time()
+	}
+	return from
+}
+
+// A selection gathers the interruptions that a query selects, from several sources.
+// The first source wins where two differ.
+type selection struct {
+	q     interruptionQuery
+	known map[[2]string]*apiv1.Interruption // by instance and event
+	links
+}
+
+func newSelection(q interruptionQuery) *selection {
+	return &selection{q: q, known: map[[2]string]*apiv1.Interruption{}, links: newLinks()}
+}
+
+func (s *selection) add(i *apiv1.Interruption) {
+	key := [2]string{i.GetInstance(), i.GetEventId()}
+	if was := s.known[key]; was != nil {
+		complement(was, i)
+		return
+	}
+	if !s.q.matches(i) {
+		return
+	}
+	s.known[key] = i
+	if len(s.known) > 4*(s.q.limit+1) {
+		for _, surplus := range s.sorted()[s.q.limit+1:] {
+			delete(s.known, [2]string{surplus.GetInstance(), surplus.GetEventId()})
+		}
+	}
+}
+
+// complement sets the fields of a message that are not set, from another one.
+func complement(m, other proto.Message) {
+	to := m.ProtoReflect()
+	other.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if !to.Has(field) {
+			to.Set(field, v)
+		}
+		return true
+	})
+}
+
+func (s *selection) addAll(list []ledger.Interruption) {
+	for i := range list {
+		s.add(interruptionMessage(&list[i]))
+	}
+}
+
+func (s *selection) sorted() []*apiv1.Interruption {
+	out := make([]*apiv1.Interruption, 0, len(s.known))
+	for _, i := range s.known {
+		out = append(out, i)
+	}
+	slices.SortFunc(out, func(a, b *apiv1.Interruption) int { return positionOf(a).compare(positionOf(b)) })
+	return out
+}
+
+// complete reports whether a page is full of interruptions from the beginning of a day
+// on: what was written on earlier days comes after them.
+func (s *selection) complete(date string) bool {
+	day, err := time.Parse(time.DateOnly, date)
+	n := 0
+	for _, i := range s.known {
+		if !positionOf(i).at.Before(day) {
+			n++
+		}
+	}
+	return err == nil && n > s.q.limit
+}
+
+// answer returns one page.
+func (s *selection) answer() *apiv1.ListInterruptionsResponse {
+	list := s.sorted()
+	kept := fitting(list[:min(len(list), s.q.limit)])
+	for _, i := range kept {
+		s.link(i)
+	}
+	resp := &apiv1.ListInterruptionsResponse{Interruptions: kept}
+	if len(kept) < len(list) && len(kept) > 0 {
+		resp.NextPage = positionOf(kept[len(kept)-1]).String()
+	}
+	return resp
+}
+
+// links are which instance replaces which, and when each became ready.
+type links struct {
+	replacement map[nstance.InstanceID]nstance.InstanceID
+	ready       map[nstance.InstanceID]time.Time
+}
+
+func newLinks() links {
+	return links{map[nstance.InstanceID]nstance.InstanceID{}, map[nstance.InstanceID]time.Time{}}
+}
+
+func (k *links) learn(id, replaces nstance.InstanceID, readyAt time.Time) {
+	if replaces != "" {
+		k.replacement[replaces] = max(k.replacement[replaces], id)
+	}
+	if was := k.ready[id]; !readyAt.IsZero() && (was.IsZero() || readyAt.Before(was)) {
+		k.ready[id] = readyAt
+	}
+}
+
+func (k *links) learnDay(day *ledger.Day) {
+	for _, r := range day.Ready {
+		k.learn(r.ID, r.Replaces, r.At)
+	}
+	for i := range day.Lives {
+		l := &day.Lives[i]
+		k.learn(l.ID, l.Replaces, l.ReadyAt)
+	}
+}
+
+func (k *links) learnRecords(all []records.Instance) {
+	for i := range all {
+		k.learn(all[i].ID, all[i].Replaces, all[i].ReadyAt)
+	}
+}
+
+// link adds what replaced the instance of an interruption.
+func (k *links) link(i *apiv1.Interruption) {
+	if i.GetWithdrawn() || i.GetIgnored() != "" {
+		return
+	}
+	id := cmp.Or(nstance.InstanceID(i.GetReplacement()), k.replacement[nstance.InstanceID(i.GetInstance())])
+	if id == "" {
+		return
+	}
+	i.Replacement = string(id)
+	first(&i.ReplacementRequestedAt, wire.Time(id.Time()))
+	first(&i.ReplacementReadyAt, wire.Time(k.ready[id]))
+}
+
+// ListInterruptions implements the RPC: from this server's journal, the records of
+// instances that live, and the ledger.
+func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterruptionsRequest) (*apiv1.ListInterruptionsResponse, error) {
+	c := callerOf(ctx)
+	q, err := newInterruptionQuery(c, req)
+	if err != nil {
+		return nil, err
+	}
+	s := newSelection(q)
+	journalled, err := interruptions(ctx, o.Events, q.journalFilter())
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range journalled {
+		s.add(i)
+	}
+	live := c.term.Reconciler.Records().All()
+	s.learnRecords(live)
+	for i := range live {
+		if len(live[i].Notices)+len(live[i].Cancelled) > 0 {
+			l := ledger.Open(live[i], "")
+			s.addAll(l.Interruptions())
+		}
+	}
+	var problems []string
+	for day, err := range o.Ledger.Days(ctx, q.from(), time.Time{}) {
+		if err != nil {
+			return nil, err
+		}
+		problems = append(problems, problemTexts(day.Problems)...)
+		s.learnDay(&day)
+		for i := range day.Lives {
+			s.addAll(day.Lives[i].Interruptions())
+		}
+		for i := range day.Ignored {
+			s.addAll([]ledger.Interruption{day.Ignored[i].Interruption()})
+		}
+		if s.complete(day.Date) {
+			break
+		}
+	}
+	resp := s.answer()
+	resp.Problems = fitProblems(problems)
+	return resp, nil
+}
+
+func problemTexts(all []ledger.Problem) (out []string) {
+	for _, p := range all {
+		out = append(out, fmt.Sprintf("%s: %v", p.Key, p.Err))
+	}
+	return out
+}
+
+func interruptionMessage(i *ledger.Interruption) *apiv1.Interruption {
+	return &apiv1.Interruption{
+		EventId: i.Notice.EventID, Tenant: string(i.Tenant), Group: string(i.Group), Instance: string(i.ID), Notice: wire.Notice(i.Notice),
+		Rehearsal: i.Notice.Rehearsed(), DetectedAt: wire.Time(i.Notice.DetectedAt), ReceivedAt: wire.Time(i.Notice.ReceivedAt),
+		Replacement: string(i.Replacement), DrainStartedAt: wire.Time(i.DrainStarted), DrainedAt: wire.Time(i.DrainEnded), DrainOutcome: i.DrainOutcome,
+		GoneAt: wire.Time(i.GoneAt), DeletedAt: wire.Time(i.DeletedAt), Withdrawn: i.Withdrawn, Ignored: i.Ignored, Outcome: string(i.Outcome),
+		InstanceType: i.Pool.InstanceType, Zone: i.Pool.Zone, Market: string(i.Pool.Market),
+	}
+}
+
+// lifeMessage returns a life with its interruptions.
+func (k *links) lifeMessage(l *ledger.Life) *apiv1.Life {
+	k.learn(l.ID, l.Replaces, l.ReadyAt)
+	m := &apiv1.Life{
+		Id: string(l.ID), Tenant: string(l.Tenant), Group: string(l.Group), OnDemand: l.OnDemand, Reason: l.Reason,
+		InstanceType: l.Pool.InstanceType, Zone: l.Pool.Zone, Market: string(l.Pool.Market), ProviderId: l.ProviderID,
+		CreatedAt: wire.Time(l.CreatedAt), LaunchedAt: wire.Time(l.LaunchedAt), RegisteredAt: wire.Time(l.RegisteredAt), ReadyAt: wire.Time(k.ready[l.ID]),
+		Replaces: string(l.Replaces), ReplacedBy: string(cmp.Or(l.ReplacedBy, k.replacement[l.ID])), Drifted: l.Drifted,
+		GoneAt: wire.Time(l.GoneAt), Loss: string(l.Loss), DeleteAt: wire.Time(l.DeleteAt), DeletedAt: wire.Time(l.DeletedAt), Outcome: string(l.Outcome),
+	}
+	if l.Drain != nil {
+		m.DrainStartedAt = wire.Time(l.Drain.StartedAt)
+	}
+	if l.Drained != nil {
+		m.DrainedAt, m.DrainOutcome, m.DrainedBy = wire.Time(l.Drained.At), string(l.Drained.Outcome), string(l.Drained.By)
+	}
+	if l.Why.Kind != "" {
+		m.Why = wire.Causes([]nstance.Cause{l.Why})[0]
+	}
+	for _, i := range l.Interruptions() {
+		im := interruptionMessage(&i)
+		k.link(im)
+		m.Interruptions = append(m.Interruptions, im)
+	}
+	return m
+}
+
+// openLife returns the story so far of an instance with a record; nil if it has none.
+func (c caller) openLife(id nstance.InstanceID, events []nstance.Event) *apiv1.Life {
+	all := c.term.Reconciler.Records().All()
+	k := newLinks()
+	k.learnRecords(all)
+	registered := false
+	for _, e := range events { // what the record does not say yet
+		registered = registered || e.Type == nstance.EventRegistered
+		if registered && e.Type == nstance.EventReady {
+			k.learn(id, "", e.Time)
+			break
+		}
+	}
+	for i := range all {
+		if all[i].ID == id {
+			l := ledger.Open(all[i], "")
+			return k.lifeMessage(&l)
+		}
+	}
+	return nil
+}
+
+// endedLife returns the story of an instance that has ended; nil if the ledger does not
+// have it, or the caller may not see it.
+func (o *Service) endedLife(ctx context.Context, c caller, id nstance.InstanceID) (life *apiv1.Life, problems []string, err error) {
+	var found *ledger.Life
+	k := newLinks()
+	k.learnRecords(c.term.Reconciler.Records().All())
+	for day, err := range o.Ledger.Days(ctx, id.Time(), time.Time{}) {
+		if err != nil {
+			return nil, problems, err
+		}
+		problems = append(problems, problemTexts(day.Problems)...)
+		k.learnDay(&day)
+		for i := range day.Lives {
+			if l := &day.Lives[i]; l.ID == id && c.sees(l.Tenant) && (found == nil || l.DeletedAt.Before(found.DeletedAt)) {
+				found = l
+			}
+		}
+		if found != nil && (found.RegisteredAt.IsZero() || !k.ready[id].IsZero()) {
+			break
+		}
+	}
+	if found == nil {
+		return nil, fitProblems(problems), nil
+	}
+	return k.lifeMessage(found), fitProblems(problems), nil
+}
+
+// endedInstance is what GetInstance says of an instance that has ended.
+func endedInstance(l *apiv1.Life) *apiv1.Instance {
+	return &apiv1.Instance{
+		Id: l.GetId(), Tenant: l.GetTenant(), Group: l.GetGroup(), State: string(nstance.Deleted), CreatedAt: l.GetCreatedAt(),
+		RegisteredAt: l.GetRegisteredAt(), OnDemand: l.GetOnDemand(), Reason: l.GetReason(), ProviderId: l.GetProviderId(), InstanceType: l.GetInstanceType(), Market: l.GetMarket(),
+	}
+}
