@@ -91,15 +91,16 @@ func TestExpiry(t *testing.T) {
 		withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
 			g := webGroup(2)
 			g.Expiry = nstance.Expiry{OnDemandAge: age}
+			const onDemand = 12 // so many that they never get nearly the same jitter
 			ids := map[nstance.InstanceID]bool{}
 			w.stopLeader()
-			for range 4 {
+			for range onDemand {
 				ids[w.onDemand()] = true
 			}
 			w.startLeader(g)
 			w.advance(2 * age)
 			ages := w.drainAges(nstance.CauseExpired)
-			require.Len(t, ages, 4)
+			require.Len(t, ages, onDemand)
 			for id := range ages {
 				require.True(t, ids[id], "members by size stay")
 			}
