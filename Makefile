@@ -93,9 +93,16 @@ test-storage: servers ## drivers, and whole servers, against real storage server
 # the discovery document and the older client for gce, Microsoft's generated fakes for arm, go-proxmox's recorded answers for pve.
 CLOUDS := ./internal/test/testcloud/ec2 ./provider/aws
 
-test-clouds: ## test clouds and providers against the clouds' own models; needs python3 and the aws command
+# A metadata service that others wrote, for the detectors of package spot.
+$(BIN)/ec2-metadata-mock: tools/ec2metadatamock/go.mod tools/ec2metadatamock/go.sum
+	mkdir -p $(BIN)
+	cd tools/ec2metadatamock && CGO_ENABLED=0 go build -trimpath -o $@ github.com/aws/amazon-ec2-metadata-mock/cmd
+	touch $@
+
+test-clouds: $(BIN)/ec2-metadata-mock ## test clouds, providers and detectors against the clouds' own models and programs; needs python3 and the aws command
 	go test -count=1 -timeout 15m -tags servers $(CLOUDS)
 	go test -count=1 -timeout 15m -tags servers -run '^TestServers' ./reconcile
+	NSTANCE_TEST_SERVERS=$(BIN) go test -race -count=1 -timeout 5m -tags servers -run '^TestServers' ./spot
 
 $(BIN)/qemu/agent: FORCE
 	mkdir -p $(BIN)/qemu

@@ -26,9 +26,9 @@ import (
 func Begin(t *testing.T, name string, args func(host, port string) []string) string {
 	t.Helper()
 	dir := os.Getenv("NSTANCE_TEST_SERVERS")
-	require.NotEmpty(t, dir, "NSTANCE_TEST_SERVERS must name the folder with the servers: run make test-storage")
+	require.NotEmpty(t, dir, "NSTANCE_TEST_SERVERS must name the folder with the servers: run it through make")
 	path := filepath.Join(dir, name)
-	require.FileExists(t, path, "run make servers")
+	require.FileExists(t, path, "make builds it")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	addr := l.Addr().String()
