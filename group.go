@@ -18,9 +18,10 @@ type Group struct {
 	DrainTimeout time.Duration `json:"drain_timeout"` // longest drain; 0 means delete without one
 	Rollout      Rollout       `json:"rollout"`
 	Expiry       Expiry        `json:"expiry"`
-	Protect      bool          `json:"protect"`  // refuse deletion of the group
-	Static       bool          `json:"static"`   // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
-	Removing     bool          `json:"removing"` // its managed members are drained and deleted, whatever Size is
+	Spread       Spread        `json:"spread,omitzero"` // how much of the group one reclaim may take; the zero Spread bounds nothing
+	Protect      bool          `json:"protect"`         // refuse deletion of the group
+	Static       bool          `json:"static"`          // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
+	Removing     bool          `json:"removing"`        // its managed members are drained and deleted, whatever Size is
 
 	// BootstrapData names what user data of machines made from now on has as
 	// {{.BootstrapData}}; the data is a secret and stored apart. It changes no hash, and
@@ -67,6 +68,32 @@ type Rollout struct {
 	MinReady  time.Duration `json:"min_ready"`  // how long a member must have been well before it counts as ready
 	HaltAfter int           `json:"halt_after"` // consecutive failed replacements after which the rollout stops; 0 means never
 }
+
+// A Spread bounds how many members of a group are in one place, as far as there is
+// capacity elsewhere: it never costs a member. It moves no member that there is.
+type Spread struct {
+	By       SpreadBy `json:"by"`        // what counts as one place
+	MaxShare Count    `json:"max_share"` // members in one place, a percentage of the group's size or a number
+}
+
+// String returns what a person reads, such as at most 34% in one pool; empty: no bound.
+func (s Spread) String() string {
+	if s == (Spread{}) {
+		return ""
+	}
+	return "at most " + s.MaxShare.String() + " in one " + string(s.By)
+}
+
+// A SpreadBy says what counts as one place.
+type SpreadBy string
+
+// The places. Where the zone of a subnet is not known, the subnet counts as one.
+const (
+	SpreadPool   SpreadBy = "pool"   // one instance type in one zone and market: what clouds reclaim together
+	SpreadType   SpreadBy = "type"   // one instance type
+	SpreadZone   SpreadBy = "zone"   // one zone
+	SpreadSubnet SpreadBy = "subnet" // one subnet
+)
 
 // A Count is an absolute number or a percentage of a group's size. Its text, in JSON too,
 // is 2 or 25%.

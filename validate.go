@@ -41,6 +41,7 @@ func (g Group) Validate(field string) error {
 	if e := g.Expiry; e.ForcedAge > 0 && e.EligibleAge > e.ForcedAge {
 		v.wrong("expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
 	}
+	v.spread(g.Spread)
 	if g.Defined() {
 		v.add(g.Definition.Validate(field))
 	}
@@ -172,6 +173,21 @@ func isPrice(s string) bool {
 	whole, fraction, dotted := strings.Cut(s, ".")
 	digits := whole + fraction
 	return whole != "" && (fraction != "" || !dotted) && len(s) <= maxPrice && strings.Trim(digits, "0123456789") == "" && strings.Trim(digits, "0") != ""
+}
+
+func (v *validator) spread(s Spread) {
+	switch {
+	case s == Spread{}:
+		return
+	case s.By == "host":
+		v.wrong("spread.by", "use zone or pool", "no provider places machines by host")
+	default:
+		v.word("spread.by", string(s.By), string(SpreadPool), string(SpreadType), string(SpreadZone), string(SpreadSubnet))
+	}
+	v.quantity("spread.max_share", s.MaxShare)
+	if s.MaxShare.N == 0 {
+		v.wrong("spread.max_share", "use a share such as 34%, or leave spread out", "is 0")
+	}
 }
 
 func (v *validator) files(d Definition) {

@@ -57,6 +57,8 @@ func TestValidateGroup(t *testing.T) {
 		"userdata.source":       func(g *nstance.Group) { g.Definition.UserData.Source = "ftp" },
 		"userdata.encoding":     func(g *nstance.Group) { g.Definition.UserData.Encoding = "rot13" },
 		"userdata.fetched":      func(g *nstance.Group) { g.Definition.UserData.Source = nstance.SourceURL },
+		"spread.by":             func(g *nstance.Group) { g.Spread = nstance.Spread{By: "host", MaxShare: nstance.Count{N: 1}} },
+		"spread.max_share":      func(g *nstance.Group) { g.Spread.By = nstance.SpreadZone },
 		"vars":                  func(g *nstance.Group) { g.Definition.Vars = map[string]string{"": "x"} },
 		"market.type":           func(g *nstance.Group) { g.Definition.Market.Type = "cheap" },
 		"market.fallback":       func(g *nstance.Group) { g.Definition.Market.Fallback = nstance.Spot },
@@ -102,10 +104,11 @@ func TestValidateGroup(t *testing.T) {
 			[]string{"market.max_price", "market.fallback", "market.on_demand_base"}},
 		"waits without a fallback": {func(g *nstance.Group) { g.Definition.Market.Fallback, g.Definition.Market.ReturnAfter = "", 1 },
 			[]string{"market.fallback_after", "market.return_after"}},
-		"too many":         {func(g *nstance.Group) { g.Size, g.Rollout.HaltAfter = 100_001, 1001 }, []string{"size", "rollout.halt_after"}},
-		"too long":         {func(g *nstance.Group) { g.DrainTimeout = 3651 * 24 * time.Hour }, []string{"drain_timeout"}},
-		"more than all":    {func(g *nstance.Group) { g.Rollout.MaxSurge.N = 101 }, []string{"rollout.max_surge"}},
-		"a price of words": {func(g *nstance.Group) { g.Definition.Market.MaxPrice = "cheap" }, []string{"market.max_price"}},
+		"a spread of nothing": {func(g *nstance.Group) { g.Spread.MaxShare.N = 101; g.Spread.MaxShare.Percent = true }, []string{"spread.by", "spread.max_share"}},
+		"too many":            {func(g *nstance.Group) { g.Size, g.Rollout.HaltAfter = 100_001, 1001 }, []string{"size", "rollout.halt_after"}},
+		"too long":            {func(g *nstance.Group) { g.DrainTimeout = 3651 * 24 * time.Hour }, []string{"drain_timeout"}},
+		"more than all":       {func(g *nstance.Group) { g.Rollout.MaxSurge.N = 101 }, []string{"rollout.max_surge"}},
+		"a price of words":    {func(g *nstance.Group) { g.Definition.Market.MaxPrice = "cheap" }, []string{"market.max_price"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := sound()

@@ -42,6 +42,7 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 		}
 	}
 	g.creates, g.createsHash = g.creates[:0], g.hash
+	spread := g.spread()
 	for _, a := range actions {
 		if a.Kind != plan.Create {
 			continue
@@ -52,7 +53,7 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 			continue
 		}
 		request := requestFor(def)
-		request.Class, request.Count, request.Index = admission.Growth, a.Count, len(g.creates)
+		request.Class, request.Count, request.Index, request.Spread = admission.Growth, a.Count, len(g.creates), spread
 		if a.Reason == plan.ReasonReplace {
 			request.Class = admission.Loss
 		}

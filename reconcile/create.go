@@ -227,7 +227,7 @@ func (r *Reconciler) preferredShape(def nstance.Definition) records.Shape {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	shape, _ := r.admission.Choose(requestFor(def), now)
+	shape, _, _ := r.admission.Choose(requestFor(def), now)
 	return pricedShape(shape, def)
 }
 

@@ -83,6 +83,7 @@ var plainFields = []struct {
 	{"expiry.eligible_age", func(g *nstance.Group) string { return spelt(g.Expiry.EligibleAge) }},
 	{"expiry.forced_age", func(g *nstance.Group) string { return spelt(g.Expiry.ForcedAge) }},
 	{"expiry.on_demand_age", func(g *nstance.Group) string { return spelt(g.Expiry.OnDemandAge) }},
+	{"spread", func(g *nstance.Group) string { return g.Spread.String() }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
 }
 

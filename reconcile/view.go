@@ -42,6 +42,7 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: s.health.Misses(m.healthTrack, now) > 0,
 		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
 		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, GoesFirst: m.goesFirst, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
+		Place: s.place(g, m),
 	}
 	v.Answered = m.replacement != replacementOwed
 	if v.Inherited = m.leftBefore; !m.state.Leaving() {

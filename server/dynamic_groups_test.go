@@ -80,6 +80,7 @@ func newGroupRequest() *apiv1.CreateGroupRequest {
 		Vars: map[string]string{"colour": "green"}, Args: `{"boot_delay": "1ms"}`, DrainTimeout: durationpb.New(time.Minute),
 		Rollout: &apiv1.Rollout{MaxSurge: "50%", MinReady: durationpb.New(time.Second), HaltAfter: proto.Int32(0)},
 		Market:  &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(time.Minute), ReturnAfter: durationpb.New(time.Hour), OnDemandBase: "1"},
+		Spread:  &apiv1.Spread{By: "pool", MaxShare: "50%"},
 	}
 }
 
@@ -100,6 +101,7 @@ func TestCreateGroup(t *testing.T) {
 	require.Equal(t, "50%", g.GetRollout().GetMaxSurge())
 	require.Zero(t, g.GetRollout().GetHaltAfter())
 	require.True(t, proto.Equal(newGroupRequest().GetMarket(), g.GetMarket()), "%v", g.GetMarket())
+	require.True(t, proto.Equal(newGroupRequest().GetSpread(), g.GetSpread()), "%v", g.GetSpread())
 	require.Eventually(t, func() bool { return w.countMachines("default") == 2 }, eventually, time.Millisecond)
 	require.Eventually(t, func() bool {
 		list, err := api.ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
@@ -122,6 +124,7 @@ func TestCreateGroup(t *testing.T) {
 			"args":           func(r *apiv1.CreateGroupRequest) { r.Args = `{"boot_delay": "2ms"}` },
 			"drain_timeout":  func(r *apiv1.CreateGroupRequest) { r.DrainTimeout = durationpb.New(0) },
 			"rollout":        func(r *apiv1.CreateGroupRequest) { r.Rollout.MaxSurge = "1" },
+			"spread":         func(r *apiv1.CreateGroupRequest) { r.Spread = nil },
 			"protect":        func(r *apiv1.CreateGroupRequest) { r.Protect = true },
 			"subnet_pool":    func(r *apiv1.CreateGroupRequest) { r.SubnetPool = "" },
 		} {
@@ -147,6 +150,7 @@ func TestCreateGroup(t *testing.T) {
 			{"subnet_pool", nstance.Invalid, &apiv1.CreateGroupRequest{Group: "x", Template: "vm", Size: proto.Int32(1), SubnetPool: "none"}},
 			{"args", nstance.Invalid, &apiv1.CreateGroupRequest{Group: "x", Template: "vm", Size: proto.Int32(1), Args: "[]"}},
 			{"rollout.max_surge", nstance.Invalid, &apiv1.CreateGroupRequest{Group: "x", Template: "vm", Size: proto.Int32(1), Rollout: &apiv1.Rollout{MaxSurge: "all"}}},
+			{"spread.by", nstance.Invalid, &apiv1.CreateGroupRequest{Group: "x", Template: "vm", Size: proto.Int32(1), Spread: &apiv1.Spread{By: "host", MaxShare: "1"}}},
 		} {
 			_, err := api.CreateGroup(t.Context(), c.req)
 			requireFieldError(t, err, c.code, c.field)
@@ -164,6 +168,7 @@ func TestCreateGroup(t *testing.T) {
 		resp, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{
 			Group: "batch", Size: proto.Int32(1), InstanceTypes: &apiv1.Strings{Values: []string{"large"}}, Vars: &apiv1.Vars{}, Template: proto.String("vm"),
 			Args: proto.String("{}"), DrainTimeout: durationpb.New(0), Rollout: &apiv1.Rollout{MaxSurge: "3"}, Protect: proto.Bool(true),
+			Spread: &apiv1.Spread{MaxShare: "2"},
 		})
 		require.NoError(t, err)
 		g := resp.GetGroup()
@@ -175,6 +180,7 @@ func TestCreateGroup(t *testing.T) {
 		require.Equal(t, "3", g.GetRollout().GetMaxSurge())
 		require.Equal(t, time.Second, g.GetRollout().GetMinReady().AsDuration(), "what is absent stays")
 		require.True(t, g.GetProtect())
+		require.True(t, proto.Equal(&apiv1.Spread{By: "pool", MaxShare: "2"}, g.GetSpread()), "%v", g.GetSpread())
 		_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "batch", SubnetPool: proto.String("closed")})
 		requireFieldError(t, err, nstance.Invalid, "subnet_pool")
 	})
@@ -182,6 +188,7 @@ func TestCreateGroup(t *testing.T) {
 		require.NoError(t, w.stopServer())
 		second := newWorld(t, setup{shard: pools, store: w.store, provider: w.cloud})
 		require.EqualValues(t, 1, second.getGroup(second.admin(), "batch").GetSize())
+		require.Equal(t, "2", second.getGroup(second.admin(), "batch").GetSpread().GetMaxShare())
 	})
 }
 
@@ -192,6 +199,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"template": {Template: proto.String("vm")}, "subnet_pool": {SubnetPool: proto.String("open")}, "args": {Args: proto.String(`{"a": 1}`)},
 		"load_balancers": {LoadBalancers: &apiv1.Strings{Values: []string{"x"}}}, "drain_timeout": {DrainTimeout: durationpb.New(0)},
 		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)}, "market": {Market: &apiv1.Market{Type: "on-demand"}},
+		"spread": {Spread: &apiv1.Spread{MaxShare: "1"}},
 	}
 	for field, req := range refused {
 		req.Group = "web"

@@ -2367,6 +2367,7 @@ type Group struct {
 	OnDemandMarket int32                  `protobuf:"varint,36,opt,name=on_demand_market,json=onDemandMarket,proto3" json:"on_demand_market,omitempty"`
 	ReturnAt       *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=return_at,json=returnAt,proto3" json:"return_at,omitempty"`                 // when a member may go back to spot; absent: none waits for that
 	FailedReturns  int32                  `protobuf:"varint,38,opt,name=failed_returns,json=failedReturns,proto3" json:"failed_returns,omitempty"` // to spot, in a row
+	Spread         *Spread                `protobuf:"bytes,39,opt,name=spread,proto3" json:"spread,omitempty"`                                     // absent: no bound
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2667,6 +2668,67 @@ func (x *Group) GetFailedReturns() int32 {
 	return 0
 }
 
+func (x *Group) GetSpread() *Spread {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
+// Spread bounds how many members of a group are in one place, as far as there is
+// capacity elsewhere.
+type Spread struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`                             // pool, type, zone or subnet; empty: pool
+	MaxShare      string                 `protobuf:"bytes,2,opt,name=max_share,json=maxShare,proto3" json:"max_share,omitempty"` // of the group's size, a count or a percentage
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spread) Reset() {
+	*x = Spread{}
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spread) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spread) ProtoMessage() {}
+
+func (x *Spread) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spread.ProtoReflect.Descriptor instead.
+func (*Spread) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Spread) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Spread) GetMaxShare() string {
+	if x != nil {
+		return x.MaxShare
+	}
+	return ""
+}
+
 // Market is how capacity is bought.
 type Market struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2682,7 +2744,7 @@ type Market struct {
 
 func (x *Market) Reset() {
 	*x = Market{}
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +2756,7 @@ func (x *Market) String() string {
 func (*Market) ProtoMessage() {}
 
 func (x *Market) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +2769,7 @@ func (x *Market) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Market.ProtoReflect.Descriptor instead.
 func (*Market) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Market) GetType() string {
@@ -2764,7 +2826,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2838,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +2851,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Rollout) GetMaxSurge() string {
@@ -2826,7 +2888,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +2900,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +2913,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Hold) GetKind() string {
@@ -2892,7 +2954,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2904,7 +2966,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2917,7 +2979,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListGroupsRequest) GetLimit() int32 {
@@ -2944,7 +3006,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2956,7 +3018,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2969,7 +3031,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -3008,13 +3070,14 @@ type UpdateGroupRequest struct {
 	Protect       *bool                `protobuf:"varint,14,opt,name=protect,proto3,oneof" json:"protect,omitempty"`
 	Market        *Market              `protobuf:"bytes,15,opt,name=market,proto3" json:"market,omitempty"`                                    // as a whole
 	BootstrapData []byte               `protobuf:"bytes,16,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // of configured groups too, as in CreateGroupRequest; empty: unchanged
+	Spread        *Spread              `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`                                    // as a whole; an empty one ends it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3089,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3102,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -3161,6 +3224,13 @@ func (x *UpdateGroupRequest) GetBootstrapData() []byte {
 	return nil
 }
 
+func (x *UpdateGroupRequest) GetSpread() *Spread {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
 // Strings replaces a list.
 type Strings struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3171,7 +3241,7 @@ type Strings struct {
 
 func (x *Strings) Reset() {
 	*x = Strings{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3253,7 @@ func (x *Strings) String() string {
 func (*Strings) ProtoMessage() {}
 
 func (x *Strings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3266,7 @@ func (x *Strings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Strings.ProtoReflect.Descriptor instead.
 func (*Strings) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Strings) GetValues() []string {
@@ -3216,7 +3286,7 @@ type WatchGroupsRequest struct {
 
 func (x *WatchGroupsRequest) Reset() {
 	*x = WatchGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3298,7 @@ func (x *WatchGroupsRequest) String() string {
 func (*WatchGroupsRequest) ProtoMessage() {}
 
 func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3311,7 @@ func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
@@ -3274,7 +3344,7 @@ type WatchGroupsResponse struct {
 
 func (x *WatchGroupsResponse) Reset() {
 	*x = WatchGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3356,7 @@ func (x *WatchGroupsResponse) String() string {
 func (*WatchGroupsResponse) ProtoMessage() {}
 
 func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3369,7 @@ func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
@@ -3399,7 +3469,7 @@ type GroupChanged struct {
 
 func (x *GroupChanged) Reset() {
 	*x = GroupChanged{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3481,7 @@ func (x *GroupChanged) String() string {
 func (*GroupChanged) ProtoMessage() {}
 
 func (x *GroupChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3494,7 @@ func (x *GroupChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
 func (*GroupChanged) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GroupChanged) GetSeq() uint64 {
@@ -3453,7 +3523,7 @@ type GroupRemoved struct {
 
 func (x *GroupRemoved) Reset() {
 	*x = GroupRemoved{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3535,7 @@ func (x *GroupRemoved) String() string {
 func (*GroupRemoved) ProtoMessage() {}
 
 func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3548,7 @@ func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
 func (*GroupRemoved) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GroupRemoved) GetSeq() uint64 {
@@ -3522,14 +3592,15 @@ type CreateGroupRequest struct {
 	// {{.BootstrapData}}: a join script or cloud-config with a token. A secret, sealed in
 	// storage and shown nowhere. Refused if the template's user data does not name it. A
 	// change replaces no machine.
-	BootstrapData []byte `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
+	BootstrapData []byte  `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
+	Spread        *Spread `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"` // absent: no bound
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3541,7 +3612,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3554,7 +3625,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -3662,6 +3733,13 @@ func (x *CreateGroupRequest) GetBootstrapData() []byte {
 	return nil
 }
 
+func (x *CreateGroupRequest) GetSpread() *Spread {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
 type CreateGroupResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -3671,7 +3749,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3683,7 +3761,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3696,7 +3774,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CreateGroupResponse) GetGroup() *Group {
@@ -3717,7 +3795,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3729,7 +3807,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3742,7 +3820,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -3775,7 +3853,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3787,7 +3865,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3800,7 +3878,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *DeleteGroupResponse) GetGroup() *Group {
@@ -3822,7 +3900,7 @@ type PauseGroupRequest struct {
 
 func (x *PauseGroupRequest) Reset() {
 	*x = PauseGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3834,7 +3912,7 @@ func (x *PauseGroupRequest) String() string {
 func (*PauseGroupRequest) ProtoMessage() {}
 
 func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3847,7 +3925,7 @@ func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
 func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PauseGroupRequest) GetGroup() string {
@@ -3888,7 +3966,7 @@ type PauseGroupResponse struct {
 
 func (x *PauseGroupResponse) Reset() {
 	*x = PauseGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3900,7 +3978,7 @@ func (x *PauseGroupResponse) String() string {
 func (*PauseGroupResponse) ProtoMessage() {}
 
 func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3913,7 +3991,7 @@ func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
 func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PauseGroupResponse) GetGroup() *Group {
@@ -3941,7 +4019,7 @@ type ResumeGroupRequest struct {
 
 func (x *ResumeGroupRequest) Reset() {
 	*x = ResumeGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3953,7 +4031,7 @@ func (x *ResumeGroupRequest) String() string {
 func (*ResumeGroupRequest) ProtoMessage() {}
 
 func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3966,7 +4044,7 @@ func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
 func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ResumeGroupRequest) GetGroup() string {
@@ -4000,7 +4078,7 @@ type ResumeGroupResponse struct {
 
 func (x *ResumeGroupResponse) Reset() {
 	*x = ResumeGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4012,7 +4090,7 @@ func (x *ResumeGroupResponse) String() string {
 func (*ResumeGroupResponse) ProtoMessage() {}
 
 func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4025,7 +4103,7 @@ func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
 func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResumeGroupResponse) GetGroup() *Group {
@@ -4054,7 +4132,7 @@ type RollbackGroupRequest struct {
 
 func (x *RollbackGroupRequest) Reset() {
 	*x = RollbackGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4066,7 +4144,7 @@ func (x *RollbackGroupRequest) String() string {
 func (*RollbackGroupRequest) ProtoMessage() {}
 
 func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4079,7 +4157,7 @@ func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
 func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RollbackGroupRequest) GetGroup() string {
@@ -4119,7 +4197,7 @@ type RollbackGroupResponse struct {
 
 func (x *RollbackGroupResponse) Reset() {
 	*x = RollbackGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +4209,7 @@ func (x *RollbackGroupResponse) String() string {
 func (*RollbackGroupResponse) ProtoMessage() {}
 
 func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +4222,7 @@ func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
 func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RollbackGroupResponse) GetGroup() *Group {
@@ -4164,7 +4242,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4176,7 +4254,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4189,7 +4267,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *PlanRequest) GetConfig() []byte {
@@ -4218,7 +4296,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4230,7 +4308,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4243,7 +4321,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PlanResponse) GetGroups() []*GroupPlan {
@@ -4295,7 +4373,7 @@ type GroupPlan struct {
 
 func (x *GroupPlan) Reset() {
 	*x = GroupPlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4307,7 +4385,7 @@ func (x *GroupPlan) String() string {
 func (*GroupPlan) ProtoMessage() {}
 
 func (x *GroupPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4320,7 +4398,7 @@ func (x *GroupPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
 func (*GroupPlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *GroupPlan) GetTenant() string {
@@ -4420,7 +4498,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4432,7 +4510,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4445,7 +4523,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -4488,7 +4566,7 @@ type InstancePlan struct {
 
 func (x *InstancePlan) Reset() {
 	*x = InstancePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4500,7 +4578,7 @@ func (x *InstancePlan) String() string {
 func (*InstancePlan) ProtoMessage() {}
 
 func (x *InstancePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4513,7 +4591,7 @@ func (x *InstancePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
 func (*InstancePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *InstancePlan) GetId() string {
@@ -4547,7 +4625,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +4637,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +4650,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -4592,7 +4670,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4604,7 +4682,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4617,7 +4695,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -4667,7 +4745,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4679,7 +4757,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4692,7 +4770,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Instance) GetId() string {
@@ -4882,7 +4960,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4894,7 +4972,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4907,7 +4985,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -4992,7 +5070,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5004,7 +5082,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5017,7 +5095,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Cause) GetKind() string {
@@ -5052,7 +5130,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5064,7 +5142,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5077,7 +5155,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -5111,7 +5189,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5123,7 +5201,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5136,7 +5214,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -5162,7 +5240,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5174,7 +5252,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5187,7 +5265,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -5209,7 +5287,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5221,7 +5299,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5234,7 +5312,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -5274,7 +5352,7 @@ type GetConsoleOutputRequest struct {
 
 func (x *GetConsoleOutputRequest) Reset() {
 	*x = GetConsoleOutputRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5286,7 +5364,7 @@ func (x *GetConsoleOutputRequest) String() string {
 func (*GetConsoleOutputRequest) ProtoMessage() {}
 
 func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5299,7 +5377,7 @@ func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputRequest.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetConsoleOutputRequest) GetId() string {
@@ -5318,7 +5396,7 @@ type GetConsoleOutputResponse struct {
 
 func (x *GetConsoleOutputResponse) Reset() {
 	*x = GetConsoleOutputResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5330,7 +5408,7 @@ func (x *GetConsoleOutputResponse) String() string {
 func (*GetConsoleOutputResponse) ProtoMessage() {}
 
 func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5343,7 +5421,7 @@ func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputResponse.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetConsoleOutputResponse) GetOutput() []byte {
@@ -5371,7 +5449,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5383,7 +5461,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5396,7 +5474,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -5478,7 +5556,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5490,7 +5568,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5503,7 +5581,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -5524,7 +5602,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5536,7 +5614,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5549,7 +5627,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -5582,7 +5660,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5594,7 +5672,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5607,7 +5685,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -5634,7 +5712,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5646,7 +5724,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5659,7 +5737,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -5735,7 +5813,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5747,7 +5825,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5760,7 +5838,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -5792,7 +5870,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5804,7 +5882,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5817,7 +5895,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -5880,7 +5958,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5892,7 +5970,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5905,7 +5983,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -5960,7 +6038,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5972,7 +6050,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5985,7 +6063,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -6180,7 +6258,7 @@ type Life struct {
 
 func (x *Life) Reset() {
 	*x = Life{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6192,7 +6270,7 @@ func (x *Life) String() string {
 func (*Life) ProtoMessage() {}
 
 func (x *Life) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6205,7 +6283,7 @@ func (x *Life) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Life.ProtoReflect.Descriptor instead.
 func (*Life) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *Life) GetId() string {
@@ -6408,7 +6486,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6420,7 +6498,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6433,7 +6511,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -6465,7 +6543,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6477,7 +6555,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6490,7 +6568,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 type DrainInstanceRequest struct {
@@ -6504,7 +6582,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6516,7 +6594,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6529,7 +6607,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -6562,7 +6640,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6574,7 +6652,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6587,7 +6665,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -6613,7 +6691,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6625,7 +6703,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6638,7 +6716,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -6684,7 +6762,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6696,7 +6774,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6709,7 +6787,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -6793,7 +6871,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6805,7 +6883,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6818,7 +6896,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -6850,7 +6928,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6862,7 +6940,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6875,7 +6953,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -6982,7 +7060,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6994,7 +7072,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7007,7 +7085,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -7053,7 +7131,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7065,7 +7143,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7078,7 +7156,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 type InterruptRequest struct {
@@ -7096,7 +7174,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7108,7 +7186,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7121,7 +7199,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -7162,7 +7240,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7174,7 +7252,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7187,7 +7265,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -7212,7 +7290,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7224,7 +7302,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7237,7 +7315,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 type GetConfigStatusResponse struct {
@@ -7255,7 +7333,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7267,7 +7345,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7280,7 +7358,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -7340,7 +7418,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7352,7 +7430,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7365,7 +7443,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 type GetConfigResponse struct {
@@ -7379,7 +7457,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7391,7 +7469,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7404,7 +7482,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -7438,7 +7516,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7450,7 +7528,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7463,7 +7541,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -7488,7 +7566,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7500,7 +7578,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7513,7 +7591,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 type FreezeRequest struct {
@@ -7528,7 +7606,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7540,7 +7618,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7553,7 +7631,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -7593,7 +7671,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7605,7 +7683,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7618,7 +7696,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -7639,7 +7717,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7651,7 +7729,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7664,7 +7742,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -7697,7 +7775,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7709,7 +7787,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7722,7 +7800,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -7741,7 +7819,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7753,7 +7831,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7766,7 +7844,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -7788,7 +7866,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7800,7 +7878,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7813,7 +7891,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -7857,7 +7935,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7869,7 +7947,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7882,7 +7960,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -7929,7 +8007,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7941,7 +8019,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7954,7 +8032,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -7972,7 +8050,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7984,7 +8062,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7997,7 +8075,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 type ListKeysResponse struct {
@@ -8009,7 +8087,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8021,7 +8099,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8034,7 +8112,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -8062,7 +8140,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8074,7 +8152,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8087,7 +8165,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *Key) GetName() string {
@@ -8165,7 +8243,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8177,7 +8255,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8190,7 +8268,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -8230,7 +8308,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8242,7 +8320,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8255,7 +8333,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -8275,7 +8353,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8287,7 +8365,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8300,7 +8378,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -8327,7 +8405,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8339,7 +8417,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8352,7 +8430,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -8388,7 +8466,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8400,7 +8478,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8413,7 +8491,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Operator) GetId() string {
@@ -8498,7 +8576,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8510,7 +8588,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8523,7 +8601,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -8562,7 +8640,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8574,7 +8652,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8587,7 +8665,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 type RefreshConfigRequest struct {
@@ -8599,7 +8677,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8611,7 +8689,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8624,7 +8702,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -8644,7 +8722,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8656,7 +8734,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8669,7 +8747,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -8694,7 +8772,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8706,7 +8784,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8719,7 +8797,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 type GetShardStatusResponse struct {
@@ -8747,7 +8825,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8759,7 +8837,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8772,7 +8850,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -8911,7 +8989,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8923,7 +9001,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8936,7 +9014,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *Attention) GetKind() string {
@@ -9009,7 +9087,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9021,7 +9099,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9034,7 +9112,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *Standby) GetServer() string {
@@ -9092,7 +9170,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9104,7 +9182,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9117,7 +9195,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *Orphan) GetId() string {
@@ -9207,7 +9285,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9219,7 +9297,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9232,7 +9310,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -9259,7 +9337,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9271,7 +9349,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9284,7 +9362,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -9311,7 +9389,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9323,7 +9401,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9336,7 +9414,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -9362,7 +9440,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9374,7 +9452,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9387,7 +9465,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -9407,7 +9485,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9419,7 +9497,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9432,7 +9510,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -9458,7 +9536,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9470,7 +9548,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9483,7 +9561,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -9671,7 +9749,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xa5\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xd1\n" +
 	"\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
@@ -9717,10 +9795,14 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"spotMarket\x12(\n" +
 	"\x10on_demand_market\x18$ \x01(\x05R\x0eonDemandMarket\x127\n" +
 	"\treturn_at\x18% \x01(\v2\x1a.google.protobuf.TimestampR\breturnAt\x12%\n" +
-	"\x0efailed_returns\x18& \x01(\x05R\rfailedReturns\x1a7\n" +
+	"\x0efailed_returns\x18& \x01(\x05R\rfailedReturns\x12*\n" +
+	"\x06spread\x18' \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfb\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
+	"\x06Spread\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x1b\n" +
+	"\tmax_share\x18\x02 \x01(\tR\bmaxShare\"\xfb\x01\n" +
 	"\x06Market\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1b\n" +
 	"\tmax_price\x18\x02 \x01(\tR\bmaxPrice\x12\x1a\n" +
@@ -9744,7 +9826,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xfb\x05\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xa7\x06\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -9764,7 +9846,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\arollout\x18\r \x01(\v2\x13.nstance.v1.RolloutR\arollout\x12\x1d\n" +
 	"\aprotect\x18\x0e \x01(\bH\x06R\aprotect\x88\x01\x01\x12*\n" +
 	"\x06market\x18\x0f \x01(\v2\x12.nstance.v1.MarketR\x06market\x12%\n" +
-	"\x0ebootstrap_data\x18\x10 \x01(\fR\rbootstrapDataB\a\n" +
+	"\x0ebootstrap_data\x18\x10 \x01(\fR\rbootstrapData\x12*\n" +
+	"\x06spread\x18\x12 \x01(\v2\x12.nstance.v1.SpreadR\x06spreadB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -9791,7 +9874,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\xef\x04\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\x9b\x05\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -9809,7 +9892,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aprotect\x18\f \x01(\bR\aprotect\x12\x17\n" +
 	"\adry_run\x18\r \x01(\bR\x06dryRun\x12*\n" +
 	"\x06market\x18\x0e \x01(\v2\x12.nstance.v1.MarketR\x06market\x12%\n" +
-	"\x0ebootstrap_data\x18\x0f \x01(\fR\rbootstrapData\x1a7\n" +
+	"\x0ebootstrap_data\x18\x0f \x01(\fR\rbootstrapData\x12*\n" +
+	"\x06spread\x18\x10 \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
@@ -10351,7 +10435,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 134)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 135)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -10387,111 +10471,112 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*StandingNotices)(nil),                         // 31: nstance.v1.StandingNotices
 	(*Notice)(nil),                                  // 32: nstance.v1.Notice
 	(*Group)(nil),                                   // 33: nstance.v1.Group
-	(*Market)(nil),                                  // 34: nstance.v1.Market
-	(*Rollout)(nil),                                 // 35: nstance.v1.Rollout
-	(*Hold)(nil),                                    // 36: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 37: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 38: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 39: nstance.v1.UpdateGroupRequest
-	(*Strings)(nil),                                 // 40: nstance.v1.Strings
-	(*WatchGroupsRequest)(nil),                      // 41: nstance.v1.WatchGroupsRequest
-	(*WatchGroupsResponse)(nil),                     // 42: nstance.v1.WatchGroupsResponse
-	(*GroupChanged)(nil),                            // 43: nstance.v1.GroupChanged
-	(*GroupRemoved)(nil),                            // 44: nstance.v1.GroupRemoved
-	(*CreateGroupRequest)(nil),                      // 45: nstance.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),                     // 46: nstance.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),                      // 47: nstance.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),                     // 48: nstance.v1.DeleteGroupResponse
-	(*PauseGroupRequest)(nil),                       // 49: nstance.v1.PauseGroupRequest
-	(*PauseGroupResponse)(nil),                      // 50: nstance.v1.PauseGroupResponse
-	(*ResumeGroupRequest)(nil),                      // 51: nstance.v1.ResumeGroupRequest
-	(*ResumeGroupResponse)(nil),                     // 52: nstance.v1.ResumeGroupResponse
-	(*RollbackGroupRequest)(nil),                    // 53: nstance.v1.RollbackGroupRequest
-	(*RollbackGroupResponse)(nil),                   // 54: nstance.v1.RollbackGroupResponse
-	(*PlanRequest)(nil),                             // 55: nstance.v1.PlanRequest
-	(*PlanResponse)(nil),                            // 56: nstance.v1.PlanResponse
-	(*GroupPlan)(nil),                               // 57: nstance.v1.GroupPlan
-	(*FieldChange)(nil),                             // 58: nstance.v1.FieldChange
-	(*InstancePlan)(nil),                            // 59: nstance.v1.InstancePlan
-	(*Vars)(nil),                                    // 60: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 61: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 62: nstance.v1.Instance
-	(*Drain)(nil),                                   // 63: nstance.v1.Drain
-	(*Cause)(nil),                                   // 64: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 65: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 66: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 67: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 68: nstance.v1.GetInstanceResponse
-	(*GetConsoleOutputRequest)(nil),                 // 69: nstance.v1.GetConsoleOutputRequest
-	(*GetConsoleOutputResponse)(nil),                // 70: nstance.v1.GetConsoleOutputResponse
-	(*CreateInstanceRequest)(nil),                   // 71: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 72: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 73: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 74: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 75: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 76: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 77: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 78: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 79: nstance.v1.Interruption
-	(*Life)(nil),                                    // 80: nstance.v1.Life
-	(*DeleteInstanceRequest)(nil),                   // 81: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 82: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 83: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 84: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 85: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 86: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 87: nstance.v1.Synced
-	(*Event)(nil),                                   // 88: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 89: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 90: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 91: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 92: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 93: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 94: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 95: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 96: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 97: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 98: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 99: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 100: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 101: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 102: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 103: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 104: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 105: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 106: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 107: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 108: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 109: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 110: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 111: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 112: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 113: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 114: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 115: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 116: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 117: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 118: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 119: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 120: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 121: nstance.v1.Attention
-	(*Standby)(nil),                                 // 122: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 123: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 124: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 125: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 126: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 127: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 128: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 129: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 130: nstance.v1.Group.VarsEntry
-	nil,                                             // 131: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 132: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 133: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 134: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 135: google.protobuf.Duration
+	(*Spread)(nil),                                  // 34: nstance.v1.Spread
+	(*Market)(nil),                                  // 35: nstance.v1.Market
+	(*Rollout)(nil),                                 // 36: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 37: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 38: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 39: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 40: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 41: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 42: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 43: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 44: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 45: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 46: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 47: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 48: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 49: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 50: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 51: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 52: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 53: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 54: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 55: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 56: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 57: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 58: nstance.v1.GroupPlan
+	(*FieldChange)(nil),                             // 59: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 60: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 61: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 62: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 63: nstance.v1.Instance
+	(*Drain)(nil),                                   // 64: nstance.v1.Drain
+	(*Cause)(nil),                                   // 65: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 66: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 67: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 68: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 69: nstance.v1.GetInstanceResponse
+	(*GetConsoleOutputRequest)(nil),                 // 70: nstance.v1.GetConsoleOutputRequest
+	(*GetConsoleOutputResponse)(nil),                // 71: nstance.v1.GetConsoleOutputResponse
+	(*CreateInstanceRequest)(nil),                   // 72: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 73: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 74: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 75: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 76: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 77: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 78: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 79: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 80: nstance.v1.Interruption
+	(*Life)(nil),                                    // 81: nstance.v1.Life
+	(*DeleteInstanceRequest)(nil),                   // 82: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 83: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 84: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 85: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 86: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 87: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 88: nstance.v1.Synced
+	(*Event)(nil),                                   // 89: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 90: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 91: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 92: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 93: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 94: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 95: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 96: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 97: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 98: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 99: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 100: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 101: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 102: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 103: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 104: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 105: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 106: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 107: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 108: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 109: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 110: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 111: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 112: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 113: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 114: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 115: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 116: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 117: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 118: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 119: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 120: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 121: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 122: nstance.v1.Attention
+	(*Standby)(nil),                                 // 123: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 124: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 125: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 126: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 127: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 128: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 129: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 130: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 131: nstance.v1.Group.VarsEntry
+	nil,                                             // 132: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 133: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 134: nstance.v1.CreateInstanceRequest.VarsEntry
+	(*timestamppb.Timestamp)(nil),                   // 135: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 136: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	134, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	135, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -10513,237 +10598,240 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	135, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	136, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	135, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	134, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	64,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	135, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	134, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	135, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	136, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	135, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	65,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
+	136, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	135, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	136, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	134, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	134, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	134, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	135, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	135, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	130, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	36,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	135, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	35,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	134, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	34,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	134, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
-	135, // 48: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	135, // 49: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	135, // 50: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	134, // 51: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	134, // 52: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	33,  // 53: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	60,  // 54: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	40,  // 55: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	40,  // 56: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	135, // 57: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	35,  // 58: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	34,  // 59: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	33,  // 60: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	87,  // 61: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	43,  // 62: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	44,  // 63: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 64: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	33,  // 65: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	131, // 66: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	135, // 67: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	35,  // 68: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	34,  // 69: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	33,  // 70: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 71: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 72: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 73: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 74: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	39,  // 75: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	57,  // 76: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	58,  // 77: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	59,  // 78: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	135, // 79: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	36,  // 80: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	132, // 81: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	33,  // 82: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	134, // 83: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	134, // 84: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	134, // 85: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	63,  // 86: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 87: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	134, // 88: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	58,  // 89: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	134, // 90: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	134, // 91: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	64,  // 92: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	62,  // 93: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	62,  // 94: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	88,  // 95: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	80,  // 96: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	133, // 97: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	34,  // 98: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
-	62,  // 99: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	135, // 100: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	62,  // 101: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	134, // 102: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	134, // 103: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	88,  // 104: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	134, // 105: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	134, // 106: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
-	79,  // 107: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	32,  // 108: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	134, // 109: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	134, // 110: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	134, // 111: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	134, // 112: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	134, // 113: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	134, // 114: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	134, // 115: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	134, // 116: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	134, // 117: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	134, // 118: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	134, // 119: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	134, // 120: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	134, // 121: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	134, // 122: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	134, // 123: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	134, // 124: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
-	64,  // 125: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	134, // 126: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
-	79,  // 127: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
-	63,  // 128: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	62,  // 129: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	87,  // 130: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	88,  // 131: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 132: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	134, // 133: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	63,  // 134: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 135: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	135, // 136: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	134, // 137: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	134, // 138: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	134, // 139: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	109, // 140: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	134, // 141: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	134, // 142: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	134, // 143: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	134, // 144: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	134, // 145: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	109, // 146: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	114, // 147: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	134, // 148: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	134, // 149: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	134, // 150: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	134, // 151: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	134, // 152: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	36,  // 153: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	122, // 154: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	121, // 155: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	134, // 156: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	134, // 157: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	134, // 158: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	134, // 159: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	134, // 160: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	123, // 161: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	123, // 162: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	123, // 163: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 164: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 165: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 166: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 167: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	37,  // 168: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	41,  // 169: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	45,  // 170: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	39,  // 171: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	47,  // 172: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	49,  // 173: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	51,  // 174: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	53,  // 175: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	55,  // 176: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	65,  // 177: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	67,  // 178: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	69,  // 179: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	71,  // 180: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	81,  // 181: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	83,  // 182: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	73,  // 183: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	75,  // 184: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	77,  // 185: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	85,  // 186: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	89,  // 187: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	91,  // 188: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	93,  // 189: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	95,  // 190: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	117, // 191: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	97,  // 192: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	119, // 193: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	99,  // 194: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	101, // 195: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	103, // 196: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	105, // 197: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	107, // 198: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	110, // 199: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	112, // 200: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	115, // 201: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	124, // 202: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	126, // 203: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	128, // 204: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 205: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 206: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 207: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 208: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 209: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	38,  // 210: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	42,  // 211: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	46,  // 212: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	61,  // 213: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	48,  // 214: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	50,  // 215: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	52,  // 216: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	54,  // 217: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	56,  // 218: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	66,  // 219: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	68,  // 220: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	70,  // 221: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	72,  // 222: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	82,  // 223: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	84,  // 224: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	74,  // 225: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	76,  // 226: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	78,  // 227: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	86,  // 228: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	90,  // 229: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	92,  // 230: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	94,  // 231: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	96,  // 232: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	118, // 233: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	98,  // 234: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	120, // 235: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	100, // 236: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	102, // 237: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	104, // 238: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	106, // 239: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	108, // 240: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	111, // 241: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	113, // 242: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	116, // 243: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	125, // 244: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	127, // 245: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	129, // 246: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 247: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	206, // [206:248] is the sub-list for method output_type
-	164, // [164:206] is the sub-list for method input_type
-	164, // [164:164] is the sub-list for extension type_name
-	164, // [164:164] is the sub-list for extension extendee
-	0,   // [0:164] is the sub-list for field type_name
+	135, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	135, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	135, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	136, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	136, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	131, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	37,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	136, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	36,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	135, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	35,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
+	135, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	34,  // 48: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
+	136, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	136, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	136, // 51: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	135, // 52: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	135, // 53: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	33,  // 54: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	61,  // 55: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	41,  // 56: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	41,  // 57: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	136, // 58: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	36,  // 59: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	35,  // 60: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	34,  // 61: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
+	33,  // 62: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	88,  // 63: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	44,  // 64: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	45,  // 65: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 66: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	33,  // 67: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	132, // 68: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	136, // 69: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	36,  // 70: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	35,  // 71: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	34,  // 72: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
+	33,  // 73: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 74: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 75: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 76: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 77: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	40,  // 78: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	58,  // 79: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	59,  // 80: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	60,  // 81: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	136, // 82: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	37,  // 83: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	133, // 84: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	33,  // 85: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	135, // 86: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	135, // 87: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	135, // 88: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	64,  // 89: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 90: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	135, // 91: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	59,  // 92: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	135, // 93: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	135, // 94: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	65,  // 95: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	63,  // 96: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	63,  // 97: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	89,  // 98: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	81,  // 99: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
+	134, // 100: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	35,  // 101: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
+	63,  // 102: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	136, // 103: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	63,  // 104: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	135, // 105: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	135, // 106: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	89,  // 107: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	135, // 108: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	135, // 109: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	80,  // 110: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	32,  // 111: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	135, // 112: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	135, // 113: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	135, // 114: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	135, // 115: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	135, // 116: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	135, // 117: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	135, // 118: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	135, // 119: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	135, // 120: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	135, // 121: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	135, // 122: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	135, // 123: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	135, // 124: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	135, // 125: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	135, // 126: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	135, // 127: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	65,  // 128: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	135, // 129: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	80,  // 130: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	64,  // 131: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	63,  // 132: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	88,  // 133: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	89,  // 134: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 135: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	135, // 136: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	64,  // 137: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 138: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	136, // 139: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	135, // 140: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	135, // 141: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	135, // 142: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	110, // 143: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	135, // 144: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	135, // 145: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	135, // 146: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	135, // 147: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	135, // 148: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	110, // 149: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	115, // 150: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	135, // 151: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	135, // 152: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	135, // 153: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	135, // 154: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	135, // 155: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	37,  // 156: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	123, // 157: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	122, // 158: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	135, // 159: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	135, // 160: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	135, // 161: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	135, // 162: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	135, // 163: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	124, // 164: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	124, // 165: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	124, // 166: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 167: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 168: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 169: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 170: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	38,  // 171: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	42,  // 172: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	46,  // 173: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	40,  // 174: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	48,  // 175: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	50,  // 176: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	52,  // 177: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	54,  // 178: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	56,  // 179: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	66,  // 180: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	68,  // 181: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	70,  // 182: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	72,  // 183: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	82,  // 184: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	84,  // 185: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	74,  // 186: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	76,  // 187: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	78,  // 188: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	86,  // 189: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	90,  // 190: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	92,  // 191: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	94,  // 192: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	96,  // 193: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	118, // 194: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	98,  // 195: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	120, // 196: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	100, // 197: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	102, // 198: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	104, // 199: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	106, // 200: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	108, // 201: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	111, // 202: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	113, // 203: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	116, // 204: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	125, // 205: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	127, // 206: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	129, // 207: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 208: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 209: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 210: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 211: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 212: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	39,  // 213: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	43,  // 214: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	47,  // 215: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	62,  // 216: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	49,  // 217: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	51,  // 218: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	53,  // 219: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	55,  // 220: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	57,  // 221: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	67,  // 222: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	69,  // 223: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	71,  // 224: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	73,  // 225: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	83,  // 226: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	85,  // 227: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	75,  // 228: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	77,  // 229: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	79,  // 230: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	87,  // 231: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	91,  // 232: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	93,  // 233: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	95,  // 234: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	97,  // 235: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	119, // 236: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	99,  // 237: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	121, // 238: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	101, // 239: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	103, // 240: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	105, // 241: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	107, // 242: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	109, // 243: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	112, // 244: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	114, // 245: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	117, // 246: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	126, // 247: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	128, // 248: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	130, // 249: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 250: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	209, // [209:251] is the sub-list for method output_type
+	167, // [167:209] is the sub-list for method input_type
+	167, // [167:167] is the sub-list for extension type_name
+	167, // [167:167] is the sub-list for extension extendee
+	0,   // [0:167] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -10777,17 +10865,17 @@ func file_api_v1_nstance_proto_init() {
 		(*Acknowledgement_NoticesRevision)(nil),
 		(*Acknowledgement_DrainGeneration)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[35].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[39].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[42].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[36].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[40].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[43].OneofWrappers = []any{
 		(*WatchGroupsResponse_Snapshot)(nil),
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[45].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[86].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[46].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[87].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -10799,7 +10887,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   134,
+			NumMessages:   135,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

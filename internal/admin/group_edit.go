@@ -33,6 +33,7 @@ type groupForm struct {
 
 	market, price, fallback, base string
 	fallbackAfter, returnAfter    time.Duration
+	spreadBy, maxShare            string
 }
 
 func newGroupForm(cmd *cobra.Command) *groupForm {
@@ -54,6 +55,8 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.Var(duration.NewFlag(&f.fallbackAfter, 0), "fallback-after", "with --fallback: how long spot must be sold out first")
 	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member returns to spot (default 30m)")
 	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
+	f.flags.StringVar(&f.maxShare, "max-share", "", "members in one place, as far as there is capacity elsewhere, a count or a percentage; '' for no bound")
+	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone or subnet (default pool)")
 	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	cmd.Flags().AddFlagSet(f.flags)
@@ -107,6 +110,14 @@ func (f *groupForm) purchase() (*apiv1.Market, error) {
 		m.Fallback = ""
 	}
 	return m, nil
+}
+
+// spread returns what bounds the members in one place, which is replaced as a whole.
+func (f *groupForm) spread() *apiv1.Spread {
+	if !f.flags.Changed("max-share") && !f.flags.Changed("spread-by") {
+		return nil
+	}
+	return &apiv1.Spread{By: f.spreadBy, MaxShare: f.maxShare}
 }
 
 // variables takes name=value apart. An empty list is none.
@@ -182,7 +193,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 	return &apiv1.CreateGroupRequest{
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
-		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data,
+		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data, Spread: f.spread(),
 	}, err
 }
 
@@ -241,7 +252,7 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 	req := &apiv1.UpdateGroupRequest{
 		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
 		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
-		BootstrapData: data,
+		BootstrapData: data, Spread: f.spread(),
 	}
 	if f.flags.Changed("instance-type") {
 		req.InstanceTypes = &apiv1.Strings{Values: f.types}
@@ -347,6 +358,7 @@ func (t *table) group(g *apiv1.Group) {
 		{"Load balancers", strings.Join(g.GetLoadBalancers(), ", ")},
 		{"Drain timeout", durationText(g.GetDrainTimeout())},
 		{"Rollout", pace(g.GetRollout())},
+		{"Spread", spreadText(g.GetSpread())},
 		{"Holds", holds(g.GetHolds())},
 		{"Infra hash", g.GetInfraHash()},
 	} {
@@ -369,6 +381,13 @@ func pace(r *apiv1.Rollout) string {
 		return ""
 	}
 	return fmt.Sprintf("max surge %s, min ready %s, halt after %d", r.GetMaxSurge(), r.GetMinReady().AsDuration(), r.GetHaltAfter())
+}
+
+func spreadText(s *apiv1.Spread) string {
+	if s == nil {
+		return ""
+	}
+	return "at most " + s.GetMaxShare() + " in one " + s.GetBy()
 }
 
 func marketText(m *apiv1.Market) string {

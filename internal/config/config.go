@@ -195,6 +195,7 @@ type Group struct {
 	DrainTimeout *time.Duration `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
 	Rollout      Rollout        `name:"rollout"`
 	Protect      bool           `name:"protect" default:"false" doc:"refuse deletion of the group"`
+	Spread       *Spread        `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
 	Shape
 
 	_ later `name:"warm_pool" doc:"stand-by machines"`
@@ -235,4 +236,10 @@ type Rollout struct {
 	MaxSurge  nstance.Count `name:"max_surge" default:"1" doc:"spare machines while replacing, a count or a percentage of size; 0 removes first"`
 	MinReady  time.Duration `name:"min_ready" default:"0s" doc:"how long a machine must be healthy before it counts as ready"`
 	HaltAfter int           `name:"halt_after" default:"2" min:"0" max:"1000" doc:"failed replacements in a row that stop the rollout; 0 means never"`
+}
+
+// Spread bounds how much of a group is in one place.
+type Spread struct {
+	By       nstance.SpreadBy `name:"by" default:"pool" enum:"pool|type|zone|subnet" doc:"what counts as one place: an instance type in one zone and market, which clouds reclaim together; an instance type; a zone; a subnet"`
+	MaxShare nstance.Count    `name:"max_share" required:"true" doc:"most machines in one place, a percentage of size, rounded up, or a number"`
 }

@@ -85,6 +85,9 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	if g.DrainTimeout != nil {
 		merged.DrainTimeout = *g.DrainTimeout
 	}
+	if g.Spread != nil {
+		merged.Spread = nstance.Spread(*g.Spread)
+	}
 	merged.Definition.Files, merged.Definition.Certificates = t.definitions(c)
 	merged.Definition.PostApply = t.PostApply
 	merged.Definition.Image, merged.Definition.Track = c.Images[t.Image].ID, t.Track

@@ -39,6 +39,7 @@ type Override struct {
 	Rollout       *Pace           `json:"rollout,omitempty"`
 	Protect       *bool           `json:"protect,omitempty"`
 	Market        *Purchase       `json:"market,omitempty"` // replaces the whole
+	Spread        *Dispersal      `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
 }
 
 // A Purchase is a Market as the API says it.
@@ -49,6 +50,12 @@ type Purchase struct {
 	FallbackAfter Duration           `json:"fallback_after,omitempty"`
 	ReturnAfter   Duration           `json:"return_after,omitempty"`
 	OnDemandBase  string             `json:"on_demand_base,omitempty"` // a count or a percentage
+}
+
+// A Dispersal is a Spread as the API says it.
+type Dispersal struct {
+	By       nstance.SpreadBy `json:"by,omitempty"`        // empty: pool
+	MaxShare string           `json:"max_share,omitempty"` // a count or a percentage
 }
 
 // A Pace is a Rollout of which any part may be absent.
@@ -267,16 +274,39 @@ func laySettings(g *nstance.Group, o Override) (err error) {
 	g.BootstrapData = cmp.Or(o.BootstrapData, g.BootstrapData)
 	g.Protect = *cmp.Or(o.Protect, &g.Protect)
 	g.DrainTimeout = time.Duration(*cmp.Or(o.DrainTimeout, new(Duration(g.DrainTimeout))))
+	if o.Spread != nil {
+		g.Spread, err = o.Spread.spread()
+	}
 	if o.Rollout == nil {
-		return nil
+		return err
 	}
 	r := &g.Rollout
 	r.MinReady = time.Duration(*cmp.Or(o.Rollout.MinReady, new(Duration(r.MinReady))))
 	r.HaltAfter = *cmp.Or(o.Rollout.HaltAfter, &r.HaltAfter)
 	if o.Rollout.MaxSurge != "" {
-		r.MaxSurge, err = parseCount("rollout.max_surge", o.Rollout.MaxSurge)
+		surge, wrong := parseCount("rollout.max_surge", o.Rollout.MaxSurge)
+		r.MaxSurge, err = surge, errors.Join(err, wrong)
 	}
 	return err
+}
+
+func (d *Dispersal) spread() (s nstance.Spread, err error) {
+	if *d == (Dispersal{}) {
+		return s, nil
+	}
+	if d.MaxShare != "" {
+		s.MaxShare, err = parseCount("spread.max_share", d.MaxShare)
+	}
+	s.By = cmp.Or(d.By, nstance.SpreadPool)
+	return s, err
+}
+
+// DispersalOf returns a spread as the API says it; nil: none.
+func DispersalOf(s nstance.Spread) *Dispersal {
+	if s == (nstance.Spread{}) {
+		return nil
+	}
+	return &Dispersal{By: s.By, MaxShare: s.MaxShare.String()}
 }
 
 // parseCount reads a count such as 1 or a percentage such as 20%.

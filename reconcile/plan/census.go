@@ -25,7 +25,8 @@ type Census struct {
 	unhealthy  []*Member      // those of them that are doomed for being unhealthy, oldest first
 	waiting    int            // unhealthy members beyond the cap, which stay counted
 	market     marketShare
-	next       time.Time // when time alone may change the answer; zero: never
+	seats      map[nstance.InstanceID]int // see seat; nil: not known yet
+	next       time.Time                  // when time alone may change the answer; zero: never
 }
 
 // A tally is what a census counts.

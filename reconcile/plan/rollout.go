@@ -68,6 +68,9 @@ func (c *Census) soonerRetired(a, b *Member) int {
 	if c := cmp.Compare(c.rolloutRank(a), c.rolloutRank(b)); c != 0 {
 		return c
 	}
+	if c.drifted(a) && c.drifted(b) {
+		return cmp.Or(c.fromCrowdedPlace(a, b), olderFirst(a, b))
+	}
 	return olderFirst(a, b)
 }
 

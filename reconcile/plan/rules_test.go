@@ -33,6 +33,28 @@ func runCases(t *testing.T, cases []ruleCase) {
 
 func changes(c ...change) []change { return c }
 
+// TestShrinkEvensPlaces: surplus leaves the most crowded place of a group's spread, unless
+// another member is worth less.
+func TestShrinkEvensPlaces(t *testing.T) {
+	in := func(places string) change {
+		return func(v *plan.View) {
+			v.Group.Spread = nstance.Spread{By: nstance.SpreadPool, MaxShare: nstance.Count{N: 50, Percent: true}}
+			for i, place := range places {
+				v.Members[i].Place = string(place)
+			}
+		}
+	}
+	runCases(t, []ruleCase{
+		{"the oldest without a spread", "r r r r", changes(withSize(2)), "StartDrain(r1) StartDrain(r2)", nil},
+		{"the crowded place", "r r r r", changes(withSize(2), in("abbb")), "StartDrain(r2) StartDrain(r3)", nil},
+		{"each from the place that is crowded by then", "r r r r r", changes(withSize(2), in("aabbb")), "StartDrain(r3) StartDrain(r1) StartDrain(r4)", nil},
+		{"worth comes first", "r r r b", changes(withSize(3), in("bbba")), "Delete(b4)", nil},
+		{"stale members", "s s s r", changes(withSize(3), in("abba")), "StartDrain(s1)", nil},
+		{"named to go first", "r r r r", changes(withSize(3), in("abbb"), goesFirst(0)), "StartDrain(r1)", nil},
+		{"rolled out from the crowded place", "s s s r", changes(withSize(3), in("abba")), "StartDrain(s1)", nil},
+	})
+}
+
 func draining(left time.Duration, causes ...nstance.Cause) func(*plan.Member) {
 	return func(m *plan.Member) { m.State, m.Drain = nstance.Draining, newDrain(left, causes...) }
 }

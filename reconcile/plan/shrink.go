@@ -87,10 +87,16 @@ func (c *Census) pick(n int, order func(a, b *Member) int) []*Member {
 }
 
 // lessUseful orders members by how little the group loses with them, after those that
-// were named to go first. Among
+// were named to go first. Equals go from the most crowded place. Among
 // those not ready the youngest has come the least far; among the others the
-// oldest goes. On-demand members beyond the base go before spot ones.
+// oldest goes.
 func (c *Census) lessUseful(a, b *Member) int {
+	return cmp.Or(c.byWorth(a, b), c.fromCrowdedPlace(a, b), c.byProgress(a, b))
+}
+
+// byWorth orders members by their worth alone. On-demand members beyond the base go
+// before spot ones.
+func (c *Census) byWorth(a, b *Member) int {
 	if a.GoesFirst != b.GoesFirst {
 		return oneIf(b.GoesFirst) - oneIf(a.GoesFirst)
 	}
@@ -107,7 +113,11 @@ func (c *Census) lessUseful(a, b *Member) int {
 	if c.market.onDemand > c.market.base && a.Market != b.Market {
 		return oneIf(b.Market == nstance.OnDemand) - oneIf(a.Market == nstance.OnDemand)
 	}
-	if rank < surplusSilent {
+	return 0
+}
+
+func (c *Census) byProgress(a, b *Member) int {
+	if c.surplusRank(a) < surplusSilent {
 		return olderFirst(b, a)
 	}
 	return olderFirst(a, b)

@@ -54,6 +54,7 @@ type Member struct {
 	Taken        bool               `json:"taken"`                  // Gone: nothing that it was made from is to blame
 	Requested    *nstance.Cause     `json:"requested,omitempty"`    // its removal was requested
 	GoesFirst    bool               `json:"goes_first,omitempty"`   // it was requested that it goes before others when there is surplus
+	Place        string             `json:"place,omitempty"`        // what the group's spread counts as one; empty: it has none
 	NoDrain      bool               `json:"no_drain"`               // the request was to delete at once
 	Drain        *nstance.Drain     `json:"drain,omitempty"`        // recorded drain; its generation outlives a cancel
 	DrainBy      time.Time          `json:"drain_by,omitzero"`      // when that ends, by what has elapsed since this term planned it; zero: as recorded

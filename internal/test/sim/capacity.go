@@ -43,8 +43,11 @@ func (c *checker) recordShortage() {
 }
 
 // checkPreferred checks that a create is for the preferred instance type, if that has
-// capacity.
+// capacity. A group with a spread divides itself.
 func (c *checker) checkPreferred(spec nstance.MachineSpec) {
+	if spec.Group == webToo.Group && spec.Owner.Tenant == webToo.Tenant {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if spec.InstanceType != small && (c.shortageAt.IsZero() || time.Since(c.shortageAt) > shortageMemory) {

@@ -70,6 +70,7 @@ func (w *World) newGroup(key nstance.GroupKey, surge int) nstance.Group {
 			Type: nstance.Spot, Fallback: nstance.OnDemand, FallbackAfter: time.Minute, ReturnAfter: returnAfter,
 			OnDemandBase: nstance.Count{N: base},
 		}
+		g.Spread = nstance.Spread{By: nstance.SpreadPool, MaxShare: nstance.Count{N: 50, Percent: true}}
 	}
 	return g
 }

@@ -36,6 +36,7 @@ type Request struct {
 	InstanceTypes []string
 	Subnets       []string
 	Market        nstance.Market
+	Spread        *Spread // nil: the group bounds nothing
 
 	// Repeats is the shape of a create that the provider has throttled: it needs
 	// another token, and no other shape. Nil: it is a new one.
@@ -54,6 +55,7 @@ type Grant struct {
 	Group   nstance.GroupKey
 	Request Request
 	Shape   Shape
+	Choice  Choice
 }
 
 // Budget takes one token for a create, or says when there may be one.
@@ -135,6 +137,9 @@ func (q *Queue) Demand(key nstance.GroupKey, requests ...Request) {
 	}
 	for _, r := range requests {
 		r.permits = r.key()
+		if r.Spread != nil { // what is preferred depends on the group
+			r.permits += "\x00" + key.String()
+		}
 		g.requests[r.Class] = append(g.requests[r.Class], r)
 	}
 	for class := range g.requests {
@@ -228,8 +233,8 @@ func (p *pass) first(class Class) (*Grant, *tenantQueue, *groupQueue) {
 				continue
 			}
 			for _, r := range g.requests[class] {
-				if shape, wait := p.choose(&r); wait == nil {
-					return &Grant{Group: g.key, Request: r, Shape: shape}, t, g
+				if shape, choice, wait := p.choose(&r); wait == nil {
+					return &Grant{Group: g.key, Request: r, Shape: shape, Choice: choice}, t, g
 				}
 			}
 			g.blocked[class] = p.pass
@@ -239,16 +244,16 @@ func (p *pass) first(class Class) (*Grant, *tenantQueue, *groupQueue) {
 	return nil, nil, nil
 }
 
-// choose returns the shape for a request, or why it waits. What was refused once
-// in a pass is refused until its end.
-func (p *pass) choose(r *Request) (Shape, *Wait) {
+// choose returns the shape for a request and why it is that one, or why it waits. What
+// was refused once in a pass is refused until its end.
+func (p *pass) choose(r *Request) (Shape, Choice, *Wait) {
 	if r.Repeats != nil {
-		return *r.Repeats, nil
+		return *r.Repeats, ChoiceRepeated, nil
 	}
 	if w := p.waits[r.Class][r.permits]; w != nil {
-		return Shape{}, w
+		return Shape{}, "", w
 	}
-	shape, wait := p.findShape(r, r.Class, p.now)
+	shape, choice, wait := p.findShape(r, r.Class, p.now)
 	if wait != nil {
 		if p.waits[r.Class] == nil {
 			p.waits[r.Class] = map[string]*Wait{}
@@ -256,13 +261,14 @@ func (p *pass) choose(r *Request) (Shape, *Wait) {
 		p.waits[r.Class][r.permits] = wait
 		p.next = earliest(p.next, wait.Until)
 	}
-	return shape, wait
+	return shape, choice, wait
 }
 
 // serve takes a grant out of the demand, and puts whose turn it was last.
 func (p *pass) serve(grant Grant, class Class, t *tenantQueue, g *groupQueue) {
 	p.capacity.of(grant.Shape, p.now).send(p.now)
 	p.TakeAddress(grant.Shape.Subnet)
+	grant.Request.Spread.add(grant.Shape)
 	l := &p.lines[class]
 	l.leave(g)
 	i := slices.IndexFunc(g.requests[class], func(r Request) bool { return r.Index == grant.Request.Index && r.Instance == grant.Request.Instance })
@@ -301,7 +307,7 @@ func (w *Wait) same(o Wait) bool {
 
 func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 	if r.Repeats == nil {
-		if _, w := q.findShape(r, class, now); w != nil {
+		if _, _, w := q.findShape(r, class, now); w != nil {
 			return w
 		}
 	}
@@ -320,16 +326,16 @@ func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 	return w
 }
 
-// Choose returns the shape that a request would be granted if it were alone, and
-// whether there is capacity for it as far as is known: a shape that is only due to be
-// tried again is not free.
-func (q *Queue) Choose(r Request, now time.Time) (shape Shape, free bool) {
-	shape, wait := q.findShape(&r, Loss, now)
+// Choose returns the shape that a request would be granted if it were alone, why it
+// would be that one, and whether there is capacity for it as far as is known: a shape
+// that is only due to be tried again is not free.
+func (q *Queue) Choose(r Request, now time.Time) (shape Shape, choice Choice, free bool) {
+	shape, choice, wait := q.findShape(&r, Loss, now)
 	if wait != nil {
-		return wait.Shape, false
+		return wait.Shape, "", false
 	}
 	s := q.capacity[shape]
-	return shape, s == nil || !s.soldOut(now)
+	return shape, choice, s == nil || !s.soldOut(now)
 }
 
 // SoldOut reports whether a shape was refused after a create of it was granted

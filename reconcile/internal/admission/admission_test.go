@@ -280,7 +280,7 @@ func TestPreference(t *testing.T) {
 			none[subnet] = 0
 		}
 		d.q.SetAddresses(none, d.now)
-		s, free := d.q.Choose(r, d.now)
+		s, _, free := d.q.Choose(r, d.now)
 		return s.InstanceType + "/" + s.Subnet + "/" + string(s.Market), free
 	}
 	r := request(admission.Growth, 1, "m", "n")
@@ -343,11 +343,11 @@ func TestReclaimMarksZone(t *testing.T) {
 			d := newQueueTest(t)
 			c.learn(d.q)
 			d.q.Reclaimed(shape, c.zone, d.now)
-			got, free := d.q.Choose(r, d.now)
+			got, _, free := d.q.Choose(r, d.now)
 			require.Equal(t, c.want, got.InstanceType+"/"+got.Subnet)
 			require.True(t, free)
 			d.now = d.now.Add(3 * time.Minute)
-			got, _ = d.q.Choose(r, d.now)
+			got, _, _ = d.q.Choose(r, d.now)
 			require.Equal(t, "a1", got.Subnet, "it is over")
 		})
 	}
@@ -371,7 +371,7 @@ func TestAddresses(t *testing.T) {
 	r.Subnets = []string{"s1", "s2", "s3"}
 	d.q.Demand(group("a/web"), r)
 	require.False(t, d.q.AddressesOld(), "no request names subnets")
-	_, _ = d.q.Choose(r, d.now)
+	_, _, _ = d.q.Choose(r, d.now)
 	require.True(t, d.q.AddressesOld())
 	d.q.SetAddresses(map[string]int{"s1": 2, "s2": 4, "s3": 0}, d.now.Add(-30*time.Second))
 	d.pass(6)

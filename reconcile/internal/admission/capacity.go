@@ -205,50 +205,6 @@ func shapesOf(types, subnets []string, market nstance.MarketType) []Shape {
 	return out
 }
 
-// findShape returns where to create what is requested: the first shape that is not
-// sold out. Those that were just reclaimed come after the others, and subnets
-// without a free address last.
-func (q *Queue) findShape(r *Request, class Class, now time.Time) (Shape, *Wait) {
-	shapes, more := q.capacity.permitted(r, q.addresses.order(r.Subnets, now), now)
-	wait := &Wait{Kind: WaitCapacity, Shape: shapes[0], Until: more}
-	reclaimed, full := -1, -1
-	for i, shape := range shapes {
-		s := q.capacity[shape]
-		if s == nil {
-			s = &shapeState{}
-		}
-		busy, until := s.busy(class, now)
-		switch {
-		case s.soldOut(now) && now.Before(s.retryAt):
-			wait.Until = earliest(wait.Until, s.retryAt)
-		case busy && (s.soldOut(now) || class == Loss):
-			wait.Until = earliest(wait.Until, until)
-		case busy:
-			return Shape{}, &Wait{Kind: WaitAnswer, Shape: shape, Until: until}
-		case q.addresses.full(shape.Subnet, now):
-			full = firstOf(full, i)
-		case q.pools.reclaimed(shape, now):
-			reclaimed = firstOf(reclaimed, i)
-		default:
-			return shape, nil
-		}
-	}
-	for _, i := range []int{reclaimed, full} {
-		if i >= 0 {
-			return shapes[i], nil
-		}
-	}
-	return Shape{}, wait
-}
-
-// firstOf returns i unless there was one before it.
-func firstOf(before, i int) int {
-	if before >= 0 {
-		return before
-	}
-	return i
-}
-
 // earliest returns the earlier of two times that are not zero.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {

@@ -25,6 +25,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
 		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
 		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
+		Spread: spreadMessage(g.Spread),
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))
@@ -48,6 +49,13 @@ func marketMessage(m nstance.Market) *apiv1.Market {
 		out.OnDemandBase = m.OnDemandBase.String()
 	}
 	return out
+}
+
+func spreadMessage(s nstance.Spread) *apiv1.Spread {
+	if s == (nstance.Spread{}) {
+		return nil
+	}
+	return &apiv1.Spread{By: string(s.By), MaxShare: s.MaxShare.String()}
 }
 
 func rolloutMessage(r nstance.Rollout) *apiv1.Rollout {

@@ -16,7 +16,7 @@ func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
 	o := config.Override{
 		Size: sizeOf(req.Size), InstanceType: req.InstanceType, Template: config.TemplateName(req.GetTemplate()),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
-		Protect: req.Protect, Market: purchaseOf(req.GetMarket()),
+		Protect: req.Protect, Market: purchaseOf(req.GetMarket()), Spread: dispersalOf(req.GetSpread()),
 	}
 	if req.InstanceType != nil && req.GetInstanceTypes() != nil {
 		return o, nstance.FieldError("instance_types", "leave one of them out", "is given beside instance_type")
@@ -71,6 +71,13 @@ func paceOf(r *apiv1.Rollout) *config.Pace {
 		return nil
 	}
 	return &config.Pace{MaxSurge: r.GetMaxSurge(), MinReady: spanOf(r.GetMinReady()), HaltAfter: sizeOf(r.HaltAfter)}
+}
+
+func dispersalOf(s *apiv1.Spread) *config.Dispersal {
+	if s == nil {
+		return nil
+	}
+	return &config.Dispersal{By: nstance.SpreadBy(s.GetBy()), MaxShare: s.GetMaxShare()}
 }
 
 func purchaseOf(m *apiv1.Market) *config.Purchase {
