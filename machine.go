@@ -129,4 +129,9 @@ type Machine struct {
 	Zone         string        `json:"zone,omitempty"`
 	Market       MarketType    `json:"market,omitempty"` // the actual one
 	Addresses    []netip.Addr  `json:"addresses,omitempty"`
+
+	// ReclaimWarning is how long before the end of this machine a reclaim is announced,
+	// where announcements name no deadline and the cloud says it of the machine; 0: it
+	// does not.
+	ReclaimWarning time.Duration `json:"reclaim_warning,omitempty"`
 }

@@ -1,6 +1,7 @@
 package nstance
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -21,6 +22,11 @@ type Notice struct {
 	DetectedAt time.Time  `json:"detected_at"`
 	ReceivedAt time.Time  `json:"received_at,omitzero"` // by the leader, in its present form
 	Cancelled  bool       `json:"cancelled,omitempty"`  // the cloud withdrew the event with this ID
+
+	// Warning is how long before the end of the machine such a notice is announced, if
+	// it names no deadline and the leader knows: Machine.ReclaimWarning. It is no
+	// deadline of the cloud.
+	Warning time.Duration `json:"warning,omitempty"`
 }
 
 // deadlineSlack is how far repeated measurements of one deadline may differ:
@@ -47,8 +53,8 @@ const (
 
 	// shortestWarning is assumed for a reclaim that names no deadline: 30 s is
 	// what Google Compute Engine leaves between the signal and power-off
-	// (cloud.google.com/compute/docs/instances/spot, "Preemption process"), and
-	// no supported cloud announces less.
+	// (cloud.google.com/compute/docs/instances/spot, "Preemption process") unless
+	// the machine has an advance notice, and no supported cloud announces less.
 	shortestWarning = 30 * time.Second
 )
 
@@ -68,15 +74,15 @@ func (n Notice) DrainBy(now time.Time) time.Time {
 
 // end returns when the cloud takes the machine, as far as is known.
 func (n Notice) end(now time.Time) time.Time {
-	end := n.Deadline
+	end, warning := n.Deadline, cmp.Or(n.Warning, shortestWarning)
 	switch {
 	case !end.IsZero():
 	case n.Kind != Reclaim:
 		return time.Time{}
 	case n.DetectedAt.IsZero():
-		end = now.Add(shortestWarning)
+		end = now.Add(warning)
 	default:
-		end = n.DetectedAt.Add(shortestWarning)
+		end = n.DetectedAt.Add(warning)
 	}
 	if !end.After(n.ReceivedAt) {
 		end = n.ReceivedAt.Add(shortestWarning)

@@ -19,14 +19,16 @@ func TestDrainBy(t *testing.T) {
 		notice nstance.Notice
 		by     time.Time
 	}{
-		"two minutes":                 {nstance.Notice{Kind: nstance.Reclaim, Deadline: in(2 * time.Minute), ReceivedAt: now}, in(110 * time.Second)},
-		"a third of little time":      {nstance.Notice{Kind: nstance.Reclaim, Deadline: in(15 * time.Second), ReceivedAt: now}, in(10 * time.Second)},
-		"deadline passed since":       {nstance.Notice{Kind: nstance.Reclaim, Deadline: in(-time.Second), ReceivedAt: in(-time.Minute)}, now},
-		"received after its deadline": {nstance.Notice{Kind: nstance.Stop, Deadline: in(-time.Hour), ReceivedAt: now}, in(20 * time.Second)},
-		"reclaim without deadline":    {nstance.Notice{Kind: nstance.Reclaim, DetectedAt: in(-3 * time.Second), ReceivedAt: in(-2 * time.Second)}, in(18 * time.Second)},
-		"reclaim detected long ago":   {nstance.Notice{Kind: nstance.Reclaim, DetectedAt: in(-time.Hour), ReceivedAt: now}, in(20 * time.Second)},
-		"reclaim without any time":    {nstance.Notice{Kind: nstance.Reclaim}, in(20 * time.Second)},
-		"stop without deadline":       {nstance.Notice{Kind: nstance.Stop, DetectedAt: now, ReceivedAt: now}, time.Time{}},
+		"two minutes":                  {nstance.Notice{Kind: nstance.Reclaim, Deadline: in(2 * time.Minute), ReceivedAt: now}, in(110 * time.Second)},
+		"a third of little time":       {nstance.Notice{Kind: nstance.Reclaim, Deadline: in(15 * time.Second), ReceivedAt: now}, in(10 * time.Second)},
+		"deadline passed since":        {nstance.Notice{Kind: nstance.Reclaim, Deadline: in(-time.Second), ReceivedAt: in(-time.Minute)}, now},
+		"received after its deadline":  {nstance.Notice{Kind: nstance.Stop, Deadline: in(-time.Hour), ReceivedAt: now}, in(20 * time.Second)},
+		"reclaim without deadline":     {nstance.Notice{Kind: nstance.Reclaim, DetectedAt: in(-3 * time.Second), ReceivedAt: in(-2 * time.Second)}, in(18 * time.Second)},
+		"reclaim with a warning":       {nstance.Notice{Kind: nstance.Reclaim, DetectedAt: in(-3 * time.Second), ReceivedAt: in(-2 * time.Second), Warning: 2 * time.Minute}, in(107 * time.Second)},
+		"the deadline beats a warning": {nstance.Notice{Kind: nstance.Reclaim, Deadline: in(time.Minute), ReceivedAt: now, Warning: 2 * time.Minute}, in(50 * time.Second)},
+		"reclaim detected long ago":    {nstance.Notice{Kind: nstance.Reclaim, DetectedAt: in(-time.Hour), ReceivedAt: now}, in(20 * time.Second)},
+		"reclaim without any time":     {nstance.Notice{Kind: nstance.Reclaim}, in(20 * time.Second)},
+		"stop without deadline":        {nstance.Notice{Kind: nstance.Stop, DetectedAt: now, ReceivedAt: now}, time.Time{}},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.by, c.notice.DrainBy(now)) })
 	}

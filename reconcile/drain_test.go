@@ -394,3 +394,27 @@ func TestDroppedNoticeStaysDropped(t *testing.T) {
 		require.Equal(t, 1, w.count(nstance.EventNoticeReceived, id))
 	})
 }
+
+// TestReclaimWarning: a reclaim without deadline is drained within the warning that the
+// cloud gives the machine, or in the shortest of any cloud.
+func TestReclaimWarning(t *testing.T) {
+	for _, c := range []struct{ warning, drain time.Duration }{{0, 20 * time.Second}, {2 * time.Minute, 110 * time.Second}} {
+		t.Run(c.warning.String(), func(t *testing.T) {
+			withGroup(t, 2, simcloud.Options{ReclaimWarning: c.warning}, func(t *testing.T, w *world) {
+				w.slow(true)
+				id, detected := w.ready()[0], time.Now()
+				w.r.Observe(nstance.Noticed{ID: id, Notice: nstance.Notice{
+					Kind: nstance.Reclaim, Action: "preempt", Source: "test", EventID: "e1", DetectedAt: detected,
+				}})
+				w.advance(5 * time.Second)
+				drain := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == id }).Drain
+				require.WithinDuration(t, detected.Add(c.drain), drain.Deadline, time.Second)
+				v, err := w.r.Admin().Instance(id)
+				require.NoError(t, err)
+				require.Len(t, v.Notices, 1)
+				require.Equal(t, c.warning, v.Notices[0].Warning)
+				require.Zero(t, v.Notices[0].Deadline, "it is not the cloud's")
+			})
+		})
+	}
+}

@@ -44,6 +44,9 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 		if n.Kind == nstance.Reclaim && !n.Rehearsed() {
 			s.admission.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
 		}
+		if n.Warning = 0; n.Kind == nstance.Reclaim && n.Deadline.IsZero() {
+			n.Warning = m.machine.ReclaimWarning
+		}
 		s.receiveNotice(m, &n)
 		m.notices = append(m.notices, n)
 		e := nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n}

@@ -142,13 +142,14 @@ func TestScheduling(t *testing.T) {
 	for name, c := range map[string]struct {
 		market nstance.MarketType
 		args   string
+		warned time.Duration
 		want   string
 	}{
-		"on-demand":   {nstance.OnDemand, `{}`, `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true}`},
-		"spot":        {nstance.Spot, `{}`, `{"provisioningModel":"SPOT","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE","instanceTerminationAction":"DELETE","preemptionNoticeDuration":{"seconds":"120"}}`},
-		"no notice":   {nstance.Spot, `{"preemption_notice":"0s","termination_action":"STOP"}`, `{"provisioningModel":"SPOT","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE","instanceTerminationAction":"STOP"}`},
-		"preemptible": {nstance.Spot, `{"spot_model":"PREEMPTIBLE"}`, `{"provisioningModel":"STANDARD","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE"}`},
-		"graceful":    {nstance.OnDemand, `{"graceful_shutdown":"1m","max_run_duration":"1h"}`, `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true,"instanceTerminationAction":"DELETE","maxRunDuration":{"seconds":"3600"},"gracefulShutdown":{"enabled":true,"maxDuration":{"seconds":"60"}}}`},
+		"on-demand":   {nstance.OnDemand, `{}`, 0, `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true}`},
+		"spot":        {nstance.Spot, `{}`, 2 * time.Minute, `{"provisioningModel":"SPOT","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE","instanceTerminationAction":"DELETE","preemptionNoticeDuration":{"seconds":"120"}}`},
+		"no notice":   {nstance.Spot, `{"preemption_notice":"0s","termination_action":"STOP"}`, 0, `{"provisioningModel":"SPOT","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE","instanceTerminationAction":"STOP"}`},
+		"preemptible": {nstance.Spot, `{"spot_model":"PREEMPTIBLE"}`, 0, `{"provisioningModel":"STANDARD","preemptible":true,"automaticRestart":false,"onHostMaintenance":"TERMINATE"}`},
+		"graceful":    {nstance.OnDemand, `{"graceful_shutdown":"1m","max_run_duration":"1h"}`, 0, `{"provisioningModel":"STANDARD","onHostMaintenance":"MIGRATE","automaticRestart":true,"instanceTerminationAction":"DELETE","maxRunDuration":{"seconds":"3600"},"gracefulShutdown":{"enabled":true,"maxDuration":{"seconds":"60"}}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, url := serve(t, nil)
@@ -158,6 +159,7 @@ func TestScheduling(t *testing.T) {
 			m, err := p.Create(t.Context(), s)
 			require.NoError(t, err)
 			require.Equal(t, c.market, m.Market)
+			require.Equal(t, c.warned, m.ReclaimWarning)
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/compute/v1/projects/"+project+"/zones/"+zone+"/instances/"+string(m.ID), nil)
 			require.NoError(t, err)
 			answer, err := authorized{http.DefaultTransport, token}.RoundTrip(r)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
@@ -152,6 +153,7 @@ func (p *Provider) machine(i *computepb.Instance) nstance.Machine {
 		ID: nstance.InstanceID(labels[labelID]), ProviderID: p.handle(i.GetName()), Owner: ownerOf(labels),
 		Group: nstance.GroupID(labels[labelGroup]), CreatedAt: createdAt(labels), Epoch: epoch, Status: statuses[i.GetStatus()],
 		InstanceType: lastPart(i.GetMachineType()), Zone: p.zone, Market: marketOf(i.GetScheduling()),
+		ReclaimWarning: warningOf(i.GetScheduling()),
 	}
 	if m.Status == "" {
 		m.Status = nstance.StatusUnknown
@@ -172,6 +174,12 @@ func marketOf(s *computepb.Scheduling) nstance.MarketType {
 		return nstance.Spot
 	}
 	return nstance.OnDemand
+}
+
+// warningOf returns how long before the signal to power off the metadata service
+// announces a preemption. What follows the signal, up to 30 s, is not counted.
+func warningOf(s *computepb.Scheduling) time.Duration {
+	return time.Duration(s.GetPreemptionNoticeDuration().GetSeconds()) * time.Second
 }
 
 func appendAddress(all []netip.Addr, text string) []netip.Addr {

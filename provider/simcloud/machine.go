@@ -47,6 +47,9 @@ func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 		InstanceType: s.InstanceType, Zone: m.pool.Zone, Market: m.pool.Market,
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(m.seq >> 16), byte(m.seq >> 8), byte(m.seq)})},
 	}
+	if m.pool.Market == nstance.Spot {
+		m.view.ReclaimWarning = c.o.ReclaimWarning
+	}
 	c.machines[s.ID], c.handles[m.view.ProviderID] = m, m
 	c.order = append(c.order, m)
 	c.counts[m.pool]++

@@ -66,6 +66,9 @@ type Options struct {
 	// requested.
 	Substitute map[nstance.MarketType]nstance.MarketType
 
+	// ReclaimWarning is the ReclaimWarning of spot machines.
+	ReclaimWarning time.Duration
+
 	Images    []Image  // none: every image is permitted, but ResolveImage finds none. SetImages changes it
 	Balancers []string // IDs of the load balancers. SetBalancer changes it
 
