@@ -166,6 +166,51 @@ func TestLedgerPages(t *testing.T) {
 	}
 }
 
+// TestInterruptionRates counts what the ledger has, and the instances that live.
+func TestInterruptionRates(t *testing.T) {
+	store := storagetest.NewFaulty(storage.NewMemory())
+	writeLedger(t, store, 48, time.Now())
+	w := newWorld(t, setup{store: store, webSize: 1})
+	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
+	api := w.admin()
+	since := time.Now().Add(-24*time.Hour - 30*time.Minute)
+	resp, err := api.GetInterruptionRates(t.Context(), &apiv1.GetInterruptionRatesRequest{Since: timestamppb.New(since)})
+	require.NoError(t, err)
+	require.Equal(t, since.UnixMilli(), resp.GetSince().AsTime().UnixMilli())
+	require.Len(t, resp.GetRates(), 2, "%v", resp)
+	living, old := resp.GetRates()[0], resp.GetRates()[1] // by zone
+	require.Equal(t, []string{"small", "z-1", "spot"}, []string{old.GetInstanceType(), old.GetZone(), old.GetMarket()})
+	require.EqualValues(t, 24, old.GetReclaims())
+	require.Equal(t, map[string]int32{"reclaim": 24}, old.GetNotices())
+	require.Equal(t, 2*time.Minute, old.GetMedianNotice().AsDuration())
+	require.Equal(t, 2*time.Minute, old.GetP10Notice().AsDuration())
+	require.InDelta(t, 23.5, old.GetReclaimsPerDay(), 0.1)
+	require.InDelta(t, 100, old.GetReclaimsPer_100Hours(), 3)
+	require.Positive(t, living.GetMachineTime().AsDuration())
+	require.Nil(t, living.GetMedianNotice())
+
+	resp, err = api.GetInterruptionRates(t.Context(), &apiv1.GetInterruptionRatesRequest{})
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(-49*time.Hour), resp.GetSince().AsTime(), time.Minute, "not the 30 days of which nothing is known")
+	blue := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
+	resp, err = blue.GetInterruptionRates(t.Context(), &apiv1.GetInterruptionRatesRequest{})
+	require.NoError(t, err)
+	require.Empty(t, resp.GetRates(), "another tenant's")
+
+	_, err = api.GetInterruptionRates(t.Context(), &apiv1.GetInterruptionRatesRequest{Since: timestamppb.New(time.Now().Add(time.Hour))})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+	require.ErrorContains(t, err, "since")
+	bad := layout.LedgerKey(zone, time.Now().Add(-time.Hour), "test-x")
+	_, err = store.PutIfAbsent(t.Context(), bad, []byte("{"))
+	require.NoError(t, err)
+	resp, err = api.GetInterruptionRates(t.Context(), &apiv1.GetInterruptionRatesRequest{})
+	require.NoError(t, err)
+	require.Len(t, resp.GetProblems(), 1)
+	store.Inject(storagetest.Fault{Op: storagetest.List, Prefix: layout.LedgerPrefix(zone), Times: -1})
+	_, err = api.GetInterruptionRates(t.Context(), &apiv1.GetInterruptionRatesRequest{})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Unavailable)
+}
+
 // TestUnreadableLedger names what cannot be read, and shows the rest.
 func TestUnreadableLedger(t *testing.T) {
 	store := storagetest.NewFaulty(storage.NewMemory())

@@ -6220,6 +6220,276 @@ func (x *Interruption) GetGoneAt() *timestamppb.Timestamp {
 	return nil
 }
 
+type GetInterruptionRatesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"` // default: 30 days before until
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"` // default: now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetInterruptionRatesRequest) Reset() {
+	*x = GetInterruptionRatesRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetInterruptionRatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetInterruptionRatesRequest) ProtoMessage() {}
+
+func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetInterruptionRatesRequest.ProtoReflect.Descriptor instead.
+func (*GetInterruptionRatesRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *GetInterruptionRatesRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *GetInterruptionRatesRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+type GetInterruptionRatesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rates         []*InterruptionRate    `protobuf:"bytes,1,rep,name=rates,proto3" json:"rates,omitempty"` // by type, zone and market
+	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"` // later than asked for if nothing is known before
+	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	Problems      []string               `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"` // objects of the ledger that cannot be read: what they hold is missing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetInterruptionRatesResponse) Reset() {
+	*x = GetInterruptionRatesResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetInterruptionRatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetInterruptionRatesResponse) ProtoMessage() {}
+
+func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetInterruptionRatesResponse.ProtoReflect.Descriptor instead.
+func (*GetInterruptionRatesResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+}
+
+func (x *GetInterruptionRatesResponse) GetRates() []*InterruptionRate {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+func (x *GetInterruptionRatesResponse) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *GetInterruptionRatesResponse) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *GetInterruptionRatesResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+// InterruptionRate is what happened in one pool: to machines of one type in one
+// zone and market, empty where they are not known. Rehearsals do not count.
+type InterruptionRate struct {
+	state                protoimpl.MessageState `protogen:"open.v1"`
+	InstanceType         string                 `protobuf:"bytes,1,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
+	Zone                 string                 `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	Market               string                 `protobuf:"bytes,3,opt,name=market,proto3" json:"market,omitempty"`
+	MachineTime          *durationpb.Duration   `protobuf:"bytes,4,opt,name=machine_time,json=machineTime,proto3" json:"machine_time,omitempty"`                                                 // that machines ran, all together
+	Notices              map[string]int32       `protobuf:"bytes,5,rep,name=notices,proto3" json:"notices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"` // by kind, those that were ignored or withdrawn too
+	Reclaims             int32                  `protobuf:"varint,6,opt,name=reclaims,proto3" json:"reclaims,omitempty"`                                                                         // machines that the cloud took back
+	Unwarned             int32                  `protobuf:"varint,7,opt,name=unwarned,proto3" json:"unwarned,omitempty"`                                                                         // of those, without a notice
+	TooLate              int32                  `protobuf:"varint,8,opt,name=too_late,json=tooLate,proto3" json:"too_late,omitempty"`                                                            // of those, with a notice at its deadline or later, or gone before the drain began
+	ReclaimsPerDay       float64                `protobuf:"fixed64,9,opt,name=reclaims_per_day,json=reclaimsPerDay,proto3" json:"reclaims_per_day,omitempty"`                                    // in the pool
+	ReclaimsPer_100Hours float64                `protobuf:"fixed64,10,opt,name=reclaims_per_100_hours,json=reclaimsPer100Hours,proto3" json:"reclaims_per_100_hours,omitempty"`                  // that one machine runs
+	MedianNotice         *durationpb.Duration   `protobuf:"bytes,11,opt,name=median_notice,json=medianNotice,proto3" json:"median_notice,omitempty"`                                             // from receipt to deadline; unset: no notice of a reclaim had one
+	P10Notice            *durationpb.Duration   `protobuf:"bytes,12,opt,name=p10_notice,json=p10Notice,proto3" json:"p10_notice,omitempty"`                                                      // one of ten is shorter, or as short
+	Drains               int32                  `protobuf:"varint,13,opt,name=drains,proto3" json:"drains,omitempty"`                                                                            // of reclaimed machines, that have ended
+	DrainsInTime         int32                  `protobuf:"varint,14,opt,name=drains_in_time,json=drainsInTime,proto3" json:"drains_in_time,omitempty"`                                          // of those, that ended before the deadline and the machine
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
+}
+
+func (x *InterruptionRate) Reset() {
+	*x = InterruptionRate{}
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InterruptionRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InterruptionRate) ProtoMessage() {}
+
+func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InterruptionRate.ProtoReflect.Descriptor instead.
+func (*InterruptionRate) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+}
+
+func (x *InterruptionRate) GetInstanceType() string {
+	if x != nil {
+		return x.InstanceType
+	}
+	return ""
+}
+
+func (x *InterruptionRate) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *InterruptionRate) GetMarket() string {
+	if x != nil {
+		return x.Market
+	}
+	return ""
+}
+
+func (x *InterruptionRate) GetMachineTime() *durationpb.Duration {
+	if x != nil {
+		return x.MachineTime
+	}
+	return nil
+}
+
+func (x *InterruptionRate) GetNotices() map[string]int32 {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+func (x *InterruptionRate) GetReclaims() int32 {
+	if x != nil {
+		return x.Reclaims
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetUnwarned() int32 {
+	if x != nil {
+		return x.Unwarned
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetTooLate() int32 {
+	if x != nil {
+		return x.TooLate
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetReclaimsPerDay() float64 {
+	if x != nil {
+		return x.ReclaimsPerDay
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetReclaimsPer_100Hours() float64 {
+	if x != nil {
+		return x.ReclaimsPer_100Hours
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetMedianNotice() *durationpb.Duration {
+	if x != nil {
+		return x.MedianNotice
+	}
+	return nil
+}
+
+func (x *InterruptionRate) GetP10Notice() *durationpb.Duration {
+	if x != nil {
+		return x.P10Notice
+	}
+	return nil
+}
+
+func (x *InterruptionRate) GetDrains() int32 {
+	if x != nil {
+		return x.Drains
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetDrainsInTime() int32 {
+	if x != nil {
+		return x.DrainsInTime
+	}
+	return 0
+}
+
 // Life is the story of an instance. Times that are not known are missing.
 type Life struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -6258,7 +6528,7 @@ type Life struct {
 
 func (x *Life) Reset() {
 	*x = Life{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6270,7 +6540,7 @@ func (x *Life) String() string {
 func (*Life) ProtoMessage() {}
 
 func (x *Life) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6283,7 +6553,7 @@ func (x *Life) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Life.ProtoReflect.Descriptor instead.
 func (*Life) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Life) GetId() string {
@@ -6486,7 +6756,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6498,7 +6768,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6511,7 +6781,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -6543,7 +6813,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6555,7 +6825,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6568,7 +6838,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 type DrainInstanceRequest struct {
@@ -6582,7 +6852,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6594,7 +6864,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6607,7 +6877,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -6640,7 +6910,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6652,7 +6922,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6665,7 +6935,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -6691,7 +6961,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6703,7 +6973,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6716,7 +6986,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -6762,7 +7032,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6774,7 +7044,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6787,7 +7057,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -6871,7 +7141,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6883,7 +7153,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6896,7 +7166,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -6928,7 +7198,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6940,7 +7210,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6953,7 +7223,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -7060,7 +7330,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7072,7 +7342,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7085,7 +7355,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -7131,7 +7401,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7143,7 +7413,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7156,7 +7426,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 type InterruptRequest struct {
@@ -7174,7 +7444,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7186,7 +7456,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7199,7 +7469,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -7240,7 +7510,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7252,7 +7522,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7265,7 +7535,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -7290,7 +7560,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7302,7 +7572,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7315,7 +7585,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 type GetConfigStatusResponse struct {
@@ -7333,7 +7603,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7345,7 +7615,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7358,7 +7628,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -7418,7 +7688,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7430,7 +7700,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7443,7 +7713,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 type GetConfigResponse struct {
@@ -7457,7 +7727,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7469,7 +7739,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7482,7 +7752,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -7516,7 +7786,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7528,7 +7798,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7541,7 +7811,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -7566,7 +7836,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7578,7 +7848,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7591,7 +7861,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 type FreezeRequest struct {
@@ -7606,7 +7876,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7618,7 +7888,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7631,7 +7901,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -7671,7 +7941,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7683,7 +7953,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7696,7 +7966,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -7717,7 +7987,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7729,7 +7999,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7742,7 +8012,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -7775,7 +8045,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7787,7 +8057,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7800,7 +8070,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -7819,7 +8089,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7831,7 +8101,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7844,7 +8114,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -7866,7 +8136,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7878,7 +8148,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7891,7 +8161,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -7935,7 +8205,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7947,7 +8217,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7960,7 +8230,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -8007,7 +8277,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8019,7 +8289,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8032,7 +8302,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -8050,7 +8320,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8062,7 +8332,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8075,7 +8345,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 type ListKeysResponse struct {
@@ -8087,7 +8357,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8099,7 +8369,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8112,7 +8382,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -8140,7 +8410,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8152,7 +8422,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8165,7 +8435,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *Key) GetName() string {
@@ -8243,7 +8513,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8255,7 +8525,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8268,7 +8538,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -8308,7 +8578,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8320,7 +8590,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8333,7 +8603,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -8353,7 +8623,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8365,7 +8635,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8378,7 +8648,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -8405,7 +8675,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8417,7 +8687,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8430,7 +8700,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -8466,7 +8736,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8478,7 +8748,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8491,7 +8761,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *Operator) GetId() string {
@@ -8576,7 +8846,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8588,7 +8858,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8601,7 +8871,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -8640,7 +8910,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8652,7 +8922,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8665,7 +8935,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 type RefreshConfigRequest struct {
@@ -8677,7 +8947,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8689,7 +8959,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8702,7 +8972,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -8722,7 +8992,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8734,7 +9004,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8747,7 +9017,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -8772,7 +9042,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8784,7 +9054,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8797,7 +9067,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 type GetShardStatusResponse struct {
@@ -8825,7 +9095,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8837,7 +9107,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8850,7 +9120,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -8989,7 +9259,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9001,7 +9271,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9014,7 +9284,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *Attention) GetKind() string {
@@ -9087,7 +9357,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9099,7 +9369,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9112,7 +9382,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *Standby) GetServer() string {
@@ -9170,7 +9440,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9182,7 +9452,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9195,7 +9465,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *Orphan) GetId() string {
@@ -9285,7 +9555,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9297,7 +9567,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9310,7 +9580,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -9337,7 +9607,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9349,7 +9619,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9362,7 +9632,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -9389,7 +9659,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9401,7 +9671,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9414,7 +9684,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -9440,7 +9710,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9452,7 +9722,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9465,7 +9735,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -9485,7 +9755,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9497,7 +9767,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9510,7 +9780,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -9536,7 +9806,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9548,7 +9818,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9561,7 +9831,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -10114,7 +10384,35 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06market\x18\x13 \x01(\tR\x06market\x12\x18\n" +
 	"\aignored\x18\x14 \x01(\tR\aignored\x12\x18\n" +
 	"\aoutcome\x18\x15 \x01(\tR\aoutcome\x123\n" +
-	"\agone_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x06goneAt\"\xb3\b\n" +
+	"\agone_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x06goneAt\"\x81\x01\n" +
+	"\x1bGetInterruptionRatesRequest\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xd2\x01\n" +
+	"\x1cGetInterruptionRatesResponse\x122\n" +
+	"\x05rates\x18\x01 \x03(\v2\x1c.nstance.v1.InterruptionRateR\x05rates\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1a\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\"\x8c\x05\n" +
+	"\x10InterruptionRate\x12#\n" +
+	"\rinstance_type\x18\x01 \x01(\tR\finstanceType\x12\x12\n" +
+	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x16\n" +
+	"\x06market\x18\x03 \x01(\tR\x06market\x12<\n" +
+	"\fmachine_time\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vmachineTime\x12C\n" +
+	"\anotices\x18\x05 \x03(\v2).nstance.v1.InterruptionRate.NoticesEntryR\anotices\x12\x1a\n" +
+	"\breclaims\x18\x06 \x01(\x05R\breclaims\x12\x1a\n" +
+	"\bunwarned\x18\a \x01(\x05R\bunwarned\x12\x19\n" +
+	"\btoo_late\x18\b \x01(\x05R\atooLate\x12(\n" +
+	"\x10reclaims_per_day\x18\t \x01(\x01R\x0ereclaimsPerDay\x123\n" +
+	"\x16reclaims_per_100_hours\x18\n" +
+	" \x01(\x01R\x13reclaimsPer100Hours\x12>\n" +
+	"\rmedian_notice\x18\v \x01(\v2\x19.google.protobuf.DurationR\fmedianNotice\x128\n" +
+	"\n" +
+	"p10_notice\x18\f \x01(\v2\x19.google.protobuf.DurationR\tp10Notice\x12\x16\n" +
+	"\x06drains\x18\r \x01(\x05R\x06drains\x12$\n" +
+	"\x0edrains_in_time\x18\x0e \x01(\x05R\fdrainsInTime\x1a:\n" +
+	"\fNoticesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xb3\b\n" +
 	"\x04Life\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -10379,7 +10677,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xf6\x18\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xe1\x19\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
@@ -10401,7 +10699,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10PreserveInstance\x12#.nstance.v1.PreserveInstanceRequest\x1a$.nstance.v1.PreserveInstanceResponse\x12K\n" +
 	"\n" +
 	"ListEvents\x12\x1d.nstance.v1.ListEventsRequest\x1a\x1e.nstance.v1.ListEventsResponse\x12`\n" +
-	"\x11ListInterruptions\x12$.nstance.v1.ListInterruptionsRequest\x1a%.nstance.v1.ListInterruptionsResponse\x12h\n" +
+	"\x11ListInterruptions\x12$.nstance.v1.ListInterruptionsRequest\x1a%.nstance.v1.ListInterruptionsResponse\x12i\n" +
+	"\x14GetInterruptionRates\x12'.nstance.v1.GetInterruptionRatesRequest\x1a(.nstance.v1.GetInterruptionRatesResponse\x12h\n" +
 	"\x13WatchInstanceEvents\x12&.nstance.v1.WatchInstanceEventsRequest\x1a'.nstance.v1.WatchInstanceEventsResponse0\x01\x12c\n" +
 	"\x12AcknowledgeDrained\x12%.nstance.v1.AcknowledgeDrainedRequest\x1a&.nstance.v1.AcknowledgeDrainedResponse\x12H\n" +
 	"\tInterrupt\x12\x1c.nstance.v1.InterruptRequest\x1a\x1d.nstance.v1.InterruptResponse\x12Z\n" +
@@ -10435,7 +10734,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 135)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 139)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -10518,65 +10817,69 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*ListInterruptionsRequest)(nil),                // 78: nstance.v1.ListInterruptionsRequest
 	(*ListInterruptionsResponse)(nil),               // 79: nstance.v1.ListInterruptionsResponse
 	(*Interruption)(nil),                            // 80: nstance.v1.Interruption
-	(*Life)(nil),                                    // 81: nstance.v1.Life
-	(*DeleteInstanceRequest)(nil),                   // 82: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 83: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 84: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 85: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 86: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 87: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 88: nstance.v1.Synced
-	(*Event)(nil),                                   // 89: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 90: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 91: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 92: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 93: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 94: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 95: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 96: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 97: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 98: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 99: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 100: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 101: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 102: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 103: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 104: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 105: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 106: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 107: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 108: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 109: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 110: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 111: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 112: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 113: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 114: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 115: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 116: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 117: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 118: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 119: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 120: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 121: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 122: nstance.v1.Attention
-	(*Standby)(nil),                                 // 123: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 124: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 125: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 126: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 127: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 128: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 129: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 130: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 131: nstance.v1.Group.VarsEntry
-	nil,                                             // 132: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 133: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 134: nstance.v1.CreateInstanceRequest.VarsEntry
-	(*timestamppb.Timestamp)(nil),                   // 135: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 136: google.protobuf.Duration
+	(*GetInterruptionRatesRequest)(nil),             // 81: nstance.v1.GetInterruptionRatesRequest
+	(*GetInterruptionRatesResponse)(nil),            // 82: nstance.v1.GetInterruptionRatesResponse
+	(*InterruptionRate)(nil),                        // 83: nstance.v1.InterruptionRate
+	(*Life)(nil),                                    // 84: nstance.v1.Life
+	(*DeleteInstanceRequest)(nil),                   // 85: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 86: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 87: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 88: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 89: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 90: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 91: nstance.v1.Synced
+	(*Event)(nil),                                   // 92: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 93: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 94: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 95: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 96: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 97: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 98: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 99: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 100: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 101: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 102: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 103: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 104: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 105: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 106: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 107: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 108: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 109: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 110: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 111: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 112: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 113: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 114: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 115: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 116: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 117: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 118: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 119: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 120: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 121: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 122: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 123: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 124: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 125: nstance.v1.Attention
+	(*Standby)(nil),                                 // 126: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 127: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 128: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 129: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 130: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 131: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 132: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 133: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 134: nstance.v1.Group.VarsEntry
+	nil,                                             // 135: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 136: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 137: nstance.v1.CreateInstanceRequest.VarsEntry
+	nil,                                             // 138: nstance.v1.InterruptionRate.NoticesEntry
+	(*timestamppb.Timestamp)(nil),                   // 139: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 140: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	135, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	139, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -10598,54 +10901,54 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	136, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	140, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	136, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	135, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	140, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	139, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
 	65,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	136, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	135, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	136, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	140, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	139, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	140, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	135, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	135, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	135, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	136, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	136, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	131, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	139, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	139, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	139, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	140, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	140, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	134, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	37,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	136, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	140, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
 	36,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	135, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	139, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	35,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	135, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	139, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
 	34,  // 48: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
-	136, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	136, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	136, // 51: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	135, // 52: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	135, // 53: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	140, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	140, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	140, // 51: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	139, // 52: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	139, // 53: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	33,  // 54: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	61,  // 55: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
 	41,  // 56: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
 	41,  // 57: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	136, // 58: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	140, // 58: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	36,  // 59: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	35,  // 60: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
 	34,  // 61: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
 	33,  // 62: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	88,  // 63: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	91,  // 63: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
 	44,  // 64: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
 	45,  // 65: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
 	11,  // 66: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	33,  // 67: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	132, // 68: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	136, // 69: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	135, // 68: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	140, // 69: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	36,  // 70: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	35,  // 71: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
 	34,  // 72: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
@@ -10658,180 +10961,191 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	58,  // 79: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
 	59,  // 80: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
 	60,  // 81: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	136, // 82: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	140, // 82: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
 	37,  // 83: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	133, // 84: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	136, // 84: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	33,  // 85: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	135, // 86: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	135, // 87: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	135, // 88: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	139, // 86: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	139, // 87: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	139, // 88: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	64,  // 89: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	29,  // 90: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	135, // 91: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	139, // 91: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
 	59,  // 92: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	135, // 93: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	135, // 94: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	139, // 93: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	139, // 94: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	65,  // 95: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	63,  // 96: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	63,  // 97: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	89,  // 98: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	81,  // 99: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	134, // 100: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	92,  // 98: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	84,  // 99: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
+	137, // 100: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
 	35,  // 101: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
 	63,  // 102: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	136, // 103: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	140, // 103: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
 	63,  // 104: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	135, // 105: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	135, // 106: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	89,  // 107: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	135, // 108: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	135, // 109: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	139, // 105: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	139, // 106: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	92,  // 107: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	139, // 108: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	139, // 109: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
 	80,  // 110: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
 	32,  // 111: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	135, // 112: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	135, // 113: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	135, // 114: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	135, // 115: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	135, // 116: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	135, // 117: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	135, // 118: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	135, // 119: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	135, // 120: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	135, // 121: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	135, // 122: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	135, // 123: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	135, // 124: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	135, // 125: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	135, // 126: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	135, // 127: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
-	65,  // 128: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	135, // 129: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
-	80,  // 130: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
-	64,  // 131: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	63,  // 132: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	88,  // 133: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	89,  // 134: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 135: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	135, // 136: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	64,  // 137: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 138: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	136, // 139: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	135, // 140: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	135, // 141: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	135, // 142: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	110, // 143: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	135, // 144: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	135, // 145: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	135, // 146: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	135, // 147: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	135, // 148: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	110, // 149: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	115, // 150: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	135, // 151: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	135, // 152: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	135, // 153: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	135, // 154: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	135, // 155: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	37,  // 156: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	123, // 157: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	122, // 158: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	135, // 159: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	135, // 160: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	135, // 161: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	135, // 162: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	135, // 163: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	124, // 164: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	124, // 165: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	124, // 166: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 167: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 168: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 169: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 170: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	38,  // 171: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	42,  // 172: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	46,  // 173: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	40,  // 174: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	48,  // 175: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	50,  // 176: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	52,  // 177: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	54,  // 178: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	56,  // 179: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	66,  // 180: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	68,  // 181: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	70,  // 182: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	72,  // 183: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	82,  // 184: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	84,  // 185: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	74,  // 186: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	76,  // 187: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	78,  // 188: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	86,  // 189: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	90,  // 190: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	92,  // 191: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	94,  // 192: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	96,  // 193: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	118, // 194: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	98,  // 195: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	120, // 196: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	100, // 197: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	102, // 198: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	104, // 199: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	106, // 200: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	108, // 201: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	111, // 202: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	113, // 203: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	116, // 204: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	125, // 205: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	127, // 206: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	129, // 207: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 208: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 209: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 210: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 211: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 212: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	39,  // 213: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	43,  // 214: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	47,  // 215: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	62,  // 216: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	49,  // 217: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	51,  // 218: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	53,  // 219: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	55,  // 220: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	57,  // 221: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	67,  // 222: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	69,  // 223: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	71,  // 224: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	73,  // 225: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	83,  // 226: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	85,  // 227: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	75,  // 228: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	77,  // 229: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	79,  // 230: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	87,  // 231: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	91,  // 232: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	93,  // 233: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	95,  // 234: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	97,  // 235: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	119, // 236: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	99,  // 237: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	121, // 238: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	101, // 239: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	103, // 240: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	105, // 241: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	107, // 242: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	109, // 243: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	112, // 244: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	114, // 245: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	117, // 246: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	126, // 247: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	128, // 248: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	130, // 249: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 250: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	209, // [209:251] is the sub-list for method output_type
-	167, // [167:209] is the sub-list for method input_type
-	167, // [167:167] is the sub-list for extension type_name
-	167, // [167:167] is the sub-list for extension extendee
-	0,   // [0:167] is the sub-list for field type_name
+	139, // 112: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	139, // 113: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	139, // 114: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	139, // 115: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	139, // 116: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	139, // 117: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	139, // 118: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	139, // 119: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	139, // 120: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
+	139, // 121: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
+	83,  // 122: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
+	139, // 123: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
+	139, // 124: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
+	140, // 125: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
+	138, // 126: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
+	140, // 127: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
+	140, // 128: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
+	139, // 129: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	139, // 130: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	139, // 131: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	139, // 132: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	139, // 133: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	139, // 134: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	139, // 135: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	139, // 136: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	65,  // 137: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	139, // 138: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	80,  // 139: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	64,  // 140: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	63,  // 141: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	91,  // 142: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	92,  // 143: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 144: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	139, // 145: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	64,  // 146: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 147: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	140, // 148: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	139, // 149: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	139, // 150: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	139, // 151: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	113, // 152: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	139, // 153: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	139, // 154: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	139, // 155: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	139, // 156: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	139, // 157: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	113, // 158: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	118, // 159: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	139, // 160: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	139, // 161: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	139, // 162: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	139, // 163: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	139, // 164: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	37,  // 165: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	126, // 166: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	125, // 167: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	139, // 168: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	139, // 169: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	139, // 170: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	139, // 171: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	139, // 172: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	127, // 173: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	127, // 174: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	127, // 175: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 176: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 177: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 178: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 179: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	38,  // 180: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	42,  // 181: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	46,  // 182: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	40,  // 183: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	48,  // 184: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	50,  // 185: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	52,  // 186: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	54,  // 187: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	56,  // 188: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	66,  // 189: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	68,  // 190: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	70,  // 191: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	72,  // 192: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	85,  // 193: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	87,  // 194: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	74,  // 195: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	76,  // 196: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	78,  // 197: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	81,  // 198: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	89,  // 199: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	93,  // 200: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	95,  // 201: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	97,  // 202: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	99,  // 203: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	121, // 204: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	101, // 205: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	123, // 206: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	103, // 207: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	105, // 208: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	107, // 209: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	109, // 210: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	111, // 211: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	114, // 212: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	116, // 213: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	119, // 214: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	128, // 215: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	130, // 216: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	132, // 217: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 218: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 219: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 220: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 221: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 222: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	39,  // 223: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	43,  // 224: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	47,  // 225: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	62,  // 226: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	49,  // 227: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	51,  // 228: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	53,  // 229: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	55,  // 230: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	57,  // 231: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	67,  // 232: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	69,  // 233: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	71,  // 234: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	73,  // 235: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	86,  // 236: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	88,  // 237: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	75,  // 238: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	77,  // 239: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	79,  // 240: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	82,  // 241: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	90,  // 242: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	94,  // 243: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	96,  // 244: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	98,  // 245: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	100, // 246: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	122, // 247: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	102, // 248: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	124, // 249: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	104, // 250: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	106, // 251: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	108, // 252: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	110, // 253: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	112, // 254: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	115, // 255: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	117, // 256: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	120, // 257: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	129, // 258: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	131, // 259: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	133, // 260: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 261: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	219, // [219:262] is the sub-list for method output_type
+	176, // [176:219] is the sub-list for method input_type
+	176, // [176:176] is the sub-list for extension type_name
+	176, // [176:176] is the sub-list for extension extendee
+	0,   // [0:176] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -10875,7 +11189,7 @@ func file_api_v1_nstance_proto_init() {
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
 	file_api_v1_nstance_proto_msgTypes[46].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[87].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[90].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -10887,7 +11201,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   135,
+			NumMessages:   139,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

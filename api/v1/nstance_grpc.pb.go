@@ -314,44 +314,45 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	OperatorService_ListGroups_FullMethodName          = "/nstance.v1.OperatorService/ListGroups"
-	OperatorService_WatchGroups_FullMethodName         = "/nstance.v1.OperatorService/WatchGroups"
-	OperatorService_CreateGroup_FullMethodName         = "/nstance.v1.OperatorService/CreateGroup"
-	OperatorService_UpdateGroup_FullMethodName         = "/nstance.v1.OperatorService/UpdateGroup"
-	OperatorService_DeleteGroup_FullMethodName         = "/nstance.v1.OperatorService/DeleteGroup"
-	OperatorService_PauseGroup_FullMethodName          = "/nstance.v1.OperatorService/PauseGroup"
-	OperatorService_ResumeGroup_FullMethodName         = "/nstance.v1.OperatorService/ResumeGroup"
-	OperatorService_RollbackGroup_FullMethodName       = "/nstance.v1.OperatorService/RollbackGroup"
-	OperatorService_Plan_FullMethodName                = "/nstance.v1.OperatorService/Plan"
-	OperatorService_ListInstances_FullMethodName       = "/nstance.v1.OperatorService/ListInstances"
-	OperatorService_GetInstance_FullMethodName         = "/nstance.v1.OperatorService/GetInstance"
-	OperatorService_GetConsoleOutput_FullMethodName    = "/nstance.v1.OperatorService/GetConsoleOutput"
-	OperatorService_CreateInstance_FullMethodName      = "/nstance.v1.OperatorService/CreateInstance"
-	OperatorService_DeleteInstance_FullMethodName      = "/nstance.v1.OperatorService/DeleteInstance"
-	OperatorService_DrainInstance_FullMethodName       = "/nstance.v1.OperatorService/DrainInstance"
-	OperatorService_PreserveInstance_FullMethodName    = "/nstance.v1.OperatorService/PreserveInstance"
-	OperatorService_ListEvents_FullMethodName          = "/nstance.v1.OperatorService/ListEvents"
-	OperatorService_ListInterruptions_FullMethodName   = "/nstance.v1.OperatorService/ListInterruptions"
-	OperatorService_WatchInstanceEvents_FullMethodName = "/nstance.v1.OperatorService/WatchInstanceEvents"
-	OperatorService_AcknowledgeDrained_FullMethodName  = "/nstance.v1.OperatorService/AcknowledgeDrained"
-	OperatorService_Interrupt_FullMethodName           = "/nstance.v1.OperatorService/Interrupt"
-	OperatorService_GetConfigStatus_FullMethodName     = "/nstance.v1.OperatorService/GetConfigStatus"
-	OperatorService_GetConfig_FullMethodName           = "/nstance.v1.OperatorService/GetConfig"
-	OperatorService_RefreshConfig_FullMethodName       = "/nstance.v1.OperatorService/RefreshConfig"
-	OperatorService_ConfirmConfig_FullMethodName       = "/nstance.v1.OperatorService/ConfirmConfig"
-	OperatorService_GetShardStatus_FullMethodName      = "/nstance.v1.OperatorService/GetShardStatus"
-	OperatorService_Freeze_FullMethodName              = "/nstance.v1.OperatorService/Freeze"
-	OperatorService_Thaw_FullMethodName                = "/nstance.v1.OperatorService/Thaw"
-	OperatorService_GetRecord_FullMethodName           = "/nstance.v1.OperatorService/GetRecord"
-	OperatorService_RepairRecord_FullMethodName        = "/nstance.v1.OperatorService/RepairRecord"
-	OperatorService_ListKeys_FullMethodName            = "/nstance.v1.OperatorService/ListKeys"
-	OperatorService_RotateKey_FullMethodName           = "/nstance.v1.OperatorService/RotateKey"
-	OperatorService_ListOperators_FullMethodName       = "/nstance.v1.OperatorService/ListOperators"
-	OperatorService_RevokeOperator_FullMethodName      = "/nstance.v1.OperatorService/RevokeOperator"
-	OperatorService_ListOrphans_FullMethodName         = "/nstance.v1.OperatorService/ListOrphans"
-	OperatorService_AdoptOrphan_FullMethodName         = "/nstance.v1.OperatorService/AdoptOrphan"
-	OperatorService_DeleteOrphan_FullMethodName        = "/nstance.v1.OperatorService/DeleteOrphan"
-	OperatorService_RenewCertificate_FullMethodName    = "/nstance.v1.OperatorService/RenewCertificate"
+	OperatorService_ListGroups_FullMethodName           = "/nstance.v1.OperatorService/ListGroups"
+	OperatorService_WatchGroups_FullMethodName          = "/nstance.v1.OperatorService/WatchGroups"
+	OperatorService_CreateGroup_FullMethodName          = "/nstance.v1.OperatorService/CreateGroup"
+	OperatorService_UpdateGroup_FullMethodName          = "/nstance.v1.OperatorService/UpdateGroup"
+	OperatorService_DeleteGroup_FullMethodName          = "/nstance.v1.OperatorService/DeleteGroup"
+	OperatorService_PauseGroup_FullMethodName           = "/nstance.v1.OperatorService/PauseGroup"
+	OperatorService_ResumeGroup_FullMethodName          = "/nstance.v1.OperatorService/ResumeGroup"
+	OperatorService_RollbackGroup_FullMethodName        = "/nstance.v1.OperatorService/RollbackGroup"
+	OperatorService_Plan_FullMethodName                 = "/nstance.v1.OperatorService/Plan"
+	OperatorService_ListInstances_FullMethodName        = "/nstance.v1.OperatorService/ListInstances"
+	OperatorService_GetInstance_FullMethodName          = "/nstance.v1.OperatorService/GetInstance"
+	OperatorService_GetConsoleOutput_FullMethodName     = "/nstance.v1.OperatorService/GetConsoleOutput"
+	OperatorService_CreateInstance_FullMethodName       = "/nstance.v1.OperatorService/CreateInstance"
+	OperatorService_DeleteInstance_FullMethodName       = "/nstance.v1.OperatorService/DeleteInstance"
+	OperatorService_DrainInstance_FullMethodName        = "/nstance.v1.OperatorService/DrainInstance"
+	OperatorService_PreserveInstance_FullMethodName     = "/nstance.v1.OperatorService/PreserveInstance"
+	OperatorService_ListEvents_FullMethodName           = "/nstance.v1.OperatorService/ListEvents"
+	OperatorService_ListInterruptions_FullMethodName    = "/nstance.v1.OperatorService/ListInterruptions"
+	OperatorService_GetInterruptionRates_FullMethodName = "/nstance.v1.OperatorService/GetInterruptionRates"
+	OperatorService_WatchInstanceEvents_FullMethodName  = "/nstance.v1.OperatorService/WatchInstanceEvents"
+	OperatorService_AcknowledgeDrained_FullMethodName   = "/nstance.v1.OperatorService/AcknowledgeDrained"
+	OperatorService_Interrupt_FullMethodName            = "/nstance.v1.OperatorService/Interrupt"
+	OperatorService_GetConfigStatus_FullMethodName      = "/nstance.v1.OperatorService/GetConfigStatus"
+	OperatorService_GetConfig_FullMethodName            = "/nstance.v1.OperatorService/GetConfig"
+	OperatorService_RefreshConfig_FullMethodName        = "/nstance.v1.OperatorService/RefreshConfig"
+	OperatorService_ConfirmConfig_FullMethodName        = "/nstance.v1.OperatorService/ConfirmConfig"
+	OperatorService_GetShardStatus_FullMethodName       = "/nstance.v1.OperatorService/GetShardStatus"
+	OperatorService_Freeze_FullMethodName               = "/nstance.v1.OperatorService/Freeze"
+	OperatorService_Thaw_FullMethodName                 = "/nstance.v1.OperatorService/Thaw"
+	OperatorService_GetRecord_FullMethodName            = "/nstance.v1.OperatorService/GetRecord"
+	OperatorService_RepairRecord_FullMethodName         = "/nstance.v1.OperatorService/RepairRecord"
+	OperatorService_ListKeys_FullMethodName             = "/nstance.v1.OperatorService/ListKeys"
+	OperatorService_RotateKey_FullMethodName            = "/nstance.v1.OperatorService/RotateKey"
+	OperatorService_ListOperators_FullMethodName        = "/nstance.v1.OperatorService/ListOperators"
+	OperatorService_RevokeOperator_FullMethodName       = "/nstance.v1.OperatorService/RevokeOperator"
+	OperatorService_ListOrphans_FullMethodName          = "/nstance.v1.OperatorService/ListOrphans"
+	OperatorService_AdoptOrphan_FullMethodName          = "/nstance.v1.OperatorService/AdoptOrphan"
+	OperatorService_DeleteOrphan_FullMethodName         = "/nstance.v1.OperatorService/DeleteOrphan"
+	OperatorService_RenewCertificate_FullMethodName     = "/nstance.v1.OperatorService/RenewCertificate"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -400,6 +401,9 @@ type OperatorServiceClient interface {
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// ListInterruptions lists notices and what became of each, newest first.
 	ListInterruptions(ctx context.Context, in *ListInterruptionsRequest, opts ...grpc.CallOption) (*ListInterruptionsResponse, error)
+	// GetInterruptionRates counts a period's interruptions by what the cloud takes
+	// capacity back from. An operator's answer is about its own tenant's machines.
+	GetInterruptionRates(ctx context.Context, in *GetInterruptionRatesRequest, opts ...grpc.CallOption) (*GetInterruptionRatesResponse, error)
 	// WatchInstanceEvents sends a snapshot of instances and their drains, then
 	// events in order; after_seq resumes. A watcher that does not keep up ends
 	// with UNAVAILABLE.
@@ -639,6 +643,16 @@ func (c *operatorServiceClient) ListInterruptions(ctx context.Context, in *ListI
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListInterruptionsResponse)
 	err := c.cc.Invoke(ctx, OperatorService_ListInterruptions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) GetInterruptionRates(ctx context.Context, in *GetInterruptionRatesRequest, opts ...grpc.CallOption) (*GetInterruptionRatesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetInterruptionRatesResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetInterruptionRates_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -900,6 +914,9 @@ type OperatorServiceServer interface {
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// ListInterruptions lists notices and what became of each, newest first.
 	ListInterruptions(context.Context, *ListInterruptionsRequest) (*ListInterruptionsResponse, error)
+	// GetInterruptionRates counts a period's interruptions by what the cloud takes
+	// capacity back from. An operator's answer is about its own tenant's machines.
+	GetInterruptionRates(context.Context, *GetInterruptionRatesRequest) (*GetInterruptionRatesResponse, error)
 	// WatchInstanceEvents sends a snapshot of instances and their drains, then
 	// events in order; after_seq resumes. A watcher that does not keep up ends
 	// with UNAVAILABLE.
@@ -1009,6 +1026,9 @@ func (UnimplementedOperatorServiceServer) ListEvents(context.Context, *ListEvent
 }
 func (UnimplementedOperatorServiceServer) ListInterruptions(context.Context, *ListInterruptionsRequest) (*ListInterruptionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListInterruptions not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetInterruptionRates(context.Context, *GetInterruptionRatesRequest) (*GetInterruptionRatesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetInterruptionRates not implemented")
 }
 func (UnimplementedOperatorServiceServer) WatchInstanceEvents(*WatchInstanceEventsRequest, grpc.ServerStreamingServer[WatchInstanceEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchInstanceEvents not implemented")
@@ -1404,6 +1424,24 @@ func _OperatorService_ListInterruptions_Handler(srv interface{}, ctx context.Con
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServiceServer).ListInterruptions(ctx, req.(*ListInterruptionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_GetInterruptionRates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetInterruptionRatesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetInterruptionRates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetInterruptionRates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetInterruptionRates(ctx, req.(*GetInterruptionRatesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1835,6 +1873,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListInterruptions",
 			Handler:    _OperatorService_ListInterruptions_Handler,
+		},
+		{
+			MethodName: "GetInterruptionRates",
+			Handler:    _OperatorService_GetInterruptionRates_Handler,
 		},
 		{
 			MethodName: "AcknowledgeDrained",

@@ -237,6 +237,12 @@ func (w *world) ListInterruptions(_ context.Context, req *apiv1.ListInterruption
 	}}}, nil
 }
 
+func (w *world) GetInterruptionRates(_ context.Context, req *apiv1.GetInterruptionRatesRequest) (*apiv1.GetInterruptionRatesResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &apiv1.GetInterruptionRatesResponse{Since: req.GetSince(), Until: timestamppb.New(cmp.Or(wire.TimeOf(req.GetUntil()), time.Now())), Rates: w.rates}, nil
+}
+
 func (w *world) GetRecord(_ context.Context, req *apiv1.GetRecordRequest) (*apiv1.GetRecordResponse, error) {
 	return &apiv1.GetRecordResponse{Key: req.GetKey(), Version: "7", Data: []byte("{\"format\": "), Error: "unexpected end of JSON input"}, nil
 }

@@ -74,6 +74,7 @@ var commands = map[string]struct {
 	"instance preserve":     {destroys, "WEB", "", ""},
 	"interrupt":             {destroys, "WEB", "", ""},
 	"interruption list":     {looks, "", "", ""},
+	"interruption rates":    {looks, "", "", ""},
 	"interruption show":     {looks, "", "", ""},
 	"login":                 {destroys, "--nonce ADMIN --ca CA --registration REG", "", "an identity of another shard is refused without --yes: choosing another directory is the better answer"},
 	"operator list":         {looks, "", "", ""},
@@ -99,7 +100,7 @@ var commands = map[string]struct {
 const promised = `cluster nonce; cluster init; cluster status; operator register; operator revoke;
 	group list; group get; group create; group update; group scale; group delete; group pause; group resume; group rollout; group rollback;
 	instance list; instance get; instance create; instance delete; instance drain; instance preserve; plan; interrupt;
-	config status; config refresh; config validate; events; interruption list; interruption show; orphan list; orphan adopt; orphan delete;
+	config status; config refresh; config validate; events; interruption list; interruption show; interruption rates; orphan list; orphan adopt; orphan delete;
 	record show; record repair; freeze shard; freeze group; thaw shard; thaw group; top; completion bash`
 
 // leaves returns every command that does something, by its path.

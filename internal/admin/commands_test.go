@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -98,6 +100,14 @@ func (w *world) populate() *world {
 		},
 		{Id: string(gone), Tenant: "blue", Group: "db", ProviderId: "i-0e5f", Status: "stopped", CreatedAt: wire.Time(now.Add(-75 * time.Hour))},
 	}
+	w.rates = []*apiv1.InterruptionRate{
+		{MachineTime: durationpb.New(90 * time.Minute), Notices: map[string]int32{"maintenance": 1}},
+		{
+			InstanceType: "m5.large", Zone: "eu-1a", Market: "spot", MachineTime: durationpb.New(240 * time.Hour), Notices: map[string]int32{"reclaim": 3, "rebalance": 12},
+			Reclaims: 4, Unwarned: 1, TooLate: 1, ReclaimsPerDay: 0.4, ReclaimsPer_100Hours: 1.6667,
+			MedianNotice: durationpb.New(118 * time.Second), P10Notice: durationpb.New(0), Drains: 3, DrainsInTime: 2,
+		},
+	}
 	w.problems = []string{"record instance/eu1a/default/web/x.json cannot be read, its group is held"}
 	return w
 }
@@ -129,6 +139,7 @@ func TestOutput(t *testing.T) {
 		"events-type":         {"events", "--type", "ready,deleted", "--since", "24h"},
 		"interruption-list":   {"interruption", "list"},
 		"interruption-show":   {"interruption", "show", "e1"},
+		"interruption-rates":  {"interruption", "rates", "--since", "2026-10-01T00:00:00Z", "--until", "2026-10-11T00:00:00Z"},
 		"preserve":            {"instance", "preserve", string(webA), "--for", "2h", "--yes"},
 		"preserve-end":        {"instance", "preserve", string(webA), "--end", "--yes"},
 		"preserve-dry-run":    {"instance", "preserve", string(webA), "--dry-run"},
@@ -312,4 +323,41 @@ func TestEventsPageByPage(t *testing.T) {
 		require.Contains(t, r.errors, flag)
 	}
 	require.Equal(t, 3, w.run("interruption", "show", "e9").code)
+}
+
+func TestPeriodOfInterruptions(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"list", "rates"} {
+		r := w.run("interruption", name, "--since", "2h", "--until", "2026-10-11T00:00:00Z")
+		require.Zero(t, r.code, r.errors)
+		for flag, bad := range map[string]string{"--since": "yesterday", "--until": "-5m"} {
+			r := w.run("interruption", name, flag, bad)
+			require.Equal(t, 2, r.code)
+			require.Contains(t, r.errors, flag)
+			require.Contains(t, r.errors, "how long ago, such as 30m or 2d")
+		}
+	}
+	require.Zero(t, w.run("interruption", "list").code)
+	r := w.run("interruption", "rates")
+	require.Zero(t, r.code)
+	require.Contains(t, r.out, "no machines between")
+
+	type period interface {
+		GetSince() *timestamppb.Timestamp
+		GetUntil() *timestamppb.Timestamp
+	}
+	var asked []period
+	for _, req := range w.requests {
+		if p, ok := req.(period); ok {
+			asked = append(asked, p)
+		}
+	}
+	require.Len(t, asked, 4)
+	for _, p := range asked[:2] {
+		require.WithinDuration(t, time.Now().Add(-2*time.Hour), p.GetSince().AsTime(), time.Minute)
+		require.Equal(t, time.Date(2026, 10, 11, 0, 0, 0, 0, time.UTC), p.GetUntil().AsTime())
+	}
+	require.Nil(t, asked[2].GetSince())
+	require.WithinDuration(t, time.Now().Add(-30*24*time.Hour), asked[3].GetSince().AsTime(), time.Minute)
+	require.Nil(t, asked[3].GetUntil())
 }

@@ -86,6 +86,7 @@ type world struct {
 	phases    []string      // of the identity keys
 	refusals  []error       // of the next calls of RotateKey
 	requests  []proto.Message
+	rates     []*apiv1.InterruptionRate
 }
 
 func newWorld(t testing.TB) *world {

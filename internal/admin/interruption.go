@@ -22,7 +22,7 @@ func (p *program) interruptionCommand() *cobra.Command {
 		Long: "Notices and the outcome of each, of instances that live and of those that have ended: from the ledger in\n" +
 			"object storage, which every leader has.",
 	}
-	cmd.AddCommand(p.interruptionListCommand(), p.interruptionShowCommand())
+	cmd.AddCommand(p.interruptionListCommand(), p.interruptionShowCommand(), p.interruptionRatesCommand())
 	return cmd
 }
 

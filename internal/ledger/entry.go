@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -118,7 +119,7 @@ func LifeOf(rec records.Instance, replacedBy nstance.InstanceID, at time.Time) L
 func PoolOf(rec records.Instance) Pool {
 	p := Pool{InstanceType: rec.Shape.InstanceType, Zone: rec.Zone, Market: rec.Shape.Market}
 	if end := rec.End; end != nil {
-		p = Pool{first(end.InstanceType, p.InstanceType), first(p.Zone, end.Zone), first(end.Market, p.Market)}
+		p = Pool{cmp.Or(end.InstanceType, p.InstanceType), cmp.Or(p.Zone, end.Zone), cmp.Or(end.Market, p.Market)}
 	}
 	return p
 }
@@ -136,15 +137,13 @@ func (l *Life) outcome(cutShort bool) Outcome {
 		return GoneNoDrain
 	case !l.GoneAt.IsZero():
 		return Gone
-	case l.LaunchedAt.IsZero() && l.RegisteredAt.IsZero() && l.ProviderID == "":
+	case !l.launched():
 		return NeverLaunched
 	}
 	return NotDrained
 }
 
-func first[T ~string](a, b T) T {
-	if a != "" {
-		return a
-	}
-	return b
+// launched reports whether a machine is known to have been made.
+func (l *Life) launched() bool {
+	return !l.LaunchedAt.IsZero() || !l.RegisteredAt.IsZero() || l.ProviderID != ""
 }

@@ -9,108 +9,142 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A Running is an instance that has not ended.
-type Running struct {
-	Pool  Pool
-	Since time.Time
+// Rates say what happened in each pool within a period.
+type Rates struct {
+	Since, Until time.Time // Since is later than asked for if nothing is known before
+	Pools        []Rate    // sorted by pool
+	Problems     []Problem // objects that are missing in the rates
 }
 
-// A Rate is what happened in one pool within a period.
+// A Rate is what happened in one pool within a period. Rehearsals do not count.
 type Rate struct {
-	Pool     Pool
-	Machines time.Duration // that machines ran, all together
-	Reclaims int           // machines that the cloud took back, with a notice or without one
-	Unwarned int           // of those, without a notice
+	Pool        Pool
+	MachineTime time.Duration // that machines ran, all together
+	Notices     map[nstance.NoticeKind]int
+	Reclaims    int // machines that the cloud took back, with a notice or without one
+	Unwarned    int // of those, without a notice
+	TooLate     int // of those, with a notice received at its deadline or later, or gone before their drain began
 
-	Notices       int           // with a deadline
-	MinNotice     time.Duration // from their receipt to their deadline
-	MedianNotice  time.Duration
-	Drains        int // for a notice, that have ended
-	DrainsInTime  int
+	Measured     int           // notices of reclaims with a deadline
+	MedianNotice time.Duration // from their receipt to their deadline
+	P10Notice    time.Duration // one notice of ten is shorter, or as short
+	Drains       int           // of reclaimed machines, that have ended
+	DrainsInTime int           // of those, that ended before deadline and machine
+
 	noticeLengths []time.Duration
 }
 
-// PerDay returns reclaims for a day that a machine runs; 0 if none ran.
-func (r *Rate) PerDay() float64 {
-	if r.Machines <= 0 {
+// PerHundredHours returns reclaims for 100 hours that a machine runs; 0 if none ran.
+func (r *Rate) PerHundredHours() float64 {
+	if r.MachineTime <= 0 {
 		return 0
 	}
-	return float64(r.Reclaims) / (r.Machines.Hours() / 24)
+	return 100 * float64(r.Reclaims) / r.MachineTime.Hours()
 }
 
-// Rates returns what happened in each pool between two times, sorted by pool. running are
-// the instances that have not ended. Rehearsals do not count: skip says which notices are
-// some. An error means that the ledger was not read as a whole; problems are objects that
-// are missing in the result.
-func (r *Reader) Rates(ctx context.Context, from, to time.Time, running []Running, skip func(nstance.Notice) bool) (rates []Rate, problems []Problem, err error) {
-	pools := map[Pool]*Rate{}
-	of := func(p Pool) *Rate {
-		if pools[p] == nil {
-			pools[p] = &Rate{Pool: p}
+// PerDay returns reclaims in the pool for each day of a period.
+func (r *Rate) PerDay(period time.Duration) float64 {
+	if period <= 0 {
+		return 0
+	}
+	return float64(r.Reclaims) / (period.Hours() / 24)
+}
+
+// Rates returns what happened between two times to the lives that the ledger has, and to
+// those of instances that have not ended. keep chooses lives by their tenant. An error
+// means that the ledger was not read as a whole.
+func (r *Reader) Rates(ctx context.Context, since, until time.Time, open []Life, keep func(nstance.TenantID) bool) (Rates, error) {
+	c := &counter{since: since, until: until, earliest: until, pools: map[Pool]*Rate{}, of: map[nstance.InstanceID]Pool{}}
+	for i := range open {
+		if keep(open[i].Tenant) {
+			c.life(&open[i])
 		}
-		return pools[p]
 	}
-	for _, m := range running {
-		of(m.Pool).Machines += overlap(m.Since, to, from, to)
-	}
-	seen := map[nstance.InstanceID]bool{}
-	for day, err := range r.Days(ctx, from, time.Time{}) {
+	var ignored []Ignored
+	var problems []Problem
+	for day, err := range r.Days(ctx, since, time.Time{}) {
 		if err != nil {
-			return nil, nil, err
+			return Rates{}, err
 		}
 		problems = append(problems, day.Problems...)
+		ignored = append(ignored, day.Ignored...)
 		for i := range day.Lives {
-			if l := &day.Lives[i]; !seen[l.ID] {
-				seen[l.ID] = true
-				of(l.Pool).add(l, from, to, skip)
+			if keep(day.Lives[i].Tenant) {
+				c.life(&day.Lives[i])
 			}
 		}
 	}
-	for _, p := range pools {
-		p.finish()
-		if p.Machines > 0 || p.Reclaims > 0 {
-			rates = append(rates, *p)
+	for i := range ignored {
+		if keep(ignored[i].Tenant) {
+			c.ignored(&ignored[i])
 		}
 	}
-	slices.SortFunc(rates, func(a, b Rate) int {
-		return cmp.Or(cmp.Compare(a.Pool.InstanceType, b.Pool.InstanceType), cmp.Compare(a.Pool.Zone, b.Pool.Zone), cmp.Compare(a.Pool.Market, b.Pool.Market))
-	})
-	return rates, problems, nil
+	return Rates{Since: c.earliest, Until: until, Pools: c.rates(), Problems: problems}, nil
 }
 
-// add counts a life.
-func (r *Rate) add(l *Life, from, to time.Time, skip func(nstance.Notice) bool) {
-	end := l.DeletedAt
-	if !l.GoneAt.IsZero() {
-		end = l.GoneAt
+// A counter counts lives once each, by their pools.
+type counter struct {
+	since, until time.Time
+	earliest     time.Time // that anything is known of, not before since
+	pools        map[Pool]*Rate
+	of           map[nstance.InstanceID]Pool
+}
+
+func (c *counter) within(at time.Time) bool { return !at.Before(c.since) && at.Before(c.until) }
+
+func (c *counter) pool(p Pool) *Rate {
+	if c.pools[p] == nil {
+		c.pools[p] = &Rate{Pool: p, Notices: map[nstance.NoticeKind]int{}}
 	}
-	if l.Outcome != NeverLaunched {
-		r.Machines += overlap(l.CreatedAt, end, from, to)
+	return c.pools[p]
+}
+
+func (c *counter) life(l *Life) {
+	if _, counted := c.of[l.ID]; counted {
+		return
 	}
-	noticed, rehearsed := false, false
-	for _, n := range l.Notices {
-		i := Interruption{Notice: n}
-		at := i.At()
+	c.of[l.ID] = l.Pool
+	r := c.pool(l.Pool)
+	if l.launched() {
+		r.MachineTime += c.overlap(l.CreatedAt, cmp.Or(l.GoneAt, l.DeletedAt, c.until))
+	}
+	rehearsed, reclaim := false, []Interruption{}
+	for _, i := range l.Interruptions() {
 		switch {
-		case skip != nil && skip(n):
-			rehearsed = true
-			continue
-		case n.Kind != nstance.Reclaim || at.Before(from) || !at.Before(to):
-			continue
-		}
-		noticed = true
-		if !n.Deadline.IsZero() {
-			r.noticeLengths = append(r.noticeLengths, max(0, n.Deadline.Sub(at)))
+		case i.Notice.Rehearsed():
+			rehearsed = rehearsed || !i.Withdrawn
+		case !c.within(i.At()):
+		default:
+			r.Notices[i.Notice.Kind]++
+			if i.Notice.Kind == nstance.Reclaim && !i.Withdrawn {
+				reclaim = append(reclaim, i)
+			}
 		}
 	}
-	unwarned := !noticed && !rehearsed && l.Loss == nstance.LossReclaimed && !l.GoneAt.Before(from) && l.GoneAt.Before(to)
-	if noticed || unwarned {
+	switch {
+	case len(reclaim) > 0:
+		r.reclaimed(l, reclaim)
+	case !rehearsed && l.Loss == nstance.LossReclaimed && c.within(l.GoneAt):
 		r.Reclaims++
-	}
-	if unwarned {
 		r.Unwarned++
 	}
-	if noticed && l.Drain != nil {
+}
+
+// reclaimed counts a machine that was taken back with notices.
+func (r *Rate) reclaimed(l *Life, notices []Interruption) {
+	r.Reclaims++
+	late := l.Outcome == GoneNoDrain
+	for _, i := range notices {
+		if deadline := i.Notice.Deadline; !deadline.IsZero() {
+			left := deadline.Sub(i.At())
+			r.noticeLengths = append(r.noticeLengths, max(0, left))
+			late = late || left <= 0
+		}
+	}
+	if late {
+		r.TooLate++
+	}
+	if l.Drain != nil && l.Outcome != "" {
 		r.Drains++
 		if l.Outcome == Drained {
 			r.DrainsInTime++
@@ -118,21 +152,39 @@ func (r *Rate) add(l *Life, from, to time.Time, skip func(nstance.Notice) bool) 
 	}
 }
 
-func (r *Rate) finish() {
-	if r.Notices = len(r.noticeLengths); r.Notices == 0 {
-		return
+// ignored counts a notice that doomed nothing. Its pool is that of its instance.
+func (c *counter) ignored(i *Ignored) {
+	if interruption := i.Interruption(); !i.Notice.Rehearsed() && c.within(interruption.At()) {
+		c.pool(c.of[i.ID]).Notices[i.Notice.Kind]++
 	}
-	slices.Sort(r.noticeLengths)
-	r.MinNotice, r.MedianNotice, r.noticeLengths = r.noticeLengths[0], r.noticeLengths[(r.Notices-1)/2], nil
 }
 
-// overlap returns how much of one period lies in another one.
-func overlap(start, end, from, to time.Time) time.Duration {
-	if start.Before(from) {
-		start = from
+func (c *counter) rates() (all []Rate) {
+	for _, r := range c.pools {
+		if n := len(r.noticeLengths); n > 0 {
+			slices.Sort(r.noticeLengths)
+			r.Measured, r.P10Notice, r.MedianNotice, r.noticeLengths = n, r.noticeLengths[(n-1)/10], r.noticeLengths[(n-1)/2], nil
+		}
+		if r.MachineTime > 0 || r.Reclaims > 0 || len(r.Notices) > 0 {
+			all = append(all, *r)
+		}
 	}
-	if end.After(to) {
-		end = to
+	slices.SortFunc(all, func(a, b Rate) int {
+		return cmp.Or(cmp.Compare(a.Pool.InstanceType, b.Pool.InstanceType), cmp.Compare(a.Pool.Zone, b.Pool.Zone), cmp.Compare(a.Pool.Market, b.Pool.Market))
+	})
+	return all
+}
+
+// overlap returns how much of a time lies in the period.
+func (c *counter) overlap(start, end time.Time) time.Duration {
+	if start.Before(c.since) {
+		start = c.since
+	}
+	if end.After(c.until) {
+		end = c.until
+	}
+	if start.Before(c.earliest) {
+		c.earliest = start
 	}
 	return max(0, end.Sub(start))
 }

@@ -10,13 +10,32 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
 
+var from = time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC)
+
+func day(n float64) time.Time { return from.Add(time.Duration(n * 24 * float64(time.Hour))) }
+
+func everyTenant(nstance.TenantID) bool { return true }
+
+// writeEntries writes entries, each to the day of its end.
+func writeEntries(t *testing.T, s storage.Store, entries ...ledger.Entry) {
+	t.Helper()
+	for i, e := range entries {
+		line, err := json.Marshal(e)
+		require.NoError(t, err)
+		at := from
+		if e.Life != nil {
+			at = e.Life.DeletedAt
+		}
+		_, err = s.PutIfAbsent(t.Context(), layout.LedgerKey(shard, at, string(rune('a'+i))), line)
+		require.NoError(t, err)
+	}
+}
+
 func TestRates(t *testing.T) {
-	from := time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC)
-	to := from.AddDate(0, 0, 10)
-	day := func(n float64) time.Time { return from.Add(time.Duration(n * 24 * float64(time.Hour))) }
 	spot := ledger.Pool{InstanceType: "small", Zone: "a", Market: nstance.Spot}
 	owned := ledger.Pool{InstanceType: "small", Zone: "a", Market: nstance.OnDemand}
 	notice := func(at time.Time, left time.Duration, source string) []nstance.Notice {
@@ -24,35 +43,72 @@ func TestRates(t *testing.T) {
 	}
 	drain := &nstance.Drain{}
 	s := storage.NewMemory()
-	for i, l := range []ledger.Life{
-		{ID: "1", Pool: spot, CreatedAt: day(-1), DeletedAt: day(2), Notices: notice(day(2), 2*time.Minute, "aws/spot"), Drain: drain, Outcome: ledger.Drained},
-		{ID: "2", Pool: spot, CreatedAt: day(1), DeletedAt: day(3), Notices: notice(day(3), time.Minute, "aws/spot"), Drain: drain, Outcome: ledger.CutShort},
-		{ID: "2", Pool: spot, CreatedAt: day(1), DeletedAt: day(3.1), Notices: notice(day(3), time.Minute, "aws/spot"), Drain: drain, Outcome: ledger.CutShort}, // written again
-		{ID: "3", Pool: spot, CreatedAt: day(3), DeletedAt: day(9), GoneAt: day(4), Loss: nstance.LossReclaimed, Outcome: ledger.Gone},
-		{ID: "4", Pool: spot, CreatedAt: day(4), DeletedAt: day(5), Notices: notice(day(5), time.Hour, "rehearsal/ann"), Drain: drain, Outcome: ledger.Drained},
-		{ID: "5", Pool: spot, CreatedAt: day(4), DeletedAt: day(5), Outcome: ledger.NotDrained},
+	var entries []ledger.Entry
+	for _, l := range []ledger.Life{
+		{ID: "1", Pool: spot, ProviderID: "p", CreatedAt: day(-1), DeletedAt: day(2), Notices: notice(day(2), 2*time.Minute, "aws/spot"), Drain: drain, Outcome: ledger.Drained},
+		{ID: "2", Pool: spot, ProviderID: "p", CreatedAt: day(1), DeletedAt: day(3), Notices: notice(day(3), time.Minute, "aws/spot"), Drain: drain, Outcome: ledger.CutShort},
+		{ID: "2", Pool: spot, ProviderID: "p", CreatedAt: day(1), DeletedAt: day(3.1), Notices: notice(day(3), time.Minute, "aws/spot"), Drain: drain, Outcome: ledger.CutShort}, // written again
+		{ID: "3", Pool: spot, ProviderID: "p", CreatedAt: day(3), DeletedAt: day(9), GoneAt: day(4), Loss: nstance.LossReclaimed, Outcome: ledger.Gone},
+		{ID: "4", Pool: spot, ProviderID: "p", CreatedAt: day(4), DeletedAt: day(5), Notices: notice(day(5), time.Hour, "rehearsal/ann"), Drain: drain, Loss: nstance.LossReclaimed, GoneAt: day(5), Outcome: ledger.Drained},
+		{ID: "5", Pool: spot, ProviderID: "p", CreatedAt: day(4), DeletedAt: day(5), Outcome: ledger.NotDrained},
 		{ID: "6", Pool: spot, CreatedAt: day(4), DeletedAt: day(6), Outcome: ledger.NeverLaunched},
-		{ID: "7", Pool: spot, CreatedAt: day(9), DeletedAt: day(12), Notices: notice(day(12), time.Second, "aws/spot"), Drain: drain, Outcome: ledger.CutShort},
+		{ID: "7", Pool: spot, ProviderID: "p", CreatedAt: day(9), DeletedAt: day(12), Notices: notice(day(12), time.Second, "aws/spot"), Drain: drain, Outcome: ledger.CutShort},
+		{ID: "8", Pool: spot, Tenant: "blue", ProviderID: "p", CreatedAt: day(1), DeletedAt: day(2), Notices: notice(day(2), time.Second, "aws/spot"), Outcome: ledger.NotDrained},
 	} {
-		line, err := json.Marshal(ledger.Entry{Life: &l})
-		require.NoError(t, err)
-		_, err = s.PutIfAbsent(t.Context(), layout.LedgerKey(shard, l.DeletedAt, string(rune('a'+i))), line)
-		require.NoError(t, err)
+		entries = append(entries, ledger.Entry{Life: &l})
 	}
-	rehearsal := func(n nstance.Notice) bool { return n.Source == "rehearsal/ann" }
-	running := []ledger.Running{{Pool: owned, Since: day(-100)}, {Pool: spot, Since: day(8)}, {Pool: spot, Since: day(11)}}
-	rates, problems, err := ledger.NewReader(s, shard).Rates(t.Context(), from, to, running, rehearsal)
+	entries = append(entries, ledger.Entry{Ignored: &ledger.Ignored{ID: "r1", At: day(1), Notice: nstance.Notice{Kind: nstance.Rebalance, Source: "aws/rebalance"}}})
+	writeEntries(t, s, entries...)
+	open := []ledger.Life{
+		{ID: "r1", Pool: owned, ProviderID: "p", CreatedAt: day(-100)},
+		{ID: "r2", Pool: spot, ProviderID: "p", CreatedAt: day(8), Drain: drain, Notices: notice(day(9), 3*time.Minute, "aws/spot")},
+		{ID: "r3", Pool: spot, ProviderID: "p", CreatedAt: day(11)},
+		{ID: "r4", Pool: spot, CreatedAt: day(1)}, // no machine yet
+	}
+	others := func(tenant nstance.TenantID) bool { return tenant != "blue" }
+	rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), open, others)
 	require.NoError(t, err)
-	require.Empty(t, problems)
 	const d = 24 * time.Hour
-	require.Equal(t, []ledger.Rate{
-		{Pool: owned, Machines: 10 * d},
+	require.Equal(t, ledger.Rates{Since: day(0), Until: day(10), Pools: []ledger.Rate{
+		{Pool: owned, MachineTime: 10 * d, Notices: map[nstance.NoticeKind]int{nstance.Rebalance: 1}},
 		{
-			Pool: spot, Machines: 2*d + 2*d + d + d + d + d + 2*d, Reclaims: 3, Unwarned: 1,
-			Notices: 2, MinNotice: time.Minute, MedianNotice: time.Minute, Drains: 2, DrainsInTime: 1,
+			Pool: spot, MachineTime: 2*d + 2*d + d + d + d + d + 2*d, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 3}, Reclaims: 4, Unwarned: 1,
+			Measured: 3, MedianNotice: 2 * time.Minute, P10Notice: time.Minute, Drains: 2, DrainsInTime: 1,
 		},
-	}, rates)
-	require.InDelta(t, 0.3, rates[1].PerDay(), 1e-9)
-	require.Zero(t, rates[0].PerDay())
-	require.Zero(t, (&ledger.Rate{Reclaims: 1}).PerDay(), "nothing ran")
+	}}, rates)
+	require.InDelta(t, 0.4, rates.Pools[1].PerDay(10*d), 1e-9)
+	require.InDelta(t, 4/2.4, rates.Pools[1].PerHundredHours(), 1e-9)
+	require.Zero(t, rates.Pools[0].PerHundredHours())
+	require.Zero(t, (&ledger.Rate{Reclaims: 1}).PerHundredHours(), "nothing ran")
+	require.Zero(t, (&ledger.Rate{Reclaims: 1}).PerDay(0), "no period")
+}
+
+// TestRatesOfUnknownPools counts what is known, under the empty pool; the period begins
+// with the first machine.
+func TestRatesOfUnknownPools(t *testing.T) {
+	s := storage.NewMemory()
+	writeEntries(t, s,
+		ledger.Entry{Life: &ledger.Life{
+			ID: "1", ProviderID: "p", CreatedAt: day(4), DeletedAt: day(5), Outcome: ledger.GoneNoDrain, GoneAt: day(5),
+			Notices: []nstance.Notice{{Kind: nstance.Reclaim, ReceivedAt: day(5), Deadline: day(5).Add(-time.Minute)}},
+		}},
+		ledger.Entry{Ignored: &ledger.Ignored{ID: "2", At: day(6), Notice: nstance.Notice{Kind: nstance.Rebalance}}},
+		ledger.Entry{Ignored: &ledger.Ignored{ID: "2", At: day(20), Notice: nstance.Notice{Kind: nstance.Rebalance}}},
+		ledger.Entry{Ignored: &ledger.Ignored{ID: "2", At: day(6), Notice: nstance.Notice{Kind: nstance.Reclaim, Source: nstance.RehearsalSource}}},
+	)
+	rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), nil, everyTenant)
+	require.NoError(t, err)
+	require.Equal(t, ledger.Rates{Since: day(4), Until: day(10), Pools: []ledger.Rate{{
+		MachineTime: 24 * time.Hour, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 1, nstance.Rebalance: 1}, Reclaims: 1, TooLate: 1, Measured: 1,
+	}}}, rates)
+}
+
+// TestRatesOfWithdrawnNotices: a cancelled reclaim took nothing back.
+func TestRatesOfWithdrawnNotices(t *testing.T) {
+	s := storage.NewMemory()
+	cancelled := records.PastDrain{Notices: []nstance.Notice{{Kind: nstance.Reclaim, ReceivedAt: day(1)}}}
+	writeEntries(t, s, ledger.Entry{Life: &ledger.Life{ID: "1", ProviderID: "p", CreatedAt: day(0), DeletedAt: day(2), Outcome: ledger.NotDrained, Cancelled: []records.PastDrain{cancelled}}})
+	rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), nil, everyTenant)
+	require.NoError(t, err)
+	require.Equal(t, []ledger.Rate{{MachineTime: 48 * time.Hour, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 1}}}, rates.Pools)
 }

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -306,6 +307,52 @@ func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterrup
 	resp := s.answer()
 	resp.Problems = fitProblems(problems)
 	return resp, nil
+}
+
+// ratePeriod is what rates are about where the request does not say.
+const ratePeriod = 30 * 24 * time.Hour
+
+// GetInterruptionRates implements the RPC.
+func (o *Service) GetInterruptionRates(ctx context.Context, req *apiv1.GetInterruptionRatesRequest) (*apiv1.GetInterruptionRatesResponse, error) {
+	c := callerOf(ctx)
+	until := cmp.Or(wire.TimeOf(req.GetUntil()), o.Now().UTC())
+	since := cmp.Or(wire.TimeOf(req.GetSince()), until.Add(-ratePeriod))
+	if !since.Before(until) {
+		return nil, nstance.FieldError("since", "name a time before until, which is now unless set", "%s is not before %s", since.Format(time.RFC3339), until.Format(time.RFC3339))
+	}
+	var open []ledger.Life
+	for _, rec := range c.term.Reconciler.Records().All() {
+		open = append(open, ledger.Open(rec, ""))
+	}
+	rates, err := o.Ledger.Rates(ctx, since, until, open, c.sees)
+	if err != nil {
+		return nil, err
+	}
+	resp := &apiv1.GetInterruptionRatesResponse{Since: wire.Time(rates.Since), Until: wire.Time(rates.Until), Problems: fitProblems(problemTexts(rates.Problems))}
+	for i := range rates.Pools {
+		resp.Rates = append(resp.Rates, rateMessage(&rates.Pools[i], rates.Until.Sub(rates.Since)))
+	}
+	resp.Rates = fitting(resp.GetRates())
+	return resp, nil
+}
+
+func rateMessage(r *ledger.Rate, period time.Duration) *apiv1.InterruptionRate {
+	m := &apiv1.InterruptionRate{
+		InstanceType: r.Pool.InstanceType, Zone: r.Pool.Zone, Market: string(r.Pool.Market), MachineTime: durationpb.New(r.MachineTime),
+		Reclaims: int32(r.Reclaims), Unwarned: int32(r.Unwarned), TooLate: int32(r.TooLate),
+		ReclaimsPerDay: r.PerDay(period), ReclaimsPer_100Hours: r.PerHundredHours(),
+		Drains: int32(r.Drains), DrainsInTime: int32(r.DrainsInTime),
+	}
+	for kind, n := range r.Notices {
+		if m.Notices == nil {
+			m.Notices = map[string]int32{}
+		}
+		m.Notices[string(kind)] = int32(n)
+	}
+	if r.Measured > 0 {
+		m.MedianNotice, m.P10Notice = durationpb.New(r.MedianNotice), durationpb.New(r.P10Notice)
+	}
+	return m
 }
 
 func problemTexts(all []ledger.Problem) (out []string) {
