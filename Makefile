@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
 
@@ -45,6 +45,7 @@ generate-check: generate
 tidy-check:
 	go mod tidy -diff
 	cd examples && go mod tidy -diff
+	cd internal/test/browser && go mod tidy -diff
 	go mod verify
 
 lint: $(BIN)/tools.stamp
@@ -52,6 +53,7 @@ lint: $(BIN)/tools.stamp
 	go vet ./...
 	$(BIN)/golangci-lint run ./...
 	cd examples && $(BIN)/golangci-lint run ./...
+	cd internal/test/browser && $(BIN)/golangci-lint run ./...
 
 proto-lint: $(BIN)/buf.stamp
 	$(BIN)/buf lint
@@ -190,6 +192,11 @@ test-kube: kube-servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl ## drains
 examples: ## whole programs of another module, each of which ends by itself
 	cd examples && go vet ./... && go test -race ./...
 	cd examples && for d in */ shortest/*/; do test $$d = shortest/ || { echo "== $$d"; go run "./$$d" || exit 1; }; done
+
+test-browser: ## the status page in Chromium, beside real scenarios; NSTANCE_SCREENSHOTS=directory keeps pictures
+	mkdir -p $(BIN)/browser
+	go build -o $(BIN)/browser/ ./cmd/nstance-server ./cmd/nstance-admin
+	cd internal/test/browser && NSTANCE_BROWSER_PROGRAMS=$(BIN)/browser go test -count=1 -timeout 10m ./...
 
 operator-components: $(BIN)/kustomize ## what clusterctl installs
 	mkdir -p dist

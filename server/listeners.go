@@ -95,11 +95,13 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 		return nil, err
 	}
 	s.grpcServers(l, limits)
+	ending := make(chan struct{})
 	l.webServer = &http.Server{
-		Handler: closeOld(s.pages(), limits.AnonymousAge/2), ConnContext: bornAt,
+		Handler: closeOld(s.pages(ending), limits.AnonymousAge/2), ConnContext: bornAt,
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeaders,
 	}
+	l.webServer.RegisterOnShutdown(sync.OnceFunc(func() { close(ending) }))
 	return l, nil
 }
 

@@ -33,10 +33,12 @@ func (s *Server) measure() metrics.State {
 }
 
 // pages serves everything on the HTTP port.
-func (s *Server) pages() http.Handler {
+func (s *Server) pages(ending <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", s.telemetry.Handler())
-	mux.Handle("/", web.Handler(s.status, func() bool { _, err := s.leading(); return err == nil }))
+	mux.Handle("/", web.Handler(&web.Options{
+		Status: s.status, Leading: func() bool { _, err := s.leading(); return err == nil }, Ending: ending,
+	}))
 	return ports.KnownHosts(mux, s.hostNames)
 }
 

@@ -64,6 +64,7 @@ func TestStatusPage(t *testing.T) {
 		require.True(t, s.Leader)
 		require.EqualValues(t, 1, s.Epoch)
 		require.Equal(t, "c1 s1", s.Cluster+" "+s.Shard)
+		require.Equal(t, "small", s.Instances[0].InstanceType)
 		require.Equal(t, "default web", s.Groups[1].Tenant+" "+s.Groups[1].Group)
 	})
 	t.Run("an invalid report does not damage the page", func(t *testing.T) {

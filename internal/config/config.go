@@ -112,7 +112,7 @@ type Connections struct {
 
 // StatusPage is about the HTTP port, which has no authentication.
 type StatusPage struct {
-	Detail StatusDetail `name:"detail" default:"summary" enum:"summary|full" doc:"what the status page shows, without authentication: summary, what every operator may see; or full, the groups, instances and events of all tenants"`
+	Detail StatusDetail `name:"detail" default:"summary" enum:"summary|full" doc:"what the status page shows, without authentication: summary, what every operator may see; or full, the groups, instances, interruptions and events of all tenants"`
 	Hosts  []HostName   `name:"hosts" none:"true" absent:"none" doc:"names by which the HTTP port may be reached, in addition to localhost, IP addresses and the names in bind and advertise"`
 }
 

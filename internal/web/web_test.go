@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,7 +18,7 @@ import (
 
 func serve(t *testing.T, status web.Status, leading *atomic.Bool) func(method, path string) (*http.Response, string) {
 	t.Helper()
-	srv := httptest.NewServer(web.Handler(func(*http.Request) web.Status { return status }, leading.Load))
+	srv := httptest.NewServer(web.Handler(&web.Options{Status: func(context.Context) web.Status { return status }, Leading: leading.Load}))
 	t.Cleanup(srv.Close)
 	return func(method, path string) (*http.Response, string) {
 		t.Helper()
@@ -41,9 +42,10 @@ func TestHandler(t *testing.T) {
 	call := serve(t, want, &leading)
 
 	t.Run("every answer is guarded", func(t *testing.T) {
-		for _, path := range []string{"/", "/status.json", "/healthz", "/readyz", "/nowhere"} {
-			resp, _ := call(http.MethodGet, path)
+		for _, path := range []string{"/", "/status.css", "/status.js", "/status.json", "/stream", "/healthz", "/readyz", "/nowhere"} {
+			resp, _ := call(http.MethodHead, path)
 			require.Contains(t, resp.Header.Get("Content-Security-Policy"), "default-src 'none'", path)
+			require.NotContains(t, resp.Header.Get("Content-Security-Policy"), "unsafe", path)
 			require.Contains(t, resp.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'", path)
 			require.Equal(t, "nosniff", resp.Header.Get("X-Content-Type-Options"), path)
 			require.Equal(t, "no-store", resp.Header.Get("Cache-Control"), path)
@@ -53,9 +55,14 @@ func TestHandler(t *testing.T) {
 		resp, body := call(http.MethodGet, "/")
 		require.Equal(t, http.StatusOK, resp.StatusCode)
 		require.Equal(t, "text/html; charset=utf-8", resp.Header.Get("Content-Type"))
-		require.Contains(t, body, "status.json")
-		require.NotContains(t, body, "innerHTML", "names come from people: they are text, never markup")
 		require.NotRegexp(t, `(src|href)="(https?:)?//`, body, "nothing is loaded from elsewhere")
+		for path, kind := range map[string]string{"/status.css": "text/css; charset=utf-8", "/status.js": "text/javascript; charset=utf-8"} {
+			resp, part := call(http.MethodGet, path)
+			require.Equal(t, http.StatusOK, resp.StatusCode, path)
+			require.Equal(t, kind, resp.Header.Get("Content-Type"))
+			require.Contains(t, body, `"`+path[1:]+`"`)
+			require.NotRegexp(t, `innerHTML|outerHTML|insertAdjacentHTML|document\.write`, part, "names come from people: they are text, never markup")
+		}
 	})
 	t.Run("what it shows", func(t *testing.T) {
 		resp, body := call(http.MethodGet, "/status.json")
@@ -66,7 +73,7 @@ func TestHandler(t *testing.T) {
 		require.NotContains(t, body, "<script>")
 	})
 	t.Run("read only", func(t *testing.T) {
-		for _, path := range []string{"/", "/status.json", "/healthz", "/readyz"} {
+		for _, path := range []string{"/", "/status.css", "/status.js", "/status.json", "/stream", "/healthz", "/readyz"} {
 			for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
 				resp, _ := call(method, path)
 				require.Equal(t, http.StatusMethodNotAllowed, resp.StatusCode, "%s %s", method, path)
@@ -92,14 +99,18 @@ func TestHandler(t *testing.T) {
 	})
 	t.Run("what cannot be shown is an error, not half a page", func(t *testing.T) {
 		call := serve(t, web.Status{Instances: []web.Instance{{CPU: math.NaN()}}}, &leading)
-		resp, body := call(http.MethodGet, "/status.json")
-		require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
-		require.Contains(t, body, "NaN")
+		for _, path := range []string{"/status.json", "/stream"} {
+			resp, body := call(http.MethodGet, path)
+			require.Equal(t, http.StatusInternalServerError, resp.StatusCode, path)
+			require.Contains(t, body, "NaN")
+		}
 	})
 }
 
 func ExampleHandler() {
-	handler := web.Handler(func(*http.Request) web.Status { return web.Status{Shard: "s1"} }, func() bool { return false })
+	handler := web.Handler(&web.Options{
+		Status: func(context.Context) web.Status { return web.Status{Shard: "s1"} }, Leading: func() bool { return false }, Ending: make(chan struct{}),
+	})
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 	fmt.Print(w.Code, " ", w.Body)

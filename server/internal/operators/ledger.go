@@ -18,6 +18,7 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
+	"github.com/nstance-go/nstance/reconcile"
 )
 
 // An interruptionQuery selects interruptions.
@@ -178,6 +179,15 @@ func (s *selection) addAll(list []ledger.Interruption) {
 	}
 }
 
+func (s *selection) addRunning(live []records.Instance) {
+	for i := range live {
+		if len(live[i].Notices)+len(live[i].Cancelled) > 0 {
+			l := ledger.Open(live[i], "")
+			s.addAll(l.Interruptions())
+		}
+	}
+}
+
 func (s *selection) sorted() []*apiv1.Interruption {
 	out := make([]*apiv1.Interruption, 0, len(s.known))
 	for _, i := range s.known {
@@ -281,12 +291,7 @@ func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterrup
 	}
 	live := c.term.Reconciler.Records().All()
 	s.learnRecords(live)
-	for i := range live {
-		if len(live[i].Notices)+len(live[i].Cancelled) > 0 {
-			l := ledger.Open(live[i], "")
-			s.addAll(l.Interruptions())
-		}
-	}
+	s.addRunning(live)
 	var problems []string
 	for day, err := range o.Ledger.Days(ctx, q.from(), time.Time{}) {
 		if err != nil {
@@ -353,6 +358,21 @@ func rateMessage(r *ledger.Rate, period time.Duration) *apiv1.InterruptionRate {
 		m.MedianNotice, m.P10Notice = durationpb.New(r.MedianNotice), durationpb.New(r.P10Notice)
 	}
 	return m
+}
+
+// LatestInterruptions returns the latest interruptions of every tenant: those that are
+// running, from the records of r, and others from this server's journal alone, which
+// costs no call of storage.
+func (o *Service) LatestInterruptions(ctx context.Context, r *reconcile.Admin, limit int) ([]*apiv1.Interruption, error) {
+	s := newSelection(interruptionQuery{limit: limit})
+	journalled, err := interruptions(ctx, o.Events, journal.Filter{Types: noticeTypes, Limit: limit})
+	for _, i := range journalled {
+		s.add(i)
+	}
+	live := r.Records().All()
+	s.learnRecords(live)
+	s.addRunning(live)
+	return s.answer().GetInterruptions(), err
 }
 
 func problemTexts(all []ledger.Problem) (out []string) {
