@@ -65,6 +65,29 @@ func (r *Admin) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.Instance
 	return out
 }
 
+// A MemberPool is what machines of one group share: a cloud takes capacity back by type,
+// zone and market. An empty field is not known.
+type MemberPool struct {
+	Group        nstance.GroupKey
+	InstanceType string
+	Zone         string
+	Market       nstance.MarketType // the actual one, as far as it is known
+}
+
+// CountPools returns how many machines run in each pool, those made by request too.
+func (r *Admin) CountPools() map[MemberPool]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := map[MemberPool]int{}
+	for _, m := range r.members {
+		if m.machine.ProviderID != "" && !m.gone {
+			instanceType := cmp.Or(m.machine.InstanceType, m.rec.Shape.InstanceType)
+			out[MemberPool{m.rec.Key(), instanceType, cmp.Or(m.machine.Zone, m.rec.Zone), m.market()}]++
+		}
+	}
+	return out
+}
+
 // GroupKeys returns the key of every group, in the order of Groups.
 func (r *Admin) GroupKeys() []nstance.GroupKey {
 	r.mu.Lock()

@@ -55,6 +55,7 @@ func TestMetrics(t *testing.T) {
 		`nstance_leading 1`, `nstance_lease_epoch 1`, `nstance_agents_connected 2`, `nstance_orphans 0`,
 		`nstance_group_members{group="web",state="wanted",tenant="default"} 1`,
 		`nstance_group_members{group="web",state="leaving",tenant="default"} 1`,
+		`nstance_members{group="web",instance_type="small",market="spot",tenant="default",zone="sim-a"} 2`,
 		`nstance_server_info{cluster="c1",shard="s1",version="` + version.Software + `"} 1`,
 		`nstance_notices_total{kind="reclaim",source="other"} 1`,
 		`nstance_events_total{type="notice_received"} 1`,

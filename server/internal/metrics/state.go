@@ -18,8 +18,9 @@ type State struct {
 	Agents                  int           // connected
 	QueueAge                time.Duration // of the group that has waited longest to be planned
 	Groups                  []reconcile.GroupView
-	Orphans                 int            // machines with our marks and no record
-	Attention               map[string]int // what needs attention, by kind
+	Pools                   map[reconcile.MemberPool]int // machines that run
+	Orphans                 int                          // machines with our marks and no record
+	Attention               map[string]int               // what needs attention, by kind
 	JournalLost             uint64
 }
 
@@ -38,6 +39,7 @@ var (
 	descAgents    = desc("agents_connected", "Agents connected to this server.")
 	descQueue     = desc("queue_age_seconds", "How long the group has waited that has waited longest to be planned.")
 	descMembers   = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved, gone.", "tenant", "group", "state")
+	descPools     = desc("members", "Machines of a group that run, by what the cloud takes capacity back from.", "tenant", "group", "instance_type", "zone", "market")
 	descHolds     = desc("group_held", "1 for each reason that keeps a group from acting, by kind.", "tenant", "group", "kind")
 	descOrphans   = desc("orphans", "Machines that carry the shard's marks and have no record.")
 	descAttention = desc("attention", "What needs attention, by kind; nstance-admin status names it, and what to do.", "kind")
@@ -47,7 +49,7 @@ var (
 // Describe implements prometheus.Collector.
 func (*state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInfo, descLeading, descEpoch, descLease, descAgents, descQueue, descMembers, descHolds, descOrphans, descAttention, descLost,
+		descInfo, descLeading, descEpoch, descLease, descAgents, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descLost,
 	} {
 		ch <- d
 	}
@@ -74,6 +76,9 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 	gauge(descAgents, float64(s.Agents))
 	gauge(descQueue, s.QueueAge.Seconds())
 	gauge(descOrphans, float64(s.Orphans))
+	for p, n := range s.Pools {
+		gauge(descPools, float64(n), string(p.Group.Tenant), string(p.Group.Group), p.InstanceType, p.Zone, string(p.Market))
+	}
 	for _, g := range s.Groups {
 		tenant, group := string(g.Key.Tenant), string(g.Key.Group)
 		for _, n := range []struct {

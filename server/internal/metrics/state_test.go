@@ -38,9 +38,13 @@ func TestAllStateIsExported(t *testing.T) {
 			Group: nstance.Group{Key: nstance.GroupKey{Tenant: "t", Group: "g"}, Size: 11}, Ready: 12, Booting: 13, Leaving: 14, Stale: 15, OnDemand: 16, Preserved: 17, Gone: 18,
 			Holds: []reconcile.HoldView{hold(plan.HoldPaused), hold(plan.HoldBreaker), hold(plan.HoldPaused)},
 		}},
+		Pools: map[reconcile.MemberPool]int{
+			{Group: nstance.GroupKey{Tenant: "t", Group: "g"}, InstanceType: "small", Zone: "z", Market: nstance.Spot}: 19,
+			{Group: nstance.GroupKey{Tenant: "t", Group: "g"}, InstanceType: "small"}:                                  20,
+		},
 	}
 	m := metrics.New(func() metrics.State { return s })
-	names := []string{"server_info", "leading", "lease_", "agents_", "queue_", "group_", "orphans", "attention", "journal_"}
+	names := []string{"server_info", "leading", "lease_", "agents_", "queue_", "group_", "orphans", "attention", "journal_", "members"}
 	require.ElementsMatch(t, []string{
 		`nstance_server_info{cluster="c1",shard="s1",version="v"} 1`,
 		`nstance_leading 1`, `nstance_lease_epoch 7`, `nstance_lease_age_seconds 1.5`, `nstance_agents_connected 3`,
@@ -53,6 +57,8 @@ func TestAllStateIsExported(t *testing.T) {
 		`nstance_group_members{group="g",state="on_demand",tenant="t"} 16`,
 		`nstance_group_members{group="g",state="preserved",tenant="t"} 17`,
 		`nstance_group_members{group="g",state="gone",tenant="t"} 18`,
+		`nstance_members{group="g",instance_type="small",market="spot",tenant="t",zone="z"} 19`,
+		`nstance_members{group="g",instance_type="small",market="",tenant="t",zone=""} 20`,
 		`nstance_group_held{group="g",kind="paused",tenant="t"} 1`,
 		`nstance_group_held{group="g",kind="breaker",tenant="t"} 1`,
 	}, page(m, names...))
