@@ -44,6 +44,7 @@ const (
 	EventDrainTightened       EventType = "drain_tightened"
 	EventDrainReassigned      EventType = "drain_reassigned" // its executor has disconnected or cannot drain: it has another one now
 	EventDrainCancelled       EventType = "drain_cancelled"
+	EventDrainedWithoutServer EventType = "drained_without_server" // its agent ran its hook without a command
 	EventDrainAcknowledged    EventType = "drain_acknowledged"
 	EventDrainCutShort        EventType = "drain_cut_short" // the deadline came first
 	EventDeleteRequested      EventType = "delete_requested"

@@ -6,7 +6,7 @@ package nstance
 //   - about groups: [Desired], [Removed], [Balancing]
 //   - from agents: [Registered], [Connected], [Disconnected], [Reported],
 //     [FilesReported], [Noticed]
-//   - about drains: [Drained], [ExecutorsChanged]
+//   - about drains: [Drained], [DrainedWithoutServer], [ExecutorsChanged]
 //   - from the provider: [MachineSeen], [MachineMissing]
 //
 // A fact is a value: it is read concurrently, and must not be changed, once it was
@@ -67,6 +67,15 @@ type (
 	// Drained carries an accepted acknowledgement.
 	Drained struct{ Ack Ack }
 
+	// DrainedWithoutServer says that the instance's agent ran its hook without a
+	// command, because no server acknowledged the notice EventID in time.
+	DrainedWithoutServer struct {
+		ID      InstanceID
+		EventID string
+		Outcome Outcome
+		Message string // at most 256 bytes
+	}
+
 	// ExecutorsChanged says that an operator that executes a tenant's drains
 	// (empty: every tenant's) has connected or disconnected.
 	ExecutorsChanged struct{ Tenant TenantID }
@@ -83,16 +92,17 @@ type (
 	}
 )
 
-func (Desired) fact()          {}
-func (Removed) fact()          {}
-func (Balancing) fact()        {}
-func (Registered) fact()       {}
-func (Reported) fact()         {}
-func (FilesReported) fact()    {}
-func (Noticed) fact()          {}
-func (Connected) fact()        {}
-func (Disconnected) fact()     {}
-func (Drained) fact()          {}
-func (ExecutorsChanged) fact() {}
-func (MachineSeen) fact()      {}
-func (MachineMissing) fact()   {}
+func (Desired) fact()              {}
+func (Removed) fact()              {}
+func (Balancing) fact()            {}
+func (Registered) fact()           {}
+func (Reported) fact()             {}
+func (FilesReported) fact()        {}
+func (Noticed) fact()              {}
+func (Connected) fact()            {}
+func (Disconnected) fact()         {}
+func (Drained) fact()              {}
+func (DrainedWithoutServer) fact() {}
+func (ExecutorsChanged) fact()     {}
+func (MachineSeen) fact()          {}
+func (MachineMissing) fact()       {}

@@ -26,9 +26,9 @@ type drainer struct {
 	wake chan struct{}
 }
 
-// A job is one drain. A job without a generation was started by the agent
-// itself, because no server had acknowledged the notice; the first drain command
-// of a server adopts it.
+// A job is one drain. A job with an event ID was started by the agent itself, because
+// no server had acknowledged the notice; the first drain command of a server adopts
+// it. Its result is reported without a generation too.
 type job struct {
 	drain   nstance.Drain
 	eventID string // of the notice that started it; empty: a server's command did
@@ -169,7 +169,7 @@ func (d *drainer) start(ctx context.Context) (*job, nstance.Drain, context.Conte
 	return j, j.drain, ctx
 }
 
-// finish records the outcome and reports it if the job has not been replaced.
+// finish records the outcome, and reports it unless the job was replaced.
 func (d *drainer) finish(j *job, outcome nstance.Outcome, message string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,7 +178,13 @@ func (d *drainer) finish(j *job, outcome nstance.Outcome, message string) {
 	}
 	j.done, j.outcome, j.message = true, outcome, message
 	d.log.Info("drain hook ended", "generation", j.drain.Generation, "outcome", outcome)
-	if d.job == j && j.drain.Generation != 0 {
+	if d.job != j {
+		return
+	}
+	if j.eventID != "" {
+		d.report(&apiv1.DrainResult{EventId: j.eventID, Outcome: string(j.outcome), Message: wire.Text(j.message)})
+	}
+	if j.drain.Generation != 0 {
 		d.report(j.result())
 	}
 }

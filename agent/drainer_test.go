@@ -3,7 +3,6 @@ package agent // tests the drainer without sessions
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,10 +28,25 @@ type drainerBench struct {
 func (b *drainerBench) hookRuns() int  { b.guard.Lock(); defer b.guard.Unlock(); return b.runs }
 func (b *drainerBench) hookStops() int { b.guard.Lock(); defer b.guard.Unlock(); return b.ended }
 
+// sentResults returns the results of commands.
 func (b *drainerBench) sentResults() []*apiv1.DrainResult {
+	return b.resultsOf(func(r *apiv1.DrainResult) bool { return r.GetGeneration() > 0 })
+}
+
+// loneResults returns the results of drains by the agent itself.
+func (b *drainerBench) loneResults() []*apiv1.DrainResult {
+	return b.resultsOf(func(r *apiv1.DrainResult) bool { return r.GetGeneration() == 0 })
+}
+
+func (b *drainerBench) resultsOf(is func(*apiv1.DrainResult) bool) (found []*apiv1.DrainResult) {
 	b.guard.Lock()
 	defer b.guard.Unlock()
-	return slices.Clone(b.results)
+	for _, r := range b.results {
+		if is(r) {
+			found = append(found, r)
+		}
+	}
+	return found
 }
 
 func (b *drainerBench) drainHook(ctx context.Context, _ nstance.Drain) (nstance.Outcome, string) {
@@ -196,12 +210,15 @@ func TestDrainerCommands(t *testing.T) {
 }
 
 func TestDrainerFallback(t *testing.T) {
-	t.Run("its outcome is sent when a server asks", func(t *testing.T) {
+	t.Run("its outcome is sent for its notice, and again when a server asks", func(t *testing.T) {
 		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			b.fallback(drainWithin(0, time.Minute), "event")
 			synctest.Wait()
 			b.endHook(nstance.OutcomeDrained)
 			require.Empty(t, b.sentResults())
+			require.Len(t, b.loneResults(), 1)
+			require.Equal(t, "event", b.loneResults()[0].GetEventId())
+			require.Equal(t, "drained", b.loneResults()[0].GetOutcome())
 			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
 			require.Equal(t, 1, b.hookRuns())
@@ -218,6 +235,7 @@ func TestDrainerFallback(t *testing.T) {
 			b.endHook(nstance.OutcomeDrained)
 			require.Equal(t, 1, b.hookRuns())
 			require.EqualValues(t, 4, b.sentResults()[0].GetGeneration())
+			require.Len(t, b.loneResults(), 1, "no server had begun it")
 		})
 	})
 	t.Run("a failed drain is tried again when a server asks", func(t *testing.T) {
@@ -242,6 +260,7 @@ func TestDrainerFallback(t *testing.T) {
 			b.withdraw("event")
 			synctest.Wait()
 			require.Equal(t, 1, b.hookStops())
+			require.Empty(t, b.loneResults(), "there is no such notice any more")
 			b.command(drainWithin(4, time.Minute))
 			synctest.Wait()
 			require.Equal(t, 2, b.hookRuns())

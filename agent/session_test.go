@@ -223,8 +223,11 @@ func TestHookWithoutServer(t *testing.T) {
 
 			h.finish <- nstance.OutcomeDrained
 			s.configure(func() { s.withholdAcks = false })
+			lone := v.awaitMessage(t, isResult).GetDrainResult()
+			require.Zero(t, lone.GetGeneration())
+			require.Equal(t, "event-1", lone.GetEventId())
 			v.drain(4, time.Now().Add(time.Minute))
-			r := v.awaitMessage(t, isResult).GetDrainResult()
+			r := v.awaitMessage(t, func(m *apiv1.ConnectRequest) bool { return m.GetDrainResult().GetGeneration() > 0 }).GetDrainResult()
 			require.EqualValues(t, 4, r.GetGeneration())
 			require.Equal(t, "drained", r.GetOutcome())
 			runs, _, _ = h.log()

@@ -72,10 +72,38 @@ func (s *shard) handleDrained(m *member, a nstance.Ack) {
 	}
 	s.publish(m, e)
 	m.lastAck = &records.DrainEnd{At: s.opts.Now().UTC(), By: a.By, Outcome: a.Outcome, Message: a.Message}
+	if m.loneDrain != nil && a.By == nstance.ExecutorAgent {
+		m.lastAck.Message = withoutServer(a.Message)
+	}
 	if a.Outcome == nstance.OutcomeDrained || a.Delete {
 		m.drainEnded = true
 		s.queue.add(m.group.key, true)
 	}
+}
+
+// handleLoneDrain records, once for each notice, that the agent emptied its machine
+// without a command. The drain of the shard follows as for any notice: its executor
+// acknowledges it, and the agent does so at once.
+func (s *shard) handleLoneDrain(m *member, f nstance.DrainedWithoutServer) {
+	if m.loneDrain != nil && m.loneDrain.eventID == f.EventID || findNotice(m.notices, f.EventID) < 0 {
+		return
+	}
+	m.loneDrain = &loneDrain{f.EventID, &records.DrainEnd{
+		At: s.opts.Now().UTC(), By: nstance.ExecutorAgent, Outcome: f.Outcome, Message: withoutServer(f.Message),
+	}}
+	e := nstance.Event{Type: nstance.EventDrainedWithoutServer, Reason: string(f.Outcome) + ", for notice " + f.EventID}
+	if f.Outcome == nstance.OutcomeFailed {
+		e.Error = f.Message
+	}
+	s.publish(m, e)
+}
+
+// withoutServer marks what the record says of such a drain.
+func withoutServer(message string) string {
+	if message == "" {
+		return string(nstance.EventDrainedWithoutServer)
+	}
+	return string(nstance.EventDrainedWithoutServer) + ": " + message
 }
 
 // handleMachine records the provider's answer about a machine to a call that was sent

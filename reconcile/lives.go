@@ -79,6 +79,9 @@ func (s *shard) replacementOf(m *member) (id nstance.InstanceID) {
 // endFacts returns what is known of m that its record does not say yet.
 func (m *member) endFacts() *records.End {
 	e := &records.End{LaunchedAt: m.machine.CreatedAt.UTC(), InstanceType: m.machine.InstanceType, Zone: m.machine.Zone, Market: m.machine.Market, Drained: m.lastAck}
+	if e.Drained == nil && m.loneDrain != nil {
+		e.Drained = m.loneDrain.end
+	}
 	if m.gone {
 		e.GoneAt, e.Loss = m.at.UTC(), m.cause
 	}

@@ -78,6 +78,13 @@ type noticeState struct {
 	noticeEnds     map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
 	droppedNotices []string                 // event IDs of notices that the cloud did not follow up
 	pendingAcks    map[string][]func()      // by event ID: owed once the consequence is durable
+	loneDrain      *loneDrain               // that of the latest notice; nil: none
+}
+
+// A loneDrain is a drain by the agent without a command.
+type loneDrain struct {
+	eventID string // of its notice
+	end     *records.DrainEnd
 }
 
 // removalState is why a member goes, and what keeps it.

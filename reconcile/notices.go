@@ -110,6 +110,9 @@ func (s *shard) withdrawNotice(m *member, known int) {
 	}
 	delete(m.pendingAcks, m.notices[known].EventID)
 	delete(m.noticeEnds, m.notices[known].EventID)
+	if m.loneDrain != nil && m.loneDrain.eventID == m.notices[known].EventID {
+		m.loneDrain = nil
+	}
 	m.notices = append(m.notices[:known:known], m.notices[known+1:]...)
 	s.queue.add(m.group.key, true)
 }

@@ -42,6 +42,8 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 		r.withMember(f.ID, func(m *member) { r.handleNotice(m, f.Notice, f.Ack) })
 	case nstance.Drained:
 		r.withMember(f.Ack.Instance, func(m *member) { r.handleDrained(m, f.Ack) })
+	case nstance.DrainedWithoutServer:
+		r.withMember(f.ID, func(m *member) { r.handleLoneDrain(m, f) })
 	case nstance.ExecutorsChanged:
 		r.executorsChanged(f.Tenant)
 	case nstance.MachineSeen:

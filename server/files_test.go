@@ -71,13 +71,18 @@ func (noNotices) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 func (w *world) startAgent(id nstance.InstanceID) *agentMachine {
 	w.Helper()
 	m := w.applyUserData(id)
-	addrs := w.server.Addresses()
-	m.options = agent.Options{
-		InstanceID: id, RegistrationAddrs: []string{addrs.Registration}, AgentAddrs: []string{addrs.Agent},
-		IdentityDir: filepath.Join(m.dir, "identity"), KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: noNotices{},
-	}
+	m.setOptions()
 	m.start()
 	return m
+}
+
+// setOptions sets the options of an agent of the world's server.
+func (m *agentMachine) setOptions() {
+	addrs := m.w.server.Addresses()
+	m.options = agent.Options{
+		InstanceID: m.id, RegistrationAddrs: []string{addrs.Registration}, AgentAddrs: []string{addrs.Agent},
+		IdentityDir: filepath.Join(m.dir, "identity"), KeysDir: filepath.Join(m.dir, "keys"), RecvDir: filepath.Join(m.dir, "recv"), Detector: noNotices{},
+	}
 }
 
 // applyUserData writes the identity files as the machine's user data would. The

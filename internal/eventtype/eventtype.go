@@ -55,7 +55,7 @@ func All() []nstance.EventType {
 		nstance.EventGroupReady, nstance.EventNoticeReceived, nstance.EventNoticeIgnored, nstance.EventCreateRequested,
 		nstance.EventReplacementRequested, nstance.EventCreated, nstance.EventCreateFailed, nstance.EventRegistered, nstance.EventReady,
 		nstance.EventUnhealthy, nstance.EventMachineGone, nstance.EventMarketDiffers, nstance.EventDrainStarted, nstance.EventDrainTightened,
-		nstance.EventDrainReassigned, nstance.EventDrainCancelled, nstance.EventDrainAcknowledged, nstance.EventDrainCutShort,
+		nstance.EventDrainReassigned, nstance.EventDrainCancelled, nstance.EventDrainedWithoutServer, nstance.EventDrainAcknowledged, nstance.EventDrainCutShort,
 		nstance.EventDeleteRequested, nstance.EventGroupRemoved, nstance.EventDeleted, nstance.EventRolloutHalted, nstance.EventRecordUnreadable,
 		nstance.EventOrphanSeen, nstance.EventHoldStarted, nstance.EventHoldEnded, nstance.EventAlarm,
 		NoticePublished, NoticeDetected, FilesApplied, FilesFailed, RecordRepaired, KeysRotated, OperatorRevoked, ConfigAccepted, ConfigHeld,

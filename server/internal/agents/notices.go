@@ -91,6 +91,13 @@ func (d *noticeDedup) receive(n nstance.Notice) (state *noticeState, isNew bool)
 	return state, true
 }
 
+// knows reports whether the instance sent the notice.
+func (d *noticeDedup) knows(eventID string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.byEvent[eventID] != nil
+}
+
 // put needs the lock.
 func (d *noticeDedup) put(state *noticeState) {
 	id := state.notice.EventID

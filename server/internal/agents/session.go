@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
@@ -26,6 +27,8 @@ const (
 	// An agent that sends more messages than this is read no faster.
 	messagesPerSecond = 50
 	messageBurst      = 100
+	// maxDrainMessage is how many bytes are kept of what a hook said.
+	maxDrainMessage = 256
 	// closeGrace is how long a session goes on that the server ends.
 	closeGrace = ports.CloseGrace
 	// sendTimeout is how long an agent may leave half of the outbox unread.
@@ -176,6 +179,10 @@ func (s *session) handle(m *apiv1.ConnectRequest) (goodbye bool) {
 // handleDrainResult passes on the outcome of the agent's own hook and acknowledges
 // it. The outcome of a drain that is over, or not the agent's, is dropped.
 func (s *session) handleDrainResult(r *apiv1.DrainResult) {
+	if r.GetGeneration() == 0 {
+		s.handleLoneDrain(r)
+		return
+	}
 	err := s.agents.drains.Acknowledge(s.ctx, nstance.Ack{
 		Instance: s.id, Generation: r.GetGeneration(), By: nstance.ExecutorAgent,
 		Outcome: nstance.Outcome(r.GetOutcome()), Message: r.GetMessage(),
@@ -184,6 +191,21 @@ func (s *session) handleDrainResult(r *apiv1.DrainResult) {
 		s.agents.Log.Warn("drain result dropped", "instance_id", s.id, "code", nstance.CodeOf(err), "err", err)
 	}
 	s.send(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_DrainGeneration{DrainGeneration: r.GetGeneration()}}))
+}
+
+// handleLoneDrain passes on what the agent did without a command, and acknowledges it.
+// It counts only for a notice that this instance sent.
+func (s *session) handleLoneDrain(r *apiv1.DrainResult) {
+	outcome, eventID := nstance.Outcome(r.GetOutcome()), wire.Printable(r.GetEventId())
+	switch {
+	case outcome != nstance.OutcomeDrained && outcome != nstance.OutcomeFailed, !s.notices.knows(eventID):
+		s.agents.Log.Warn("result of a drain without a command dropped", "instance_id", s.id, "event_id", eventID, "outcome", wire.Printable(r.GetOutcome()))
+	default:
+		s.agents.shard.Observe(nstance.DrainedWithoutServer{
+			ID: s.id, EventID: eventID, Outcome: outcome, Message: clip.Text(wire.Printable(r.GetMessage()), maxDrainMessage),
+		})
+	}
+	s.send(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_DrainGeneration{}}))
 }
 
 func acknowledgement(a *apiv1.Acknowledgement) *apiv1.ConnectResponse {
