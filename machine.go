@@ -40,6 +40,13 @@ type Market struct {
 	FallbackAfter time.Duration `json:"fallback_after,omitempty"` // how long spot must be sold out first
 	ReturnAfter   time.Duration `json:"return_after,omitempty"`   // how long after a fallback a member is replaced by spot, doubling after each failure; 0: 30 minutes
 	OnDemandBase  Count         `json:"on_demand_base,omitzero"`  // members of a spot group that are on-demand in any case
+	FallbackWhen  ReclaimLimit  `json:"fallback_when,omitzero"`   // creates fall back to on-demand while it is reached; zero: never for that
+}
+
+// A ReclaimLimit is a number of reclaims within a time.
+type ReclaimLimit struct {
+	Reclaims int           `json:"reclaims"` // of spot members of one group
+	Window   time.Duration `json:"window"`
 }
 
 // Base returns how many members of a group of the given size must be on-demand

@@ -16,6 +16,7 @@ import (
 const (
 	maxGroupSize = 100_000
 	maxHaltAfter = 1000
+	maxReclaims  = 100 // of which a group remembers when they were
 	maxDuration  = 3650 * 24 * time.Hour
 	maxPrice     = 32 // characters
 )
@@ -148,6 +149,14 @@ func (v *validator) market(m Market, role string) {
 	v.duration("market.fallback_after", m.FallbackAfter)
 	v.duration("market.return_after", m.ReturnAfter)
 	v.quantity("market.on_demand_base", m.OnDemandBase)
+	if limit := m.FallbackWhen; limit != (ReclaimLimit{}) {
+		if limit.Reclaims < 1 || limit.Reclaims > maxReclaims {
+			v.wrong("market.fallback_when.reclaims", "use 1 to "+strconv.Itoa(maxReclaims), "%d is out of range", limit.Reclaims)
+		}
+		if limit.Window <= 0 || limit.Window > maxDuration {
+			v.wrong("market.fallback_when.window", "use a time such as 30m", "%s is out of range", limit.Window)
+		}
+	}
 	if m.MaxPrice != "" && !isPrice(m.MaxPrice) {
 		v.wrong("market.max_price", `write a positive decimal such as "0.05"`, "%q is not a price", clip(m.MaxPrice))
 	}
@@ -158,6 +167,7 @@ func (v *validator) market(m Market, role string) {
 	v.unused("market.fallback", !spot && m.Fallback != "", "set type to spot", "on on-demand capacity")
 	v.unused("market.on_demand_base", !spot && m.OnDemandBase != Count{}, "set type to spot", "on on-demand capacity")
 	v.unused("market.fallback_after", m.Fallback == "" && m.FallbackAfter != 0, "set fallback", "without fallback")
+	v.unused("market.fallback_when", m.Fallback == "" && m.FallbackWhen != ReclaimLimit{}, "set fallback to on-demand", "without fallback")
 	v.unused("market.return_after", m.Fallback == "" && m.ReturnAfter != 0, "set fallback", "without fallback")
 }
 

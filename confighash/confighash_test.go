@@ -147,6 +147,7 @@ func TestMarket(t *testing.T) {
 		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.FallbackAfter = time.Hour })))
 		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.ReturnAfter = time.Hour })))
 		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.OnDemandBase.N = 2 })))
+		require.Equal(t, infraHash(t, full()), infraHash(t, change(func(m *nstance.Market) { m.FallbackWhen.Reclaims = 2 })))
 	})
 }
 

@@ -74,7 +74,11 @@ func (s *shard) createDefinition(g *group, a plan.Action) (nstance.Definition, s
 			return def, "the last good definition " + why
 		}
 	}
-	return inMarket(def, a.Market), ""
+	only := a.Market
+	if only == "" && def.Market.Type == nstance.Spot && s.opts.Now().Before(g.reclaimedUntil()) {
+		only = nstance.OnDemand
+	}
+	return inMarket(def, only), ""
 }
 
 // wantsGrant reports whether the create of m waits for a grant. What is created by
@@ -140,12 +144,16 @@ func (s *shard) beginCreate(a admission.Grant, now time.Time) {
 	}
 	def := m.definition()
 	s.admission.ReturnAddress(m.subnet) // of an earlier grant
-	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), inFlight: true, subnet: a.Shape.Subnet}
+	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), choice: a.Choice, inFlight: true, subnet: a.Shape.Subnet}
+	if m.requiredMarket == "" && def.Market.Type == nstance.Spot && a.Shape.Market == nstance.OnDemand {
+		if a.Request.Market.Type == nstance.OnDemand {
+			m.choice = choiceReclaims
+		}
+		s.recordFallback(m, now)
+	}
 	if !m.durable {
 		m.rec.Shape = m.shape
-	}
-	if m.requiredMarket == "" && def.Market.Type == nstance.Spot && a.Shape.Market == nstance.OnDemand {
-		s.recordFallback(m, now)
+		m.rec.ShapeChoice = m.choiceOnRecord()
 	}
 	m.retryDue, m.attempts = time.Time{}, 0
 	if !m.running {

@@ -141,14 +141,14 @@ func (r *Reconciler) intended(m *member) bool {
 // one that was granted. That is durable before the provider is asked for it.
 func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definition) error {
 	r.mu.Lock()
-	rec, shape, retoken := m.rec, m.shape, m.needsNewToken
+	rec, shape, choice, retoken := m.rec, m.shape, m.choiceOnRecord(), m.needsNewToken
 	wanted := m.durable && m.grant == granted && (shape != rec.Shape || retoken)
 	r.mu.Unlock()
 	if !wanted {
 		return nil
 	}
 	former := rec
-	rec.Shape, rec.UserDataDigest = shape, ""
+	rec.Shape, rec.UserDataDigest, rec.ShapeChoice = shape, "", choice
 	rec.Token = token(rec)
 	if retoken || relaunched(former) {
 		rec.Token = nextToken(former, rec)
@@ -178,7 +178,7 @@ func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def 
 		if rec.Deleting != nil {
 			return errOutdated
 		}
-		rec.Shape, rec.Token, rec.UserDataDigest = next.Shape, next.Token, hex.EncodeToString(sum[:])
+		rec.Shape, rec.ShapeChoice, rec.Token, rec.UserDataDigest = next.Shape, next.ShapeChoice, next.Token, hex.EncodeToString(sum[:])
 		return nil
 	})
 	return rec, asUnavailable(err)
@@ -194,7 +194,7 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	r.mu.Unlock()
 	if rec.Token == "" {
 		if rec.Shape == (records.Shape{}) { // not granted yet
-			rec.Shape = r.preferredShape(def)
+			rec.Shape, rec.ShapeChoice = r.preferredShape(def)
 		}
 		rec.Image, rec.Token = def.Image, token(rec)
 	}
@@ -222,13 +222,14 @@ func renderRequest(rec records.Instance, def nstance.Definition) RenderRequest {
 	}
 }
 
-// preferredShape returns the shape that a create would be granted if it were alone.
-func (r *Reconciler) preferredShape(def nstance.Definition) records.Shape {
+// preferredShape returns the shape that a create would be granted if it were alone, and
+// why.
+func (r *Reconciler) preferredShape(def nstance.Definition) (records.Shape, string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	shape, _, _ := r.admission.Choose(requestFor(def), now)
-	return pricedShape(shape, def)
+	shape, choice, _ := r.admission.Choose(requestFor(def), now)
+	return pricedShape(shape, def), string(choice)
 }
 
 // writeIntent makes the intent durable, unless it is. A record that exists already
@@ -306,7 +307,7 @@ func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, 
 	if !first {
 		return repeated, nil
 	}
-	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + withMessage(m.requestReason)}
+	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + withMessage(m.requestReason) + shapeReason(rec)}
 	if rec.Reason == string(plan.ReasonReplace) {
 		e.Type, e.Replaces = nstance.EventReplacementRequested, rec.Replaces
 	}

@@ -73,6 +73,7 @@ var plainFields = []struct {
 	{"load_balancers", func(g *nstance.Group) string { return listed(g.Definition.LoadBalancers) }},
 	{"market.fallback_after", func(g *nstance.Group) string { return spelt(g.Definition.Market.FallbackAfter) }},
 	{"market.return_after", func(g *nstance.Group) string { return spelt(g.Definition.Market.ReturnAfter) }},
+	{"market.fallback_when", func(g *nstance.Group) string { return reclaimLimit(g.Definition.Market.FallbackWhen) }},
 	{"market.on_demand_base", func(g *nstance.Group) string { return g.Definition.Market.OnDemandBase.String() }},
 	{"launch_timeout", func(g *nstance.Group) string { return spelt(g.Definition.LaunchTimeout) }},
 	{"registration_timeout", func(g *nstance.Group) string { return spelt(g.Definition.RegistrationTimeout) }},
@@ -85,6 +86,13 @@ var plainFields = []struct {
 	{"expiry.on_demand_age", func(g *nstance.Group) string { return spelt(g.Expiry.OnDemandAge) }},
 	{"spread", func(g *nstance.Group) string { return g.Spread.String() }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
+}
+
+func reclaimLimit(l nstance.ReclaimLimit) string {
+	if l == (nstance.ReclaimLimit{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d reclaims in %s", l.Reclaims, l.Window)
 }
 
 func spelt(d time.Duration) string { return d.String() }

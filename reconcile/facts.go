@@ -212,6 +212,9 @@ func (s *shard) markGone(m *member, why string, cause nstance.LossCause, now tim
 	}
 	s.publish(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why})
 	s.rememberLoss(m, now)
+	if endedByCloud := cause == "" || cause == nstance.LossReclaimed; endedByCloud && !reclaimNoticed(m.notices) {
+		s.recordReclaim(m, now)
+	}
 }
 
 // takenByCloud reports whether a machine that is gone for cause was taken from

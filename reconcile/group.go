@@ -166,7 +166,7 @@ func (g *group) returnAt() time.Time {
 		return time.Time{}
 	}
 	wait := cmp.Or(g.spec.Definition.Market.ReturnAfter, defaultReturnAfter)
-	return h.FallbackAt.Add(sleep.Backoff(h.Returns+1, wait, max(wait, longestReturn)))
+	return latest(h.FallbackAt.Add(sleep.Backoff(h.Returns+1, wait, max(wait, longestReturn))), g.reclaimedUntil())
 }
 
 // definitionHold returns the hold of members of g whose recorded definition cannot

@@ -7,6 +7,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/internal/admission"
 )
 
 // A member is one instance's state in memory.
@@ -200,9 +201,10 @@ type createGrant struct {
 	grant     grantState
 	grantedAt time.Time
 	shape     records.Shape // granted, or to be repeated; the zero shape: none yet
-	inFlight  bool          // the admission queue counts it
-	throttled bool          // the last create was refused for its rate alone: it is repeated as it was
-	subnet    string        // in which an address is counted for it
+	choice    admission.Choice
+	inFlight  bool   // the admission queue counts it
+	throttled bool   // the last create was refused for its rate alone: it is repeated as it was
+	subnet    string // in which an address is counted for it
 }
 
 // A grantState says whether the create of a member may be sent.

@@ -43,6 +43,7 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 	case known < 0:
 		if n.Kind == nstance.Reclaim && !n.Rehearsed() {
 			s.admission.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
+			s.recordReclaim(m, s.opts.Now())
 		}
 		if n.Warning = 0; n.Kind == nstance.Reclaim && n.Deadline.IsZero() {
 			n.Warning = m.machine.ReclaimWarning

@@ -172,6 +172,7 @@ func (s *shard) restoreGroup(g *group) {
 		if now := s.opts.Now(); h.FallbackAt.After(now) { // by another leader's clock
 			h.FallbackAt = now
 		}
+		h.Reclaims = h.Reclaims.before(s.opts.Now())
 		g.history, g.recorded = h, true
 		delete(s.absentGroups, key)
 	}

@@ -44,6 +44,7 @@ type groupState struct {
 	Refusals     int                  `json:"refusals,omitempty"`     // the same, whatever they were made from
 	LastFailure  string               `json:"last_failure,omitempty"` // why the latest of them came to nothing
 	BackoffUntil time.Time            `json:"backoff_until,omitzero"`
+	Reclaims     *reclaimTimes        `json:"reclaims,omitempty"`       // of spot members, as many as market.fallback_when counts; nil: none
 	FallbackAt   time.Time            `json:"fallback_at,omitzero"`     // when a member last was bought on demand in place of spot, or going back failed
 	Returns      int                  `json:"failed_returns,omitempty"` // to spot, in a row
 	LastGoodHash string               `json:"last_good_hash,omitempty"`
@@ -55,6 +56,9 @@ type groupState struct {
 	LastGoodLaunch       time.Duration `json:"last_good_launch_ns,omitempty"`
 	LastGoodRegistration time.Duration `json:"last_good_registration_ns,omitempty"`
 }
+
+// reclaimTimes are times of reclaims, the latest last.
+type reclaimTimes []time.Time
 
 // recordLastGood records m's definition as the last good one.
 func (s *groupState) recordLastGood(m *member) {

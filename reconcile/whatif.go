@@ -20,6 +20,7 @@ type GroupPlan struct {
 	Fields        []FieldChange    `json:"fields,omitempty"`
 	Instances     []InstancePlan   `json:"instances,omitempty"`      // what would happen to those there are, oldest first
 	Creates       int              `json:"creates"`                  // instances that would be made
+	Shape         *ShapePlan       `json:"shape,omitempty"`          // of the first of them, beyond market.on_demand_base; nil: none is made, or every permitted shape is sold out
 	Estimate      time.Duration    `json:"estimate"`                 // how long at most, under the group's budgets; 0: nothing to do, or not known
 	EstimateBasis string           `json:"estimate_basis,omitempty"` // what the estimate rests on
 	Holds         []HoldView       `json:"holds,omitempty"`          // what would keep it from happening
@@ -101,6 +102,9 @@ func (s *shard) compareGroup(g, next *group, now time.Time) GroupPlan {
 	p := GroupPlan{
 		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size, Creates: creates,
 		Holds: s.withPending(next, s.holdViews(next, after.Plan().Holds, now)),
+	}
+	if creates > 0 {
+		p.Shape = s.planShape(next, now)
 	}
 	if g.defined() {
 		p.Fields = differences(g.spec, next.spec)

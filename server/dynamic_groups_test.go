@@ -79,7 +79,7 @@ func newGroupRequest() *apiv1.CreateGroupRequest {
 		Group: "batch", Template: "vm", Size: proto.Int32(2), InstanceTypes: []string{"small", "large"}, SubnetPool: "open",
 		Vars: map[string]string{"colour": "green"}, Args: `{"boot_delay": "1ms"}`, DrainTimeout: durationpb.New(time.Minute),
 		Rollout: &apiv1.Rollout{MaxSurge: "50%", MinReady: durationpb.New(time.Second), HaltAfter: proto.Int32(0)},
-		Market:  &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(time.Minute), ReturnAfter: durationpb.New(time.Hour), OnDemandBase: "1"},
+		Market:  &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(time.Minute), ReturnAfter: durationpb.New(time.Hour), OnDemandBase: "1", FallbackWhen: &apiv1.ReclaimLimit{Reclaims: 3, Window: durationpb.New(time.Hour)}},
 		Spread:  &apiv1.Spread{By: "pool", MaxShare: "50%"},
 	}
 }

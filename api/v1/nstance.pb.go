@@ -2746,6 +2746,7 @@ type Market struct {
 	FallbackAfter *durationpb.Duration   `protobuf:"bytes,4,opt,name=fallback_after,json=fallbackAfter,proto3" json:"fallback_after,omitempty"` // absent: at once
 	ReturnAfter   *durationpb.Duration   `protobuf:"bytes,5,opt,name=return_after,json=returnAfter,proto3" json:"return_after,omitempty"`       // how long after a fallback a member returns to spot; absent: 30 minutes
 	OnDemandBase  string                 `protobuf:"bytes,6,opt,name=on_demand_base,json=onDemandBase,proto3" json:"on_demand_base,omitempty"`  // members of a spot group that are on-demand in any case, a count or a percentage; empty: none
+	FallbackWhen  *ReclaimLimit          `protobuf:"bytes,7,opt,name=fallback_when,json=fallbackWhen,proto3" json:"fallback_when,omitempty"`    // absent: never for that
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2822,6 +2823,67 @@ func (x *Market) GetOnDemandBase() string {
 	return ""
 }
 
+func (x *Market) GetFallbackWhen() *ReclaimLimit {
+	if x != nil {
+		return x.FallbackWhen
+	}
+	return nil
+}
+
+// ReclaimLimit is a number of reclaims of a group's spot members within a time. While it
+// is reached, creates fall back to on-demand.
+type ReclaimLimit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reclaims      int32                  `protobuf:"varint,1,opt,name=reclaims,proto3" json:"reclaims,omitempty"`
+	Window        *durationpb.Duration   `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReclaimLimit) Reset() {
+	*x = ReclaimLimit{}
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReclaimLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReclaimLimit) ProtoMessage() {}
+
+func (x *ReclaimLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReclaimLimit.ProtoReflect.Descriptor instead.
+func (*ReclaimLimit) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ReclaimLimit) GetReclaims() int32 {
+	if x != nil {
+		return x.Reclaims
+	}
+	return 0
+}
+
+func (x *ReclaimLimit) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
 // Rollout bounds voluntary change.
 type Rollout struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2834,7 +2896,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +2908,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +2921,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Rollout) GetMaxSurge() string {
@@ -2896,7 +2958,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2908,7 +2970,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2921,7 +2983,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Hold) GetKind() string {
@@ -2962,7 +3024,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3036,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2987,7 +3049,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListGroupsRequest) GetLimit() int32 {
@@ -3014,7 +3076,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3088,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3101,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -3085,7 +3147,7 @@ type UpdateGroupRequest struct {
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3097,7 +3159,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3110,7 +3172,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -3249,7 +3311,7 @@ type Strings struct {
 
 func (x *Strings) Reset() {
 	*x = Strings{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3261,7 +3323,7 @@ func (x *Strings) String() string {
 func (*Strings) ProtoMessage() {}
 
 func (x *Strings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3274,7 +3336,7 @@ func (x *Strings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Strings.ProtoReflect.Descriptor instead.
 func (*Strings) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Strings) GetValues() []string {
@@ -3294,7 +3356,7 @@ type WatchGroupsRequest struct {
 
 func (x *WatchGroupsRequest) Reset() {
 	*x = WatchGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3306,7 +3368,7 @@ func (x *WatchGroupsRequest) String() string {
 func (*WatchGroupsRequest) ProtoMessage() {}
 
 func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3319,7 +3381,7 @@ func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
@@ -3352,7 +3414,7 @@ type WatchGroupsResponse struct {
 
 func (x *WatchGroupsResponse) Reset() {
 	*x = WatchGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3364,7 +3426,7 @@ func (x *WatchGroupsResponse) String() string {
 func (*WatchGroupsResponse) ProtoMessage() {}
 
 func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3377,7 +3439,7 @@ func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
@@ -3477,7 +3539,7 @@ type GroupChanged struct {
 
 func (x *GroupChanged) Reset() {
 	*x = GroupChanged{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3489,7 +3551,7 @@ func (x *GroupChanged) String() string {
 func (*GroupChanged) ProtoMessage() {}
 
 func (x *GroupChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3502,7 +3564,7 @@ func (x *GroupChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
 func (*GroupChanged) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GroupChanged) GetSeq() uint64 {
@@ -3531,7 +3593,7 @@ type GroupRemoved struct {
 
 func (x *GroupRemoved) Reset() {
 	*x = GroupRemoved{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3605,7 @@ func (x *GroupRemoved) String() string {
 func (*GroupRemoved) ProtoMessage() {}
 
 func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3618,7 @@ func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
 func (*GroupRemoved) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GroupRemoved) GetSeq() uint64 {
@@ -3608,7 +3670,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3620,7 +3682,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3633,7 +3695,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -3757,7 +3819,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3769,7 +3831,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3782,7 +3844,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CreateGroupResponse) GetGroup() *Group {
@@ -3803,7 +3865,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3815,7 +3877,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3828,7 +3890,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -3861,7 +3923,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3873,7 +3935,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3886,7 +3948,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DeleteGroupResponse) GetGroup() *Group {
@@ -3908,7 +3970,7 @@ type PauseGroupRequest struct {
 
 func (x *PauseGroupRequest) Reset() {
 	*x = PauseGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +3982,7 @@ func (x *PauseGroupRequest) String() string {
 func (*PauseGroupRequest) ProtoMessage() {}
 
 func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +3995,7 @@ func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
 func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PauseGroupRequest) GetGroup() string {
@@ -3974,7 +4036,7 @@ type PauseGroupResponse struct {
 
 func (x *PauseGroupResponse) Reset() {
 	*x = PauseGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4048,7 @@ func (x *PauseGroupResponse) String() string {
 func (*PauseGroupResponse) ProtoMessage() {}
 
 func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4061,7 @@ func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
 func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PauseGroupResponse) GetGroup() *Group {
@@ -4027,7 +4089,7 @@ type ResumeGroupRequest struct {
 
 func (x *ResumeGroupRequest) Reset() {
 	*x = ResumeGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4039,7 +4101,7 @@ func (x *ResumeGroupRequest) String() string {
 func (*ResumeGroupRequest) ProtoMessage() {}
 
 func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4052,7 +4114,7 @@ func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
 func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResumeGroupRequest) GetGroup() string {
@@ -4086,7 +4148,7 @@ type ResumeGroupResponse struct {
 
 func (x *ResumeGroupResponse) Reset() {
 	*x = ResumeGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4098,7 +4160,7 @@ func (x *ResumeGroupResponse) String() string {
 func (*ResumeGroupResponse) ProtoMessage() {}
 
 func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4111,7 +4173,7 @@ func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
 func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ResumeGroupResponse) GetGroup() *Group {
@@ -4140,7 +4202,7 @@ type RollbackGroupRequest struct {
 
 func (x *RollbackGroupRequest) Reset() {
 	*x = RollbackGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4152,7 +4214,7 @@ func (x *RollbackGroupRequest) String() string {
 func (*RollbackGroupRequest) ProtoMessage() {}
 
 func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4165,7 +4227,7 @@ func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
 func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RollbackGroupRequest) GetGroup() string {
@@ -4205,7 +4267,7 @@ type RollbackGroupResponse struct {
 
 func (x *RollbackGroupResponse) Reset() {
 	*x = RollbackGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4217,7 +4279,7 @@ func (x *RollbackGroupResponse) String() string {
 func (*RollbackGroupResponse) ProtoMessage() {}
 
 func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4230,7 +4292,7 @@ func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
 func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RollbackGroupResponse) GetGroup() *Group {
@@ -4250,7 +4312,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4262,7 +4324,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4275,7 +4337,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *PlanRequest) GetConfig() []byte {
@@ -4304,7 +4366,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4316,7 +4378,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4329,7 +4391,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PlanResponse) GetGroups() []*GroupPlan {
@@ -4375,13 +4437,14 @@ type GroupPlan struct {
 	Change           string                 `protobuf:"bytes,10,opt,name=change,proto3" json:"change,omitempty"`                                              // added, changed, or released (no longer configured, lives on as a dynamic group)
 	EstimateBasis    string                 `protobuf:"bytes,11,opt,name=estimate_basis,json=estimateBasis,proto3" json:"estimate_basis,omitempty"`           // what the estimate rests on
 	InstancesOmitted int32                  `protobuf:"varint,12,opt,name=instances_omitted,json=instancesOmitted,proto3" json:"instances_omitted,omitempty"` // that did not fit into the answer
+	Shape            *ShapePlan             `protobuf:"bytes,13,opt,name=shape,proto3" json:"shape,omitempty"`                                                // of the first create; absent: there is none, or every permitted shape is sold out
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GroupPlan) Reset() {
 	*x = GroupPlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4393,7 +4456,7 @@ func (x *GroupPlan) String() string {
 func (*GroupPlan) ProtoMessage() {}
 
 func (x *GroupPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4406,7 +4469,7 @@ func (x *GroupPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
 func (*GroupPlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *GroupPlan) GetTenant() string {
@@ -4493,6 +4556,82 @@ func (x *GroupPlan) GetInstancesOmitted() int32 {
 	return 0
 }
 
+func (x *GroupPlan) GetShape() *ShapePlan {
+	if x != nil {
+		return x.Shape
+	}
+	return nil
+}
+
+// ShapePlan is the shape that a create would have now, and why.
+type ShapePlan struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	InstanceType  string                 `protobuf:"bytes,1,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"`
+	Subnet        string                 `protobuf:"bytes,2,opt,name=subnet,proto3" json:"subnet,omitempty"`
+	Market        string                 `protobuf:"bytes,3,opt,name=market,proto3" json:"market,omitempty"`
+	Choice        string                 `protobuf:"bytes,4,opt,name=choice,proto3" json:"choice,omitempty"` // as Instance.shape_choice
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShapePlan) Reset() {
+	*x = ShapePlan{}
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShapePlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShapePlan) ProtoMessage() {}
+
+func (x *ShapePlan) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShapePlan.ProtoReflect.Descriptor instead.
+func (*ShapePlan) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ShapePlan) GetInstanceType() string {
+	if x != nil {
+		return x.InstanceType
+	}
+	return ""
+}
+
+func (x *ShapePlan) GetSubnet() string {
+	if x != nil {
+		return x.Subnet
+	}
+	return ""
+}
+
+func (x *ShapePlan) GetMarket() string {
+	if x != nil {
+		return x.Market
+	}
+	return ""
+}
+
+func (x *ShapePlan) GetChoice() string {
+	if x != nil {
+		return x.Choice
+	}
+	return ""
+}
+
 // FieldChange is one changed field of a definition.
 type FieldChange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4506,7 +4645,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4518,7 +4657,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4531,7 +4670,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -4574,7 +4713,7 @@ type InstancePlan struct {
 
 func (x *InstancePlan) Reset() {
 	*x = InstancePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4586,7 +4725,7 @@ func (x *InstancePlan) String() string {
 func (*InstancePlan) ProtoMessage() {}
 
 func (x *InstancePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4599,7 +4738,7 @@ func (x *InstancePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
 func (*InstancePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *InstancePlan) GetId() string {
@@ -4633,7 +4772,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4645,7 +4784,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4658,7 +4797,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -4678,7 +4817,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4690,7 +4829,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4703,7 +4842,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -4747,13 +4886,16 @@ type Instance struct {
 	Drift          []*FieldChange         `protobuf:"bytes,22,rep,name=drift,proto3" json:"drift,omitempty"`                                           // GetInstance: which fields differ from the desired definition
 	MarketAsked    string                 `protobuf:"bytes,23,opt,name=market_asked,json=marketAsked,proto3" json:"market_asked,omitempty"`            // for, if it is another than market
 	NodeProviderId string                 `protobuf:"bytes,24,opt,name=node_provider_id,json=nodeProviderId,proto3" json:"node_provider_id,omitempty"` // that the machine's Kubernetes Node has in spec.providerID; empty: not known yet
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Why it was created as this instance type, in this subnet and market: listed, spread,
+	// crowded, reclaimed, addresses, capacity, fallback or reclaims.
+	ShapeChoice   string `protobuf:"bytes,25,opt,name=shape_choice,json=shapeChoice,proto3" json:"shape_choice,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4765,7 +4907,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4778,7 +4920,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Instance) GetId() string {
@@ -4949,6 +5091,13 @@ func (x *Instance) GetNodeProviderId() string {
 	return ""
 }
 
+func (x *Instance) GetShapeChoice() string {
+	if x != nil {
+		return x.ShapeChoice
+	}
+	return ""
+}
+
 // Drain is a drain under way.
 type Drain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4968,7 +5117,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4980,7 +5129,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4993,7 +5142,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -5078,7 +5227,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5090,7 +5239,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5103,7 +5252,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Cause) GetKind() string {
@@ -5138,7 +5287,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5150,7 +5299,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5163,7 +5312,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -5197,7 +5346,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5209,7 +5358,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5222,7 +5371,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -5248,7 +5397,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5260,7 +5409,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5273,7 +5422,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -5295,7 +5444,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5307,7 +5456,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5320,7 +5469,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -5360,7 +5509,7 @@ type GetConsoleOutputRequest struct {
 
 func (x *GetConsoleOutputRequest) Reset() {
 	*x = GetConsoleOutputRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5372,7 +5521,7 @@ func (x *GetConsoleOutputRequest) String() string {
 func (*GetConsoleOutputRequest) ProtoMessage() {}
 
 func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5385,7 +5534,7 @@ func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputRequest.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetConsoleOutputRequest) GetId() string {
@@ -5404,7 +5553,7 @@ type GetConsoleOutputResponse struct {
 
 func (x *GetConsoleOutputResponse) Reset() {
 	*x = GetConsoleOutputResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5416,7 +5565,7 @@ func (x *GetConsoleOutputResponse) String() string {
 func (*GetConsoleOutputResponse) ProtoMessage() {}
 
 func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5429,7 +5578,7 @@ func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputResponse.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetConsoleOutputResponse) GetOutput() []byte {
@@ -5457,7 +5606,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5469,7 +5618,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5482,7 +5631,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -5564,7 +5713,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5576,7 +5725,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5589,7 +5738,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -5610,7 +5759,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5622,7 +5771,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5635,7 +5784,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -5668,7 +5817,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5680,7 +5829,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5693,7 +5842,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -5720,7 +5869,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5732,7 +5881,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5745,7 +5894,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -5821,7 +5970,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5833,7 +5982,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5846,7 +5995,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -5878,7 +6027,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5890,7 +6039,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5903,7 +6052,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -5966,7 +6115,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5978,7 +6127,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5991,7 +6140,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -6046,7 +6195,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6058,7 +6207,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6071,7 +6220,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -6238,7 +6387,7 @@ type GetInterruptionRatesRequest struct {
 
 func (x *GetInterruptionRatesRequest) Reset() {
 	*x = GetInterruptionRatesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6250,7 +6399,7 @@ func (x *GetInterruptionRatesRequest) String() string {
 func (*GetInterruptionRatesRequest) ProtoMessage() {}
 
 func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6263,7 +6412,7 @@ func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesRequest.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *GetInterruptionRatesRequest) GetSince() *timestamppb.Timestamp {
@@ -6292,7 +6441,7 @@ type GetInterruptionRatesResponse struct {
 
 func (x *GetInterruptionRatesResponse) Reset() {
 	*x = GetInterruptionRatesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6304,7 +6453,7 @@ func (x *GetInterruptionRatesResponse) String() string {
 func (*GetInterruptionRatesResponse) ProtoMessage() {}
 
 func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6317,7 +6466,7 @@ func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesResponse.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *GetInterruptionRatesResponse) GetRates() []*InterruptionRate {
@@ -6372,7 +6521,7 @@ type InterruptionRate struct {
 
 func (x *InterruptionRate) Reset() {
 	*x = InterruptionRate{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6384,7 +6533,7 @@ func (x *InterruptionRate) String() string {
 func (*InterruptionRate) ProtoMessage() {}
 
 func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6397,7 +6546,7 @@ func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptionRate.ProtoReflect.Descriptor instead.
 func (*InterruptionRate) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *InterruptionRate) GetInstanceType() string {
@@ -6536,7 +6685,7 @@ type Life struct {
 
 func (x *Life) Reset() {
 	*x = Life{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6548,7 +6697,7 @@ func (x *Life) String() string {
 func (*Life) ProtoMessage() {}
 
 func (x *Life) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6561,7 +6710,7 @@ func (x *Life) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Life.ProtoReflect.Descriptor instead.
 func (*Life) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Life) GetId() string {
@@ -6764,7 +6913,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6776,7 +6925,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6789,7 +6938,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -6821,7 +6970,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6833,7 +6982,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6846,7 +6995,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 type DrainInstanceRequest struct {
@@ -6860,7 +7009,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6872,7 +7021,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6885,7 +7034,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -6918,7 +7067,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6930,7 +7079,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6943,7 +7092,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -6969,7 +7118,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6981,7 +7130,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6994,7 +7143,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -7040,7 +7189,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7052,7 +7201,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7065,7 +7214,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -7149,7 +7298,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7161,7 +7310,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7174,7 +7323,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -7206,7 +7355,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7218,7 +7367,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7231,7 +7380,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -7338,7 +7487,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7350,7 +7499,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7363,7 +7512,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -7409,7 +7558,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7421,7 +7570,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7434,7 +7583,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 type InterruptRequest struct {
@@ -7452,7 +7601,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7464,7 +7613,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7477,7 +7626,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -7518,7 +7667,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7530,7 +7679,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7543,7 +7692,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -7568,7 +7717,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7580,7 +7729,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7593,7 +7742,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 type GetConfigStatusResponse struct {
@@ -7611,7 +7760,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7623,7 +7772,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7636,7 +7785,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -7696,7 +7845,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7708,7 +7857,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7721,7 +7870,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 type GetConfigResponse struct {
@@ -7735,7 +7884,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7747,7 +7896,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7760,7 +7909,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -7794,7 +7943,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7806,7 +7955,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7819,7 +7968,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -7844,7 +7993,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7856,7 +8005,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7869,7 +8018,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 type FreezeRequest struct {
@@ -7884,7 +8033,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7896,7 +8045,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7909,7 +8058,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -7949,7 +8098,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7961,7 +8110,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7974,7 +8123,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -7995,7 +8144,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8007,7 +8156,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8020,7 +8169,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -8053,7 +8202,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8065,7 +8214,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8078,7 +8227,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -8097,7 +8246,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8109,7 +8258,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8122,7 +8271,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -8144,7 +8293,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8156,7 +8305,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8169,7 +8318,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -8213,7 +8362,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8225,7 +8374,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8238,7 +8387,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -8285,7 +8434,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8297,7 +8446,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8310,7 +8459,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -8328,7 +8477,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8340,7 +8489,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8353,7 +8502,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 type ListKeysResponse struct {
@@ -8365,7 +8514,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8377,7 +8526,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8390,7 +8539,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -8418,7 +8567,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8430,7 +8579,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8443,7 +8592,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Key) GetName() string {
@@ -8521,7 +8670,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8533,7 +8682,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8546,7 +8695,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -8586,7 +8735,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8598,7 +8747,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8611,7 +8760,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -8631,7 +8780,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8643,7 +8792,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8656,7 +8805,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -8683,7 +8832,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8695,7 +8844,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8708,7 +8857,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -8744,7 +8893,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8756,7 +8905,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8769,7 +8918,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *Operator) GetId() string {
@@ -8854,7 +9003,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8866,7 +9015,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8879,7 +9028,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -8918,7 +9067,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8930,7 +9079,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8943,7 +9092,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 type RefreshConfigRequest struct {
@@ -8955,7 +9104,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8967,7 +9116,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8980,7 +9129,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -9000,7 +9149,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9012,7 +9161,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9025,7 +9174,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -9050,7 +9199,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9062,7 +9211,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9075,7 +9224,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 type GetShardStatusResponse struct {
@@ -9103,7 +9252,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9115,7 +9264,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9128,7 +9277,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -9267,7 +9416,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9279,7 +9428,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9292,7 +9441,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *Attention) GetKind() string {
@@ -9365,7 +9514,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9377,7 +9526,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9390,7 +9539,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *Standby) GetServer() string {
@@ -9448,7 +9597,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9460,7 +9609,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9473,7 +9622,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *Orphan) GetId() string {
@@ -9563,7 +9712,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9575,7 +9724,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9588,7 +9737,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -9615,7 +9764,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9627,7 +9776,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9640,7 +9789,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -9667,7 +9816,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9679,7 +9828,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9692,7 +9841,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -9718,7 +9867,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9730,7 +9879,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9743,7 +9892,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -9763,7 +9912,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9775,7 +9924,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9788,7 +9937,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -9814,7 +9963,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9826,7 +9975,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9839,7 +9988,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -10081,14 +10230,18 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
 	"\x06Spread\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x1b\n" +
-	"\tmax_share\x18\x02 \x01(\tR\bmaxShare\"\xfb\x01\n" +
+	"\tmax_share\x18\x02 \x01(\tR\bmaxShare\"\xba\x02\n" +
 	"\x06Market\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x1b\n" +
 	"\tmax_price\x18\x02 \x01(\tR\bmaxPrice\x12\x1a\n" +
 	"\bfallback\x18\x03 \x01(\tR\bfallback\x12@\n" +
 	"\x0efallback_after\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\rfallbackAfter\x12<\n" +
 	"\freturn_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\vreturnAfter\x12$\n" +
-	"\x0eon_demand_base\x18\x06 \x01(\tR\fonDemandBase\"\x91\x01\n" +
+	"\x0eon_demand_base\x18\x06 \x01(\tR\fonDemandBase\x12=\n" +
+	"\rfallback_when\x18\a \x01(\v2\x18.nstance.v1.ReclaimLimitR\ffallbackWhen\"]\n" +
+	"\fReclaimLimit\x12\x1a\n" +
+	"\breclaims\x18\x01 \x01(\x05R\breclaims\x121\n" +
+	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06window\"\x91\x01\n" +
 	"\aRollout\x12\x1b\n" +
 	"\tmax_surge\x18\x01 \x01(\tR\bmaxSurge\x126\n" +
 	"\tmin_ready\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bminReady\x12\"\n" +
@@ -10214,7 +10367,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06groups\x18\x01 \x03(\v2\x15.nstance.v1.GroupPlanR\x06groups\x12\x12\n" +
 	"\x04held\x18\x02 \x01(\bR\x04held\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\tR\x06digest\x12%\n" +
-	"\x0egroups_omitted\x18\x04 \x01(\x05R\rgroupsOmitted\"\xc7\x03\n" +
+	"\x0egroups_omitted\x18\x04 \x01(\x05R\rgroupsOmitted\"\xf4\x03\n" +
 	"\tGroupPlan\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1f\n" +
@@ -10230,7 +10383,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06change\x18\n" +
 	" \x01(\tR\x06change\x12%\n" +
 	"\x0eestimate_basis\x18\v \x01(\tR\restimateBasis\x12+\n" +
-	"\x11instances_omitted\x18\f \x01(\x05R\x10instancesOmitted\"g\n" +
+	"\x11instances_omitted\x18\f \x01(\x05R\x10instancesOmitted\x12+\n" +
+	"\x05shape\x18\r \x01(\v2\x15.nstance.v1.ShapePlanR\x05shape\"x\n" +
+	"\tShapePlan\x12#\n" +
+	"\rinstance_type\x18\x01 \x01(\tR\finstanceType\x12\x16\n" +
+	"\x06subnet\x18\x02 \x01(\tR\x06subnet\x12\x16\n" +
+	"\x06market\x18\x03 \x01(\tR\x06market\x12\x16\n" +
+	"\x06choice\x18\x04 \x01(\tR\x06choice\"g\n" +
 	"\vFieldChange\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
@@ -10247,7 +10406,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
-	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\x8c\a\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xaf\a\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -10279,7 +10438,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0fpreserved_until\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\x0epreservedUntil\x12-\n" +
 	"\x05drift\x18\x16 \x03(\v2\x17.nstance.v1.FieldChangeR\x05drift\x12!\n" +
 	"\fmarket_asked\x18\x17 \x01(\tR\vmarketAsked\x12(\n" +
-	"\x10node_provider_id\x18\x18 \x01(\tR\x0enodeProviderId\"\xea\x02\n" +
+	"\x10node_provider_id\x18\x18 \x01(\tR\x0enodeProviderId\x12!\n" +
+	"\fshape_choice\x18\x19 \x01(\tR\vshapeChoice\"\xea\x02\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -10743,7 +10903,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 139)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 141)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -10781,114 +10941,116 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*Group)(nil),                                   // 33: nstance.v1.Group
 	(*Spread)(nil),                                  // 34: nstance.v1.Spread
 	(*Market)(nil),                                  // 35: nstance.v1.Market
-	(*Rollout)(nil),                                 // 36: nstance.v1.Rollout
-	(*Hold)(nil),                                    // 37: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 38: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 39: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 40: nstance.v1.UpdateGroupRequest
-	(*Strings)(nil),                                 // 41: nstance.v1.Strings
-	(*WatchGroupsRequest)(nil),                      // 42: nstance.v1.WatchGroupsRequest
-	(*WatchGroupsResponse)(nil),                     // 43: nstance.v1.WatchGroupsResponse
-	(*GroupChanged)(nil),                            // 44: nstance.v1.GroupChanged
-	(*GroupRemoved)(nil),                            // 45: nstance.v1.GroupRemoved
-	(*CreateGroupRequest)(nil),                      // 46: nstance.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),                     // 47: nstance.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),                      // 48: nstance.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),                     // 49: nstance.v1.DeleteGroupResponse
-	(*PauseGroupRequest)(nil),                       // 50: nstance.v1.PauseGroupRequest
-	(*PauseGroupResponse)(nil),                      // 51: nstance.v1.PauseGroupResponse
-	(*ResumeGroupRequest)(nil),                      // 52: nstance.v1.ResumeGroupRequest
-	(*ResumeGroupResponse)(nil),                     // 53: nstance.v1.ResumeGroupResponse
-	(*RollbackGroupRequest)(nil),                    // 54: nstance.v1.RollbackGroupRequest
-	(*RollbackGroupResponse)(nil),                   // 55: nstance.v1.RollbackGroupResponse
-	(*PlanRequest)(nil),                             // 56: nstance.v1.PlanRequest
-	(*PlanResponse)(nil),                            // 57: nstance.v1.PlanResponse
-	(*GroupPlan)(nil),                               // 58: nstance.v1.GroupPlan
-	(*FieldChange)(nil),                             // 59: nstance.v1.FieldChange
-	(*InstancePlan)(nil),                            // 60: nstance.v1.InstancePlan
-	(*Vars)(nil),                                    // 61: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 62: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 63: nstance.v1.Instance
-	(*Drain)(nil),                                   // 64: nstance.v1.Drain
-	(*Cause)(nil),                                   // 65: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 66: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 67: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 68: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 69: nstance.v1.GetInstanceResponse
-	(*GetConsoleOutputRequest)(nil),                 // 70: nstance.v1.GetConsoleOutputRequest
-	(*GetConsoleOutputResponse)(nil),                // 71: nstance.v1.GetConsoleOutputResponse
-	(*CreateInstanceRequest)(nil),                   // 72: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 73: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 74: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 75: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 76: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 77: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 78: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 79: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 80: nstance.v1.Interruption
-	(*GetInterruptionRatesRequest)(nil),             // 81: nstance.v1.GetInterruptionRatesRequest
-	(*GetInterruptionRatesResponse)(nil),            // 82: nstance.v1.GetInterruptionRatesResponse
-	(*InterruptionRate)(nil),                        // 83: nstance.v1.InterruptionRate
-	(*Life)(nil),                                    // 84: nstance.v1.Life
-	(*DeleteInstanceRequest)(nil),                   // 85: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 86: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 87: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 88: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 89: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 90: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 91: nstance.v1.Synced
-	(*Event)(nil),                                   // 92: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 93: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 94: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 95: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 96: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 97: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 98: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 99: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 100: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 101: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 102: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 103: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 104: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 105: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 106: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 107: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 108: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 109: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 110: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 111: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 112: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 113: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 114: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 115: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 116: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 117: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 118: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 119: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 120: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 121: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 122: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 123: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 124: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 125: nstance.v1.Attention
-	(*Standby)(nil),                                 // 126: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 127: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 128: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 129: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 130: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 131: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 132: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 133: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 134: nstance.v1.Group.VarsEntry
-	nil,                                             // 135: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 136: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 137: nstance.v1.CreateInstanceRequest.VarsEntry
-	nil,                                             // 138: nstance.v1.InterruptionRate.NoticesEntry
-	(*timestamppb.Timestamp)(nil),                   // 139: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 140: google.protobuf.Duration
+	(*ReclaimLimit)(nil),                            // 36: nstance.v1.ReclaimLimit
+	(*Rollout)(nil),                                 // 37: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 38: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 39: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 40: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 41: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 42: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 43: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 44: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 45: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 46: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 47: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 48: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 49: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 50: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 51: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 52: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 53: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 54: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 55: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 56: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 57: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 58: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 59: nstance.v1.GroupPlan
+	(*ShapePlan)(nil),                               // 60: nstance.v1.ShapePlan
+	(*FieldChange)(nil),                             // 61: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 62: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 63: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 64: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 65: nstance.v1.Instance
+	(*Drain)(nil),                                   // 66: nstance.v1.Drain
+	(*Cause)(nil),                                   // 67: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 68: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 69: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 70: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 71: nstance.v1.GetInstanceResponse
+	(*GetConsoleOutputRequest)(nil),                 // 72: nstance.v1.GetConsoleOutputRequest
+	(*GetConsoleOutputResponse)(nil),                // 73: nstance.v1.GetConsoleOutputResponse
+	(*CreateInstanceRequest)(nil),                   // 74: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 75: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 76: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 77: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 78: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 79: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 80: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 81: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 82: nstance.v1.Interruption
+	(*GetInterruptionRatesRequest)(nil),             // 83: nstance.v1.GetInterruptionRatesRequest
+	(*GetInterruptionRatesResponse)(nil),            // 84: nstance.v1.GetInterruptionRatesResponse
+	(*InterruptionRate)(nil),                        // 85: nstance.v1.InterruptionRate
+	(*Life)(nil),                                    // 86: nstance.v1.Life
+	(*DeleteInstanceRequest)(nil),                   // 87: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 88: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 89: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 90: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 91: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 92: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 93: nstance.v1.Synced
+	(*Event)(nil),                                   // 94: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 95: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 96: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 97: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 98: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 99: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 100: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 101: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 102: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 103: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 104: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 105: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 106: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 107: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 108: nstance.v1.ThawResponse
+	(*GetRecordRequest)(nil),                        // 109: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 110: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 111: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 112: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 113: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 114: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 115: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 116: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 117: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 118: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 119: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 120: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 121: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 122: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 123: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 124: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 125: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 126: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 127: nstance.v1.Attention
+	(*Standby)(nil),                                 // 128: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 129: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 130: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 131: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 132: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 133: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 134: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 135: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 136: nstance.v1.Group.VarsEntry
+	nil,                                             // 137: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 138: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 139: nstance.v1.CreateInstanceRequest.VarsEntry
+	nil,                                             // 140: nstance.v1.InterruptionRate.NoticesEntry
+	(*timestamppb.Timestamp)(nil),                   // 141: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 142: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	139, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	141, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -10910,251 +11072,254 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	140, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	142, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	140, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	139, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	65,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	140, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	139, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	140, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	142, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	141, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	67,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
+	142, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	141, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	142, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	139, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	139, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	139, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	140, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	140, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	134, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	37,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	140, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	36,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	139, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	141, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	141, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	141, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	142, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	142, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	136, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	38,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	142, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	37,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	141, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	35,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	139, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	141, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
 	34,  // 48: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
-	140, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	140, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	140, // 51: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	139, // 52: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	139, // 53: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	33,  // 54: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	61,  // 55: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	41,  // 56: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	41,  // 57: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	140, // 58: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	36,  // 59: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	35,  // 60: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	34,  // 61: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
-	33,  // 62: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	91,  // 63: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	44,  // 64: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	45,  // 65: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 66: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	33,  // 67: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	135, // 68: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	140, // 69: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	36,  // 70: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	35,  // 71: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	34,  // 72: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
-	33,  // 73: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 74: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 75: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 76: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 77: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	40,  // 78: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	58,  // 79: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	59,  // 80: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	60,  // 81: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	140, // 82: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	37,  // 83: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	136, // 84: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	33,  // 85: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	139, // 86: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	139, // 87: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	139, // 88: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	64,  // 89: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 90: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	139, // 91: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	59,  // 92: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	139, // 93: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	139, // 94: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	65,  // 95: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	63,  // 96: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	63,  // 97: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	92,  // 98: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	84,  // 99: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	137, // 100: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	35,  // 101: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
-	63,  // 102: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	140, // 103: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	63,  // 104: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	139, // 105: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	139, // 106: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	92,  // 107: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	139, // 108: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	139, // 109: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
-	80,  // 110: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	32,  // 111: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	139, // 112: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	139, // 113: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	139, // 114: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	139, // 115: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	139, // 116: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	139, // 117: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	139, // 118: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	139, // 119: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	139, // 120: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
-	139, // 121: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
-	83,  // 122: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
-	139, // 123: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
-	139, // 124: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
-	140, // 125: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
-	138, // 126: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
-	140, // 127: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
-	140, // 128: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
-	139, // 129: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	139, // 130: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	139, // 131: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	139, // 132: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	139, // 133: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	139, // 134: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	139, // 135: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	139, // 136: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
-	65,  // 137: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	139, // 138: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
-	80,  // 139: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
-	64,  // 140: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	63,  // 141: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	91,  // 142: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	92,  // 143: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 144: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	139, // 145: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	64,  // 146: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 147: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	140, // 148: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	139, // 149: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	139, // 150: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	139, // 151: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	113, // 152: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	139, // 153: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	139, // 154: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	139, // 155: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	139, // 156: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	139, // 157: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	113, // 158: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	118, // 159: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	139, // 160: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	139, // 161: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	139, // 162: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	139, // 163: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	139, // 164: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	37,  // 165: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	126, // 166: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	125, // 167: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	139, // 168: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	139, // 169: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	139, // 170: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	139, // 171: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	139, // 172: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	127, // 173: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	127, // 174: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	127, // 175: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 176: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 177: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 178: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 179: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	38,  // 180: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	42,  // 181: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	46,  // 182: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	40,  // 183: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	48,  // 184: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	50,  // 185: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	52,  // 186: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	54,  // 187: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	56,  // 188: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	66,  // 189: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	68,  // 190: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	70,  // 191: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	72,  // 192: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	85,  // 193: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	87,  // 194: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	74,  // 195: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	76,  // 196: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	78,  // 197: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	81,  // 198: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
-	89,  // 199: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	93,  // 200: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	95,  // 201: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	97,  // 202: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	99,  // 203: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	121, // 204: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	101, // 205: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	123, // 206: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	103, // 207: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	105, // 208: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	107, // 209: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	109, // 210: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	111, // 211: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	114, // 212: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	116, // 213: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	119, // 214: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	128, // 215: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	130, // 216: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	132, // 217: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 218: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 219: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 220: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 221: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 222: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	39,  // 223: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	43,  // 224: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	47,  // 225: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	62,  // 226: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	49,  // 227: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	51,  // 228: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	53,  // 229: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	55,  // 230: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	57,  // 231: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	67,  // 232: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	69,  // 233: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	71,  // 234: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	73,  // 235: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	86,  // 236: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	88,  // 237: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	75,  // 238: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	77,  // 239: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	79,  // 240: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	82,  // 241: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
-	90,  // 242: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	94,  // 243: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	96,  // 244: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	98,  // 245: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	100, // 246: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	122, // 247: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	102, // 248: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	124, // 249: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	104, // 250: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	106, // 251: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	108, // 252: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	110, // 253: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	112, // 254: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	115, // 255: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	117, // 256: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	120, // 257: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	129, // 258: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	131, // 259: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	133, // 260: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 261: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	219, // [219:262] is the sub-list for method output_type
-	176, // [176:219] is the sub-list for method input_type
-	176, // [176:176] is the sub-list for extension type_name
-	176, // [176:176] is the sub-list for extension extendee
-	0,   // [0:176] is the sub-list for field type_name
+	142, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	142, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	36,  // 51: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
+	142, // 52: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
+	142, // 53: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	141, // 54: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	141, // 55: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	33,  // 56: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	63,  // 57: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	42,  // 58: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	42,  // 59: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	142, // 60: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	37,  // 61: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	35,  // 62: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	34,  // 63: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
+	33,  // 64: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	93,  // 65: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	45,  // 66: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	46,  // 67: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 68: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	33,  // 69: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	137, // 70: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	142, // 71: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	37,  // 72: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	35,  // 73: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	34,  // 74: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
+	33,  // 75: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 76: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 77: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 78: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 79: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	41,  // 80: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	59,  // 81: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	61,  // 82: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	62,  // 83: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	142, // 84: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	38,  // 85: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	60,  // 86: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
+	138, // 87: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	33,  // 88: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	141, // 89: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	141, // 90: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	141, // 91: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	66,  // 92: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 93: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	141, // 94: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	61,  // 95: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	141, // 96: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	141, // 97: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	67,  // 98: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	65,  // 99: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	65,  // 100: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	94,  // 101: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	86,  // 102: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
+	139, // 103: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	35,  // 104: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
+	65,  // 105: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	142, // 106: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	65,  // 107: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	141, // 108: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	141, // 109: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	94,  // 110: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	141, // 111: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	141, // 112: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	82,  // 113: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	32,  // 114: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	141, // 115: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	141, // 116: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	141, // 117: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	141, // 118: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	141, // 119: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	141, // 120: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	141, // 121: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	141, // 122: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	141, // 123: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
+	141, // 124: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
+	85,  // 125: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
+	141, // 126: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
+	141, // 127: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
+	142, // 128: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
+	140, // 129: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
+	142, // 130: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
+	142, // 131: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
+	141, // 132: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	141, // 133: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	141, // 134: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	141, // 135: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	141, // 136: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	141, // 137: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	141, // 138: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	141, // 139: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	67,  // 140: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	141, // 141: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	82,  // 142: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	66,  // 143: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	65,  // 144: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	93,  // 145: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	94,  // 146: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 147: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	141, // 148: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	66,  // 149: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 150: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	142, // 151: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	141, // 152: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	141, // 153: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	141, // 154: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	115, // 155: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	141, // 156: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	141, // 157: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	141, // 158: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	141, // 159: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	141, // 160: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	115, // 161: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	120, // 162: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	141, // 163: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	141, // 164: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	141, // 165: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	141, // 166: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	141, // 167: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	38,  // 168: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	128, // 169: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	127, // 170: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	141, // 171: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	141, // 172: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	141, // 173: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	141, // 174: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	141, // 175: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	129, // 176: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	129, // 177: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	129, // 178: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 179: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 180: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 181: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 182: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	39,  // 183: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	43,  // 184: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	47,  // 185: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	41,  // 186: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	49,  // 187: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	51,  // 188: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	53,  // 189: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	55,  // 190: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	57,  // 191: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	68,  // 192: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	70,  // 193: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	72,  // 194: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	74,  // 195: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	87,  // 196: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	89,  // 197: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	76,  // 198: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	78,  // 199: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	80,  // 200: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	83,  // 201: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	91,  // 202: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	95,  // 203: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	97,  // 204: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	99,  // 205: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	101, // 206: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	123, // 207: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	103, // 208: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	125, // 209: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	105, // 210: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	107, // 211: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	109, // 212: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	111, // 213: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	113, // 214: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	116, // 215: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	118, // 216: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	121, // 217: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	130, // 218: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	132, // 219: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	134, // 220: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 221: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 222: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 223: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 224: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 225: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	40,  // 226: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	44,  // 227: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	48,  // 228: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	64,  // 229: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	50,  // 230: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	52,  // 231: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	54,  // 232: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	56,  // 233: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	58,  // 234: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	69,  // 235: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	71,  // 236: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	73,  // 237: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	75,  // 238: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	88,  // 239: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	90,  // 240: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	77,  // 241: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	79,  // 242: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	81,  // 243: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	84,  // 244: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	92,  // 245: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	96,  // 246: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	98,  // 247: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	100, // 248: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	102, // 249: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	124, // 250: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	104, // 251: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	126, // 252: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	106, // 253: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	108, // 254: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	110, // 255: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	112, // 256: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	114, // 257: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	117, // 258: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	119, // 259: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	122, // 260: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	131, // 261: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	133, // 262: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	135, // 263: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 264: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	222, // [222:265] is the sub-list for method output_type
+	179, // [179:222] is the sub-list for method input_type
+	179, // [179:179] is the sub-list for extension type_name
+	179, // [179:179] is the sub-list for extension extendee
+	0,   // [0:179] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -11188,17 +11353,17 @@ func file_api_v1_nstance_proto_init() {
 		(*Acknowledgement_NoticesRevision)(nil),
 		(*Acknowledgement_DrainGeneration)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[36].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[40].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[43].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[37].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[41].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[44].OneofWrappers = []any{
 		(*WatchGroupsResponse_Snapshot)(nil),
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[46].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[90].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[47].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[92].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -11210,7 +11375,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   139,
+			NumMessages:   141,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

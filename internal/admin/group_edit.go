@@ -34,6 +34,8 @@ type groupForm struct {
 	market, price, fallback, base string
 	fallbackAfter, returnAfter    time.Duration
 	spreadBy, maxShare            string
+	fallbackReclaims              int32
+	fallbackWindow                time.Duration
 }
 
 func newGroupForm(cmd *cobra.Command) *groupForm {
@@ -53,6 +55,8 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.price, "max-price", "", "with --market spot: highest price an hour, a decimal in the cloud's currency")
 	f.flags.StringVar(&f.fallback, "fallback", "", "with --market spot: market to use while spot is sold out: on-demand (default none)")
 	f.flags.Var(duration.NewFlag(&f.fallbackAfter, 0), "fallback-after", "with --fallback: how long spot must be sold out first")
+	f.flags.Int32Var(&f.fallbackReclaims, "fallback-reclaims", 0, "with --fallback: reclaims within --fallback-window, from which on it is used")
+	f.flags.Var(duration.NewFlag(&f.fallbackWindow, 0), "fallback-window", "with --fallback-reclaims: within which time")
 	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member returns to spot (default 30m)")
 	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
 	f.flags.StringVar(&f.maxShare, "max-share", "", "members in one place, as far as there is capacity elsewhere, a count or a percentage; '' for no bound")
@@ -95,7 +99,7 @@ func (f *groupForm) rollout() *apiv1.Rollout {
 // purchase returns the market settings, which are replaced as a whole.
 func (f *groupForm) purchase() (*apiv1.Market, error) {
 	if f.market == "" {
-		for _, name := range []string{"max-price", "fallback", "fallback-after", "return-after", "on-demand-base"} {
+		for _, name := range []string{"max-price", "fallback", "fallback-after", "return-after", "on-demand-base", "fallback-reclaims", "fallback-window"} {
 			if f.flags.Changed(name) {
 				return nil, nstance.FieldError("--"+name, "add --market: it is replaced as a whole", "is given alone")
 			}
@@ -105,6 +109,9 @@ func (f *groupForm) purchase() (*apiv1.Market, error) {
 	m := &apiv1.Market{
 		Type: f.market, MaxPrice: f.price, Fallback: f.fallback, FallbackAfter: f.span("fallback-after", f.fallbackAfter),
 		ReturnAfter: f.span("return-after", f.returnAfter), OnDemandBase: f.base,
+	}
+	if f.flags.Changed("fallback-reclaims") || f.flags.Changed("fallback-window") {
+		m.FallbackWhen = &apiv1.ReclaimLimit{Reclaims: f.fallbackReclaims, Window: durationpb.New(f.fallbackWindow)}
 	}
 	if m.GetFallback() == "none" {
 		m.Fallback = ""
@@ -402,6 +409,9 @@ func marketText(m *apiv1.Market) string {
 		s += ", " + m.GetFallback() + " while it is sold out"
 		if d := durationText(m.GetFallbackAfter()); d != "" {
 			s += " for " + d
+		}
+		if when := m.GetFallbackWhen(); when != nil {
+			s += fmt.Sprintf(", or was reclaimed %d times within %s", when.GetReclaims(), durationText(when.GetWindow()))
 		}
 	}
 	if d := durationText(m.GetReturnAfter()); d != "" {

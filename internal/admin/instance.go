@@ -189,6 +189,7 @@ func (t *table) facts(i *apiv1.Instance) {
 		{"Group", wire.GroupKeyOf(i).String() + madeBy(i)},
 		{"State", i.GetState()},
 		{"Conditions", strings.Join(i.GetConditions(), ", ")},
+		{"Shape chosen", i.GetShapeChoice()},
 		{"Created", t.since(i.GetReason(), stamp(wire.TimeOf(i.GetCreatedAt())), t.age(wire.TimeOf(i.GetCreatedAt())))},
 		{"Registered", stamp(wire.TimeOf(i.GetRegisteredAt()))},
 		{"Last report", t.since("", stamp(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetLastReportAt())))},

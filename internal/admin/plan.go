@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -152,7 +153,7 @@ func planSummary(g *apiv1.GroupPlan) string {
 		out = append(out, strconv.Itoa(int(g.GetInstancesOmitted()))+" more that are not shown")
 	}
 	if g.GetCreates() > 0 {
-		out = append(out, strconv.Itoa(int(g.GetCreates()))+" created")
+		out = append(out, strconv.Itoa(int(g.GetCreates()))+" created"+shapePlan(g.GetShape()))
 	}
 	text := strings.Join(out, ", ")
 	switch d := g.GetEstimate().AsDuration().Round(time.Second); {
@@ -162,4 +163,13 @@ func planSummary(g *apiv1.GroupPlan) string {
 		text += " (" + g.GetEstimateBasis() + ")"
 	}
 	return text
+}
+
+// shapePlan formats what the first create would be, and why; empty: that is not known.
+func shapePlan(s *apiv1.ShapePlan) string {
+	if s == nil {
+		return ""
+	}
+	words := slices.DeleteFunc([]string{s.GetInstanceType(), s.GetSubnet(), s.GetMarket()}, func(w string) bool { return w == "" })
+	return " (first: " + strings.Join(words, " ") + ", " + s.GetChoice() + ")"
 }

@@ -356,6 +356,7 @@ func TestPlan(t *testing.T) {
 					{Id: string(webB), Action: "drain", Reason: "surplus: group has 4 members, size is 3"},
 				},
 				Estimate: durationpb.New(11 * time.Minute), EstimateBasis: "the slowest of the last 3 launches took 1m0s",
+				Shape: &apiv1.ShapePlan{InstanceType: "t4g.large", Subnet: "subnet-2", Market: "spot", Choice: "spread"},
 				Holds: []*apiv1.Hold{{Kind: "paused", Reason: "busy", Since: wire.Time(time.Now())}},
 			},
 		}}

@@ -198,6 +198,8 @@ func TestBadInput(t *testing.T) {
 			`groups.default.web.market.fallback: c:6:85: means nothing on on-demand capacity (leave it out, or set type to spot)`},
 		{"a way back without a fallback", group(`"market": {"type": "spot", "return_after": "1m"}`),
 			`groups.default.web.market.return_after: c:6:105: means nothing without fallback (leave it out, or set fallback)`},
+		{"a limit of reclaims without a fallback", group(`"market": {"type": "spot", "fallback_when": {"reclaims": 5, "window": "30m"}}`),
+			`groups.default.web.market.fallback_when: c:6:106: means nothing without fallback (leave it out, or set fallback to on-demand)`},
 		{"a base of on-demand capacity", group(`"market": {"on_demand_base": 1}`),
 			`groups.default.web.market.on_demand_base: c:6:91: means nothing on on-demand capacity (leave it out, or set type to spot)`},
 		{"a spread by host", group(`"spread": {"by": "host", "max_share": "50%"}`),

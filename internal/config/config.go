@@ -229,6 +229,13 @@ type Market struct {
 	FallbackAfter time.Duration      `name:"fallback_after" default:"0s" doc:"how long spot must have been sold out before falling back"`
 	ReturnAfter   time.Duration      `name:"return_after" absent:"30m" doc:"with fallback: how long after a fallback one member returns to spot, if that is not known to be sold out; doubles after each failure, up to a day"`
 	OnDemandBase  nstance.Count      `name:"on_demand_base" absent:"0" doc:"with type spot: members that are on-demand in any case, a count or a percentage of size, rounded up; a change replaces no more than it must"`
+	FallbackWhen  *ReclaimLimit      `name:"fallback_when" absent:"never" doc:"with fallback: spot capacity that is reclaimed too often"`
+}
+
+// ReclaimLimit is a number of reclaims within a time.
+type ReclaimLimit struct {
+	Reclaims int           `name:"reclaims" required:"true" min:"1" max:"100" doc:"reclaims of spot members of the group within window, from which on machines are made on demand"`
+	Window   time.Duration `name:"window" required:"true" min:"1s" doc:"machines are made on spot again when there were fewer reclaims within it"`
 }
 
 // Rollout bounds voluntary change of a group.

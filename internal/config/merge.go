@@ -138,6 +138,9 @@ func (m *Market) definition() nstance.Market {
 		return nstance.Market{Type: nstance.OnDemand}
 	}
 	out := nstance.Market{Type: m.Type, MaxPrice: m.MaxPrice, FallbackAfter: m.FallbackAfter, ReturnAfter: m.ReturnAfter, OnDemandBase: m.OnDemandBase}
+	if m.FallbackWhen != nil {
+		out.FallbackWhen = nstance.ReclaimLimit(*m.FallbackWhen)
+	}
 	if m.Fallback != "none" {
 		out.Fallback = nstance.MarketType(m.Fallback)
 	}

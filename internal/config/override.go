@@ -50,6 +50,13 @@ type Purchase struct {
 	FallbackAfter Duration           `json:"fallback_after,omitempty"`
 	ReturnAfter   Duration           `json:"return_after,omitempty"`
 	OnDemandBase  string             `json:"on_demand_base,omitempty"` // a count or a percentage
+	FallbackWhen  *Reclaims          `json:"fallback_when,omitempty"`
+}
+
+// Reclaims is a ReclaimLimit as the API says it.
+type Reclaims struct {
+	Reclaims int      `json:"reclaims"`
+	Window   Duration `json:"window"`
 }
 
 // A Dispersal is a Spread as the API says it.
@@ -387,6 +394,9 @@ func layMarket(g *nstance.Group, o Override) (err error) {
 	g.Definition.Market = nstance.Market{
 		Type: cmp.Or(m.Type, nstance.OnDemand), MaxPrice: m.MaxPrice, Fallback: m.Fallback, FallbackAfter: time.Duration(m.FallbackAfter),
 		ReturnAfter: time.Duration(m.ReturnAfter), OnDemandBase: base,
+	}
+	if when := m.FallbackWhen; when != nil {
+		g.Definition.Market.FallbackWhen = nstance.ReclaimLimit{Reclaims: when.Reclaims, Window: time.Duration(when.Window)}
 	}
 	return err
 }

@@ -21,8 +21,9 @@ func everything() config.Override {
 		Size: new(7), InstanceTypes: []string{"a", "b"}, Vars: map[string]string{"k": "v"}, Template: "web", SubnetPool: "edge", BootstrapData: "1f",
 		Args: json.RawMessage(`{"disk":{"size":9}}`), DrainTimeout: span(90 * time.Second), Protect: new(true), LoadBalancers: []string{"back", "front"},
 		Rollout: &config.Pace{MaxSurge: "20%", MinReady: span(time.Minute), HaltAfter: new(0)},
-		Market:  &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute), ReturnAfter: config.Duration(time.Hour), OnDemandBase: "20%"},
-		Spread:  &config.Dispersal{By: nstance.SpreadType, MaxShare: "30%"},
+		Market: &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute), ReturnAfter: config.Duration(time.Hour), OnDemandBase: "20%",
+			FallbackWhen: &config.Reclaims{Reclaims: 3, Window: config.Duration(time.Hour)}},
+		Spread: &config.Dispersal{By: nstance.SpreadType, MaxShare: "30%"},
 	}
 }
 
@@ -109,7 +110,8 @@ func TestTemplated(t *testing.T) {
 		require.Zero(t, g.Spread)
 		require.Nil(t, config.DispersalOf(g.Spread))
 		require.Equal(t, []string{"back", "front"}, g.Definition.LoadBalancers)
-		require.Equal(t, nstance.Market{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: time.Minute, ReturnAfter: time.Hour, OnDemandBase: nstance.Count{N: 20, Percent: true}}, g.Definition.Market)
+		require.Equal(t, nstance.Market{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: time.Minute, ReturnAfter: time.Hour, OnDemandBase: nstance.Count{N: 20, Percent: true},
+			FallbackWhen: nstance.ReclaimLimit{Reclaims: 3, Window: time.Hour}}, g.Definition.Market)
 		again, err := c.Templated(key, "web")
 		require.NoError(t, err)
 		require.Equal(t, base, again, "the template is untouched")
@@ -237,7 +239,7 @@ func TestOverrideIsStored(t *testing.T) {
 	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge", "bootstrap_data": "1f",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
 		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
-		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%"}, "spread": {"by": "type", "max_share": "30%"}}`, string(data))
+		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}}`, string(data))
 	var got config.Override
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, everything(), got)

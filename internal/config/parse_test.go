@@ -153,6 +153,7 @@ func TestEverySettingIsUsed(t *testing.T) {
 				Market: nstance.Market{
 					Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: 10 * time.Minute,
 					ReturnAfter: time.Hour, OnDemandBase: nstance.Count{N: 25, Percent: true},
+					FallbackWhen: nstance.ReclaimLimit{Reclaims: 5, Window: 30 * time.Minute},
 				},
 				LaunchTimeout: 10 * time.Minute, RegistrationTimeout: 3 * time.Minute,
 			},

@@ -37,7 +37,8 @@ type Instance struct {
 	RegistrationTimeout time.Duration      `json:"registration_timeout_ns,omitempty"`
 	LaunchTimeout       time.Duration      `json:"launch_timeout_ns,omitempty"`
 	Shape               Shape              `json:"shape"`
-	Token               string             `json:"token,omitempty"` // of the provider's create
+	ShapeChoice         string             `json:"shape_choice,omitempty"` // why it has this shape; empty: not known
+	Token               string             `json:"token,omitempty"`        // of the provider's create
 
 	// The registration.
 	ProviderID   string       `json:"provider_id,omitempty"`

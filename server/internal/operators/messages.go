@@ -48,6 +48,9 @@ func marketMessage(m nstance.Market) *apiv1.Market {
 	if m.OnDemandBase.N > 0 {
 		out.OnDemandBase = m.OnDemandBase.String()
 	}
+	if when := m.FallbackWhen; when != (nstance.ReclaimLimit{}) {
+		out.FallbackWhen = &apiv1.ReclaimLimit{Reclaims: int32(when.Reclaims), Window: durationpb.New(when.Window)}
+	}
 	return out
 }
 
@@ -69,7 +72,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 		InstanceType: v.InstanceType, Market: string(v.Market), Addresses: wire.Addresses(v.Machine.Addresses),
 		CreatedAt: wire.Time(v.CreatedAt), RegisteredAt: wire.Time(v.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
 		OnDemand: v.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: v.Reason,
-		InfraHash: v.InfraHash, NodeProviderId: v.NodeProviderID,
+		InfraHash: v.InfraHash, NodeProviderId: v.NodeProviderID, ShapeChoice: v.ShapeChoice,
 	}
 	if asked := v.RequestedMarket; asked != "" && asked != v.Market {
 		m.MarketAsked = string(asked)

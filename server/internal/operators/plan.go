@@ -75,6 +75,9 @@ func (c caller) planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {
 	if p.Estimate > 0 {
 		m.Estimate = durationpb.New(p.Estimate)
 	}
+	if s := p.Shape; s != nil {
+		m.Shape = &apiv1.ShapePlan{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: string(s.Market), Choice: s.Choice}
+	}
 	for _, i := range p.Instances {
 		m.Instances = append(m.Instances, &apiv1.InstancePlan{Id: string(i.ID), Action: i.Action, Reason: i.Reason})
 	}

@@ -84,9 +84,13 @@ func purchaseOf(m *apiv1.Market) *config.Purchase {
 	if m == nil {
 		return nil
 	}
-	return &config.Purchase{
+	out := &config.Purchase{
 		Type: nstance.MarketType(m.GetType()), MaxPrice: m.GetMaxPrice(),
 		Fallback: nstance.MarketType(m.GetFallback()), FallbackAfter: config.Duration(m.GetFallbackAfter().AsDuration()),
 		ReturnAfter: config.Duration(m.GetReturnAfter().AsDuration()), OnDemandBase: m.GetOnDemandBase(),
 	}
+	if when := m.GetFallbackWhen(); when != nil {
+		out.FallbackWhen = &config.Reclaims{Reclaims: int(when.GetReclaims()), Window: config.Duration(when.GetWindow().AsDuration())}
+	}
+	return out
 }

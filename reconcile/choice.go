@@ -1,0 +1,72 @@
+package reconcile
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/internal/admission"
+)
+
+// choiceReclaims is the choice of an on-demand shape for a spot group after the reclaims
+// that market.fallback_when names.
+const choiceReclaims admission.Choice = "reclaims"
+
+// choiceOnRecord returns why m has the shape that it was granted. A create that is
+// repeated keeps its reason.
+func (m *member) choiceOnRecord() string {
+	if m.choice == admission.ChoiceRepeated || m.choice == "" {
+		return m.rec.ShapeChoice
+	}
+	return string(m.choice)
+}
+
+// shapeReason says in an event why an instance does not have the first permitted shape;
+// empty: it does, or that is not known.
+func shapeReason(rec records.Instance) string {
+	why := map[admission.Choice]string{
+		admission.ChoiceSpread:    "others have their share of the group",
+		admission.ChoiceCrowded:   "it has the fewest members, no place below its share has capacity",
+		admission.ChoiceReclaimed: "others were just reclaimed",
+		admission.ChoiceAddresses: "other subnets have no free address",
+		admission.ChoiceCapacity:  "others are sold out",
+		admission.ChoiceFallback:  "spot is sold out",
+		choiceReclaims:            "spot was reclaimed too often",
+	}[admission.Choice(rec.ShapeChoice)]
+	if why == "" {
+		return ""
+	}
+	text := "; " + cmp.Or(rec.Shape.InstanceType, "machine")
+	if rec.Shape.Subnet != "" {
+		text += " in " + rec.Shape.Subnet
+	}
+	return text + " " + string(rec.Shape.Market) + ": " + why
+}
+
+// A ShapePlan is the shape that a create would have now, and why.
+type ShapePlan struct {
+	InstanceType string             `json:"instance_type,omitempty"`
+	Subnet       string             `json:"subnet,omitempty"`
+	Market       nstance.MarketType `json:"market"`
+	Choice       string             `json:"choice"` // as InstanceView.ShapeChoice
+}
+
+// planShape returns the shape of the next create of g; nil: nothing that it permits has
+// capacity.
+func (s *shard) planShape(g *group, now time.Time) *ShapePlan {
+	if !g.defined() {
+		return nil
+	}
+	def, choice := g.spec.Definition, admission.Choice("")
+	if now.Before(g.reclaimedUntil()) {
+		def, choice = inMarket(def, nstance.OnDemand), choiceReclaims
+	}
+	request := requestFor(def)
+	request.Spread = g.spread()
+	shape, why, free := s.admission.Choose(request, now)
+	if !free {
+		return nil
+	}
+	return &ShapePlan{InstanceType: shape.InstanceType, Subnet: shape.Subnet, Market: shape.Market, Choice: string(cmp.Or(choice, why))}
+}
