@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -127,6 +128,22 @@ func TestAzureEvents(t *testing.T) {
 		require.Empty(t, errs)
 		require.Len(t, notices, 1)
 		require.Equal(t, "azure/events/M", notices[0].EventID)
+	})
+	bubble(t, "events are not acknowledged", func(t *testing.T) {
+		s := azure()
+		s.Reclaim("", time.Now().Add(time.Hour))
+		s.Maintenance(imds.Event{ID: "M", Code: "Reboot", Resources: []string{"web-0", "web-1"}})
+		methods := map[string]bool{}
+		var mu sync.Mutex
+		notices, errs := follow(t, newAzure(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			methods[r.Method] = true
+			mu.Unlock()
+			s.ServeHTTP(w, r)
+		}))).after(t, 2*time.Hour)
+		require.Empty(t, errs)
+		require.Len(t, notices, 2)
+		require.Equal(t, map[string]bool{http.MethodGet: true}, methods)
 	})
 	bubble(t, "an acknowledgement by another machine changes nothing", func(t *testing.T) {
 		s := azure()

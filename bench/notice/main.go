@@ -4,7 +4,11 @@
 // mutual TLS; they tell their notices one after another, over a store in
 // memory.
 //
-//	go run ./bench/notice [-agents 1000] [-notices 500] [-json notice.json]
+//	go run ./bench/notice [-agents 1000] [-notices 500] [-at-once] [-json notice.json]
+//
+// With -at-once all notices are sent at the same moment instead, on the same kind of
+// streams, over a cloud that answers a create after 50 ms: how long after the last
+// notice the last create is called, beside the arithmetic of 100 calls in flight.
 //
 // Measured beside it on the same connections: an RPC that does nothing (one
 // that the server does not know, so that gRPC itself refuses it), and a health
@@ -26,6 +30,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/bench/internal/rig"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 const target = 20 * time.Millisecond // T2, for p99
@@ -33,11 +38,16 @@ const target = 20 * time.Millisecond // T2, for p99
 func main() {
 	agents := flag.Int("agents", 1000, "connected agents")
 	notices := flag.Int("notices", 500, "notices, each from another agent")
+	atOnce := flag.Bool("at-once", false, "all notices at the same moment, over a cloud with calls of 50 ms")
 	out := flag.String("json", "", "file for the results as JSON")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	if err := run(ctx, *agents, min(*notices, *agents), *out); err != nil {
+	measure := run
+	if *atOnce {
+		measure = runAtOnce
+	}
+	if err := measure(ctx, *agents, min(*notices, *agents), *out); err != nil {
 		fmt.Fprintln(os.Stderr, "notice:", err)
 		os.Exit(1)
 	}
@@ -130,6 +140,7 @@ func tell(ctx context.Context, fleet []*agent, w *watcher) error {
 // A watcher records when things happened to which instance.
 type watcher struct {
 	rig.Changes
+	latency  time.Duration // of a create
 	ready    int
 	replaces map[nstance.InstanceID]nstance.InstanceID // by the new one
 	sent     map[nstance.InstanceID]time.Time
@@ -188,5 +199,6 @@ func (p watched) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 			p.w.created[old] = now
 		}
 	})
+	sleep.For(ctx, p.w.latency)
 	return p.Provider.Create(ctx, spec)
 }
