@@ -98,7 +98,7 @@ func TestRolloutCommands(t *testing.T) {
 		hold := w.awaitHold(api, "web", plan.HoldPaused)
 		require.Contains(t, hold.GetReason(), "busy")
 		require.NotNil(t, hold.GetSince())
-		require.Contains(t, w.status().Groups[1].Holds[0], "busy")
+		require.Contains(t, w.status().Groups[1].Holds[0].Reason, "busy")
 
 		w.startSuccessor(server.Options{})
 		api := w.admin()
