@@ -14,6 +14,7 @@ type Drain struct {
 	Causes     []Cause    `json:"causes"`
 	Voluntary  bool       `json:"voluntary"`
 	Executor   Executor   `json:"executor"`
+	CordonOnly bool       `json:"cordon_only,omitempty"` // what runs is left to end by itself, until no more time is left than it needs to stop; may become false, never true
 }
 
 // A Cause is one reason why an instance must go. A drain ends without deletion

@@ -18,10 +18,11 @@ type Group struct {
 	DrainTimeout time.Duration `json:"drain_timeout"` // longest drain; 0 means delete without one
 	Rollout      Rollout       `json:"rollout"`
 	Expiry       Expiry        `json:"expiry"`
-	Spread       Spread        `json:"spread,omitzero"` // how much of the group one reclaim may take; the zero Spread bounds nothing
-	Protect      bool          `json:"protect"`         // refuse deletion of the group
-	Static       bool          `json:"static"`          // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
-	Removing     bool          `json:"removing"`        // its managed members are drained and deleted, whatever Size is
+	Spread       Spread        `json:"spread,omitzero"`      // how much of the group one reclaim may take; the zero Spread bounds nothing
+	OnReclaim    ReclaimAction `json:"on_reclaim,omitempty"` // what is done with the work on a machine that is reclaimed; empty: ReclaimDrain
+	Protect      bool          `json:"protect"`              // refuse deletion of the group
+	Static       bool          `json:"static"`               // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
+	Removing     bool          `json:"removing"`             // its managed members are drained and deleted, whatever Size is
 
 	// BootstrapData names what user data of machines made from now on has as
 	// {{.BootstrapData}}; the data is a secret and stored apart. It changes no hash, and
@@ -83,6 +84,16 @@ func (s Spread) String() string {
 	}
 	return "at most " + s.MaxShare.String() + " in one " + string(s.By)
 }
+
+// A ReclaimAction says what is done with the work on a machine that the cloud reclaims.
+// It is replaced at once in either case.
+type ReclaimAction string
+
+// The actions.
+const (
+	ReclaimDrain  ReclaimAction = "drain"  // it is drained
+	ReclaimCordon ReclaimAction = "cordon" // it gets no new work, and what runs may end by itself
+)
 
 // A SpreadBy says what counts as one place.
 type SpreadBy string

@@ -43,6 +43,7 @@ func (g Group) Validate(field string) error {
 		v.wrong("expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
 	}
 	v.spread(g.Spread)
+	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
 	if g.Defined() {
 		v.add(g.Definition.Validate(field))
 	}

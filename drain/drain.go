@@ -154,6 +154,9 @@ func tighten(have, want nstance.Drain) (next nstance.Drain, change nstance.Drain
 	if have.Voluntary && !want.Voluntary {
 		next.Voluntary, change = false, nstance.DrainTightened
 	}
+	if have.CordonOnly && !want.CordonOnly {
+		next.CordonOnly, change = false, nstance.DrainTightened
+	}
 	if !slices.Equal(have.Causes, want.Causes) {
 		next.Causes, change = want.Causes, nstance.DrainTightened
 	}

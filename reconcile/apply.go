@@ -64,6 +64,7 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 	case plan.Tighten:
 		d := *m.drain
 		d.Deadline, d.Causes, d.Voluntary = a.Deadline.UTC(), a.Causes, a.Voluntary
+		d.CordonOnly = d.CordonOnly && m.cordonOnly(a.Causes)
 		m.drain, m.drainDeadline = &d, a.Deadline
 		m.owe(stepDrain)
 	case plan.CancelDrain:
@@ -90,10 +91,11 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 }
 
 func (s *shard) newDrain(m *member, a plan.Action, now time.Time) *nstance.Drain {
+	cordonOnly := m.cordonOnly(a.Causes)
 	return &nstance.Drain{
 		Instance: m.id, Group: m.group.key, ProviderID: m.machine.ProviderID,
 		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
-		Causes: a.Causes, Voluntary: a.Voluntary, Executor: s.executor(m),
+		Causes: a.Causes, Voluntary: a.Voluntary, Executor: s.executor(m, cordonOnly), CordonOnly: cordonOnly,
 	}
 }
 

@@ -85,6 +85,7 @@ var plainFields = []struct {
 	{"expiry.forced_age", func(g *nstance.Group) string { return spelt(g.Expiry.ForcedAge) }},
 	{"expiry.on_demand_age", func(g *nstance.Group) string { return spelt(g.Expiry.OnDemandAge) }},
 	{"spread", func(g *nstance.Group) string { return g.Spread.String() }},
+	{"on_reclaim", func(g *nstance.Group) string { return string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)) }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
 }
 

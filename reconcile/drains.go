@@ -65,7 +65,7 @@ func within(d nstance.Drain, former nstance.Executor, rec *records.Instance) nst
 		d.Generation = max(d.Generation, rec.Generation+1)
 		return d
 	}
-	d.Generation, d.StartedAt = old.Generation, old.StartedAt
+	d.Generation, d.StartedAt, d.CordonOnly = old.Generation, old.StartedAt, old.CordonOnly && d.CordonOnly
 	if former == "" || old.Executor != former {
 		d.Executor = old.Executor
 	}

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -54,12 +55,13 @@ func (s *shard) operatorDrains(m *member) bool {
 }
 
 // executor returns what drains m: an operator that has declared that it drains, else
-// the agent's hook, else nothing: then only the deadline ends the drain.
-func (s *shard) executor(m *member) nstance.Executor {
+// the agent's hook, else nothing: then only the deadline ends the drain. A hook cannot
+// only cordon.
+func (s *shard) executor(m *member, cordonOnly bool) nstance.Executor {
 	switch {
 	case s.operatorDrains(m):
 		return nstance.ExecutorOperator
-	case m.agentDrains():
+	case m.agentDrains() && !cordonOnly:
 		return nstance.ExecutorAgent
 	}
 	return nstance.ExecutorNone
@@ -103,7 +105,7 @@ func (s *shard) reassignDrain(m *member, now time.Time) (next time.Time) {
 			return giveUp
 		}
 	}
-	to := s.executor(m)
+	to := s.executor(m, m.drain.CordonOnly)
 	if to == m.drain.Executor {
 		return time.Time{}
 	}
@@ -112,4 +114,14 @@ func (s *shard) reassignDrain(m *member, now time.Time) (next time.Time) {
 	m.drain = &d
 	m.owe(stepDrain)
 	return time.Time{}
+}
+
+// cordonOnly reports whether a drain of m for these causes leaves its work alone: it goes
+// for reclaims only, and its group says so.
+func (m *member) cordonOnly(causes []nstance.Cause) bool {
+	if m.group.spec.OnReclaim != nstance.ReclaimCordon {
+		return false
+	}
+	noticed := !slices.ContainsFunc(causes, func(c nstance.Cause) bool { return c.Kind != nstance.CauseNotice })
+	return noticed && !slices.ContainsFunc(m.notices, func(n nstance.Notice) bool { return n.Kind != nstance.Reclaim })
 }

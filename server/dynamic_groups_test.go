@@ -80,7 +80,7 @@ func newGroupRequest() *apiv1.CreateGroupRequest {
 		Vars: map[string]string{"colour": "green"}, Args: `{"boot_delay": "1ms"}`, DrainTimeout: durationpb.New(time.Minute),
 		Rollout: &apiv1.Rollout{MaxSurge: "50%", MinReady: durationpb.New(time.Second), HaltAfter: proto.Int32(0)},
 		Market:  &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(time.Minute), ReturnAfter: durationpb.New(time.Hour), OnDemandBase: "1", FallbackWhen: &apiv1.ReclaimLimit{Reclaims: 3, Window: durationpb.New(time.Hour)}},
-		Spread:  &apiv1.Spread{By: "pool", MaxShare: "50%"},
+		Spread:  &apiv1.Spread{By: "pool", MaxShare: "50%"}, OnReclaim: "cordon",
 	}
 }
 
@@ -101,6 +101,7 @@ func TestCreateGroup(t *testing.T) {
 	require.Equal(t, "50%", g.GetRollout().GetMaxSurge())
 	require.Zero(t, g.GetRollout().GetHaltAfter())
 	require.True(t, proto.Equal(newGroupRequest().GetMarket(), g.GetMarket()), "%v", g.GetMarket())
+	require.Equal(t, "cordon", g.GetOnReclaim())
 	require.True(t, proto.Equal(newGroupRequest().GetSpread(), g.GetSpread()), "%v", g.GetSpread())
 	require.Eventually(t, func() bool { return w.countMachines("default") == 2 }, eventually, time.Millisecond)
 	require.Eventually(t, func() bool {
@@ -124,6 +125,7 @@ func TestCreateGroup(t *testing.T) {
 			"args":           func(r *apiv1.CreateGroupRequest) { r.Args = `{"boot_delay": "2ms"}` },
 			"drain_timeout":  func(r *apiv1.CreateGroupRequest) { r.DrainTimeout = durationpb.New(0) },
 			"rollout":        func(r *apiv1.CreateGroupRequest) { r.Rollout.MaxSurge = "1" },
+			"on_reclaim":     func(r *apiv1.CreateGroupRequest) { r.OnReclaim = "" },
 			"spread":         func(r *apiv1.CreateGroupRequest) { r.Spread = nil },
 			"protect":        func(r *apiv1.CreateGroupRequest) { r.Protect = true },
 			"subnet_pool":    func(r *apiv1.CreateGroupRequest) { r.SubnetPool = "" },
@@ -189,6 +191,7 @@ func TestCreateGroup(t *testing.T) {
 		second := newWorld(t, setup{shard: pools, store: w.store, provider: w.cloud})
 		require.EqualValues(t, 1, second.getGroup(second.admin(), "batch").GetSize())
 		require.Equal(t, "2", second.getGroup(second.admin(), "batch").GetSpread().GetMaxShare())
+		require.Equal(t, "cordon", second.getGroup(second.admin(), "batch").GetOnReclaim())
 	})
 }
 
@@ -199,7 +202,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"template": {Template: proto.String("vm")}, "subnet_pool": {SubnetPool: proto.String("open")}, "args": {Args: proto.String(`{"a": 1}`)},
 		"load_balancers": {LoadBalancers: &apiv1.Strings{Values: []string{"x"}}}, "drain_timeout": {DrainTimeout: durationpb.New(0)},
 		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)}, "market": {Market: &apiv1.Market{Type: "on-demand"}},
-		"spread": {Spread: &apiv1.Spread{MaxShare: "1"}},
+		"spread": {Spread: &apiv1.Spread{MaxShare: "1"}}, "on_reclaim": {OnReclaim: "cordon"},
 	}
 	for field, req := range refused {
 		req.Group = "web"

@@ -2376,6 +2376,7 @@ type Group struct {
 	ReturnAt       *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=return_at,json=returnAt,proto3" json:"return_at,omitempty"`                 // when a member may go back to spot; absent: none waits for that
 	FailedReturns  int32                  `protobuf:"varint,38,opt,name=failed_returns,json=failedReturns,proto3" json:"failed_returns,omitempty"` // to spot, in a row
 	Spread         *Spread                `protobuf:"bytes,39,opt,name=spread,proto3" json:"spread,omitempty"`                                     // absent: no bound
+	OnReclaim      string                 `protobuf:"bytes,40,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`              // drain or cordon
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2681,6 +2682,13 @@ func (x *Group) GetSpread() *Spread {
 		return x.Spread
 	}
 	return nil
+}
+
+func (x *Group) GetOnReclaim() string {
+	if x != nil {
+		return x.OnReclaim
+	}
+	return ""
 }
 
 // Spread bounds how many members of a group are in one place, as far as there is
@@ -3141,6 +3149,7 @@ type UpdateGroupRequest struct {
 	Market        *Market              `protobuf:"bytes,15,opt,name=market,proto3" json:"market,omitempty"`                                    // as a whole
 	BootstrapData []byte               `protobuf:"bytes,16,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // of configured groups too, as in CreateGroupRequest; empty: unchanged
 	Spread        *Spread              `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`                                    // as a whole; an empty one ends it
+	OnReclaim     string               `protobuf:"bytes,19,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: unchanged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3299,6 +3308,13 @@ func (x *UpdateGroupRequest) GetSpread() *Spread {
 		return x.Spread
 	}
 	return nil
+}
+
+func (x *UpdateGroupRequest) GetOnReclaim() string {
+	if x != nil {
+		return x.OnReclaim
+	}
+	return ""
 }
 
 // Strings replaces a list.
@@ -3663,7 +3679,8 @@ type CreateGroupRequest struct {
 	// storage and shown nowhere. Refused if the template's user data does not name it. A
 	// change replaces no machine.
 	BootstrapData []byte  `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
-	Spread        *Spread `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"` // absent: no bound
+	Spread        *Spread `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                        // absent: no bound
+	OnReclaim     string  `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"` // drain or cordon; empty: drain
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3808,6 +3825,13 @@ func (x *CreateGroupRequest) GetSpread() *Spread {
 		return x.Spread
 	}
 	return nil
+}
+
+func (x *CreateGroupRequest) GetOnReclaim() string {
+	if x != nil {
+		return x.OnReclaim
+	}
+	return ""
 }
 
 type CreateGroupResponse struct {
@@ -5111,6 +5135,7 @@ type Drain struct {
 	Tenant        string                 `protobuf:"bytes,8,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Group         string                 `protobuf:"bytes,9,opt,name=group,proto3" json:"group,omitempty"`
 	ProviderId    string                 `protobuf:"bytes,10,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
+	CordonOnly    bool                   `protobuf:"varint,11,opt,name=cordon_only,json=cordonOnly,proto3" json:"cordon_only,omitempty"` // what runs is left to end by itself, until no more time is left than it needs to stop
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5213,6 +5238,13 @@ func (x *Drain) GetProviderId() string {
 		return x.ProviderId
 	}
 	return ""
+}
+
+func (x *Drain) GetCordonOnly() bool {
+	if x != nil {
+		return x.CordonOnly
+	}
+	return false
 }
 
 // Cause is one reason why an instance must go.
@@ -10177,7 +10209,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xd1\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xf0\n" +
 	"\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
@@ -10224,7 +10256,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10on_demand_market\x18$ \x01(\x05R\x0eonDemandMarket\x127\n" +
 	"\treturn_at\x18% \x01(\v2\x1a.google.protobuf.TimestampR\breturnAt\x12%\n" +
 	"\x0efailed_returns\x18& \x01(\x05R\rfailedReturns\x12*\n" +
-	"\x06spread\x18' \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x1a7\n" +
+	"\x06spread\x18' \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x12\x1d\n" +
+	"\n" +
+	"on_reclaim\x18( \x01(\tR\tonReclaim\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
@@ -10258,7 +10292,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xa7\x06\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xc6\x06\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -10279,7 +10313,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aprotect\x18\x0e \x01(\bH\x06R\aprotect\x88\x01\x01\x12*\n" +
 	"\x06market\x18\x0f \x01(\v2\x12.nstance.v1.MarketR\x06market\x12%\n" +
 	"\x0ebootstrap_data\x18\x10 \x01(\fR\rbootstrapData\x12*\n" +
-	"\x06spread\x18\x12 \x01(\v2\x12.nstance.v1.SpreadR\x06spreadB\a\n" +
+	"\x06spread\x18\x12 \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x12\x1d\n" +
+	"\n" +
+	"on_reclaim\x18\x13 \x01(\tR\tonReclaimB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -10306,7 +10342,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\x9b\x05\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\xba\x05\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -10325,7 +10361,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\adry_run\x18\r \x01(\bR\x06dryRun\x12*\n" +
 	"\x06market\x18\x0e \x01(\v2\x12.nstance.v1.MarketR\x06market\x12%\n" +
 	"\x0ebootstrap_data\x18\x0f \x01(\fR\rbootstrapData\x12*\n" +
-	"\x06spread\x18\x10 \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x1a7\n" +
+	"\x06spread\x18\x10 \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x12\x1d\n" +
+	"\n" +
+	"on_reclaim\x18\x11 \x01(\tR\tonReclaim\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
@@ -10439,7 +10477,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05drift\x18\x16 \x03(\v2\x17.nstance.v1.FieldChangeR\x05drift\x12!\n" +
 	"\fmarket_asked\x18\x17 \x01(\tR\vmarketAsked\x12(\n" +
 	"\x10node_provider_id\x18\x18 \x01(\tR\x0enodeProviderId\x12!\n" +
-	"\fshape_choice\x18\x19 \x01(\tR\vshapeChoice\"\xea\x02\n" +
+	"\fshape_choice\x18\x19 \x01(\tR\vshapeChoice\"\x8b\x03\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -10455,7 +10493,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05group\x18\t \x01(\tR\x05group\x12\x1f\n" +
 	"\vprovider_id\x18\n" +
 	" \x01(\tR\n" +
-	"providerId\"P\n" +
+	"providerId\x12\x1f\n" +
+	"\vcordon_only\x18\v \x01(\bR\n" +
+	"cordonOnly\"P\n" +
 	"\x05Cause\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x19\n" +
 	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x18\n" +

@@ -51,6 +51,31 @@ func TestKubeLabels(t *testing.T) {
 }
 
 // TestKubeDaemonSet: pods of a DaemonSet stay, unless it does not exist.
+// TestKubeCordonOnly: pods of a node that is only cordoned end by themselves, until another
+// cause has the node drained.
+func TestKubeCordonOnly(t *testing.T) {
+	r := newRig(t)
+	a := r.node("a")
+	r.pod("job", a, nil)
+	r.pod("web", a, nil)
+	r.run(nil)
+	d := r.drain(a, time.Minute, func(d *nstance.Drain) { d.CordonOnly = true })
+	r.eventually(func() bool { return r.get(a).Spec.Unschedulable }, "not cordoned")
+	complete := []byte(`{"metadata":{"annotations":{"test.nstance.dev/complete":"true"}}}`)
+	_, err := servers.Client.CoreV1().Pods(r.namespace).Patch(t.Context(), "job", types.MergePatchType, complete, metav1.PatchOptions{})
+	require.NoError(t, err)
+	r.eventually(func() bool { return r.getPod("job").Status.Phase == corev1.PodSucceeded }, "the job has not ended")
+	r.eventually(func() bool { return len(r.requests.matching(listings)) >= 3 }, "not waited for")
+	require.Empty(t, r.requests.matching(evictions))
+	require.True(t, podReady(r.getPod("web")))
+	require.False(t, acks(r, d))
+
+	d.CordonOnly = false
+	require.NoError(t, r.drains.Start(t.Context(), d))
+	require.Equal(t, nstance.OutcomeDrained, r.ack(d).Outcome)
+	require.Nil(t, r.getPod("web"))
+}
+
 func TestKubeDaemonSet(t *testing.T) {
 	r := newRig(t)
 	a := r.node("a")

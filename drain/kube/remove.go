@@ -117,6 +117,9 @@ func (w *worker) ruleFor(ctx context.Context, dr nstance.Drain, pod *corev1.Pod)
 	if rules := w.d.options.Rules; rules != nil {
 		rule, err = rules.Rule(ctx, dr, w.node, pod)
 	}
+	if dr.CordonOnly && rule.Behavior == Evict {
+		rule.Behavior = WaitCompleted
+	}
 	return rule, rule.Behavior == Skip, err
 }
 

@@ -98,6 +98,7 @@ func (w *worker) tighten(dr nstance.Drain) {
 		w.expiry.Reset(time.Until(dr.Deadline))
 	}
 	w.drain.Voluntary = w.drain.Voluntary && dr.Voluntary
+	w.drain.CordonOnly = w.drain.CordonOnly && dr.CordonOnly
 	w.drain.Causes = dr.Causes
 	w.mu.Unlock()
 	select {
@@ -238,7 +239,14 @@ func (w *worker) publishStart(dr nstance.Drain, known bool) {
 	if known {
 		reason = reasonTightened
 	}
-	w.d.events.onNode(w.node, corev1.EventTypeNormal, reason, "node is drained until "+until(dr.Deadline)+" because of "+because(dr))
+	w.d.events.onNode(w.node, corev1.EventTypeNormal, reason, "node is "+doing(dr)+" until "+until(dr.Deadline)+" because of "+because(dr))
+}
+
+func doing(dr nstance.Drain) string {
+	if dr.CordonOnly {
+		return "cordoned, its pods may end by themselves,"
+	}
+	return "drained"
 }
 
 // mayExclude reports whether load balancers may be told to leave the node out.

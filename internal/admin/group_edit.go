@@ -33,7 +33,7 @@ type groupForm struct {
 
 	market, price, fallback, base string
 	fallbackAfter, returnAfter    time.Duration
-	spreadBy, maxShare            string
+	spreadBy, maxShare, onReclaim string
 	fallbackReclaims              int32
 	fallbackWindow                time.Duration
 }
@@ -60,6 +60,7 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member returns to spot (default 30m)")
 	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
 	f.flags.StringVar(&f.maxShare, "max-share", "", "members in one place, as far as there is capacity elsewhere, a count or a percentage; '' for no bound")
+	f.flags.StringVar(&f.onReclaim, "on-reclaim", "", "what is done with the work on a member that is reclaimed: drain, or cordon to let it end by itself (default drain)")
 	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone or subnet (default pool)")
 	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
@@ -200,7 +201,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 	return &apiv1.CreateGroupRequest{
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
-		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data, Spread: f.spread(),
+		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim,
 	}, err
 }
 
@@ -259,7 +260,7 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 	req := &apiv1.UpdateGroupRequest{
 		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
 		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
-		BootstrapData: data, Spread: f.spread(),
+		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim,
 	}
 	if f.flags.Changed("instance-type") {
 		req.InstanceTypes = &apiv1.Strings{Values: f.types}
@@ -366,6 +367,7 @@ func (t *table) group(g *apiv1.Group) {
 		{"Drain timeout", durationText(g.GetDrainTimeout())},
 		{"Rollout", pace(g.GetRollout())},
 		{"Spread", spreadText(g.GetSpread())},
+		{"On reclaim", g.GetOnReclaim()},
 		{"Holds", holds(g.GetHolds())},
 		{"Infra hash", g.GetInfraHash()},
 	} {

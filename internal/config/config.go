@@ -191,11 +191,12 @@ type Template struct {
 
 // A Group is a named set of machines, as written.
 type Group struct {
-	Template     TemplateName   `name:"template" required:"true" doc:"name of its template"`
-	DrainTimeout *time.Duration `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
-	Rollout      Rollout        `name:"rollout"`
-	Protect      bool           `name:"protect" default:"false" doc:"refuse deletion of the group"`
-	Spread       *Spread        `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
+	Template     TemplateName          `name:"template" required:"true" doc:"name of its template"`
+	DrainTimeout *time.Duration        `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
+	Rollout      Rollout               `name:"rollout"`
+	Protect      bool                  `name:"protect" default:"false" doc:"refuse deletion of the group"`
+	Spread       *Spread               `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
+	OnReclaim    nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
 	Shape
 
 	_ later `name:"warm_pool" doc:"stand-by machines"`

@@ -85,6 +85,9 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	if g.DrainTimeout != nil {
 		merged.DrainTimeout = *g.DrainTimeout
 	}
+	if g.OnReclaim != nstance.ReclaimDrain { // which is the zero value of a group
+		merged.OnReclaim = g.OnReclaim
+	}
 	if g.Spread != nil {
 		merged.Spread = nstance.Spread(*g.Spread)
 	}

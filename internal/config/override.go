@@ -31,15 +31,16 @@ type Override struct {
 	BootstrapData string `json:"bootstrap_data,omitempty"`
 
 	// What follows is for dynamic groups only.
-	Template      TemplateName    `json:"template,omitempty"`
-	SubnetPool    PoolName        `json:"subnet_pool,omitempty"`
-	Args          json.RawMessage `json:"args,omitempty"` // canonical; merged over those beneath
-	LoadBalancers []string        `json:"load_balancers,omitempty"`
-	DrainTimeout  *Duration       `json:"drain_timeout,omitempty"`
-	Rollout       *Pace           `json:"rollout,omitempty"`
-	Protect       *bool           `json:"protect,omitempty"`
-	Market        *Purchase       `json:"market,omitempty"` // replaces the whole
-	Spread        *Dispersal      `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
+	Template      TemplateName          `json:"template,omitempty"`
+	SubnetPool    PoolName              `json:"subnet_pool,omitempty"`
+	Args          json.RawMessage       `json:"args,omitempty"` // canonical; merged over those beneath
+	LoadBalancers []string              `json:"load_balancers,omitempty"`
+	DrainTimeout  *Duration             `json:"drain_timeout,omitempty"`
+	Rollout       *Pace                 `json:"rollout,omitempty"`
+	Protect       *bool                 `json:"protect,omitempty"`
+	Market        *Purchase             `json:"market,omitempty"` // replaces the whole
+	Spread        *Dispersal            `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
+	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
 }
 
 // A Purchase is a Market as the API says it.
@@ -281,6 +282,13 @@ func laySettings(g *nstance.Group, o Override) (err error) {
 	g.BootstrapData = cmp.Or(o.BootstrapData, g.BootstrapData)
 	g.Protect = *cmp.Or(o.Protect, &g.Protect)
 	g.DrainTimeout = time.Duration(*cmp.Or(o.DrainTimeout, new(Duration(g.DrainTimeout))))
+	switch o.OnReclaim {
+	case "":
+	case nstance.ReclaimDrain:
+		g.OnReclaim = ""
+	default:
+		g.OnReclaim = o.OnReclaim
+	}
 	if o.Spread != nil {
 		g.Spread, err = o.Spread.spread()
 	}

@@ -23,7 +23,7 @@ func everything() config.Override {
 		Rollout: &config.Pace{MaxSurge: "20%", MinReady: span(time.Minute), HaltAfter: new(0)},
 		Market: &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute), ReturnAfter: config.Duration(time.Hour), OnDemandBase: "20%",
 			FallbackWhen: &config.Reclaims{Reclaims: 3, Window: config.Duration(time.Hour)}},
-		Spread: &config.Dispersal{By: nstance.SpreadType, MaxShare: "30%"},
+		Spread: &config.Dispersal{By: nstance.SpreadType, MaxShare: "30%"}, OnReclaim: nstance.ReclaimCordon,
 	}
 }
 
@@ -52,7 +52,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"template": {Template: "web"}, "subnet_pool": {SubnetPool: "edge"}, "args": {Args: json.RawMessage(`{"a":1}`)},
 		"load_balancers": {LoadBalancers: []string{"front"}}, "drain_timeout": {DrainTimeout: span(0)},
 		"rollout": {Rollout: &config.Pace{MaxSurge: "2"}}, "protect": {Protect: new(false)},
-		"market": {Market: &config.Purchase{Type: nstance.Spot}}, "spread": {Spread: &config.Dispersal{MaxShare: "50%"}},
+		"market": {Market: &config.Purchase{Type: nstance.Spot}}, "spread": {Spread: &config.Dispersal{MaxShare: "50%"}}, "on_reclaim": {OnReclaim: nstance.ReclaimDrain},
 	} {
 		t.Run(field, func(t *testing.T) {
 			require.Equal(t, field, o.Restricted())
@@ -101,13 +101,15 @@ func TestTemplated(t *testing.T) {
 		require.Equal(t, nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: time.Minute}, g.Rollout)
 		require.True(t, g.Protect)
 		require.Equal(t, nstance.Spread{By: nstance.SpreadType, MaxShare: nstance.Count{N: 30, Percent: true}}, g.Spread)
+		require.Equal(t, nstance.ReclaimCordon, g.OnReclaim)
 		require.Equal(t, everything().Spread, config.DispersalOf(g.Spread))
 		g, err = c.Lay(g, config.Override{Spread: &config.Dispersal{MaxShare: "3"}})
 		require.NoError(t, err)
 		require.Equal(t, nstance.Spread{By: nstance.SpreadPool, MaxShare: nstance.Count{N: 3}}, g.Spread)
-		g, err = c.Lay(g, config.Override{Spread: &config.Dispersal{}})
+		g, err = c.Lay(g, config.Override{Spread: &config.Dispersal{}, OnReclaim: nstance.ReclaimDrain})
 		require.NoError(t, err)
 		require.Zero(t, g.Spread)
+		require.Empty(t, g.OnReclaim)
 		require.Nil(t, config.DispersalOf(g.Spread))
 		require.Equal(t, []string{"back", "front"}, g.Definition.LoadBalancers)
 		require.Equal(t, nstance.Market{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: time.Minute, ReturnAfter: time.Hour, OnDemandBase: nstance.Count{N: 20, Percent: true},
@@ -153,6 +155,7 @@ func TestOverrideErrors(t *testing.T) {
 		"a return from no fallback":    {"market.return_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, ReturnAfter: 1}}},
 		"a return in no time":          {"market.return_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, Fallback: nstance.OnDemand, ReturnAfter: -1}}},
 		"a base of on-demand":          {"market.on_demand_base", config.Override{Market: &config.Purchase{Type: nstance.OnDemand, OnDemandBase: "1"}}},
+		"another way to reclaim":       {"on_reclaim", config.Override{OnReclaim: "stop"}},
 		"a share of words":             {"spread.max_share", config.Override{Spread: &config.Dispersal{MaxShare: "some"}}},
 		"a spread without a share":     {"spread.max_share", config.Override{Spread: &config.Dispersal{By: nstance.SpreadZone}}},
 		"a spread by host":             {"spread.by", config.Override{Spread: &config.Dispersal{By: "host", MaxShare: "1"}}},
@@ -239,7 +242,7 @@ func TestOverrideIsStored(t *testing.T) {
 	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge", "bootstrap_data": "1f",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
 		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
-		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}}`, string(data))
+		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}, "on_reclaim": "cordon"}`, string(data))
 	var got config.Override
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, everything(), got)

@@ -141,8 +141,9 @@ func TestEverySettingIsUsed(t *testing.T) {
 		{
 			Key: nstance.GroupKey{Tenant: "default", Group: "web"}, Template: "web", Size: 3, Expiry: expiry,
 			DrainTimeout: time.Minute, Protect: true, Static: true,
-			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: 10 * time.Second, HaltAfter: 3},
-			Spread:  nstance.Spread{By: nstance.SpreadZone, MaxShare: nstance.Count{N: 50, Percent: true}},
+			Rollout:   nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: 10 * time.Second, HaltAfter: 3},
+			OnReclaim: nstance.ReclaimCordon,
+			Spread:    nstance.Spread{By: nstance.SpreadZone, MaxShare: nstance.Count{N: 50, Percent: true}},
 			Definition: nstance.Definition{
 				Kind: "web", Arch: nstance.ARM64, Role: "worker", InstanceTypes: []string{"t4g.small", "t4g.medium"},
 				SubnetPool: "edge", Subnets: []string{"subnet-3"},

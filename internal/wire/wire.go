@@ -179,7 +179,7 @@ func Drain(d *nstance.Drain) *apiv1.Drain {
 	w := &apiv1.Drain{
 		Generation: d.Generation, StartedAt: Time(d.StartedAt), Deadline: Time(d.Deadline),
 		Voluntary: d.Voluntary, Executor: string(d.Executor), Instance: string(d.Instance),
-		Tenant: string(d.Group.Tenant), Group: string(d.Group.Group), ProviderId: d.ProviderID,
+		Tenant: string(d.Group.Tenant), Group: string(d.Group.Group), ProviderId: d.ProviderID, CordonOnly: d.CordonOnly,
 	}
 	w.Causes = Causes(d.Causes)
 	return w
@@ -210,7 +210,7 @@ func DrainOf(w *apiv1.Drain) *nstance.Drain {
 		Instance: nstance.InstanceID(w.GetInstance()), ProviderID: w.GetProviderId(),
 		Group:      nstance.GroupKey{Tenant: nstance.TenantID(w.GetTenant()), Group: nstance.GroupID(w.GetGroup())},
 		Generation: w.GetGeneration(), StartedAt: TimeOf(w.GetStartedAt()), Deadline: TimeOf(w.GetDeadline()),
-		Voluntary: w.GetVoluntary(), Executor: nstance.Executor(w.GetExecutor()),
+		Voluntary: w.GetVoluntary(), Executor: nstance.Executor(w.GetExecutor()), CordonOnly: w.GetCordonOnly(),
 	}
 	d.Causes = CausesOf(w.GetCauses())
 	return d

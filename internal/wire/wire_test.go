@@ -37,7 +37,7 @@ func notice() nstance.Notice {
 func drained() nstance.Drain {
 	return nstance.Drain{
 		Instance: id, Group: nstance.GroupKey{Tenant: "blue", Group: "web"}, ProviderID: "i-1", Generation: 3,
-		StartedAt: now, Deadline: now.Add(time.Minute), Voluntary: true, Executor: nstance.ExecutorAgent,
+		StartedAt: now, Deadline: now.Add(time.Minute), Voluntary: true, Executor: nstance.ExecutorAgent, CordonOnly: true,
 		Causes: []nstance.Cause{{Kind: nstance.CauseNotice, EventID: "e1", Message: "aws/spot"}, {Kind: nstance.CauseRollout}},
 	}
 }

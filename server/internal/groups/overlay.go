@@ -28,13 +28,14 @@ type overlay struct {
 // An effective is a group as it was last in effect, so that it can go on without the
 // configuration and while a definition is pending.
 type effective struct {
-	Template     string            `json:"template,omitempty"`
-	Size         int               `json:"size"`
-	Definition   string            `json:"definition"` // digest
-	DrainTimeout config.Duration   `json:"drain_timeout"`
-	Rollout      *config.Pace      `json:"rollout"`
-	Protect      bool              `json:"protect,omitempty"`
-	Spread       *config.Dispersal `json:"spread,omitempty"`
+	Template     string                `json:"template,omitempty"`
+	Size         int                   `json:"size"`
+	Definition   string                `json:"definition"` // digest
+	DrainTimeout config.Duration       `json:"drain_timeout"`
+	Rollout      *config.Pace          `json:"rollout"`
+	Protect      bool                  `json:"protect,omitempty"`
+	Spread       *config.Dispersal     `json:"spread,omitempty"`
+	OnReclaim    nstance.ReclaimAction `json:"on_reclaim,omitempty"`
 }
 
 // A removal says who removed a group, and when.
@@ -47,7 +48,7 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 	return &effective{
 		Template: spec.Template, Size: spec.Size, Definition: digest, DrainTimeout: config.Duration(spec.DrainTimeout),
 		Rollout: config.PaceOf(spec.Rollout), Protect: spec.Protect,
-		Spread: config.DispersalOf(spec.Spread),
+		Spread: config.DispersalOf(spec.Spread), OnReclaim: spec.OnReclaim,
 	}
 }
 
@@ -55,7 +56,7 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 // there is neither.
 func (e *effective) group(key nstance.GroupKey, def nstance.Definition) nstance.Group {
 	spec := nstance.Group{Key: key, Template: e.Template, Size: e.Size, Definition: def, DrainTimeout: time.Duration(e.DrainTimeout), Protect: e.Protect}
-	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread}); err == nil {
+	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread, OnReclaim: e.OnReclaim}); err == nil {
 		return laid
 	}
 	return spec

@@ -25,7 +25,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
 		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
 		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
-		Spread: spreadMessage(g.Spread),
+		Spread: spreadMessage(g.Spread), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))

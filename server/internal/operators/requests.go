@@ -17,6 +17,7 @@ func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
 		Size: sizeOf(req.Size), InstanceType: req.InstanceType, Template: config.TemplateName(req.GetTemplate()),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
 		Protect: req.Protect, Market: purchaseOf(req.GetMarket()), Spread: dispersalOf(req.GetSpread()),
+		OnReclaim: nstance.ReclaimAction(req.GetOnReclaim()),
 	}
 	if req.InstanceType != nil && req.GetInstanceTypes() != nil {
 		return o, nstance.FieldError("instance_types", "leave one of them out", "is given beside instance_type")
