@@ -181,19 +181,19 @@ func (s *shard) unpreserved(m *member) error {
 	}
 }
 
-// Rehearse describes what Plan would do if a notice for an instance arrived now.
-// Nothing is done.
-func (r *Admin) Rehearse(id nstance.InstanceID, n nstance.Notice) []string {
+// Rehearse describes what Plan would do if a notice for some members of a group arrived
+// now. Nothing is done.
+func (r *Admin) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstance.Notice) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := r.members[id]
-	if m == nil {
+	g := r.groups[key]
+	if g == nil {
 		return nil
 	}
 	now := r.opts.Now()
-	v := r.view(m.group, now, nil)
+	v := r.view(g, now, nil)
 	for i := range v.Members {
-		if v.Members[i].ID == id {
+		if slices.Contains(ids, v.Members[i].ID) {
 			v.Members[i].Notices = append(slices.Clone(v.Members[i].Notices), n)
 		}
 	}

@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
 )
@@ -48,4 +51,73 @@ func TestInterruptThroughMetadata(t *testing.T) {
 		_, err := w.admin().Interrupt(t.Context(), &apiv1.InterruptRequest{Id: string(id), Notice: minute, ThroughMetadata: true})
 		require.ErrorContains(t, err, "does not run its machines' metadata services")
 	})
+}
+
+// TestInterruptGroup interrupts members that have been there longest, at once.
+func TestInterruptGroup(t *testing.T) {
+	w := newWorld(t, setup{webSize: 3})
+	api := w.admin()
+	var members []nstance.InstanceID
+	require.Eventually(t, func() bool {
+		members = nil
+		for _, m := range w.cloud.Machines() {
+			if m.Group == "web" {
+				members = append(members, m.ID)
+			}
+		}
+		return len(members) == 3
+	}, eventually, time.Millisecond)
+	slices.Sort(members) // by age
+	two := &apiv1.InterruptRequest{Group: "web", Count: 2}
+	_, err := api.Interrupt(t.Context(), two)
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict)
+	require.ErrorContains(t, err, "has no ready members")
+	for _, id := range members[:2] {
+		w.connectReady(id)
+	}
+	_, err = api.Interrupt(t.Context(), two)
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict)
+	require.ErrorContains(t, err, "2 of 3 members are ready")
+	w.connectReady(members[2])
+	for request, field := range map[*apiv1.InterruptRequest]string{
+		{Group: "web", Count: -1}:                  "count",
+		{Group: "web", Count: 1001}:                "count",
+		{Group: "web", Id: string(members[0])}:     "id",
+		{Id: string(members[0]), Count: 2}:         "group",
+		{Group: "web", Kind: "storm"}:              "kind",
+		{Group: "web", Notice: durationpb.New(-1)}: "notice",
+	} {
+		_, err := api.Interrupt(t.Context(), request)
+		require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid)
+		require.ErrorContains(t, err, field)
+	}
+	_, err = api.Interrupt(t.Context(), &apiv1.InterruptRequest{Group: "web", Count: 4})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Conflict)
+	require.ErrorContains(t, err, "more than the size")
+	blue := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
+	_, err = blue.Interrupt(t.Context(), &apiv1.InterruptRequest{Group: "web", Tenant: "default"})
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
+
+	resp, err := api.Interrupt(t.Context(), &apiv1.InterruptRequest{Group: "web", Count: 2, DryRun: true})
+	require.NoError(t, err)
+	for _, id := range members[:2] {
+		require.True(t, slices.ContainsFunc(resp.GetPlan(), func(line string) bool { return strings.Contains(line, string(id)) }), "%v", resp.GetPlan())
+	}
+	require.Zero(t, w.countEvents(nstance.EventNoticeReceived))
+
+	resp, err = api.Interrupt(t.Context(), two)
+	require.NoError(t, err)
+	require.Equal(t, []string{string(members[0]), string(members[1])}, resp.GetInstances())
+	for _, id := range members[:2] {
+		e := w.awaitEvent(nstance.EventNoticeReceived, id)
+		require.Equal(t, resp.GetEventId(), e.Notice.EventID)
+		require.True(t, e.Notice.Rehearsed())
+		w.awaitEvent(nstance.EventDrainStarted, id)
+	}
+	require.Equal(t, 2, w.countEvents(nstance.EventNoticeReceived))
+
+	resp, err = api.Interrupt(t.Context(), &apiv1.InterruptRequest{Group: "web", Count: 9, Force: true, Kind: "rebalance"})
+	require.NoError(t, err)
+	require.Equal(t, []string{string(members[2])}, resp.GetInstances(), "all that are ready")
+	require.Equal(t, nstance.Rebalance, w.awaitEvent(nstance.EventNoticeIgnored, members[2]).Notice.Kind)
 }

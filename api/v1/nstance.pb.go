@@ -7620,13 +7620,18 @@ func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
 
 type InterruptRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id     string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // or a group
 	DryRun bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	Notice *durationpb.Duration   `protobuf:"bytes,3,opt,name=notice,proto3" json:"notice,omitempty"` // time until the pretended reclaim; default 2m
 	// through_metadata has the provider publish the notice on the machine's own
 	// metadata service, where the agent finds it. Only providers whose metadata
 	// services they run themselves can; others make it FAILED_PRECONDITION.
-	ThroughMetadata bool `protobuf:"varint,4,opt,name=through_metadata,json=throughMetadata,proto3" json:"through_metadata,omitempty"`
+	ThroughMetadata bool   `protobuf:"varint,4,opt,name=through_metadata,json=throughMetadata,proto3" json:"through_metadata,omitempty"`
+	Kind            string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`     // reclaim, which is the default, rebalance or maintenance
+	Tenant          string `protobuf:"bytes,6,opt,name=tenant,proto3" json:"tenant,omitempty"` // of the group; default: the caller's
+	Group           string `protobuf:"bytes,7,opt,name=group,proto3" json:"group,omitempty"`   // instead of id: its oldest ready members
+	Count           int32  `protobuf:"varint,8,opt,name=count,proto3" json:"count,omitempty"`  // of them; default 1
+	Force           bool   `protobuf:"varint,9,opt,name=force,proto3" json:"force,omitempty"`  // also of a group that lacks ready members, and as many as there are
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -7689,10 +7694,46 @@ func (x *InterruptRequest) GetThroughMetadata() bool {
 	return false
 }
 
+func (x *InterruptRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *InterruptRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *InterruptRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *InterruptRequest) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *InterruptRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type InterruptResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	EventId       string                 `protobuf:"bytes,1,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"` // empty with through_metadata: the agent names the notice
 	Plan          []string               `protobuf:"bytes,2,rep,name=plan,proto3" json:"plan,omitempty"`                      // what would happen, for dry_run
+	Instances     []string               `protobuf:"bytes,3,rep,name=instances,proto3" json:"instances,omitempty"`            // that get the notice
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7737,6 +7778,13 @@ func (x *InterruptResponse) GetEventId() string {
 func (x *InterruptResponse) GetPlan() []string {
 	if x != nil {
 		return x.Plan
+	}
+	return nil
+}
+
+func (x *InterruptResponse) GetInstances() []string {
+	if x != nil {
+		return x.Instances
 	}
 	return nil
 }
@@ -10705,15 +10753,21 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x16\n" +
 	"\x06delete\x18\x04 \x01(\bR\x06delete\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\"\x1c\n" +
-	"\x1aAcknowledgeDrainedResponse\"\x99\x01\n" +
+	"\x1aAcknowledgeDrainedResponse\"\x87\x02\n" +
 	"\x10InterruptRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x121\n" +
 	"\x06notice\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06notice\x12)\n" +
-	"\x10through_metadata\x18\x04 \x01(\bR\x0fthroughMetadata\"B\n" +
+	"\x10through_metadata\x18\x04 \x01(\bR\x0fthroughMetadata\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06tenant\x18\x06 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\a \x01(\tR\x05group\x12\x14\n" +
+	"\x05count\x18\b \x01(\x05R\x05count\x12\x14\n" +
+	"\x05force\x18\t \x01(\bR\x05force\"`\n" +
 	"\x11InterruptResponse\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x12\n" +
-	"\x04plan\x18\x02 \x03(\tR\x04plan\"\x18\n" +
+	"\x04plan\x18\x02 \x03(\tR\x04plan\x12\x1c\n" +
+	"\tinstances\x18\x03 \x03(\tR\tinstances\"\x18\n" +
 	"\x16GetConfigStatusRequest\"\xc5\x02\n" +
 	"\x17GetConfigStatusResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x127\n" +

@@ -411,8 +411,8 @@ type OperatorServiceClient interface {
 	// AcknowledgeDrained counts only for the drain's current generation, and only
 	// while its executor is "operator".
 	AcknowledgeDrained(ctx context.Context, in *AcknowledgeDrainedRequest, opts ...grpc.CallOption) (*AcknowledgeDrainedResponse, error)
-	// Interrupt rehearses a reclaim through the real path. Role admin, or an
-	// operator for its own tenant.
+	// Interrupt rehearses the interruption of an instance, or of several in a group
+	// at once, through the real path. Role admin, or an operator for its own tenant.
 	Interrupt(ctx context.Context, in *InterruptRequest, opts ...grpc.CallOption) (*InterruptResponse, error)
 	GetConfigStatus(ctx context.Context, in *GetConfigStatusRequest, opts ...grpc.CallOption) (*GetConfigStatusResponse, error)
 	// GetConfig returns the configuration that is in force. Role admin.
@@ -924,8 +924,8 @@ type OperatorServiceServer interface {
 	// AcknowledgeDrained counts only for the drain's current generation, and only
 	// while its executor is "operator".
 	AcknowledgeDrained(context.Context, *AcknowledgeDrainedRequest) (*AcknowledgeDrainedResponse, error)
-	// Interrupt rehearses a reclaim through the real path. Role admin, or an
-	// operator for its own tenant.
+	// Interrupt rehearses the interruption of an instance, or of several in a group
+	// at once, through the real path. Role admin, or an operator for its own tenant.
 	Interrupt(context.Context, *InterruptRequest) (*InterruptResponse, error)
 	GetConfigStatus(context.Context, *GetConfigStatusRequest) (*GetConfigStatusResponse, error)
 	// GetConfig returns the configuration that is in force. Role admin.

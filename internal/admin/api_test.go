@@ -159,15 +159,24 @@ func (w *world) AcknowledgeDrained(_ context.Context, req *apiv1.AcknowledgeDrai
 }
 
 func (w *world) Interrupt(_ context.Context, req *apiv1.InterruptRequest) (*apiv1.InterruptResponse, error) {
-	w.did(fmt.Sprintf("interrupt %s notice=%s dry=%t", req.GetId(), req.GetNotice().AsDuration(), req.GetDryRun()))
+	who, ids := req.GetId(), []string{req.GetId()}
+	if req.GetGroup() != "" {
+		who, ids = fmt.Sprintf("%d of %s/%s force=%t %s", req.GetCount(), req.GetTenant(), req.GetGroup(), req.GetForce(), req.GetKind()), []string{string(webA), string(webB)}
+	}
+	w.did(fmt.Sprintf("interrupt %s notice=%s dry=%t", who, req.GetNotice().AsDuration(), req.GetDryRun()))
 	w.mu.Lock()
 	then := w.onInject
 	w.mu.Unlock()
 	resp := &apiv1.InterruptResponse{EventId: "rehearsal-1"}
-	if req.GetDryRun() {
-		resp.Plan = []string{"create (replace) for " + req.GetId(), "drain " + req.GetId()}
-	} else if then != nil {
-		then(req.GetId(), resp.GetEventId())
+	if req.GetGroup() != "" {
+		resp.Instances = ids
+	}
+	for _, id := range ids {
+		if req.GetDryRun() {
+			resp.Plan = append(resp.Plan, "create (replace) for "+id, "drain "+id)
+		} else if then != nil {
+			then(id, resp.GetEventId())
+		}
 	}
 	return resp, nil
 }

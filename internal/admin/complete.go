@@ -23,7 +23,7 @@ func (p *program) complete(cmd *cobra.Command) {
 		p.complete(sub)
 	}
 	if cmd.Flags().Lookup("server") != nil && cmd.ValidArgsFunction == nil {
-		switch _, argument, _ := strings.Cut(cmd.Use, " "); {
+		switch _, argument, _ := strings.Cut(strings.ReplaceAll(cmd.Use, "[", ""), " "); {
 		case strings.HasPrefix(argument, "GROUP"):
 			cmd.ValidArgsFunction = first(p.names((*client).groupNames))
 		case strings.HasPrefix(argument, "ID"), strings.HasPrefix(argument, "INSTANCE"):

@@ -1,6 +1,8 @@
 package admin_test
 
 import (
+	"cmp"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -196,4 +198,94 @@ func TestRehearsalSurvivesALostStream(t *testing.T) {
 	got := message(t, out.String(), &apiv1.Interruption{})
 	require.Equal(t, "drained", got.GetDrainOutcome())
 	require.NotNil(t, got.GetReplacementReadyAt())
+}
+
+// TestRehearsalOfAGroup interrupts two members at once: the second is not drained in
+// time.
+func TestRehearsalOfAGroup(t *testing.T) {
+	w := newWorld(t).populate()
+	interrupted := func(cut bool) func(id, eventID string) {
+		return func(id, eventID string) {
+			next, pace := webNew, time.Second
+			if id == string(webB) {
+				next, pace = gone, 2*time.Second
+			}
+			begin := time.Now().UTC().Add(-time.Hour).Truncate(time.Millisecond)
+			notice := &nstance.Notice{Kind: nstance.Reclaim, Source: "rehearsal/x", EventID: eventID, DetectedAt: begin, Deadline: begin.Add(2 * time.Minute)}
+			for _, e := range []nstance.Event{
+				{Type: nstance.EventNoticeReceived, Notice: notice}, {Type: nstance.EventReplacementRequested, Instance: next, Replaces: nstance.InstanceID(id)},
+				{Type: nstance.EventDrainStarted}, {Type: nstance.EventDrainAcknowledged, Reason: "drained"}, {Type: nstance.EventReady, Instance: next}, {Type: nstance.EventDeleted},
+			} {
+				if cut && id == string(webB) && e.Type == nstance.EventDrainAcknowledged {
+					e = nstance.Event{Type: nstance.EventDrainCutShort}
+				}
+				e.Instance = cmp.Or(e.Instance, nstance.InstanceID(id))
+				begin = begin.Add(pace)
+				e.Time, e.Tenant, e.Group = begin, "default", "web"
+				w.event(e)
+			}
+		}
+	}
+	t.Run("reports each instance and each stage", func(t *testing.T) {
+		w.set(func() { w.onInject = interrupted(false) })
+		for _, form := range []string{"table", "json"} {
+			r := w.run("interrupt", "--group", "web", "--count", "2", "--wait", "-y", "-o", form)
+			require.Zero(t, r.code, r.errors)
+			w.golden("rehearsal-group."+form, r.out)
+			require.Contains(t, r.errors, "4.000s  "+string(webA)+"  drain over: drained")
+		}
+		require.Contains(t, w.done(), "interrupt 2 of default/web force=false reclaim notice=2m0s dry=false")
+	})
+	t.Run("fails with code 1 if one missed its deadline", func(t *testing.T) {
+		w.set(func() { w.onInject = interrupted(true) })
+		r := w.run("interrupt", "--group", "web", "--count", "2", "--force", "--wait", "-y", "-o", "json")
+		require.Equal(t, 1, r.code)
+		require.Contains(t, r.errors, "1 of 2 instances missed the deadline")
+		var got struct {
+			Missed []nstance.InstanceID `json:"missed"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(r.out), &got))
+		require.Equal(t, []nstance.InstanceID{webB}, got.Missed)
+		w.done()
+	})
+	t.Run("fails with code 5 if something is missing", func(t *testing.T) {
+		w.set(func() { w.onInject = w.script(requested, deleted) })
+		r := w.run("interrupt", "--group", "web", "--count", "2", "--wait", "-y", "--wait-timeout", "300ms")
+		require.Equal(t, 5, r.code)
+		require.Contains(t, r.errors, "replacement ready is still missing for")
+		w.done()
+	})
+	t.Run("ends with a notice that the group ignores", func(t *testing.T) {
+		w.set(func() {
+			w.onInject = func(id, eventID string) {
+				w.event(nstance.Event{
+					Type: nstance.EventNoticeIgnored, Tenant: "default", Group: "web", Instance: nstance.InstanceID(id), Reason: "on_rebalance is ignore",
+					Notice: &nstance.Notice{Kind: nstance.Rebalance, EventID: eventID, DetectedAt: time.Now().UTC()},
+				})
+			}
+		})
+		r := w.run("interrupt", "--group", "web", "--count", "2", "--kind", "rebalance", "--wait", "-y")
+		require.Zero(t, r.code, r.errors)
+		require.Contains(t, r.errors, "notice ignored: on_rebalance is ignore")
+		require.Equal(t, "interrupt 2 of default/web force=false rebalance notice=2m0s dry=false", w.done()[1])
+	})
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"needs a confirmation":            {[]string{"--group", "web", "--count", "2"}, 2, "this interrupts 2 members of group default/web, which has 1 ready of 3"},
+		"plans in a dry run":              {[]string{"--group", "web", "--dry-run"}, 0, ""},
+		"needs a group that exists":       {[]string{"--group", "wbe", "-y"}, 3, "no group"},
+		"takes a group or an instance":    {[]string{"--group", "web", string(webA), "-y"}, 2, "is set beside an instance"},
+		"takes a count of a group only":   {[]string{string(webA), "--count", "2", "-y"}, 2, "--group: is missing"},
+		"knows the kinds of notices":      {[]string{"--group", "web", "--kind", "storm", "-y"}, 2, "reclaim, rebalance"},
+		"does not wait unless told to do": {[]string{"--group", "web", "--count", "2", "-y"}, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := w.run(append([]string{"interrupt"}, tc.args...)...)
+			require.Equal(t, tc.code, r.code, r.errors)
+			require.Contains(t, r.errors, tc.says)
+		})
+	}
 }

@@ -3,7 +3,6 @@ package operators
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -155,45 +154,4 @@ func (*Service) AcknowledgeDrained(ctx context.Context, req *apiv1.AcknowledgeDr
 		err = nstance.Errorf(nstance.Unavailable, "drain %d of %s is on record and not announced yet: repeat", req.GetGeneration(), v.ID)
 	}
 	return &apiv1.AcknowledgeDrainedResponse{}, err
-}
-
-// Interrupt implements the RPC: a notice as the cloud would give it, through
-// the same path.
-func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*apiv1.InterruptResponse, error) {
-	c := callerOf(ctx)
-	v, err := c.instance(req.GetId())
-	if err != nil {
-		return nil, err
-	}
-	warning := 2 * time.Minute
-	if req.GetNotice() != nil {
-		warning = req.GetNotice().AsDuration()
-	}
-	if warning <= 0 || warning > time.Hour {
-		return nil, nstance.FieldError("notice", "use more than 0 and at most 1h", "%s is out of range", warning)
-	}
-	now := o.Now().UTC()
-	n := nstance.Notice{
-		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(warning), Source: nstance.RehearsalSource + c.Subject,
-		EventID: "rehearsal-" + now.Format("20060102T150405.000000000"), DetectedAt: now,
-	}
-	resp := &apiv1.InterruptResponse{EventId: n.EventID}
-	if req.GetDryRun() {
-		resp.Plan = c.term.Reconciler.Rehearse(v.ID, n)
-		return resp, nil
-	}
-	if err := c.term.Reconciler.Thawed(v.Group); err != nil {
-		return nil, err // the notice would be recorded without effect
-	}
-	if req.GetThroughMetadata() || o.InterruptThroughMetadata {
-		return &apiv1.InterruptResponse{}, o.Announce(v.ID, warning)
-	}
-	durable := make(chan struct{})
-	c.term.Agents.ReceiveNotice(v.ID, n, func() { close(durable) })
-	select {
-	case <-durable:
-		return resp, nil
-	case <-ctx.Done():
-		return resp, nstance.Errorf(nstance.Unavailable, "the notice is not durable yet: %w", ctx.Err())
-	}
 }
