@@ -1,6 +1,7 @@
 package nstance
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -11,18 +12,20 @@ import (
 // defaults, template and group have become one Definition, which is whole. A group
 // that never had a whole definition has none.
 type Group struct {
-	Key          GroupKey      `json:"key"`
-	Template     string        `json:"template,omitempty"` // where Definition came from; for display
-	Size         int           `json:"size"`               // desired members; zero is valid, not a default
-	Definition   Definition    `json:"definition"`
-	DrainTimeout time.Duration `json:"drain_timeout"` // longest drain; 0 means delete without one
-	Rollout      Rollout       `json:"rollout"`
-	Expiry       Expiry        `json:"expiry"`
-	Spread       Spread        `json:"spread,omitzero"`      // how much of the group one reclaim may take; the zero Spread bounds nothing
-	OnReclaim    ReclaimAction `json:"on_reclaim,omitempty"` // what is done with the work on a machine that is reclaimed; empty: ReclaimDrain
-	Protect      bool          `json:"protect"`              // refuse deletion of the group
-	Static       bool          `json:"static"`               // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
-	Removing     bool          `json:"removing"`             // its managed members are drained and deleted, whatever Size is
+	Key           GroupKey      `json:"key"`
+	Template      string        `json:"template,omitempty"` // where Definition came from; for display
+	Size          int           `json:"size"`               // desired members; zero is valid, not a default
+	Definition    Definition    `json:"definition"`
+	DrainTimeout  time.Duration `json:"drain_timeout"` // longest drain; 0 means delete without one
+	Rollout       Rollout       `json:"rollout"`
+	Expiry        Expiry        `json:"expiry"`
+	Spread        Spread        `json:"spread,omitzero"`          // how much of the group one reclaim may take; the zero Spread bounds nothing
+	OnReclaim     ReclaimAction `json:"on_reclaim,omitempty"`     // what is done with the work on a machine that is reclaimed; empty: ReclaimDrain
+	OnRebalance   NoticeAction  `json:"on_rebalance,omitempty"`   // to a machine that is likely to be reclaimed; empty: ignore
+	OnMaintenance NoticeAction  `json:"on_maintenance,omitempty"` // to a machine that planned maintenance ends or restarts; empty: replace
+	Protect       bool          `json:"protect"`                  // refuse deletion of the group
+	Static        bool          `json:"static"`                   // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
+	Removing      bool          `json:"removing"`                 // its managed members are drained and deleted, whatever Size is
 
 	// BootstrapData names what user data of machines made from now on has as
 	// {{.BootstrapData}}; the data is a secret and stored apart. It changes no hash, and
@@ -69,6 +72,21 @@ type Rollout struct {
 	MinReady  time.Duration `json:"min_ready"`  // how long a member must have been well before it counts as ready
 	HaltAfter int           `json:"halt_after"` // consecutive failed replacements after which the rollout stops; 0 means never
 }
+
+// A NoticeAction is what a notice that dooms nothing does to a machine.
+type NoticeAction string
+
+// The actions.
+const (
+	NoticeIgnore  NoticeAction = "ignore"
+	NoticeReplace NoticeAction = "replace" // as a rollout does: few at a time, the replacement first
+)
+
+// Rebalancing is OnRebalance, with its default.
+func (g *Group) Rebalancing() NoticeAction { return cmp.Or(g.OnRebalance, NoticeIgnore) }
+
+// Maintaining is OnMaintenance, with its default.
+func (g *Group) Maintaining() NoticeAction { return cmp.Or(g.OnMaintenance, NoticeReplace) }
 
 // A Spread bounds how many members of a group are in one place, as far as there is
 // capacity elsewhere: it never costs a member. It moves no member that there is.

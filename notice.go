@@ -105,6 +105,13 @@ const (
 // Dooms reports whether the machine will be gone whatever its owner does.
 func (k NoticeKind) Dooms() bool { return k == Reclaim || k == Stop || k == Terminate }
 
+// Restarts reports whether maintenance ends or restarts the machine, as far as the
+// notice says. Live migration (Compute Engine's MIGRATE_ON_HOST_MAINTENANCE) and a
+// freeze of seconds (Azure's Freeze) do not.
+func (n Notice) Restarts() bool {
+	return n.Kind == Maintenance && n.Action != "Freeze" && !strings.HasPrefix(n.Action, "MIGRATE")
+}
+
 // RehearsalSource begins the source of a notice that is rehearsed: the cloud takes
 // nothing back.
 const RehearsalSource = "rehearsal/"

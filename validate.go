@@ -44,6 +44,8 @@ func (g Group) Validate(field string) error {
 	}
 	v.spread(g.Spread)
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
+	v.word("on_rebalance", string(g.Rebalancing()), string(NoticeIgnore), string(NoticeReplace))
+	v.word("on_maintenance", string(g.Maintaining()), string(NoticeIgnore), string(NoticeReplace))
 	if g.Defined() {
 		v.add(g.Definition.Validate(field))
 	}

@@ -61,6 +61,8 @@ func TestValidateGroup(t *testing.T) {
 		"market.fallback_when.window":   func(g *nstance.Group) { g.Definition.Market.FallbackWhen.Window = 0 },
 		"spread.by":                     func(g *nstance.Group) { g.Spread = nstance.Spread{By: "host", MaxShare: nstance.Count{N: 1}} },
 		"on_reclaim":                    func(g *nstance.Group) { g.OnReclaim = "stop" },
+		"on_rebalance":                  func(g *nstance.Group) { g.OnRebalance = "cordon" },
+		"on_maintenance":                func(g *nstance.Group) { g.OnMaintenance = "reboot" },
 		"spread.max_share":              func(g *nstance.Group) { g.Spread.By = nstance.SpreadZone },
 		"vars":                          func(g *nstance.Group) { g.Definition.Vars = map[string]string{"": "x"} },
 		"market.type":                   func(g *nstance.Group) { g.Definition.Market.Type = "cheap" },

@@ -84,6 +84,8 @@ var plainFields = []struct {
 	{"expiry.eligible_age", func(g *nstance.Group) string { return spelt(g.Expiry.EligibleAge) }},
 	{"expiry.forced_age", func(g *nstance.Group) string { return spelt(g.Expiry.ForcedAge) }},
 	{"expiry.on_demand_age", func(g *nstance.Group) string { return spelt(g.Expiry.OnDemandAge) }},
+	{"on_rebalance", func(g *nstance.Group) string { return string(g.Rebalancing()) }},
+	{"on_maintenance", func(g *nstance.Group) string { return string(g.Maintaining()) }},
 	{"spread", func(g *nstance.Group) string { return g.Spread.String() }},
 	{"on_reclaim", func(g *nstance.Group) string { return string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)) }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},

@@ -77,6 +77,7 @@ type agentState struct {
 type noticeState struct {
 	notices        []nstance.Notice
 	noticeEnds     map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
+	advice         []nstance.Notice         // standing notices that doom nothing
 	droppedNotices []string                 // event IDs of notices that the cloud did not follow up
 	pendingAcks    map[string][]func()      // by event ID: owed once the consequence is durable
 	loneDrain      *loneDrain               // that of the latest notice; nil: none

@@ -22,6 +22,7 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 	known := findNotice(m.notices, n.EventID)
 	switch {
 	case n.Cancelled:
+		s.dropAdvice(m, n.EventID)
 		s.withdrawNotice(m, known)
 		if m.withdrawalIgnored() || !s.consequenceDurable(m, n.EventID) {
 			call(ack)
@@ -30,7 +31,7 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 		}
 		return
 	case !n.Kind.Dooms():
-		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "kind " + string(n.Kind) + " dooms nothing", Notice: &n})
+		s.takeAdvice(m, n)
 		call(ack)
 		return
 	case slices.Contains(m.droppedNotices, n.EventID):

@@ -63,7 +63,8 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	if m.rec.OnDemand {
 		v.ExpireAt = age(m, g.spec.Expiry.OnDemandAge)
 	} else {
-		v.EligibleAt, v.ExpireAt = age(m, g.spec.Expiry.EligibleAge), age(m, g.spec.Expiry.ForcedAge)
+		v.EligibleAt, v.EligibleFor = m.eligibleAt(&g.spec)
+		v.ExpireAt = age(m, g.spec.Expiry.ForcedAge)
 	}
 	return v
 }

@@ -127,6 +127,8 @@ func TestCreateGroup(t *testing.T) {
 			"rollout":        func(r *apiv1.CreateGroupRequest) { r.Rollout.MaxSurge = "1" },
 			"on_reclaim":     func(r *apiv1.CreateGroupRequest) { r.OnReclaim = "" },
 			"spread":         func(r *apiv1.CreateGroupRequest) { r.Spread = nil },
+			"on_rebalance":   func(r *apiv1.CreateGroupRequest) { r.OnRebalance = "replace" },
+			"on_maintenance": func(r *apiv1.CreateGroupRequest) { r.OnMaintenance = "ignore" },
 			"protect":        func(r *apiv1.CreateGroupRequest) { r.Protect = true },
 			"subnet_pool":    func(r *apiv1.CreateGroupRequest) { r.SubnetPool = "" },
 		} {
@@ -170,7 +172,7 @@ func TestCreateGroup(t *testing.T) {
 		resp, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{
 			Group: "batch", Size: proto.Int32(1), InstanceTypes: &apiv1.Strings{Values: []string{"large"}}, Vars: &apiv1.Vars{}, Template: proto.String("vm"),
 			Args: proto.String("{}"), DrainTimeout: durationpb.New(0), Rollout: &apiv1.Rollout{MaxSurge: "3"}, Protect: proto.Bool(true),
-			Spread: &apiv1.Spread{MaxShare: "2"},
+			Spread: &apiv1.Spread{MaxShare: "2"}, OnRebalance: "replace", OnMaintenance: "ignore",
 		})
 		require.NoError(t, err)
 		g := resp.GetGroup()
@@ -192,6 +194,8 @@ func TestCreateGroup(t *testing.T) {
 		require.EqualValues(t, 1, second.getGroup(second.admin(), "batch").GetSize())
 		require.Equal(t, "2", second.getGroup(second.admin(), "batch").GetSpread().GetMaxShare())
 		require.Equal(t, "cordon", second.getGroup(second.admin(), "batch").GetOnReclaim())
+		require.Equal(t, "replace", second.getGroup(second.admin(), "batch").GetOnRebalance())
+		require.Equal(t, "ignore", second.getGroup(second.admin(), "batch").GetOnMaintenance())
 	})
 }
 
@@ -203,6 +207,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"load_balancers": {LoadBalancers: &apiv1.Strings{Values: []string{"x"}}}, "drain_timeout": {DrainTimeout: durationpb.New(0)},
 		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)}, "market": {Market: &apiv1.Market{Type: "on-demand"}},
 		"spread": {Spread: &apiv1.Spread{MaxShare: "1"}}, "on_reclaim": {OnReclaim: "cordon"},
+		"on_rebalance": {OnRebalance: "replace"}, "on_maintenance": {OnMaintenance: "ignore"},
 	}
 	for field, req := range refused {
 		req.Group = "web"

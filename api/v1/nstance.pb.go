@@ -2377,6 +2377,8 @@ type Group struct {
 	FailedReturns  int32                  `protobuf:"varint,38,opt,name=failed_returns,json=failedReturns,proto3" json:"failed_returns,omitempty"` // to spot, in a row
 	Spread         *Spread                `protobuf:"bytes,39,opt,name=spread,proto3" json:"spread,omitempty"`                                     // absent: no bound
 	OnReclaim      string                 `protobuf:"bytes,40,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`              // drain or cordon
+	OnRebalance    string                 `protobuf:"bytes,45,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`        // ignore or replace
+	OnMaintenance  string                 `protobuf:"bytes,46,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`  // likewise
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2687,6 +2689,20 @@ func (x *Group) GetSpread() *Spread {
 func (x *Group) GetOnReclaim() string {
 	if x != nil {
 		return x.OnReclaim
+	}
+	return ""
+}
+
+func (x *Group) GetOnRebalance() string {
+	if x != nil {
+		return x.OnRebalance
+	}
+	return ""
+}
+
+func (x *Group) GetOnMaintenance() string {
+	if x != nil {
+		return x.OnMaintenance
 	}
 	return ""
 }
@@ -3150,6 +3166,8 @@ type UpdateGroupRequest struct {
 	BootstrapData []byte               `protobuf:"bytes,16,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // of configured groups too, as in CreateGroupRequest; empty: unchanged
 	Spread        *Spread              `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`                                    // as a whole; an empty one ends it
 	OnReclaim     string               `protobuf:"bytes,19,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: unchanged
+	OnRebalance   string               `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: unchanged
+	OnMaintenance string               `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // likewise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3313,6 +3331,20 @@ func (x *UpdateGroupRequest) GetSpread() *Spread {
 func (x *UpdateGroupRequest) GetOnReclaim() string {
 	if x != nil {
 		return x.OnReclaim
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetOnRebalance() string {
+	if x != nil {
+		return x.OnRebalance
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetOnMaintenance() string {
+	if x != nil {
+		return x.OnMaintenance
 	}
 	return ""
 }
@@ -3679,8 +3711,10 @@ type CreateGroupRequest struct {
 	// storage and shown nowhere. Refused if the template's user data does not name it. A
 	// change replaces no machine.
 	BootstrapData []byte  `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
-	Spread        *Spread `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                        // absent: no bound
-	OnReclaim     string  `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"` // drain or cordon; empty: drain
+	Spread        *Spread `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                                    // absent: no bound
+	OnReclaim     string  `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: drain
+	OnRebalance   string  `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: ignore
+	OnMaintenance string  `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: replace
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3830,6 +3864,20 @@ func (x *CreateGroupRequest) GetSpread() *Spread {
 func (x *CreateGroupRequest) GetOnReclaim() string {
 	if x != nil {
 		return x.OnReclaim
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetOnRebalance() string {
+	if x != nil {
+		return x.OnRebalance
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetOnMaintenance() string {
+	if x != nil {
+		return x.OnMaintenance
 	}
 	return ""
 }
@@ -10257,8 +10305,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xf0\n" +
-	"\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xba\v\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -10306,7 +10353,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0efailed_returns\x18& \x01(\x05R\rfailedReturns\x12*\n" +
 	"\x06spread\x18' \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x12\x1d\n" +
 	"\n" +
-	"on_reclaim\x18( \x01(\tR\tonReclaim\x1a7\n" +
+	"on_reclaim\x18( \x01(\tR\tonReclaim\x12!\n" +
+	"\fon_rebalance\x18- \x01(\tR\vonRebalance\x12%\n" +
+	"\x0eon_maintenance\x18. \x01(\tR\ronMaintenance\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
@@ -10340,7 +10389,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xc6\x06\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\x90\a\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -10363,7 +10412,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0ebootstrap_data\x18\x10 \x01(\fR\rbootstrapData\x12*\n" +
 	"\x06spread\x18\x12 \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x12\x1d\n" +
 	"\n" +
-	"on_reclaim\x18\x13 \x01(\tR\tonReclaimB\a\n" +
+	"on_reclaim\x18\x13 \x01(\tR\tonReclaim\x12!\n" +
+	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
+	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenanceB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -10390,7 +10441,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\xba\x05\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\x84\x06\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -10411,7 +10462,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0ebootstrap_data\x18\x0f \x01(\fR\rbootstrapData\x12*\n" +
 	"\x06spread\x18\x10 \x01(\v2\x12.nstance.v1.SpreadR\x06spread\x12\x1d\n" +
 	"\n" +
-	"on_reclaim\x18\x11 \x01(\tR\tonReclaim\x1a7\n" +
+	"on_reclaim\x18\x11 \x01(\tR\tonReclaim\x12!\n" +
+	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
+	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +

@@ -34,6 +34,7 @@ type groupForm struct {
 	market, price, fallback, base string
 	fallbackAfter, returnAfter    time.Duration
 	spreadBy, maxShare, onReclaim string
+	onRebalance, onMaintenance    string
 	fallbackReclaims              int32
 	fallbackWindow                time.Duration
 }
@@ -60,6 +61,8 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member returns to spot (default 30m)")
 	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
 	f.flags.StringVar(&f.maxShare, "max-share", "", "members in one place, as far as there is capacity elsewhere, a count or a percentage; '' for no bound")
+	f.flags.StringVar(&f.onRebalance, "on-rebalance", "", "what a recommendation to rebalance does: ignore, or replace the machine (default ignore)")
+	f.flags.StringVar(&f.onMaintenance, "on-maintenance", "", "what planned maintenance does that ends or restarts a machine: ignore, or replace it (default replace)")
 	f.flags.StringVar(&f.onReclaim, "on-reclaim", "", "what is done with the work on a member that is reclaimed: drain, or cordon to let it end by itself (default drain)")
 	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone or subnet (default pool)")
 	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
@@ -202,6 +205,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
 		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim,
+		OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance,
 	}, err
 }
 
@@ -260,7 +264,7 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 	req := &apiv1.UpdateGroupRequest{
 		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
 		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
-		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim,
+		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim, OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance,
 	}
 	if f.flags.Changed("instance-type") {
 		req.InstanceTypes = &apiv1.Strings{Values: f.types}
@@ -368,6 +372,8 @@ func (t *table) group(g *apiv1.Group) {
 		{"Rollout", pace(g.GetRollout())},
 		{"Spread", spreadText(g.GetSpread())},
 		{"On reclaim", g.GetOnReclaim()},
+		{"On rebalance", g.GetOnRebalance()},
+		{"On maintenance", g.GetOnMaintenance()},
 		{"Holds", holds(g.GetHolds())},
 		{"Infra hash", g.GetInfraHash()},
 	} {

@@ -191,12 +191,14 @@ type Template struct {
 
 // A Group is a named set of machines, as written.
 type Group struct {
-	Template     TemplateName          `name:"template" required:"true" doc:"name of its template"`
-	DrainTimeout *time.Duration        `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
-	Rollout      Rollout               `name:"rollout"`
-	Protect      bool                  `name:"protect" default:"false" doc:"refuse deletion of the group"`
-	Spread       *Spread               `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
-	OnReclaim    nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
+	Template      TemplateName          `name:"template" required:"true" doc:"name of its template"`
+	DrainTimeout  *time.Duration        `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
+	Rollout       Rollout               `name:"rollout"`
+	Protect       bool                  `name:"protect" default:"false" doc:"refuse deletion of the group"`
+	Spread        *Spread               `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
+	OnReclaim     nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
+	OnRebalance   nstance.NoticeAction  `name:"on_rebalance" default:"ignore" enum:"ignore|replace" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing, or replace the machine as a rollout does"`
+	OnMaintenance nstance.NoticeAction  `name:"on_maintenance" default:"replace" enum:"ignore|replace" doc:"what planned maintenance does that ends or restarts a machine: nothing, or replace the machine as a rollout does, from a day before"`
 	Shape
 
 	_ later `name:"warm_pool" doc:"stand-by machines"`

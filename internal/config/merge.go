@@ -60,14 +60,16 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	t := c.Templates[g.Template]
 	shape := g.over(t.Shape)
 	merged := nstance.Group{
-		Key:          key,
-		Template:     string(g.Template),
-		Size:         orZero(shape.Size),
-		DrainTimeout: c.Shard.DefaultDrainTimeout,
-		Rollout:      nstance.Rollout(g.Rollout),
-		Expiry:       nstance.Expiry(c.Shard.Expiry),
-		Protect:      g.Protect,
-		Static:       true,
+		Key:           key,
+		Template:      string(g.Template),
+		Size:          orZero(shape.Size),
+		DrainTimeout:  c.Shard.DefaultDrainTimeout,
+		Rollout:       nstance.Rollout(g.Rollout),
+		Expiry:        nstance.Expiry(c.Shard.Expiry),
+		Protect:       g.Protect,
+		OnRebalance:   g.OnRebalance,
+		OnMaintenance: g.OnMaintenance,
+		Static:        true,
 		Definition: nstance.Definition{
 			Kind:                t.Kind,
 			Arch:                t.Arch,

@@ -41,6 +41,8 @@ type Override struct {
 	Market        *Purchase             `json:"market,omitempty"` // replaces the whole
 	Spread        *Dispersal            `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
 	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
+	OnRebalance   nstance.NoticeAction  `json:"on_rebalance,omitempty"`
+	OnMaintenance nstance.NoticeAction  `json:"on_maintenance,omitempty"`
 }
 
 // A Purchase is a Market as the API says it.
@@ -281,6 +283,7 @@ func laySettings(g *nstance.Group, o Override) (err error) {
 	g.Size = *cmp.Or(o.Size, &g.Size)
 	g.BootstrapData = cmp.Or(o.BootstrapData, g.BootstrapData)
 	g.Protect = *cmp.Or(o.Protect, &g.Protect)
+	g.OnRebalance, g.OnMaintenance = cmp.Or(o.OnRebalance, g.OnRebalance), cmp.Or(o.OnMaintenance, g.OnMaintenance)
 	g.DrainTimeout = time.Duration(*cmp.Or(o.DrainTimeout, new(Duration(g.DrainTimeout))))
 	switch o.OnReclaim {
 	case "":

@@ -55,7 +55,7 @@ func (c *Census) finalSurplus() map[nstance.InstanceID]bool {
 func (c *Census) outlook(m *Member, surplus bool) Outlook {
 	out := Outlook{
 		Counted: c.counts(m), Doomed: c.doom(m) != "", Drifted: !m.OnDemand && c.drifted(m),
-		Expired: c.passed(m.EligibleAt) || c.passed(m.ExpireAt),
+		Expired: c.passed(m.EligibleAt) && m.EligibleFor == "" || c.passed(m.ExpireAt),
 	}
 	leave := func(replaced bool, reason string) {
 		out.Leaves, out.Replaced, out.Reason = Delete, replaced, reason

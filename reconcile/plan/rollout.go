@@ -100,7 +100,7 @@ func (c *Census) rolloutRank(m *Member) int {
 }
 
 func (c *Census) rolloutCause(m *Member) nstance.Cause {
-	cause := nstance.Cause{Kind: nstance.CauseRollout, Message: "older than expiry.eligible_age"}
+	cause := nstance.Cause{Kind: nstance.CauseRollout, Message: cmp.Or(m.EligibleFor, "older than expiry.eligible_age")}
 	switch {
 	case c.drifted(m):
 		cause.Message = "the group's definition changed"

@@ -43,7 +43,8 @@ type Member struct {
 	RegisterBy   time.Time          `json:"register_by,omitzero"`   // must have registered by then
 	LaunchBy     time.Time          `json:"launch_by,omitzero"`     // must have reported well by then; zero once it has been ready, or when that instant had passed as the term began
 	GraceUntil   time.Time          `json:"grace_until,omitzero"`   // registered but not heard of in this term: no verdict, no surplus, no rollout before; zero once heard of
-	EligibleAt   time.Time          `json:"eligible_at,omitzero"`   // may be replaced for its age, jitter included; zero: never
+	EligibleAt   time.Time          `json:"eligible_at,omitzero"`   // may be replaced for its age, jitter included, or for what the cloud advises; zero: never
+	EligibleFor  string             `json:"eligible_for,omitempty"` // what the cloud advises, and the setting that heeds it; empty: it is for its age
 	ExpireAt     time.Time          `json:"expire_at,omitzero"`     // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
 	Notices      []nstance.Notice   `json:"notices,omitempty"`      // standing notices that doom it
 	Silent       bool               `json:"silent"`                 // missed reports

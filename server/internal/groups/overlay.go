@@ -28,14 +28,16 @@ type overlay struct {
 // An effective is a group as it was last in effect, so that it can go on without the
 // configuration and while a definition is pending.
 type effective struct {
-	Template     string                `json:"template,omitempty"`
-	Size         int                   `json:"size"`
-	Definition   string                `json:"definition"` // digest
-	DrainTimeout config.Duration       `json:"drain_timeout"`
-	Rollout      *config.Pace          `json:"rollout"`
-	Protect      bool                  `json:"protect,omitempty"`
-	Spread       *config.Dispersal     `json:"spread,omitempty"`
-	OnReclaim    nstance.ReclaimAction `json:"on_reclaim,omitempty"`
+	Template      string                `json:"template,omitempty"`
+	Size          int                   `json:"size"`
+	Definition    string                `json:"definition"` // digest
+	DrainTimeout  config.Duration       `json:"drain_timeout"`
+	Rollout       *config.Pace          `json:"rollout"`
+	Protect       bool                  `json:"protect,omitempty"`
+	Spread        *config.Dispersal     `json:"spread,omitempty"`
+	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
+	OnRebalance   nstance.NoticeAction  `json:"on_rebalance,omitempty"`
+	OnMaintenance nstance.NoticeAction  `json:"on_maintenance,omitempty"`
 }
 
 // A removal says who removed a group, and when.
@@ -49,6 +51,7 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 		Template: spec.Template, Size: spec.Size, Definition: digest, DrainTimeout: config.Duration(spec.DrainTimeout),
 		Rollout: config.PaceOf(spec.Rollout), Protect: spec.Protect,
 		Spread: config.DispersalOf(spec.Spread), OnReclaim: spec.OnReclaim,
+		OnRebalance: spec.OnRebalance, OnMaintenance: spec.OnMaintenance,
 	}
 }
 
@@ -56,7 +59,7 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 // there is neither.
 func (e *effective) group(key nstance.GroupKey, def nstance.Definition) nstance.Group {
 	spec := nstance.Group{Key: key, Template: e.Template, Size: e.Size, Definition: def, DrainTimeout: time.Duration(e.DrainTimeout), Protect: e.Protect}
-	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread, OnReclaim: e.OnReclaim}); err == nil {
+	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread, OnReclaim: e.OnReclaim, OnRebalance: e.OnRebalance, OnMaintenance: e.OnMaintenance}); err == nil {
 		return laid
 	}
 	return spec

@@ -87,6 +87,7 @@ func (*Service) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRequest) 
 		SubnetPool: config.PoolName(req.GetSubnetPool()), Vars: req.GetVars(), LoadBalancers: req.GetLoadBalancers(),
 		DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()), Market: purchaseOf(req.GetMarket()),
 		Spread: dispersalOf(req.GetSpread()), OnReclaim: nstance.ReclaimAction(req.GetOnReclaim()),
+		OnRebalance: nstance.NoticeAction(req.GetOnRebalance()), OnMaintenance: nstance.NoticeAction(req.GetOnMaintenance()),
 	}
 	if req.GetProtect() {
 		o.Protect = &req.Protect

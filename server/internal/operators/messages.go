@@ -26,6 +26,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
 		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
 		Spread: spreadMessage(g.Spread), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
+		OnRebalance: string(g.Rebalancing()), OnMaintenance: string(g.Maintaining()),
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))

@@ -17,7 +17,8 @@ func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
 		Size: sizeOf(req.Size), InstanceType: req.InstanceType, Template: config.TemplateName(req.GetTemplate()),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
 		Protect: req.Protect, Market: purchaseOf(req.GetMarket()), Spread: dispersalOf(req.GetSpread()),
-		OnReclaim: nstance.ReclaimAction(req.GetOnReclaim()),
+		OnReclaim:   nstance.ReclaimAction(req.GetOnReclaim()),
+		OnRebalance: nstance.NoticeAction(req.GetOnRebalance()), OnMaintenance: nstance.NoticeAction(req.GetOnMaintenance()),
 	}
 	if req.InstanceType != nil && req.GetInstanceTypes() != nil {
 		return o, nstance.FieldError("instance_types", "leave one of them out", "is given beside instance_type")

@@ -1,0 +1,71 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// maintenanceLead is how long before its maintenance a member may be replaced: long
+// enough for a group that replaces one at a time, and not the days that clouds announce
+// ahead, in which most groups replace the member anyway.
+const maintenanceLead = 24 * time.Hour
+
+// takeAdvice keeps a notice that dooms nothing. It is not durable: agents repeat what
+// stands to each leader.
+func (s *shard) takeAdvice(m *member, n nstance.Notice) {
+	switch known := findNotice(m.advice, n.EventID); {
+	case known >= 0 && n.Repeats(m.advice[known]):
+		return
+	case known >= 0:
+		m.advice[known] = n
+	case len(m.advice) >= maxNotices:
+		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
+		return
+	default:
+		if n.ReceivedAt.IsZero() {
+			n.ReceivedAt = s.opts.Now().UTC().Round(0)
+		}
+		m.advice = append(m.advice, n)
+	}
+	reason := "kind " + string(n.Kind) + " dooms nothing"
+	if at, setting := heeded(n, &m.group.spec); !at.IsZero() && !m.rec.OnDemand {
+		reason += "; " + setting + " replaces the machine when the group's rollout permits"
+	}
+	s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: reason, Notice: &n})
+	s.queue.add(m.group.key, false)
+}
+
+func (s *shard) dropAdvice(m *member, eventID string) {
+	if i := findNotice(m.advice, eventID); i >= 0 {
+		m.advice = append(m.advice[:i:i], m.advice[i+1:]...)
+		s.queue.add(m.group.key, false)
+	}
+}
+
+// heeded returns from when on a group replaces a member for a notice that dooms nothing,
+// and the setting that says so; zero: it does not.
+func heeded(n nstance.Notice, g *nstance.Group) (at time.Time, setting string) {
+	switch {
+	case n.Kind == nstance.Rebalance && g.Rebalancing() == nstance.NoticeReplace:
+		return n.ReceivedAt, "on_rebalance"
+	case n.Restarts() && g.Maintaining() == nstance.NoticeReplace:
+		if early := n.NotBefore.Add(-maintenanceLead); !n.NotBefore.IsZero() && early.After(n.ReceivedAt) {
+			return early, "on_maintenance"
+		}
+		return n.ReceivedAt, "on_maintenance"
+	}
+	return time.Time{}, ""
+}
+
+// eligibleAt returns when m may be replaced for its age, or for what its cloud advises;
+// zero: never. Then why says so.
+func (m *member) eligibleAt(g *nstance.Group) (at time.Time, why string) {
+	at = age(m, g.Expiry.EligibleAge)
+	for _, n := range m.advice {
+		if early, setting := heeded(n, g); !early.IsZero() && (at.IsZero() || early.Before(at)) {
+			at, why = early, n.Source+" ("+setting+")"
+		}
+	}
+	return at, why
+}

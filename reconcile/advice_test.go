@@ -1,0 +1,143 @@
+package reconcile_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+// advise sends a notice that dooms nothing, and waits until it is acknowledged.
+func (w *world) advise(id nstance.InstanceID, n nstance.Notice) {
+	w.t.Helper()
+	n.DetectedAt = time.Now()
+	acked := false
+	r, _ := w.leader()
+	r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acked = true }})
+	w.advance(time.Second)
+	require.True(w.t, acked)
+}
+
+func rebalance(event string) nstance.Notice {
+	return nstance.Notice{Kind: nstance.Rebalance, Source: "aws/rebalance", EventID: event}
+}
+
+func retirement(notBefore time.Time) nstance.Notice {
+	return nstance.Notice{Kind: nstance.Maintenance, Action: "instance-retirement", Source: "aws/maintenance", EventID: "m", NotBefore: notBefore}
+}
+
+// lastCause returns the first cause of the latest drain.
+func (w *world) lastCause() (c nstance.Cause) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range w.events {
+		if e.Type == nstance.EventDrainStarted {
+			c = e.Drain.Causes[0]
+		}
+	}
+	return c
+}
+
+func TestRebalance(t *testing.T) {
+	t.Run("ignored unless the group says otherwise", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			before := w.ready()
+			w.advise(before[0], rebalance("a"))
+			w.advance(time.Hour)
+			require.Equal(t, before, w.ready())
+		})
+	})
+	t.Run("all at once: replaced one at a time, the replacement first", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(3)
+			g.OnRebalance = nstance.NoticeReplace
+			w.setGroups(g)
+			before := w.ready()
+			for _, id := range before {
+				w.advise(id, rebalance("r-"+string(id)))
+			}
+			for range 60 {
+				w.advance(10 * time.Second)
+				require.GreaterOrEqual(t, len(w.ready()), 3, "never fewer for it")
+				require.LessOrEqual(t, len(w.cloud.Machines()), 5)
+			}
+			for _, id := range before {
+				require.NotContains(t, w.ready(), id)
+			}
+			w.requireMembers(3)
+			require.Equal(t, nstance.Cause{Kind: nstance.CauseRollout, Message: "aws/rebalance (on_rebalance)"}, w.lastCause())
+		})
+	})
+	t.Run("paused, and withdrawn: it stays", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(3)
+			g.OnRebalance = nstance.NoticeReplace
+			w.setGroups(g)
+			require.NoError(t, w.r.Admin().Pause(t.Context(), web, ""))
+			before := w.ready()
+			n := rebalance("a")
+			w.advise(before[0], n)
+			w.advance(time.Hour)
+			require.Equal(t, before, w.ready())
+			n.Cancelled = true
+			w.advise(before[0], n)
+			require.NoError(t, w.r.Admin().Resume(t.Context(), web, ""))
+			w.advance(time.Hour)
+			require.Equal(t, before, w.ready())
+		})
+	})
+	t.Run("repeated to the next leader", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			before := w.ready()
+			w.advise(before[0], rebalance("a"))
+			g := webGroup(3)
+			g.OnRebalance = nstance.NoticeReplace
+			w.changeLeader(g)
+			w.advance(time.Minute)
+			require.Contains(t, w.ready(), before[0], "the next leader has not heard of it")
+			w.advise(before[0], rebalance("a"))
+			w.advance(10 * time.Minute)
+			require.NotContains(t, w.ready(), before[0])
+			w.requireMembers(3)
+		})
+	})
+}
+
+func TestPlannedMaintenance(t *testing.T) {
+	t.Run("replaced from a day before", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			before := w.ready()
+			w.advise(before[0], retirement(time.Now().Add(72*time.Hour)))
+			w.advance(47 * time.Hour)
+			require.Equal(t, before, w.ready())
+			w.advance(2 * time.Hour)
+			require.NotContains(t, w.ready(), before[0])
+			require.Equal(t, "aws/maintenance (on_maintenance)", w.lastCause().Message)
+			w.requireMembers(3)
+		})
+	})
+	for name, c := range map[string]struct {
+		n      nstance.Notice
+		policy nstance.NoticeAction
+	}{
+		"ignored if the group says so":        {retirement(time.Time{}), nstance.NoticeIgnore},
+		"a live migration is none of it":      {nstance.Notice{Kind: nstance.Maintenance, Action: "MIGRATE_ON_HOST_MAINTENANCE", Source: "gcp/maintenance", EventID: "m"}, ""},
+		"nor is a freeze":                     {nstance.Notice{Kind: nstance.Maintenance, Action: "Freeze", Source: "azure/events", EventID: "m"}, ""},
+		"nor is a kind that it does not know": {nstance.Notice{Kind: "hibernate", Source: "new/cloud", EventID: "m"}, nstance.NoticeReplace},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				g := webGroup(3)
+				g.OnMaintenance, g.OnRebalance = c.policy, c.policy
+				w.setGroups(g)
+				before := w.ready()
+				w.advise(before[0], c.n)
+				w.advance(time.Hour)
+				require.Equal(t, before, w.ready())
+			})
+		})
+	}
+}
