@@ -100,12 +100,16 @@ func (w *Writer) add(p pendingEntry) error {
 	}
 	w.pending = append(w.pending, p)
 	if len(w.pending) == 1 || len(w.pending) == maxBatch {
-		select {
-		case w.wake <- struct{}{}:
-		default:
-		}
+		w.signal()
 	}
 	return nil
+}
+
+func (w *Writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
 }
 
 // Run writes batches until ctx ends. Entries that are not written then have failed.
@@ -128,7 +132,7 @@ func (w *Writer) Run(ctx context.Context) {
 			}
 			break
 		}
-		w.writeAll(ctx)
+		w.write(ctx)
 	}
 	w.mu.Lock()
 	w.over = true
@@ -144,22 +148,26 @@ func (w *Writer) full() bool {
 	return len(w.pending) >= maxBatch
 }
 
-// writeAll writes what is pending, in batches.
-func (w *Writer) writeAll(ctx context.Context) {
-	for ctx.Err() == nil {
-		w.mu.Lock()
-		batch := w.pending[:min(len(w.pending), maxBatch)]
-		w.pending = w.pending[len(batch):]
-		w.mu.Unlock()
-		if len(batch) == 0 {
-			return
-		}
-		err := w.put(ctx, batch)
-		if err != nil && ctx.Err() == nil {
-			w.opts.Log.Warn("ledger not written, will be repeated", "entries", len(batch), "code", nstance.CodeOf(err), "err", err)
-		}
-		settle(batch, err)
+// write writes one batch of what is pending. The rest waits again, for as long as a first
+// entry does: else entries that come during a write would become an object each.
+func (w *Writer) write(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
 	}
+	w.mu.Lock()
+	batch := w.pending[:min(len(w.pending), maxBatch)]
+	if w.pending = w.pending[len(batch):]; len(w.pending) > 0 {
+		w.signal()
+	}
+	w.mu.Unlock()
+	if len(batch) == 0 {
+		return
+	}
+	err := w.put(ctx, batch)
+	if err != nil && ctx.Err() == nil {
+		w.opts.Log.Warn("ledger not written, will be repeated", "entries", len(batch), "code", nstance.CodeOf(err), "err", err)
+	}
+	settle(batch, err)
 }
 
 func (w *Writer) put(ctx context.Context, batch []pendingEntry) error {
