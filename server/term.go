@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/version"
+	"github.com/nstance-go/nstance/internal/webhook"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
@@ -48,6 +49,7 @@ type term struct {
 	collector  *garbage.Collector
 	ledger     *ledger.Writer
 	stories    *ledger.Stories
+	webhooks   *webhook.Sender
 	operators  *operators.Term
 	address    *address.Keeper // nil: the shard has no movable address
 	quit       chan error      // why this server should stop leading
@@ -68,6 +70,11 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	}
 	t.ledger = ledger.NewWriter(s.store, s.own.Shard.ID, &ledger.WriterOptions{Check: granted.Err, Now: s.opts.Now, Linger: s.opts.intervals.ledgerLinger, Log: t.log})
 	t.stories = ledger.NewStories(t.ledger)
+	t.webhooks = webhook.NewSender(&webhook.Options{
+		Term:      webhook.Term{Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Epoch: granted.Epoch()},
+		Endpoints: func() map[string]webhook.Endpoint { return s.config.InForce().Endpoints() },
+		Secret:    secretSource(s).Get, Observe: s.telemetry.Webhook, Log: t.log, Now: s.opts.Now,
+	})
 	var err error
 	t.config, err = s.config.Begin(granted.Context(), configuration.TermOptions{
 		Epoch: granted.Epoch(), Check: granted.Err, Journal: t.journal, Reread: s.opts.Reread, Changed: func() { t.tuner.tune() },
@@ -165,6 +172,7 @@ func (t *term) run() error {
 	tried := make(chan struct{})
 	wg.Go(func() { t.collector.Run(ctx) })
 	wg.Go(func() { t.ledger.Run(ctx) })
+	wg.Go(func() { t.webhooks.Run(ctx) })
 	wg.Go(func() { t.groups.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.exposures.Run(ctx) })
 	wg.Go(func() { t.agents.Run(ctx) })
@@ -194,6 +202,7 @@ func (t *term) journal(e nstance.Event) {
 	t.server.events.Append(e)
 	t.server.telemetry.Event(e)
 	t.stories.Event(e)
+	t.webhooks.Event(e)
 	if t.server.opts.Journal != nil {
 		t.server.opts.Journal(e)
 	}

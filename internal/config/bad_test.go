@@ -14,7 +14,10 @@ import (
 // A setting of the shard is on line 4, a template on line 5, a group on line 6.
 func shard(s string) string    { return with(s, "", "") }
 func template(s string) string { return with("", `"web": {"kind": "web", "arch": "amd64", `+s+`}`, "") }
-func group(s string) string    { return with("", web, `"web": {"template": "web", "size": 1, `+s+`}`) }
+func hook(s string) string {
+	return strings.Replace(with("", "", ""), `"templates"`, `"webhooks": {"pager": {`+s+`}}, "templates"`, 1)
+}
+func group(s string) string { return with("", web, `"web": {"template": "web", "size": 1, `+s+`}`) }
 
 func TestBadInput(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
@@ -173,6 +176,14 @@ func TestBadInput(t *testing.T) {
 			`templates.web.userdata.content: c:5:101: is not base64: illegal base64 data at input byte 0 (encode it again, with padding)`},
 		{"a broken template in args", group(`"args": {"a": ["{{end}}"]}`),
 			`groups.default.web.args.a[0]: c:6:77: template line 1: unexpected {{end}} (see the documentation of Go's text/template)`},
+		{"a webhook without address", hook(`"timeout": "1s"`),
+			`webhooks.pager.url: c:5:23: is missing (add it)`},
+		{"a webhook that is none", hook(`"url": "ftp://example.org"`),
+			`webhooks.pager.url: c:5:31: is not a URL of https or http (write one such as https://hooks.example.org/nstance)`},
+		{"a webhook for an unknown event", hook(`"url": "https://example.org", "events": ["boot"]`),
+			`webhooks.pager.events[0]: c:5:65: unknown word "boot" (valid here: notice, drain_started, drain_ended, missed_deadline)`},
+		{"a template of an unknown field", hook(`"url": "https://example.org", "template": "{{.Machine}}"`),
+			`webhooks.pager.template: c:5:66: template: body:1:2: executing "body" at <.Machine>: can't evaluate field Machine in type webhook.Message (see docs/operations.md for what a message has)`},
 		{"no time at all", shard(`"health_interval": "0s"`),
 			`shard.health_interval: c:4:20: "0s" is too short (use at least 1ms)`},
 

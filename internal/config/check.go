@@ -34,6 +34,7 @@ func (d *decoder) check(c *Config) {
 			d.group(c, join(join("groups", string(tenant)), string(name)), g)
 		}
 	}
+	d.webhooks(c.Webhooks)
 	d.pools(c, "shard.dynamic_subnet_pools", c.Shard.DynamicSubnetPools)
 	for i, text := range c.Shard.UserDataNetworks {
 		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {

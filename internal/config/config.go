@@ -23,6 +23,7 @@ type Config struct {
 
 	Images        map[ImageName]Image           `name:"images" key:"image"`
 	LoadBalancers map[BalancerName]LoadBalancer `name:"load_balancers" key:"load_balancer"`
+	Webhooks      map[WebhookName]Webhook       `name:"webhooks" key:"webhook"`
 
 	kind   *provider.Kind // nil: not known
 	groups []nstance.Group

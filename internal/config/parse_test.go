@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/webhook"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -124,6 +125,10 @@ func TestEverySettingIsUsed(t *testing.T) {
 		MaxChange:           &nstance.Count{N: 30, Percent: true},
 		Breaker:             config.Breaker{MaxUnhealthy: nstance.Count{N: 7}},
 	}, c.Shard)
+	require.Equal(t, map[config.WebhookName]config.Webhook{"pager": {
+		URL: "https://hooks.example.org/nstance", Secret: "pager", Events: []webhook.Kind{webhook.Notice, webhook.MissedDeadline},
+		Template: "{{json .Kind}}", ContentType: "text/plain", Timeout: 3 * time.Second,
+	}}, c.Webhooks)
 	expiry := nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour}
 	require.Equal(t, []nstance.Group{
 		{

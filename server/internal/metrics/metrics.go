@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/webhook"
 )
 
 // Metrics are those of one server. Methods may be called concurrently, and
@@ -30,6 +31,7 @@ type Metrics struct {
 	notices  *prometheus.CounterVec
 	warnings *prometheus.HistogramVec
 	drains   *prometheus.CounterVec
+	webhooks *prometheus.CounterVec
 	losses   *losses
 }
 
@@ -59,11 +61,12 @@ func New(look func() State) *Metrics {
 		notices:  counter("notices_total", "Notices received, by kind and source.", "kind", "source"),
 		warnings: histogram("notice_seconds", "From the receipt of a notice until its deadline, by kind and source; without deadline it is not counted.", warning, "kind", "source"),
 		drains:   counter("drains_total", "Drains that ended, by outcome.", "outcome"),
+		webhooks: counter("webhook_messages_total", "Messages for webhooks, by webhook and result.", "webhook", "result"),
 		losses:   newLosses(),
 	}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.provider, m.storage, m.removed, m.requests, m.streams, m.events, m.notices, m.warnings, m.drains, m.losses.requested, m.losses.ready, &state{look},
+		m.provider, m.storage, m.removed, m.requests, m.streams, m.events, m.notices, m.warnings, m.drains, m.webhooks, m.losses.requested, m.losses.ready, &state{look},
 	)
 	return m
 }
@@ -86,6 +89,11 @@ func (m *Metrics) Handler() http.Handler {
 // Provider notes a call to the provider. It is a provider.Options.Observe.
 func (m *Metrics) Provider(op string, code nstance.Code, d time.Duration) {
 	m.provider.WithLabelValues(op, label(code)).Observe(d.Seconds())
+}
+
+// Webhook counts what became of a message for a webhook.
+func (m *Metrics) Webhook(name string, result webhook.Result) {
+	m.webhooks.WithLabelValues(name, string(result)).Inc()
 }
 
 // label names a code; success has none of its own.

@@ -1,0 +1,260 @@
+package webhook
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+const (
+	// maxQueue is how many messages wait for one endpoint. One more drops the oldest.
+	maxQueue = 1000
+	// maxAttempts is how often one message is sent.
+	maxAttempts = 5
+	// maxAnswer is how much of an answer is read, so that the connection can be used again.
+	maxAnswer = 4 << 10
+)
+
+// The headers of each request. The signature is "v1=" and HMAC-SHA256, in hexadecimal,
+// over the timestamp, a full stop and the body, by the secret of the endpoint. A receiver
+// refuses a timestamp that is minutes old, and an ID that it has seen.
+const (
+	IDHeader        = "Nstance-Message-Id"
+	TimestampHeader = "Nstance-Timestamp" // seconds since 1970; of the attempt
+	SignatureHeader = "Nstance-Signature"
+)
+
+// An Endpoint is who is told.
+type Endpoint struct {
+	URL      string
+	Kinds    []Kind        // what about
+	Secret   string        // name of what signs; empty: nothing does
+	Template string        // of the body; empty: JSON
+	Type     string        // of the body, as in Content-Type
+	Timeout  time.Duration // of one attempt
+}
+
+// Options configure a Sender.
+type Options struct {
+	Term      Term
+	Endpoints func() map[string]Endpoint                             // by name, as configured now; not changed afterwards
+	Secret    func(ctx context.Context, name string) ([]byte, error) // that signs
+	Observe   func(endpoint string, result Result)                   // called for each message in the end
+	Log       *slog.Logger
+	Client    *http.Client // nil: one of its own
+	Now       func() time.Time
+	Pause     time.Duration // after the first attempt, and twice as long after each further one; zero: a second
+}
+
+// A Result is what became of a message.
+type Result string
+
+// The results.
+const (
+	Sent    Result = "sent"
+	Failed  Result = "failed"  // it was refused, or every attempt failed
+	Dropped Result = "dropped" // too many waited
+)
+
+// A Sender sends messages to each endpoint in the order of the events, and to each by
+// itself: one that is slow delays no other. Run must be running; messages wait until it is.
+type Sender struct {
+	o    Options
+	wake chan struct{} // has room for one
+
+	mu     sync.Mutex
+	queues map[string]*queue // endpoints that have messages, or a worker
+}
+
+type queue struct {
+	waiting []task
+	working bool // a worker empties it
+}
+
+type task struct {
+	endpoint Endpoint
+	message  Message
+}
+
+// NewSender returns a sender.
+func NewSender(o *Options) *Sender {
+	s := &Sender{o: *o, wake: make(chan struct{}, 1), queues: map[string]*queue{}}
+	if s.o.Client == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.MaxIdleConnsPerHost = 1
+		s.o.Client = &http.Client{Transport: transport}
+	}
+	client := *s.o.Client
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the signed body is for the configured endpoint
+	s.o.Client = &client
+	return s
+}
+
+// Event takes an event to be told, if it is one of those. It does not block, and may be
+// called concurrently.
+func (s *Sender) Event(e nstance.Event) {
+	m, told := s.o.Term.message(e)
+	if !told {
+		return
+	}
+	for name, endpoint := range s.o.Endpoints() {
+		if slices.Contains(endpoint.Kinds, m.Kind) {
+			s.add(name, task{endpoint, m})
+		}
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Sender) add(name string, t task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[name]
+	if q == nil {
+		q = &queue{}
+		s.queues[name] = q
+	}
+	if len(q.waiting) >= maxQueue {
+		q.waiting = slices.Delete(q.waiting, 0, 1)
+		s.o.Observe(name, Dropped)
+	}
+	q.waiting = append(q.waiting, t)
+}
+
+// Run sends until ctx ends. Messages that wait then are lost.
+func (s *Sender) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.o.Client.CloseIdleConnections()
+	for {
+		s.mu.Lock()
+		for name, q := range s.queues {
+			if !q.working {
+				q.working = true
+				wg.Go(func() { s.work(ctx, name, q) })
+			}
+		}
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		}
+	}
+}
+
+// work sends what waits for one endpoint, and ends when that is nothing.
+func (s *Sender) work(ctx context.Context, name string, q *queue) {
+	for {
+		s.mu.Lock()
+		if len(q.waiting) == 0 {
+			delete(s.queues, name)
+			s.mu.Unlock()
+			return
+		}
+		next := q.waiting[0]
+		q.waiting = slices.Delete(q.waiting, 0, 1)
+		s.mu.Unlock()
+		err := s.send(ctx, next)
+		if ctx.Err() != nil {
+			return
+		}
+		result := Sent
+		if err != nil {
+			result = Failed
+			s.o.Log.Warn("a webhook was not told", "webhook", name, "message", next.message.ID, "err", err)
+		}
+		s.o.Observe(name, result)
+	}
+}
+
+// errFinal marks an answer after which no attempt is made.
+var errFinal = errors.New("refused")
+
+// send makes attempts until one succeeds. Its errors do not have the URL, which may be
+// secret.
+func (s *Sender) send(ctx context.Context, t task) error {
+	text, err := body(t.endpoint.Template, t.message)
+	if err != nil {
+		return err
+	}
+	for attempt, pause := 1, cmp.Or(s.o.Pause, time.Second); ; attempt, pause = attempt+1, 2*pause {
+		err := s.attempt(ctx, t, text)
+		if err == nil || errors.Is(err, errFinal) || attempt == maxAttempts {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+func (s *Sender) attempt(ctx context.Context, t task, text []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, t.endpoint.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.endpoint.URL, bytes.NewReader(text))
+	if err != nil {
+		return errors.New("its URL is not one")
+	}
+	at := strconv.FormatInt(s.o.Now().Unix(), 10)
+	req.Header.Set("Content-Type", t.endpoint.Type)
+	req.Header.Set(IDHeader, t.message.ID)
+	req.Header.Set(TimestampHeader, at)
+	if name := t.endpoint.Secret; name != "" {
+		secret, err := s.o.Secret(ctx, name)
+		if err != nil {
+			return fmt.Errorf("its secret: %w", err)
+		}
+		req.Header.Set(SignatureHeader, Sign(secret, at, text))
+	}
+	resp, err := s.o.Client.Do(req)
+	if err != nil {
+		return withoutURL(err)
+	}
+	defer resp.Body.Close()
+	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer) // the status says it all
+	switch code := resp.StatusCode; {
+	case code/100 == 2:
+		return nil
+	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
+		return fmt.Errorf("answered %d", code)
+	default:
+		return fmt.Errorf("answered %d: %w", code, errFinal)
+	}
+}
+
+// withoutURL returns the cause of a client's error, without the URL in it.
+func withoutURL(err error) error {
+	if cause := errors.Unwrap(err); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// Sign returns the signature of a body that is sent at timestamp.
+func Sign(secret []byte, timestamp string, body []byte) string {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(timestamp + "."))
+	mac.Write(body)
+	return "v1=" + hex.EncodeToString(mac.Sum(nil))
+}

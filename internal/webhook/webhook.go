@@ -1,0 +1,137 @@
+// Package webhook tells others over HTTP what happens to machines: a notice has come, a
+// drain has begun or ended, a deadline was missed. It delays nothing: what cannot be
+// sent in time is dropped, and counted.
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/nstance-go/nstance"
+)
+
+// A Kind says what a message is about.
+type Kind string
+
+// The kinds.
+const (
+	Notice         Kind = "notice"          // the cloud takes a machine
+	DrainStarted   Kind = "drain_started"   // a machine is being emptied
+	DrainEnded     Kind = "drain_ended"     // it is empty, or its executor gave up, or the drain was cancelled
+	MissedDeadline Kind = "missed_deadline" // the deadline came before the end of the drain
+)
+
+// kinds are the events that messages are about.
+var kinds = map[nstance.EventType]Kind{
+	nstance.EventNoticeReceived:    Notice,
+	nstance.EventDrainStarted:      DrainStarted,
+	nstance.EventDrainAcknowledged: DrainEnded,
+	nstance.EventDrainCancelled:    DrainEnded,
+	nstance.EventDrainCutShort:     MissedDeadline,
+}
+
+// A Message is what a webhook says: the input of templates, and as JSON the body where
+// there is none.
+type Message struct {
+	ID        string             `json:"id"` // equal for repetitions of one message
+	Kind      Kind               `json:"kind"`
+	Time      time.Time          `json:"time"`
+	Cluster   nstance.ClusterID  `json:"cluster"`
+	Shard     nstance.ShardID    `json:"shard"`
+	Tenant    nstance.TenantID   `json:"tenant"`
+	Group     nstance.GroupID    `json:"group"`
+	Instance  nstance.InstanceID `json:"instance"`
+	Event     nstance.EventType  `json:"event"` // of the journal
+	Reason    string             `json:"reason,omitempty"`
+	Rehearsal bool               `json:"rehearsal,omitempty"` // the cloud takes nothing
+	Notice    *nstance.Notice    `json:"notice,omitempty"`
+	Drain     *nstance.Drain     `json:"drain,omitempty"`
+}
+
+// A Term is who tells.
+type Term struct {
+	Cluster nstance.ClusterID
+	Shard   nstance.ShardID
+	Epoch   uint64
+}
+
+// message returns what is told of an event, and false if nothing is.
+func (t Term) message(e nstance.Event) (Message, bool) {
+	kind, told := kinds[e.Type]
+	return Message{
+		ID: fmt.Sprintf("%s/%s/%d/%d", t.Cluster, t.Shard, t.Epoch, e.Seq), Kind: kind, Time: e.Time, Cluster: t.Cluster, Shard: t.Shard,
+		Tenant: e.Tenant, Group: e.Group, Instance: e.Instance, Event: e.Type, Reason: e.Reason,
+		Rehearsal: rehearsed(e), Notice: e.Notice, Drain: e.Drain,
+	}, told
+}
+
+func rehearsed(e nstance.Event) bool {
+	if e.Notice != nil {
+		return e.Notice.Rehearsed()
+	}
+	if e.Drain == nil {
+		return false
+	}
+	for _, c := range e.Drain.Causes {
+		if !strings.HasPrefix(c.Message, nstance.RehearsalSource) {
+			return false
+		}
+	}
+	return len(e.Drain.Causes) > 0
+}
+
+// maxBody bounds what a template makes.
+const maxBody = 64 << 10
+
+// ParseTemplate parses the template of a body. In it, json is a function that returns
+// any value as JSON.
+func ParseTemplate(text string) (*template.Template, error) {
+	return template.New("body").Option("missingkey=error").Funcs(template.FuncMap{
+		"json": func(v any) (string, error) {
+			data, err := json.Marshal(v)
+			return string(data), err
+		},
+	}).Parse(text)
+}
+
+// body returns the body of a message: what the template makes of it, else its JSON.
+func body(text string, m Message) ([]byte, error) {
+	if text == "" {
+		return json.Marshal(m)
+	}
+	t, err := ParseTemplate(text)
+	if err != nil {
+		return nil, err
+	}
+	var out strings.Builder
+	if err := t.Execute(&limited{out: &out}, m); err != nil {
+		return nil, err
+	}
+	return []byte(out.String()), nil
+}
+
+// Try makes bodies of messages of each kind with a template. It fails as those would.
+func Try(text string) error {
+	for event := range kinds {
+		e := nstance.Event{Type: event, Notice: &nstance.Notice{Kind: nstance.Reclaim}, Drain: &nstance.Drain{}}
+		m, _ := Term{}.message(e)
+		if _, err := body(text, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type limited struct {
+	out *strings.Builder
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.out.Len()+len(p) > maxBody {
+		return 0, fmt.Errorf("the body is larger than %d bytes", maxBody)
+	}
+	return l.out.Write(p)
+}
