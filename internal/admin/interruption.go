@@ -168,6 +168,20 @@ func drainOutcome(i *apiv1.Interruption) string {
 	return i.GetDrainOutcome() + " " + step(i, i.GetDrainedAt())
 }
 
+// timeLeft formats how long before the cloud's deadline the drain ended, or the machine
+// without one; empty: there is no deadline, or no end yet.
+func timeLeft(i *apiv1.Interruption) string {
+	deadline, end := i.GetNotice().GetDeadline(), cmp.Or(i.GetDrainedAt(), i.GetGoneAt(), i.GetDeletedAt())
+	if deadline == nil || end == nil {
+		return ""
+	}
+	left := deadline.AsTime().Sub(end.AsTime()).Round(time.Millisecond)
+	if left < 0 {
+		return "none, the deadline was missed by " + (-left).String()
+	}
+	return left.String()
+}
+
 func (t *table) interruption(i *apiv1.Interruption) {
 	t.row("Event:", i.GetEventId())
 	t.row("Instance:", i.GetInstance()+" of "+wire.GroupKeyOf(i).String())
@@ -183,7 +197,7 @@ func (t *table) interruption(i *apiv1.Interruption) {
 	t.row("Gone:", step(i, i.GetDeletedAt()))
 	t.row("Replacement ready:", step(i, i.GetReplacementReadyAt()))
 	for _, f := range []struct{ name, value string }{
-		{"Machine ended:", step(i, i.GetGoneAt())}, {"Pool:", pool(i)}, {"Ignored:", i.GetIgnored()}, {"Outcome:", i.GetOutcome()},
+		{"Time left:", timeLeft(i)}, {"Machine ended:", step(i, i.GetGoneAt())}, {"Pool:", pool(i)}, {"Ignored:", i.GetIgnored()}, {"Outcome:", i.GetOutcome()},
 	} {
 		if f.value != "" {
 			t.row(f.name, f.value)
