@@ -6595,6 +6595,8 @@ type InterruptionRate struct {
 	P10Notice            *durationpb.Duration   `protobuf:"bytes,12,opt,name=p10_notice,json=p10Notice,proto3" json:"p10_notice,omitempty"`                                                      // one of ten is shorter, or as short
 	Drains               int32                  `protobuf:"varint,13,opt,name=drains,proto3" json:"drains,omitempty"`                                                                            // of reclaimed machines, that have ended
 	DrainsInTime         int32                  `protobuf:"varint,14,opt,name=drains_in_time,json=drainsInTime,proto3" json:"drains_in_time,omitempty"`                                          // of those, that ended before the deadline and the machine
+	Recommended          int32                  `protobuf:"varint,15,opt,name=recommended,proto3" json:"recommended,omitempty"`                                                                  // machines that the cloud recommended to rebalance
+	RecommendedReclaimed int32                  `protobuf:"varint,16,opt,name=recommended_reclaimed,json=recommendedReclaimed,proto3" json:"recommended_reclaimed,omitempty"`                    // of those, reclaimed within an hour
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
 }
@@ -6723,6 +6725,20 @@ func (x *InterruptionRate) GetDrains() int32 {
 func (x *InterruptionRate) GetDrainsInTime() int32 {
 	if x != nil {
 		return x.DrainsInTime
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetRecommended() int32 {
+	if x != nil {
+		return x.Recommended
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetRecommendedReclaimed() int32 {
+	if x != nil {
+		return x.RecommendedReclaimed
 	}
 	return 0
 }
@@ -10702,7 +10718,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05rates\x18\x01 \x03(\v2\x1c.nstance.v1.InterruptionRateR\x05rates\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1a\n" +
-	"\bproblems\x18\x04 \x03(\tR\bproblems\"\x8c\x05\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\"\xe3\x05\n" +
 	"\x10InterruptionRate\x12#\n" +
 	"\rinstance_type\x18\x01 \x01(\tR\finstanceType\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x16\n" +
@@ -10719,7 +10735,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"p10_notice\x18\f \x01(\v2\x19.google.protobuf.DurationR\tp10Notice\x12\x16\n" +
 	"\x06drains\x18\r \x01(\x05R\x06drains\x12$\n" +
-	"\x0edrains_in_time\x18\x0e \x01(\x05R\fdrainsInTime\x1a:\n" +
+	"\x0edrains_in_time\x18\x0e \x01(\x05R\fdrainsInTime\x12 \n" +
+	"\vrecommended\x18\x0f \x01(\x05R\vrecommended\x123\n" +
+	"\x15recommended_reclaimed\x18\x10 \x01(\x05R\x14recommendedReclaimed\x1a:\n" +
 	"\fNoticesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xb3\b\n" +

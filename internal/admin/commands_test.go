@@ -105,7 +105,7 @@ func (w *world) populate() *world {
 		{
 			InstanceType: "m5.large", Zone: "eu-1a", Market: "spot", MachineTime: durationpb.New(240 * time.Hour), Notices: map[string]int32{"reclaim": 3, "rebalance": 12},
 			Reclaims: 4, Unwarned: 1, TooLate: 1, ReclaimsPerDay: 0.4, ReclaimsPer_100Hours: 1.6667,
-			MedianNotice: durationpb.New(118 * time.Second), P10Notice: durationpb.New(0), Drains: 3, DrainsInTime: 2,
+			MedianNotice: durationpb.New(118 * time.Second), P10Notice: durationpb.New(0), Drains: 3, DrainsInTime: 2, Recommended: 11, RecommendedReclaimed: 3,
 		},
 	}
 	w.problems = []string{"record instance/eu1a/default/web/x.json cannot be read, its group is held"}

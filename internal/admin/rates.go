@@ -51,12 +51,12 @@ func (t *table) rates(resp *apiv1.GetInterruptionRatesResponse) {
 		return
 	}
 	t.say("from %s to %s", since.Format(time.RFC3339), until.Format(time.RFC3339))
-	t.row("TYPE", "ZONE", "MARKET", "HOURS", "NOTICES", "RECLAIMS", "PER DAY", "PER 100 HOURS", "UNWARNED", "TOO LATE", "MEDIAN NOTICE", "P10 NOTICE", "DRAINED IN TIME")
+	t.row("TYPE", "ZONE", "MARKET", "HOURS", "NOTICES", "RECLAIMS", "PER DAY", "PER 100 HOURS", "UNWARNED", "TOO LATE", "MEDIAN NOTICE", "P10 NOTICE", "DRAINED IN TIME", "REBALANCE THEN RECLAIM")
 	for _, r := range resp.GetRates() {
 		t.row(cmp.Or(r.GetInstanceType(), "unknown"), cmp.Or(r.GetZone(), "unknown"), cmp.Or(r.GetMarket(), "unknown"),
 			strconv.FormatFloat(r.GetMachineTime().AsDuration().Hours(), 'f', 1, 64), kindCounts(r.GetNotices()),
 			count(r.GetReclaims()), fmt.Sprintf("%.2f", r.GetReclaimsPerDay()), fmt.Sprintf("%.2f", r.GetReclaimsPer_100Hours()),
-			count(r.GetUnwarned()), count(r.GetTooLate()), noticeLength(r.GetMedianNotice()), noticeLength(r.GetP10Notice()), drainedInTime(r))
+			count(r.GetUnwarned()), count(r.GetTooLate()), noticeLength(r.GetMedianNotice()), noticeLength(r.GetP10Notice()), drainedInTime(r), foretold(r))
 	}
 }
 
@@ -67,6 +67,15 @@ func kindCounts(kinds map[string]int32) string {
 		out = append(out, fmt.Sprintf("%s %d", kind, kinds[kind]))
 	}
 	return strings.Join(out, ", ")
+}
+
+// foretold formats how many recommendations to rebalance were followed by a reclaim, or ""
+// if there was none.
+func foretold(r *apiv1.InterruptionRate) string {
+	if r.GetRecommended() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d", r.GetRecommendedReclaimed(), r.GetRecommended())
 }
 
 func count(n int32) string { return strconv.Itoa(int(n)) }

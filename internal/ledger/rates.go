@@ -31,8 +31,14 @@ type Rate struct {
 	Drains       int           // of reclaimed machines, that have ended
 	DrainsInTime int           // of those, that ended before deadline and machine
 
+	Recommended          int // machines that the cloud recommended to rebalance
+	RecommendedReclaimed int // of those, reclaimed within followWithin
+
 	noticeLengths []time.Duration
 }
+
+// followWithin is how soon a reclaim must follow a recommendation to count as foretold.
+const followWithin = time.Hour
 
 // PerHundredHours returns reclaims for 100 hours that a machine runs; 0 if none ran.
 func (r *Rate) PerHundredHours() float64 {
@@ -54,7 +60,10 @@ func (r *Rate) PerDay(period time.Duration) float64 {
 // those of instances that have not ended. keep chooses lives by their tenant. An error
 // means that the ledger was not read as a whole.
 func (r *Reader) Rates(ctx context.Context, since, until time.Time, open []Life, keep func(nstance.TenantID) bool) (Rates, error) {
-	c := &counter{since: since, until: until, earliest: until, pools: map[Pool]*Rate{}, of: map[nstance.InstanceID]Pool{}}
+	c := &counter{
+		since: since, until: until, earliest: until, pools: map[Pool]*Rate{},
+		of: map[nstance.InstanceID]Pool{}, taken: map[nstance.InstanceID]time.Time{}, recommended: map[nstance.InstanceID]bool{},
+	}
 	for i := range open {
 		if keep(open[i].Tenant) {
 			c.life(&open[i])
@@ -88,6 +97,8 @@ type counter struct {
 	earliest     time.Time // that anything is known of, not before since
 	pools        map[Pool]*Rate
 	of           map[nstance.InstanceID]Pool
+	taken        map[nstance.InstanceID]time.Time // when the cloud took them back, or said so
+	recommended  map[nstance.InstanceID]bool
 }
 
 func (c *counter) within(at time.Time) bool { return !at.Before(c.since) && at.Before(c.until) }
@@ -123,8 +134,10 @@ func (c *counter) life(l *Life) {
 	}
 	switch {
 	case len(reclaim) > 0:
+		c.taken[l.ID] = reclaim[0].At()
 		r.reclaimed(l, reclaim)
 	case !rehearsed && l.Loss == nstance.LossReclaimed && c.within(l.GoneAt):
+		c.taken[l.ID] = l.GoneAt
 		r.Reclaims++
 		r.Unwarned++
 	}
@@ -154,8 +167,20 @@ func (r *Rate) reclaimed(l *Life, notices []Interruption) {
 
 // ignored counts a notice that doomed nothing. Its pool is that of its instance.
 func (c *counter) ignored(i *Ignored) {
-	if interruption := i.Interruption(); !i.Notice.Rehearsed() && c.within(interruption.At()) {
-		c.pool(c.of[i.ID]).Notices[i.Notice.Kind]++
+	interruption := i.Interruption()
+	at := interruption.At()
+	if i.Notice.Rehearsed() || !c.within(at) {
+		return
+	}
+	r := c.pool(c.of[i.ID])
+	r.Notices[i.Notice.Kind]++
+	if i.Notice.Kind != nstance.Rebalance || c.recommended[i.ID] {
+		return
+	}
+	c.recommended[i.ID] = true
+	r.Recommended++
+	if taken := c.taken[i.ID]; !taken.Before(at) && taken.Sub(at) <= followWithin {
+		r.RecommendedReclaimed++
 	}
 }
 

@@ -57,7 +57,14 @@ func TestRates(t *testing.T) {
 	} {
 		entries = append(entries, ledger.Entry{Life: &l})
 	}
-	entries = append(entries, ledger.Entry{Ignored: &ledger.Ignored{ID: "r1", At: day(1), Notice: nstance.Notice{Kind: nstance.Rebalance, Source: "aws/rebalance"}}})
+	rebalance := func(id nstance.InstanceID, at time.Time) ledger.Entry {
+		return ledger.Entry{Ignored: &ledger.Ignored{ID: id, At: at, Notice: nstance.Notice{Kind: nstance.Rebalance, Source: "aws/rebalance"}}}
+	}
+	entries = append(entries, rebalance("r1", day(1)),
+		rebalance("1", day(2).Add(-time.Minute)), rebalance("1", day(2).Add(-time.Second)), // twice about one machine, which then goes
+		rebalance("2", day(3).Add(-61*time.Minute)), // too long before
+		rebalance("3", day(4).Add(-time.Hour)),      // it went without a notice
+		rebalance("r2", day(9).Add(time.Minute)))    // afterwards
 	writeEntries(t, s, entries...)
 	open := []ledger.Life{
 		{ID: "r1", Pool: owned, ProviderID: "p", CreatedAt: day(-100)},
@@ -70,10 +77,10 @@ func TestRates(t *testing.T) {
 	require.NoError(t, err)
 	const d = 24 * time.Hour
 	require.Equal(t, ledger.Rates{Since: day(0), Until: day(10), Pools: []ledger.Rate{
-		{Pool: owned, MachineTime: 10 * d, Notices: map[nstance.NoticeKind]int{nstance.Rebalance: 1}},
+		{Pool: owned, MachineTime: 10 * d, Notices: map[nstance.NoticeKind]int{nstance.Rebalance: 1}, Recommended: 1},
 		{
-			Pool: spot, MachineTime: 2*d + 2*d + d + d + d + d + 2*d, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 3}, Reclaims: 4, Unwarned: 1,
-			Measured: 3, MedianNotice: 2 * time.Minute, P10Notice: time.Minute, Drains: 2, DrainsInTime: 1,
+			Pool: spot, MachineTime: 2*d + 2*d + d + d + d + d + 2*d, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 3, nstance.Rebalance: 5}, Reclaims: 4, Unwarned: 1,
+			Measured: 3, MedianNotice: 2 * time.Minute, P10Notice: time.Minute, Drains: 2, DrainsInTime: 1, Recommended: 4, RecommendedReclaimed: 2,
 		},
 	}}, rates)
 	require.InDelta(t, 0.4, rates.Pools[1].PerDay(10*d), 1e-9)
@@ -99,7 +106,7 @@ func TestRatesOfUnknownPools(t *testing.T) {
 	rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), nil, everyTenant)
 	require.NoError(t, err)
 	require.Equal(t, ledger.Rates{Since: day(4), Until: day(10), Pools: []ledger.Rate{{
-		MachineTime: 24 * time.Hour, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 1, nstance.Rebalance: 1}, Reclaims: 1, TooLate: 1, Measured: 1,
+		MachineTime: 24 * time.Hour, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 1, nstance.Rebalance: 1}, Reclaims: 1, TooLate: 1, Measured: 1, Recommended: 1,
 	}}}, rates)
 }
 

@@ -347,6 +347,7 @@ func rateMessage(r *ledger.Rate, period time.Duration) *apiv1.InterruptionRate {
 		Reclaims: int32(r.Reclaims), Unwarned: int32(r.Unwarned), TooLate: int32(r.TooLate),
 		ReclaimsPerDay: r.PerDay(period), ReclaimsPer_100Hours: r.PerHundredHours(),
 		Drains: int32(r.Drains), DrainsInTime: int32(r.DrainsInTime),
+		Recommended: int32(r.Recommended), RecommendedReclaimed: int32(r.RecommendedReclaimed),
 	}
 	for kind, n := range r.Notices {
 		if m.Notices == nil {
