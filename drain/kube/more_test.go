@@ -50,7 +50,6 @@ func TestKubeLabels(t *testing.T) {
 	require.True(t, podReady(r.getPod("skip")))
 }
 
-// TestKubeDaemonSet: pods of a DaemonSet stay, unless it does not exist.
 // TestKubeCordonOnly: pods of a node that is only cordoned end by themselves, until another
 // cause has the node drained.
 func TestKubeCordonOnly(t *testing.T) {
@@ -76,6 +75,7 @@ func TestKubeCordonOnly(t *testing.T) {
 	require.Nil(t, r.getPod("web"))
 }
 
+// TestKubeDaemonSet: pods of a DaemonSet stay, unless it does not exist.
 func TestKubeDaemonSet(t *testing.T) {
 	r := newRig(t)
 	a := r.node("a")
