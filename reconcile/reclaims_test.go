@@ -139,7 +139,7 @@ func TestShapeChoice(t *testing.T) {
 		w.startLeader(next)
 		w.advance(time.Minute)
 		for _, v := range w.r.Instances() {
-			require.True(t, choices[v.ShapeChoice], "the next leader knows it too: %q", v.ShapeChoice)
+			require.True(t, choices[v.ShapeChoice], "also under the next leader: %q", v.ShapeChoice)
 		}
 	})
 }

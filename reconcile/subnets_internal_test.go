@@ -77,7 +77,7 @@ func TestAddressCounter(t *testing.T) {
 		table.err = &nstance.Error{Code: nstance.Throttled}
 		sleep.For(ctx, countPause+time.Millisecond)
 		synctest.Wait()
-		require.EqualValues(t, 1, table.asked.Load(), "nobody has asked since")
+		require.EqualValues(t, 1, table.asked.Load(), "no further lookup")
 		c.ask()
 		synctest.Wait()
 		require.EqualValues(t, 2, table.asked.Load())

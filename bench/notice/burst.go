@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance/bench/internal/figures"
-	"github.com/nstance-go/nstance/bench/internal/rig"
 )
 
 // Of the cloud, and T3: after the last notice the last create is called within
@@ -37,22 +36,13 @@ type burstReport struct {
 }
 
 // runAtOnce has all agents send their notices at the same moment.
-func runAtOnce(ctx context.Context, agents, notices int, out string) (err error) {
+func runAtOnce(ctx context.Context, agents, notices int, out string) error {
 	w := newWatcher()
 	w.latency = burstLatency
-	r, err := rig.Start(ctx, rig.Options{Machines: agents, Wrap: w.wrap, Journal: w.journal})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if serr := r.Stop(); err == nil {
-			err = serr
-		}
-	}()
-	fleet, err := connect(ctx, r, w)
-	if err != nil {
-		return err
-	}
+	return withFleet(ctx, agents, w, func(fleet []*agent) error { return burst(ctx, fleet, notices, w, out) })
+}
+
+func burst(ctx context.Context, fleet []*agent, notices int, w *watcher, out string) error {
 	began := time.Now()
 	if err := sendAll(fleet[:notices], w); err != nil {
 		return err
@@ -67,7 +57,7 @@ func runAtOnce(ctx context.Context, agents, notices int, out string) (err error)
 	floor := time.Duration(notices) * burstLatency / burstWidth
 	took := lastCreated.Sub(lastSent)
 	rep := burstReport{
-		Bench: "notice", Target: "T3", Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0), Agents: agents, Notices: notices, Replaced: len(w.created),
+		Bench: "notice", Target: "T3", Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0), Agents: len(fleet), Notices: notices, Replaced: len(w.created),
 		SentMS: ms(lastSent.Sub(began)), LastMS: ms(took), FloorMS: ms(floor), Ratio: float64(took) / float64(floor),
 	}
 	rep.OK = rep.Ratio <= maxRatio

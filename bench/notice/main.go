@@ -53,8 +53,13 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, agents, notices int, out string) (err error) {
+func run(ctx context.Context, agents, notices int, out string) error {
 	w := newWatcher()
+	return withFleet(ctx, agents, w, func(fleet []*agent) error { return oneByOne(ctx, fleet, notices, w, out) })
+}
+
+// withFleet runs a shard with connected agents while do works.
+func withFleet(ctx context.Context, agents int, w *watcher, do func(fleet []*agent) error) (err error) {
 	r, err := rig.Start(ctx, rig.Options{Machines: agents, Wrap: w.wrap, Journal: w.journal})
 	if err != nil {
 		return err
@@ -68,6 +73,10 @@ func run(ctx context.Context, agents, notices int, out string) (err error) {
 	if err != nil {
 		return err
 	}
+	return do(fleet)
+}
+
+func oneByOne(ctx context.Context, fleet []*agent, notices int, w *watcher, out string) error {
 	idle, reports, err := floors(ctx, fleet[:notices])
 	if err != nil {
 		return err
@@ -75,7 +84,7 @@ func run(ctx context.Context, agents, notices int, out string) (err error) {
 	if err := tell(ctx, fleet[:notices], w); err != nil {
 		return err
 	}
-	report := rig.Report{Bench: "notice", Target: "T2", With: map[string]any{"agents": agents}, Results: []rig.Result{
+	report := rig.Report{Bench: "notice", Target: "T2", With: map[string]any{"agents": len(fleet)}, Results: []rig.Result{
 		rig.Sum("empty RPC", idle, 0),
 		rig.Sum("report and acknowledgement", reports, 0),
 		rig.Sum("server has the notice, create called", w.took(w.received), target),

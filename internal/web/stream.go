@@ -12,7 +12,7 @@ import (
 const (
 	frameInterval = time.Second
 	// streamAge is how long one stream lasts. Then the browser opens the next one: no
-	// connection needs an exception from the age that strangers' connections may have.
+	// stream needs an exception from shard.connections.anonymous_age.
 	streamAge     = 20 * time.Second
 	frameTimeout  = 5 * time.Second
 	statusTimeout = 5 * time.Second

@@ -38,7 +38,7 @@ const (
 	SignatureHeader = "Nstance-Signature"
 )
 
-// An Endpoint is who is told.
+// An Endpoint is where messages go.
 type Endpoint struct {
 	URL      string
 	Kinds    []Kind        // what about

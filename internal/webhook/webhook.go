@@ -1,4 +1,4 @@
-// Package webhook tells others over HTTP what happens to machines: a notice has come, a
+// Package webhook posts messages about what happens to machines: a notice has come, a
 // drain has begun or ended, a deadline was missed. It delays nothing: what cannot be
 // sent in time is dropped, and counted.
 package webhook
@@ -51,14 +51,14 @@ type Message struct {
 	Drain     *nstance.Drain     `json:"drain,omitempty"`
 }
 
-// A Term is who tells.
+// A Term is the leadership that messages come from.
 type Term struct {
 	Cluster nstance.ClusterID
 	Shard   nstance.ShardID
 	Epoch   uint64
 }
 
-// message returns what is told of an event, and false if nothing is.
+// message returns the message about an event, and false if there is none.
 func (t Term) message(e nstance.Event) (Message, bool) {
 	kind, told := kinds[e.Type]
 	return Message{
