@@ -73,6 +73,33 @@ type SubnetLocator interface {
 	SubnetZones(ctx context.Context, subnets []string) (map[string]string, error)
 }
 
+// A PriceLister is a Provider whose cloud says what machines cost now. It is safe for
+// concurrent use.
+type PriceLister interface {
+	// Prices returns the present prices of the named instance types in each zone,
+	// those of spot machines at least. What the cloud does not say is left out. An
+	// error, as of a read, says nothing about any price.
+	Prices(ctx context.Context, types []string) ([]Price, error)
+}
+
+// A Price is what one machine costs for an hour.
+type Price struct {
+	InstanceType string     `json:"instance_type"`
+	Zone         string     `json:"zone"`
+	Market       MarketType `json:"market"`
+	PerHour      float64    `json:"per_hour"` // in the cloud's currency, for a machine with Linux
+}
+
+// A ZoneScorer is a Provider whose cloud estimates where spot machines can be had. It is
+// safe for concurrent use.
+type ZoneScorer interface {
+	// ZoneScores returns, for each zone that the cloud knows, how likely it is that
+	// this many spot machines of the types together can be had and stay: 1, unlikely,
+	// to 10. Clouds permit few different questions in a day: callers ask about one
+	// set of types at most once in an hour. An error, as of a read, says nothing.
+	ZoneScores(ctx context.Context, types []string, machines int) (map[string]int, error)
+}
+
 // A TypeLister is a Provider that knows its machine types. It is safe for concurrent
 // use.
 type TypeLister interface {

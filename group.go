@@ -20,6 +20,7 @@ type Group struct {
 	Rollout       Rollout       `json:"rollout"`
 	Expiry        Expiry        `json:"expiry"`
 	Spread        Spread        `json:"spread,omitzero"`          // how much of the group one reclaim may take; the zero Spread bounds nothing
+	Order         ShapeOrder    `json:"order,omitempty"`          // which of the permitted shapes a create has; empty: OrderListed
 	OnReclaim     ReclaimAction `json:"on_reclaim,omitempty"`     // what is done with the work on a machine that is reclaimed; empty: ReclaimDrain
 	OnRebalance   NoticeAction  `json:"on_rebalance,omitempty"`   // to a machine that is likely to be reclaimed; empty: ignore
 	OnMaintenance NoticeAction  `json:"on_maintenance,omitempty"` // to a machine that planned maintenance ends or restarts; empty: replace
@@ -102,6 +103,20 @@ func (s Spread) String() string {
 	}
 	return "at most " + s.MaxShare.String() + " in one " + string(s.By)
 }
+
+// A ShapeOrder says which of the permitted shapes that have capacity a create has. It
+// moves no machine that there is.
+type ShapeOrder string
+
+// The orders. A [Spread] comes before any of them.
+const (
+	OrderListed    ShapeOrder = "listed"    // the first one, as the definition lists them
+	OrderCheapest  ShapeOrder = "cheapest"  // the one that costs least now, with the work that reclaims of its pool cost
+	OrderSteadiest ShapeOrder = "steadiest" // the one whose pool is reclaimed least often
+)
+
+// Ordering is Order, with its default.
+func (g *Group) Ordering() ShapeOrder { return cmp.Or(g.Order, OrderListed) }
 
 // A ReclaimAction says what is done with the work on a machine that the cloud reclaims.
 // It is replaced at once in either case.

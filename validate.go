@@ -43,6 +43,7 @@ func (g Group) Validate(field string) error {
 		v.wrong("expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
 	}
 	v.spread(g.Spread)
+	v.order(g)
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
 	v.word("on_rebalance", string(g.Rebalancing()), string(NoticeIgnore), string(NoticeReplace))
 	v.word("on_maintenance", string(g.Maintaining()), string(NoticeIgnore), string(NoticeReplace))
@@ -50,6 +51,15 @@ func (g Group) Validate(field string) error {
 		v.add(g.Definition.Validate(field))
 	}
 	return v.err()
+}
+
+// order refuses a choice by price among one shape: nothing would be chosen.
+func (v *validator) order(g Group) {
+	v.word("order", string(g.Ordering()), string(OrderListed), string(OrderCheapest), string(OrderSteadiest))
+	shapes := max(1, len(g.Definition.InstanceTypes)) * max(1, len(g.Definition.Subnets))
+	if g.Defined() && g.Order == OrderCheapest && shapes < 2 {
+		v.wrong("order", "list several instance_types, or subnets in several zones", "cheapest has one shape to choose from")
+	}
 }
 
 // Validate returns nil, or an Invalid error that names each wrong field below field

@@ -16,6 +16,8 @@ const (
 	opFreeAddresses = "free_addresses"
 	opSubnetZones   = "subnet_zones"
 	opTypeArchs     = "type_archs"
+	opPrices        = "prices"
+	opZoneScores    = "zone_scores"
 	opMembers       = "balancer_members"
 	opJoin          = "join_balancer"
 	opLeave         = "leave_balancer"
@@ -29,6 +31,8 @@ type Abilities struct {
 	Subnets   nstance.SubnetCounter
 	Zones     nstance.SubnetLocator
 	Types     nstance.TypeLister
+	Prices    nstance.PriceLister
+	Scores    nstance.ZoneScorer
 	Balancers nstance.Balancer
 	Console   nstance.ConsoleReader
 	Notices   nstance.NoticeWatcher
@@ -59,6 +63,8 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 	a.Subnets, _ = p.(nstance.SubnetCounter)
 	a.Zones, _ = p.(nstance.SubnetLocator)
 	a.Types, _ = p.(nstance.TypeLister)
+	a.Prices, _ = p.(nstance.PriceLister)
+	a.Scores, _ = p.(nstance.ZoneScorer)
 	a.Balancers, _ = p.(nstance.Balancer)
 	a.Console, _ = p.(nstance.ConsoleReader)
 	a.Notices, _ = p.(nstance.NoticeWatcher)
@@ -87,6 +93,12 @@ func (c *Client) Abilities() Abilities {
 	}
 	if a.Types != nil {
 		a.Types = boundTypes{c, a.Types}
+	}
+	if a.Prices != nil {
+		a.Prices = boundPrices{c, a.Prices}
+	}
+	if a.Scores != nil {
+		a.Scores = boundScores{c, a.Scores}
 	}
 	if a.Balancers != nil {
 		a.Balancers = boundBalancers{c, a.Balancers}
@@ -160,6 +172,34 @@ type boundTypes struct {
 func (b boundTypes) TypeArchs(ctx context.Context, names []string) (map[string][]nstance.Arch, error) {
 	return read(ctx, b.c, opTypeArchs, func(ctx context.Context) (map[string][]nstance.Arch, error) {
 		return b.p.TypeArchs(ctx, names)
+	})
+}
+
+type boundPrices struct {
+	c *Client
+	p nstance.PriceLister
+}
+
+func (b boundPrices) Prices(ctx context.Context, types []string) ([]nstance.Price, error) {
+	return read(ctx, b.c, opPrices, func(ctx context.Context) ([]nstance.Price, error) {
+		prices, err := b.p.Prices(ctx, types)
+		for _, p := range prices {
+			if !(p.PerHour > 0) {
+				return nil, nstance.Errorf(nstance.Internal, "the provider answered with the price %v of %s", p.PerHour, p.InstanceType)
+			}
+		}
+		return prices, err
+	})
+}
+
+type boundScores struct {
+	c *Client
+	p nstance.ZoneScorer
+}
+
+func (b boundScores) ZoneScores(ctx context.Context, types []string, machines int) (map[string]int, error) {
+	return read(ctx, b.c, opZoneScores, func(ctx context.Context) (map[string]int, error) {
+		return b.p.ZoneScores(ctx, types, machines)
 	})
 }
 

@@ -46,6 +46,7 @@ type Kind struct {
 
 	// The abilities of the provider, known offline.
 	Images, Balancers, Address, Spot bool
+	Prices                           bool // of spot machines
 	Park                             []nstance.ParkMode
 
 	// FreeTypes says that the provider ignores instance types: any name is valid.

@@ -27,10 +27,6 @@ func pricedShape(s admission.Shape, def nstance.Definition) records.Shape {
 	return out
 }
 
-func requestFor(def nstance.Definition) admission.Request {
-	return admission.Request{Count: 1, InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market}
-}
-
 // demand states what a group wants created, in place of what it wanted before, and
 // returns why some of it cannot be stated.
 func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
@@ -38,7 +34,7 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 	var hold *plan.Hold
 	for _, m := range g.members {
 		if s.wantsGrant(m) {
-			requests = append(requests, m.request())
+			requests = append(requests, s.memberRequest(m))
 		}
 	}
 	g.creates, g.createsHash = g.creates[:0], g.hash
@@ -52,7 +48,7 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 			hold = &plan.Hold{Kind: plan.HoldDefinition, Reason: why}
 			continue
 		}
-		request := requestFor(def)
+		request := s.requestFor(g, def)
 		request.Class, request.Count, request.Index, request.Spread = admission.Growth, a.Count, len(g.creates), spread
 		if a.Reason == plan.ReasonReplace {
 			request.Class = admission.Loss
@@ -93,9 +89,9 @@ func (s *shard) wantsGrant(m *member) bool {
 	return m.rec.OnDemand && m.grant == grantNotNeeded && !m.durable
 }
 
-// request is what m asks the admission queue for.
-func (m *member) request() admission.Request {
-	request := requestFor(m.definition())
+// memberRequest is what m asks the admission queue for.
+func (s *shard) memberRequest(m *member) admission.Request {
+	request := s.requestFor(m.group, m.definition())
 	request.Class, request.Instance = admission.Growth, m.id
 	switch {
 	case m.rec.OnDemand:
@@ -144,7 +140,7 @@ func (s *shard) beginCreate(a admission.Grant, now time.Time) {
 	}
 	def := m.definition()
 	s.admission.ReturnAddress(m.subnet) // of an earlier grant
-	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), choice: a.Choice, inFlight: true, subnet: a.Shape.Subnet}
+	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), price: s.admission.Price(a.Shape, now), choice: a.Choice, inFlight: true, subnet: a.Shape.Subnet}
 	if m.requiredMarket == "" && def.Market.Type == nstance.Spot && a.Shape.Market == nstance.OnDemand {
 		if a.Request.Market.Type == nstance.OnDemand {
 			m.choice = choiceReclaims
@@ -152,7 +148,7 @@ func (s *shard) beginCreate(a admission.Grant, now time.Time) {
 		s.recordFallback(m, now)
 	}
 	if !m.durable {
-		m.rec.Shape = m.shape
+		m.rec.Shape, m.rec.PricePerHour = m.shape, m.price
 		m.rec.ShapeChoice = m.choiceOnRecord()
 	}
 	m.retryDue, m.attempts = time.Time{}, 0
@@ -179,7 +175,7 @@ func (s *shard) grantedMember(a admission.Grant, now time.Time) (*member, error)
 }
 
 // createWaits returns the holds for what a group waits to be granted. That a first
-// create is in flight is none: it ends within moments.
+// create is in flight is none, nor are first prices: these waits end within moments.
 func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold) {
 	for _, w := range s.admission.Waits(g.key, now) {
 		switch w.Kind {
@@ -187,7 +183,7 @@ func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold) {
 			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out", Until: w.Until})
 		case admission.WaitBudget:
 			holds = append(holds, plan.Hold{Kind: plan.HoldBudget, Reason: budgetReason(w.Before), Until: w.Until})
-		case admission.WaitAnswer:
+		case admission.WaitAnswer, admission.WaitPrices:
 		}
 	}
 	return holds

@@ -149,12 +149,12 @@ func TestReclaimedShapeIsTriedLast(t *testing.T) {
 		w.advance(10 * time.Second)
 		require.Equal(t, map[string]int{"small/spot": 3, "medium/spot": 1}, w.shapes(), "tried last, but tried")
 
-		w.advance(5 * time.Minute)
+		w.advance(20 * time.Minute)
 		w.cloud.SetCapacity(simcloud.Pool{InstanceType: "medium"}, -1)
 		g.Size = 5
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{g}})
 		w.advance(10 * time.Second)
-		require.Equal(t, map[string]int{"small/spot": 4, "medium/spot": 1}, w.shapes(), "first again after the cache expires")
+		require.Equal(t, map[string]int{"small/spot": 4, "medium/spot": 1}, w.shapes(), "first again when the reclaim is forgotten")
 	})
 }
 

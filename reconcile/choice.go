@@ -26,9 +26,11 @@ func (m *member) choiceOnRecord() string {
 // empty: it does, or that is not known.
 func shapeReason(rec records.Instance) string {
 	why := map[admission.Choice]string{
+		admission.ChoiceCheapest:  "it costs least now",
+		admission.ChoiceSteadiest: "its pool is reclaimed least often",
 		admission.ChoiceSpread:    "others have their share of the group",
 		admission.ChoiceCrowded:   "it has the fewest members, no place below its share has capacity",
-		admission.ChoiceReclaimed: "others were just reclaimed",
+		admission.ChoiceReclaimed: "others were reclaimed lately",
 		admission.ChoiceAddresses: "other subnets have no free address",
 		admission.ChoiceCapacity:  "others are sold out",
 		admission.ChoiceFallback:  "spot is sold out",
@@ -62,7 +64,7 @@ func (s *shard) planShape(g *group, now time.Time) *ShapePlan {
 	if now.Before(g.reclaimedUntil()) {
 		def, choice = inMarket(def, nstance.OnDemand), choiceReclaims
 	}
-	request := requestFor(def)
+	request := s.requestFor(g, def)
 	request.Spread = g.spread()
 	shape, why, free := s.admission.Choose(request, now)
 	if !free {

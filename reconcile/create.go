@@ -141,14 +141,14 @@ func (r *Reconciler) intended(m *member) bool {
 // one that was granted. That is durable before the provider is asked for it.
 func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definition) error {
 	r.mu.Lock()
-	rec, shape, choice, retoken := m.rec, m.shape, m.choiceOnRecord(), m.needsNewToken
+	rec, shape, price, choice, retoken := m.rec, m.shape, m.price, m.choiceOnRecord(), m.needsNewToken
 	wanted := m.durable && m.grant == granted && (shape != rec.Shape || retoken)
 	r.mu.Unlock()
 	if !wanted {
 		return nil
 	}
 	former := rec
-	rec.Shape, rec.UserDataDigest, rec.ShapeChoice = shape, "", choice
+	rec.Shape, rec.UserDataDigest, rec.ShapeChoice, rec.PricePerHour = shape, "", choice, price
 	rec.Token = token(rec)
 	if retoken || relaunched(former) {
 		rec.Token = nextToken(former, rec)
@@ -178,7 +178,8 @@ func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def 
 		if rec.Deleting != nil {
 			return errOutdated
 		}
-		rec.Shape, rec.ShapeChoice, rec.Token, rec.UserDataDigest = next.Shape, next.ShapeChoice, next.Token, hex.EncodeToString(sum[:])
+		rec.Shape, rec.ShapeChoice, rec.PricePerHour = next.Shape, next.ShapeChoice, next.PricePerHour
+		rec.Token, rec.UserDataDigest = next.Token, hex.EncodeToString(sum[:])
 		return nil
 	})
 	return rec, asUnavailable(err)
@@ -194,7 +195,7 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	r.mu.Unlock()
 	if rec.Token == "" {
 		if rec.Shape == (records.Shape{}) { // not granted yet
-			rec.Shape, rec.ShapeChoice = r.preferredShape(def)
+			rec.Shape, rec.ShapeChoice = r.preferredShape(m.group, def)
 		}
 		rec.Image, rec.Token = def.Image, token(rec)
 	}
@@ -224,11 +225,11 @@ func renderRequest(rec records.Instance, def nstance.Definition) RenderRequest {
 
 // preferredShape returns the shape that a create would be granted if it were alone, and
 // why.
-func (r *Reconciler) preferredShape(def nstance.Definition) (records.Shape, string) {
+func (r *Reconciler) preferredShape(g *group, def nstance.Definition) (records.Shape, string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	shape, choice, _ := r.admission.Choose(requestFor(def), now)
+	shape, choice, _ := r.admission.Choose(r.requestFor(g, def), now)
 	return pricedShape(shape, def), string(choice)
 }
 

@@ -87,6 +87,7 @@ var plainFields = []struct {
 	{"on_rebalance", func(g *nstance.Group) string { return string(g.Rebalancing()) }},
 	{"on_maintenance", func(g *nstance.Group) string { return string(g.Maintaining()) }},
 	{"spread", func(g *nstance.Group) string { return g.Spread.String() }},
+	{"order", func(g *nstance.Group) string { return string(g.Ordering()) }},
 	{"on_reclaim", func(g *nstance.Group) string { return string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)) }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
 }

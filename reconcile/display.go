@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 
@@ -30,7 +31,7 @@ func (s *shard) groupView(g *group) GroupView {
 
 func (s *shard) instanceView(m *member) InstanceView {
 	v := InstanceView{
-		ID: m.id, Group: m.rec.Key(), OnDemand: m.rec.OnDemand, Reason: m.rec.Reason, InstanceType: m.rec.Shape.InstanceType, RequestedMarket: m.rec.Shape.Market, ShapeChoice: m.rec.ShapeChoice,
+		ID: m.id, Group: m.rec.Key(), OnDemand: m.rec.OnDemand, Reason: m.rec.Reason, InstanceType: m.rec.Shape.InstanceType, RequestedMarket: m.rec.Shape.Market, ShapeChoice: m.rec.ShapeChoice, PricePerHour: cmp.Or(m.rec.PricePerHour, m.price),
 		InfraHash: m.rec.InfraHash, RuntimeHash: m.rec.RuntimeHash, CreatedAt: m.rec.CreatedAt, RegisteredAt: m.rec.RegisteredAt,
 		State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
 		Notices: slices.Clone(m.notices), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(),

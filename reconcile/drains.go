@@ -13,12 +13,12 @@ import (
 // startDrain makes the planned drain durable, then starts it.
 func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	planned, former, notices, readyAt := m.drain, m.formerExecutor, slices.Clone(m.notices), m.readyAt
+	planned, former, notices, story := m.drain, m.formerExecutor, slices.Clone(m.notices), m.story()
 	r.mu.Unlock()
 	if planned == nil {
 		return nil
 	}
-	drifted := r.driftedFields(ctx, m, planned.Causes)
+	story.Drifted = r.driftedFields(ctx, m, planned.Causes)
 	var d nstance.Drain
 	var said nstance.EventType
 	known := false
@@ -35,7 +35,7 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 			rec.Reclaims++
 		}
 		rec.Drain, rec.Generation, rec.Notices = &d, d.Generation, notices
-		rec.KeepStory(readyAt, drifted)
+		rec.KeepStory(story)
 		return nil
 	})
 	if err != nil {

@@ -76,6 +76,23 @@ func (s *shard) replacementOf(m *member) (id nstance.InstanceID) {
 	return id
 }
 
+// story returns what is known of m that its record may not say yet.
+func (m *member) story() records.Story {
+	return records.Story{ReadyAt: m.readyAt, PricePerHour: m.price}
+}
+
+// LivingRecords returns the records of all instances, with what this term knows of them
+// that is not durable yet.
+func (r *Admin) LivingRecords() []records.Instance {
+	all := r.records.All()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range all {
+		r.withMember(all[i].ID, func(m *member) { all[i].KeepStory(m.story()) })
+	}
+	return all
+}
+
 // endFacts returns what is known of m that its record does not say yet.
 func (m *member) endFacts() *records.End {
 	e := &records.End{LaunchedAt: m.machine.CreatedAt.UTC(), InstanceType: m.machine.InstanceType, Zone: m.machine.Zone, Market: m.machine.Market, Drained: m.lastAck}

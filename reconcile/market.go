@@ -72,6 +72,6 @@ func (s *shard) spotFree(g *group, now time.Time) bool {
 	if g.history.FallbackAt.IsZero() {
 		return false
 	}
-	_, _, free := s.admission.Choose(requestFor(inMarket(g.spec.Definition, nstance.Spot)), now)
+	_, _, free := s.admission.Choose(s.requestFor(g, inMarket(g.spec.Definition, nstance.Spot)), now)
 	return free
 }

@@ -202,6 +202,7 @@ type createGrant struct {
 	grant     grantState
 	grantedAt time.Time
 	shape     records.Shape // granted, or to be repeated; the zero shape: none yet
+	price     float64       // of the shape for an hour; 0: not known
 	choice    admission.Choice
 	inFlight  bool   // the admission queue counts it
 	throttled bool   // the last create was refused for its rate alone: it is repeated as it was

@@ -40,6 +40,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		shard: newShard(o, client, shardRecords, newClock(&o, store)),
 	}
 	r.subnets = newSubnetReader(client.Abilities(), r.recordAddresses, r.recordZones, &o)
+	r.spot = newSpotReader(client.Abilities(), r.subnets.locate, r.recordPrices, r.recordScores, o.Log)
 	r.questions = newAsker(r.listMachines, r.askMachine, r.planMembers)
 	r.opts.Journal = func(e nstance.Event) {
 		e.Seq = r.events.Publish(e)

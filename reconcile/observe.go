@@ -113,6 +113,7 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 		r.queue.add(g.key, false)
 	}
 	r.dropUndefined(d.Groups)
+	r.spot.ask()
 	return nil
 }
 

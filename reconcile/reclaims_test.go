@@ -119,10 +119,10 @@ func TestShapeChoice(t *testing.T) {
 		require.Equal(t, "listed", w.r.Instances()[0].ShapeChoice)
 		w.reclaimOne(2 * time.Minute)
 		require.Equal(t, "reclaimed", w.r.Instances()[0].ShapeChoice)
-		require.Contains(t, w.first(nstance.EventReplacementRequested, func(nstance.Event) bool { return true }).Reason, "replace; large spot: others were just reclaimed")
+		require.Contains(t, w.first(nstance.EventReplacementRequested, func(nstance.Event) bool { return true }).Reason, "replace; large spot: others were reclaimed lately")
 
 		w.cloud.SetCapacity(spotPool, 0)
-		w.advance(10 * time.Minute)
+		w.advance(30 * time.Minute)
 		next := g
 		next.Size = 2
 		plans, err := w.r.Admin().WhatIf([]nstance.Group{next}, false)

@@ -71,9 +71,9 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	if len(m.deleteCauses) > 0 {
 		why = m.deleteCauses[0]
 	}
-	need, end, readyAt, notices := m.basis(), m.endFacts(), m.readyAt, slices.Clone(m.notices)
+	need, end, story, notices := m.basis(), m.endFacts(), m.story(), slices.Clone(m.notices)
 	r.mu.Unlock()
-	drifted := r.driftedFields(ctx, m, m.deleteCauses)
+	story.Drifted = r.driftedFields(ctx, m, m.deleteCauses)
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if !need.holds(rec) {
 			return errOutdated
@@ -81,7 +81,7 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 		rec.Deleting = &records.Deletion{At: r.opts.Now().UTC(), Why: why}
 		rec.CutShort = rec.CutShort || cut
 		rec.End = end
-		rec.KeepStory(readyAt, drifted)
+		rec.KeepStory(story)
 		if len(notices) > 0 {
 			rec.Notices = notices
 		}

@@ -41,6 +41,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
 	wg.Go(func() { r.subnets.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
+	wg.Go(func() { r.spot.run(ctx, r.spotQuestion, r.opts.Now) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })
 	}
@@ -138,8 +139,8 @@ func (r *Reconciler) admitDue() time.Duration {
 	return max(0, r.nextGrants.Sub(now))
 }
 
-// queryProvider asks the provider for machines, free addresses and zones, which the
-// first plans use.
+// queryProvider asks the provider for machines, free addresses, zones and prices, which
+// the first plans use.
 func (r *Reconciler) queryProvider(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -147,6 +148,11 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, firstCount)
 		defer cancel()
 		r.subnets.read(ctx, r.subnetsInUse(r.opts.Subnets))
+	})
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, firstCount)
+		defer cancel()
+		r.spot.readPrices(ctx, r.spotQuestion(), r.opts.Now())
 	})
 	r.reconcileMachines(ctx)
 }

@@ -31,6 +31,7 @@ type shard struct {
 	definitions *definitionReader
 	questions   *asker
 	subnets     *subnetReader
+	spot        *spotReader
 	balance     *balance.Keeper
 	admitWake   chan struct{} // has room for one: nextGrants has changed
 
@@ -50,6 +51,7 @@ type shard struct {
 	foundNoRecord     bool                             // storage held no live record when the term began
 	usedIDs           map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
 	admission         *admission.Queue
+	zoneScores        map[string]map[string]int // by typesKey, by zone
 	nextGrants        time.Time                 // when creates may be granted by time alone; zero: never
 	unplanned         map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
 	changed           chan struct{}             // closed and replaced whenever a step ended
@@ -72,7 +74,8 @@ func newShard(o Options, client *provider.Client, records *records.Records, cloc
 		definitions: newDefinitionReader(records), admission: admission.New(), admitWake: make(chan struct{}, 1),
 		reserve: client.Reserve, callTimeout: client.CallTimeout, nodeProviderID: client.Abilities().NodeProviderID, storedRecord: records.Get,
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{}, usedIDs: map[nstance.InstanceID]time.Time{},
-		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
+		zoneScores: map[string]map[string]int{},
+		unplanned:  map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
 		changed: make(chan struct{}), tuned: make(chan struct{}),
 	}
 }

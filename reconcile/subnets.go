@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -28,8 +30,10 @@ type subnetReader struct {
 	located func(zones map[string]string)
 	now     func() time.Time
 	log     *slog.Logger
-	wake    chan struct{}   // has room for one: the last count is old
-	known   map[string]bool // subnets whose zone was asked for; of the goroutine that reads
+	wake    chan struct{} // has room for one: the last count is old
+
+	mu    sync.Mutex
+	known map[string]bool // subnets whose zone was read
 }
 
 // newSubnetReader returns a reader that hands on what the provider answers.
@@ -88,12 +92,7 @@ func (c *subnetReader) count(ctx context.Context, subnets []string) {
 
 // locate asks once for the zone of each subnet: it never changes.
 func (c *subnetReader) locate(ctx context.Context, subnets []string) {
-	var unknown []string
-	for _, s := range subnets {
-		if !c.known[s] {
-			unknown = append(unknown, s)
-		}
-	}
+	unknown := c.unlocated(subnets)
 	if c.locator == nil || len(unknown) == 0 {
 		return
 	}
@@ -102,8 +101,16 @@ func (c *subnetReader) locate(ctx context.Context, subnets []string) {
 		c.log.Warn("zones of subnets not read", "code", nstance.CodeOf(err), "err", err)
 		return
 	}
+	c.mu.Lock()
 	for subnet := range zones {
 		c.known[subnet] = true
 	}
+	c.mu.Unlock()
 	c.located(zones)
+}
+
+func (c *subnetReader) unlocated(subnets []string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(subnets), func(s string) bool { return c.known[s] })
 }

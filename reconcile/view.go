@@ -76,7 +76,7 @@ func (s *shard) refusalOf(m *member, now time.Time) string {
 	if m.answeredWith != nil {
 		return m.answeredWith.Error()
 	}
-	return s.admission.Answer(m.request(), now)
+	return s.admission.Answer(s.memberRequest(m), now)
 }
 
 // comparableHash returns the hash that a member was created from, or "" where it

@@ -65,6 +65,7 @@ type InstanceView struct {
 	Runtime        string             `json:"runtime,omitempty"` // runtime hash that its group wants; empty: unknown
 	Gone           bool               `json:"gone"`
 
+	PricePerHour    float64            `json:"price_per_hour,omitempty"`   // of its shape when it was created, in the cloud's currency; 0: not known
 	ShapeChoice     string             `json:"shape_choice,omitempty"`     // why it was created as this instance type, in this subnet and market; docs/provisioning.md lists the words
 	PreservedUntil  time.Time          `json:"preserved_until,omitzero"`   // zero: it was not preserved
 	RequestedMarket nstance.MarketType `json:"requested_market,omitempty"` // of its last create

@@ -127,6 +127,7 @@ func TestCreateGroup(t *testing.T) {
 			"rollout":        func(r *apiv1.CreateGroupRequest) { r.Rollout.MaxSurge = "1" },
 			"on_reclaim":     func(r *apiv1.CreateGroupRequest) { r.OnReclaim = "" },
 			"spread":         func(r *apiv1.CreateGroupRequest) { r.Spread = nil },
+			"order":          func(r *apiv1.CreateGroupRequest) { r.Order = "steadiest" },
 			"on_rebalance":   func(r *apiv1.CreateGroupRequest) { r.OnRebalance = "replace" },
 			"on_maintenance": func(r *apiv1.CreateGroupRequest) { r.OnMaintenance = "ignore" },
 			"protect":        func(r *apiv1.CreateGroupRequest) { r.Protect = true },
@@ -207,7 +208,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"load_balancers": {LoadBalancers: &apiv1.Strings{Values: []string{"x"}}}, "drain_timeout": {DrainTimeout: durationpb.New(0)},
 		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)}, "market": {Market: &apiv1.Market{Type: "on-demand"}},
 		"spread": {Spread: &apiv1.Spread{MaxShare: "1"}}, "on_reclaim": {OnReclaim: "cordon"},
-		"on_rebalance": {OnRebalance: "replace"}, "on_maintenance": {OnMaintenance: "ignore"},
+		"order": {Order: "cheapest"}, "on_rebalance": {OnRebalance: "replace"}, "on_maintenance": {OnMaintenance: "ignore"},
 	}
 	for field, req := range refused {
 		req.Group = "web"

@@ -92,6 +92,7 @@ type setup struct {
 	cloud    simcloud.Options
 	provider nstance.Provider // wraps the cloud
 	opts     server.Options
+	rates    bool // read interruption rates at once
 	noWait   bool // do not wait until the server leads
 }
 
@@ -130,6 +131,9 @@ func newWorld(t *testing.T, s setup) *world {
 		s.opts.Kinds = kinds
 	}
 	server.Hasten(&s.opts, func() { w.filePasses.Add(1) })
+	if s.rates {
+		server.HastenRates(&s.opts)
+	}
 	if s.provider == nil {
 		s.provider = w.cloud
 	}

@@ -2379,6 +2379,7 @@ type Group struct {
 	OnReclaim      string                 `protobuf:"bytes,40,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`              // drain or cordon
 	OnRebalance    string                 `protobuf:"bytes,45,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`        // ignore or replace
 	OnMaintenance  string                 `protobuf:"bytes,46,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`  // likewise
+	Order          string                 `protobuf:"bytes,47,opt,name=order,proto3" json:"order,omitempty"`                                       // of the permitted shapes: listed, cheapest or steadiest
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2703,6 +2704,13 @@ func (x *Group) GetOnRebalance() string {
 func (x *Group) GetOnMaintenance() string {
 	if x != nil {
 		return x.OnMaintenance
+	}
+	return ""
+}
+
+func (x *Group) GetOrder() string {
+	if x != nil {
+		return x.Order
 	}
 	return ""
 }
@@ -3168,6 +3176,7 @@ type UpdateGroupRequest struct {
 	OnReclaim     string               `protobuf:"bytes,19,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: unchanged
 	OnRebalance   string               `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: unchanged
 	OnMaintenance string               `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // likewise
+	Order         string               `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: unchanged
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3345,6 +3354,13 @@ func (x *UpdateGroupRequest) GetOnRebalance() string {
 func (x *UpdateGroupRequest) GetOnMaintenance() string {
 	if x != nil {
 		return x.OnMaintenance
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetOrder() string {
+	if x != nil {
+		return x.Order
 	}
 	return ""
 }
@@ -3715,6 +3731,7 @@ type CreateGroupRequest struct {
 	OnReclaim     string  `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: drain
 	OnRebalance   string  `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: ignore
 	OnMaintenance string  `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: replace
+	Order         string  `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: listed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3878,6 +3895,13 @@ func (x *CreateGroupRequest) GetOnRebalance() string {
 func (x *CreateGroupRequest) GetOnMaintenance() string {
 	if x != nil {
 		return x.OnMaintenance
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetOrder() string {
+	if x != nil {
+		return x.Order
 	}
 	return ""
 }
@@ -4958,9 +4982,10 @@ type Instance struct {
 	Drift          []*FieldChange         `protobuf:"bytes,22,rep,name=drift,proto3" json:"drift,omitempty"`                                           // GetInstance: which fields differ from the desired definition
 	MarketAsked    string                 `protobuf:"bytes,23,opt,name=market_asked,json=marketAsked,proto3" json:"market_asked,omitempty"`            // for, if it is another than market
 	NodeProviderId string                 `protobuf:"bytes,24,opt,name=node_provider_id,json=nodeProviderId,proto3" json:"node_provider_id,omitempty"` // that the machine's Kubernetes Node has in spec.providerID; empty: not known yet
-	// Why it was created as this instance type, in this subnet and market: listed, spread,
-	// crowded, reclaimed, addresses, capacity, fallback or reclaims.
-	ShapeChoice   string `protobuf:"bytes,25,opt,name=shape_choice,json=shapeChoice,proto3" json:"shape_choice,omitempty"`
+	// Why it was created as this instance type, in this subnet and market: listed, cheapest,
+	// steadiest, spread, crowded, reclaimed, addresses, capacity, fallback or reclaims.
+	ShapeChoice   string  `protobuf:"bytes,25,opt,name=shape_choice,json=shapeChoice,proto3" json:"shape_choice,omitempty"`
+	PricePerHour  float64 `protobuf:"fixed64,26,opt,name=price_per_hour,json=pricePerHour,proto3" json:"price_per_hour,omitempty"` // of its shape when it was created, in the cloud's currency; 0: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5168,6 +5193,13 @@ func (x *Instance) GetShapeChoice() string {
 		return x.ShapeChoice
 	}
 	return ""
+}
+
+func (x *Instance) GetPricePerHour() float64 {
+	if x != nil {
+		return x.PricePerHour
+	}
+	return 0
 }
 
 // Drain is a drain under way.
@@ -6597,6 +6629,8 @@ type InterruptionRate struct {
 	DrainsInTime         int32                  `protobuf:"varint,14,opt,name=drains_in_time,json=drainsInTime,proto3" json:"drains_in_time,omitempty"`                                          // of those, that ended before the deadline and the machine
 	Recommended          int32                  `protobuf:"varint,15,opt,name=recommended,proto3" json:"recommended,omitempty"`                                                                  // machines that the cloud recommended to rebalance
 	RecommendedReclaimed int32                  `protobuf:"varint,16,opt,name=recommended_reclaimed,json=recommendedReclaimed,proto3" json:"recommended_reclaimed,omitempty"`                    // of those, reclaimed within an hour
+	Cost                 float64                `protobuf:"fixed64,17,opt,name=cost,proto3" json:"cost,omitempty"`                                                                               // of machine time with a known price, by the price at launch, in the cloud's currency
+	PricedTime           *durationpb.Duration   `protobuf:"bytes,18,opt,name=priced_time,json=pricedTime,proto3" json:"priced_time,omitempty"`                                                   // machine time with a known price
 	unknownFields        protoimpl.UnknownFields
 	sizeCache            protoimpl.SizeCache
 }
@@ -6743,6 +6777,20 @@ func (x *InterruptionRate) GetRecommendedReclaimed() int32 {
 	return 0
 }
 
+func (x *InterruptionRate) GetCost() float64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+func (x *InterruptionRate) GetPricedTime() *durationpb.Duration {
+	if x != nil {
+		return x.PricedTime
+	}
+	return nil
+}
+
 // Life is the story of an instance. Times that are not known are missing.
 type Life struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -6775,6 +6823,7 @@ type Life struct {
 	// drain, never launched; empty: it lives
 	Outcome       string          `protobuf:"bytes,26,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	Interruptions []*Interruption `protobuf:"bytes,27,rep,name=interruptions,proto3" json:"interruptions,omitempty"`
+	PricePerHour  float64         `protobuf:"fixed64,28,opt,name=price_per_hour,json=pricePerHour,proto3" json:"price_per_hour,omitempty"` // of its shape when it was created, in the cloud's currency; 0: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6996,6 +7045,13 @@ func (x *Life) GetInterruptions() []*Interruption {
 		return x.Interruptions
 	}
 	return nil
+}
+
+func (x *Life) GetPricePerHour() float64 {
+	if x != nil {
+		return x.PricePerHour
+	}
+	return 0
 }
 
 type DeleteInstanceRequest struct {
@@ -10321,7 +10377,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xba\v\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xd0\v\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -10371,7 +10427,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"on_reclaim\x18( \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18- \x01(\tR\vonRebalance\x12%\n" +
-	"\x0eon_maintenance\x18. \x01(\tR\ronMaintenance\x1a7\n" +
+	"\x0eon_maintenance\x18. \x01(\tR\ronMaintenance\x12\x14\n" +
+	"\x05order\x18/ \x01(\tR\x05order\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
@@ -10405,7 +10462,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\x90\a\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xa6\a\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -10430,7 +10487,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"on_reclaim\x18\x13 \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
-	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenanceB\a\n" +
+	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12\x14\n" +
+	"\x05order\x18\x1b \x01(\tR\x05orderB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -10457,7 +10515,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\x84\x06\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\x9a\x06\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -10480,7 +10538,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"on_reclaim\x18\x11 \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
-	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x1a7\n" +
+	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12\x14\n" +
+	"\x05order\x18\x1b \x01(\tR\x05order\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
@@ -10561,7 +10620,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
-	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xaf\a\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xd5\a\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -10594,7 +10653,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05drift\x18\x16 \x03(\v2\x17.nstance.v1.FieldChangeR\x05drift\x12!\n" +
 	"\fmarket_asked\x18\x17 \x01(\tR\vmarketAsked\x12(\n" +
 	"\x10node_provider_id\x18\x18 \x01(\tR\x0enodeProviderId\x12!\n" +
-	"\fshape_choice\x18\x19 \x01(\tR\vshapeChoice\"\x8b\x03\n" +
+	"\fshape_choice\x18\x19 \x01(\tR\vshapeChoice\x12$\n" +
+	"\x0eprice_per_hour\x18\x1a \x01(\x01R\fpricePerHour\"\x8b\x03\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -10718,7 +10778,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05rates\x18\x01 \x03(\v2\x1c.nstance.v1.InterruptionRateR\x05rates\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1a\n" +
-	"\bproblems\x18\x04 \x03(\tR\bproblems\"\xe3\x05\n" +
+	"\bproblems\x18\x04 \x03(\tR\bproblems\"\xb3\x06\n" +
 	"\x10InterruptionRate\x12#\n" +
 	"\rinstance_type\x18\x01 \x01(\tR\finstanceType\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x16\n" +
@@ -10737,10 +10797,13 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06drains\x18\r \x01(\x05R\x06drains\x12$\n" +
 	"\x0edrains_in_time\x18\x0e \x01(\x05R\fdrainsInTime\x12 \n" +
 	"\vrecommended\x18\x0f \x01(\x05R\vrecommended\x123\n" +
-	"\x15recommended_reclaimed\x18\x10 \x01(\x05R\x14recommendedReclaimed\x1a:\n" +
+	"\x15recommended_reclaimed\x18\x10 \x01(\x05R\x14recommendedReclaimed\x12\x12\n" +
+	"\x04cost\x18\x11 \x01(\x01R\x04cost\x12:\n" +
+	"\vpriced_time\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"pricedTime\x1a:\n" +
 	"\fNoticesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xb3\b\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xd9\b\n" +
 	"\x04Life\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -10776,7 +10839,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"deleted_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12\x18\n" +
 	"\aoutcome\x18\x1a \x01(\tR\aoutcome\x12>\n" +
-	"\rinterruptions\x18\x1b \x03(\v2\x18.nstance.v1.InterruptionR\rinterruptions\"[\n" +
+	"\rinterruptions\x18\x1b \x03(\v2\x18.nstance.v1.InterruptionR\rinterruptions\x12$\n" +
+	"\x0eprice_per_hour\x18\x1c \x01(\x01R\fpricePerHour\"[\n" +
 	"\x15DeleteInstanceRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
 	"\bno_drain\x18\x02 \x01(\bR\anoDrain\x12\x17\n" +
@@ -11347,144 +11411,145 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	140, // 129: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
 	142, // 130: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
 	142, // 131: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
-	141, // 132: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	141, // 133: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	141, // 134: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	141, // 135: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	141, // 136: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	141, // 137: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	141, // 138: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	141, // 139: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
-	67,  // 140: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	141, // 141: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
-	82,  // 142: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
-	66,  // 143: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	65,  // 144: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	93,  // 145: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	94,  // 146: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 147: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	141, // 148: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	66,  // 149: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 150: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	142, // 151: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	141, // 152: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	141, // 153: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	141, // 154: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	115, // 155: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	141, // 156: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	141, // 157: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	141, // 158: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	141, // 159: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	141, // 160: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	115, // 161: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	120, // 162: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	141, // 163: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	141, // 164: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	141, // 165: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	141, // 166: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	141, // 167: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	38,  // 168: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	128, // 169: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	127, // 170: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	141, // 171: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	141, // 172: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	141, // 173: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	141, // 174: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	141, // 175: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	129, // 176: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	129, // 177: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	129, // 178: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 179: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 180: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 181: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 182: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	39,  // 183: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	43,  // 184: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	47,  // 185: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	41,  // 186: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	49,  // 187: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	51,  // 188: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	53,  // 189: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	55,  // 190: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	57,  // 191: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	68,  // 192: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	70,  // 193: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	72,  // 194: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	74,  // 195: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	87,  // 196: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	89,  // 197: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	76,  // 198: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	78,  // 199: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	80,  // 200: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	83,  // 201: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
-	91,  // 202: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	95,  // 203: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	97,  // 204: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	99,  // 205: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	101, // 206: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	123, // 207: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	103, // 208: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	125, // 209: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	105, // 210: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	107, // 211: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	109, // 212: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	111, // 213: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	113, // 214: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	116, // 215: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	118, // 216: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	121, // 217: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	130, // 218: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	132, // 219: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	134, // 220: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 221: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 222: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 223: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 224: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 225: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	40,  // 226: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	44,  // 227: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	48,  // 228: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	64,  // 229: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	50,  // 230: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	52,  // 231: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	54,  // 232: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	56,  // 233: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	58,  // 234: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	69,  // 235: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	71,  // 236: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	73,  // 237: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	75,  // 238: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	88,  // 239: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	90,  // 240: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	77,  // 241: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	79,  // 242: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	81,  // 243: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	84,  // 244: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
-	92,  // 245: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	96,  // 246: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	98,  // 247: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	100, // 248: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	102, // 249: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	124, // 250: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	104, // 251: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	126, // 252: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	106, // 253: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	108, // 254: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	110, // 255: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	112, // 256: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	114, // 257: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	117, // 258: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	119, // 259: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	122, // 260: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	131, // 261: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	133, // 262: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	135, // 263: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 264: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	222, // [222:265] is the sub-list for method output_type
-	179, // [179:222] is the sub-list for method input_type
-	179, // [179:179] is the sub-list for extension type_name
-	179, // [179:179] is the sub-list for extension extendee
-	0,   // [0:179] is the sub-list for field type_name
+	142, // 132: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
+	141, // 133: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	141, // 134: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	141, // 135: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	141, // 136: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	141, // 137: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	141, // 138: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	141, // 139: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	141, // 140: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	67,  // 141: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	141, // 142: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	82,  // 143: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	66,  // 144: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	65,  // 145: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	93,  // 146: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	94,  // 147: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 148: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	141, // 149: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	66,  // 150: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 151: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	142, // 152: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	141, // 153: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	141, // 154: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	141, // 155: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	115, // 156: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	141, // 157: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	141, // 158: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	141, // 159: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	141, // 160: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	141, // 161: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	115, // 162: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	120, // 163: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	141, // 164: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	141, // 165: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	141, // 166: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	141, // 167: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	141, // 168: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	38,  // 169: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	128, // 170: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	127, // 171: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	141, // 172: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	141, // 173: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	141, // 174: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	141, // 175: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	141, // 176: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	129, // 177: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	129, // 178: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	129, // 179: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 180: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 181: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 182: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 183: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	39,  // 184: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	43,  // 185: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	47,  // 186: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	41,  // 187: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	49,  // 188: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	51,  // 189: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	53,  // 190: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	55,  // 191: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	57,  // 192: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	68,  // 193: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	70,  // 194: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	72,  // 195: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	74,  // 196: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	87,  // 197: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	89,  // 198: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	76,  // 199: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	78,  // 200: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	80,  // 201: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	83,  // 202: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	91,  // 203: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	95,  // 204: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	97,  // 205: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	99,  // 206: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	101, // 207: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	123, // 208: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	103, // 209: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	125, // 210: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	105, // 211: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	107, // 212: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	109, // 213: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	111, // 214: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	113, // 215: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	116, // 216: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	118, // 217: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	121, // 218: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	130, // 219: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	132, // 220: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	134, // 221: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 222: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 223: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 224: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 225: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 226: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	40,  // 227: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	44,  // 228: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	48,  // 229: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	64,  // 230: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	50,  // 231: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	52,  // 232: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	54,  // 233: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	56,  // 234: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	58,  // 235: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	69,  // 236: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	71,  // 237: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	73,  // 238: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	75,  // 239: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	88,  // 240: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	90,  // 241: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	77,  // 242: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	79,  // 243: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	81,  // 244: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	84,  // 245: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	92,  // 246: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	96,  // 247: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	98,  // 248: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	100, // 249: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	102, // 250: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	124, // 251: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	104, // 252: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	126, // 253: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	106, // 254: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	108, // 255: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	110, // 256: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	112, // 257: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	114, // 258: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	117, // 259: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	119, // 260: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	122, // 261: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	131, // 262: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	133, // 263: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	135, // 264: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 265: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	223, // [223:266] is the sub-list for method output_type
+	180, // [180:223] is the sub-list for method input_type
+	180, // [180:180] is the sub-list for extension type_name
+	180, // [180:180] is the sub-list for extension extendee
+	0,   // [0:180] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }

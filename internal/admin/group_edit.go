@@ -35,6 +35,7 @@ type groupForm struct {
 	fallbackAfter, returnAfter    time.Duration
 	spreadBy, maxShare, onReclaim string
 	onRebalance, onMaintenance    string
+	order                         string
 	fallbackReclaims              int32
 	fallbackWindow                time.Duration
 }
@@ -64,6 +65,7 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.onRebalance, "on-rebalance", "", "what a recommendation to rebalance does: ignore, or replace the machine (default ignore)")
 	f.flags.StringVar(&f.onMaintenance, "on-maintenance", "", "what planned maintenance does that ends or restarts a machine: ignore, or replace it (default replace)")
 	f.flags.StringVar(&f.onReclaim, "on-reclaim", "", "what is done with the work on a member that is reclaimed: drain, or cordon to let it end by itself (default drain)")
+	f.flags.StringVar(&f.order, "order", "", "which of the permitted shapes with capacity a new member has: listed, cheapest or steadiest (default listed)")
 	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone or subnet (default pool)")
 	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
@@ -205,7 +207,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
 		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim,
-		OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance,
+		OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, Order: f.order,
 	}, err
 }
 
@@ -264,7 +266,7 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 	req := &apiv1.UpdateGroupRequest{
 		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
 		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
-		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim, OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance,
+		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim, OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, Order: f.order,
 	}
 	if f.flags.Changed("instance-type") {
 		req.InstanceTypes = &apiv1.Strings{Values: f.types}
@@ -371,6 +373,7 @@ func (t *table) group(g *apiv1.Group) {
 		{"Drain timeout", durationText(g.GetDrainTimeout())},
 		{"Rollout", pace(g.GetRollout())},
 		{"Spread", spreadText(g.GetSpread())},
+		{"Order of shapes", g.GetOrder()},
 		{"On reclaim", g.GetOnReclaim()},
 		{"On rebalance", g.GetOnRebalance()},
 		{"On maintenance", g.GetOnMaintenance()},

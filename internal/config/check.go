@@ -143,10 +143,32 @@ func (d *decoder) group(c *Config, path string, g Group) {
 		d.wrong(join(path, "template"), nearest.Remedy(string(g.Template), plain(c.templateNames())), "template %q is not defined", g.Template)
 		return
 	}
+	d.order(c, path, g, t)
 	if g.Size == nil && t.Size == nil {
 		d.wrong(join(path, "size"), "add it here or to the template", "is missing")
 	}
 }
+
+// order refuses a choice by price where the provider has no prices, or there is no choice.
+func (d *decoder) order(c *Config, path string, g Group, t Template) {
+	s := g.over(t.Shape)
+	shapes := max(1, len(s.types())) * max(1, len(c.Shard.SubnetPools[s.SubnetPool]))
+	switch {
+	case g.Order != nstance.OrderCheapest:
+	case !c.priced():
+		d.wrong(join(path, "order"), unpricedRemedy, unpriced, c.kind.Name)
+	case shapes < 2:
+		d.wrong(join(path, "order"), "list several instance_types, or use a subnet pool with several zones", "cheapest has one shape to choose from")
+	}
+}
+
+const (
+	unpriced       = "provider %s has no prices"
+	unpricedRemedy = "use listed or steadiest"
+)
+
+// priced reports whether the provider, as far as it is known, says what machines cost.
+func (c *Config) priced() bool { return c.kind == nil || c.kind.Prices }
 
 func (d *decoder) shape(c *Config, path string, s Shape) {
 	if s.InstanceType != "" && s.InstanceTypes != nil {

@@ -197,6 +197,7 @@ type Group struct {
 	Rollout       Rollout               `name:"rollout"`
 	Protect       bool                  `name:"protect" default:"false" doc:"refuse deletion of the group"`
 	Spread        *Spread               `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
+	Order         nstance.ShapeOrder    `name:"order" default:"listed" enum:"listed|cheapest|steadiest" doc:"which of the permitted shapes with capacity a new machine has: the first one as listed; the one that costs least now, reclaims included; the one whose pool is reclaimed least often"`
 	OnReclaim     nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
 	OnRebalance   nstance.NoticeAction  `name:"on_rebalance" default:"ignore" enum:"ignore|replace" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing, or replace the machine as a rollout does"`
 	OnMaintenance nstance.NoticeAction  `name:"on_maintenance" default:"replace" enum:"ignore|replace" doc:"what planned maintenance does that ends or restarts a machine: nothing, or replace the machine as a rollout does, from a day before"`

@@ -67,6 +67,7 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 		Rollout:       nstance.Rollout(g.Rollout),
 		Expiry:        nstance.Expiry(c.Shard.Expiry),
 		Protect:       g.Protect,
+		Order:         g.Order,
 		OnRebalance:   g.OnRebalance,
 		OnMaintenance: g.OnMaintenance,
 		Static:        true,

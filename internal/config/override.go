@@ -40,6 +40,7 @@ type Override struct {
 	Protect       *bool                 `json:"protect,omitempty"`
 	Market        *Purchase             `json:"market,omitempty"` // replaces the whole
 	Spread        *Dispersal            `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
+	Order         nstance.ShapeOrder    `json:"order,omitempty"`
 	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
 	OnRebalance   nstance.NoticeAction  `json:"on_rebalance,omitempty"`
 	OnMaintenance nstance.NoticeAction  `json:"on_maintenance,omitempty"`
@@ -229,6 +230,9 @@ func (c *Config) Released(g nstance.Group) nstance.Group {
 // Invalid, naming each field, when o makes no sense.
 func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
 	g, err := lay(g, o, laySettings, layShape, layArgs, layMarket, c.layPlace)
+	if g.Order == nstance.OrderCheapest && !c.priced() {
+		err = errors.Join(err, nstance.FieldError("order", unpricedRemedy, unpriced, c.kind.Name))
+	}
 	return g, errors.Join(validate(g), err)
 }
 
@@ -283,6 +287,7 @@ func laySettings(g *nstance.Group, o Override) (err error) {
 	g.Size = *cmp.Or(o.Size, &g.Size)
 	g.BootstrapData = cmp.Or(o.BootstrapData, g.BootstrapData)
 	g.Protect = *cmp.Or(o.Protect, &g.Protect)
+	g.Order = cmp.Or(o.Order, g.Order)
 	g.OnRebalance, g.OnMaintenance = cmp.Or(o.OnRebalance, g.OnRebalance), cmp.Or(o.OnMaintenance, g.OnMaintenance)
 	g.DrainTimeout = time.Duration(*cmp.Or(o.DrainTimeout, new(Duration(g.DrainTimeout))))
 	switch o.OnReclaim {

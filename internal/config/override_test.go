@@ -24,7 +24,7 @@ func everything() config.Override {
 		Market: &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute), ReturnAfter: config.Duration(time.Hour), OnDemandBase: "20%",
 			FallbackWhen: &config.Reclaims{Reclaims: 3, Window: config.Duration(time.Hour)}},
 		Spread: &config.Dispersal{By: nstance.SpreadType, MaxShare: "30%"}, OnReclaim: nstance.ReclaimCordon,
-		OnRebalance: nstance.NoticeReplace, OnMaintenance: nstance.NoticeIgnore,
+		OnRebalance: nstance.NoticeReplace, OnMaintenance: nstance.NoticeIgnore, Order: nstance.OrderSteadiest,
 	}
 }
 
@@ -54,7 +54,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"load_balancers": {LoadBalancers: []string{"front"}}, "drain_timeout": {DrainTimeout: span(0)},
 		"rollout": {Rollout: &config.Pace{MaxSurge: "2"}}, "protect": {Protect: new(false)},
 		"market": {Market: &config.Purchase{Type: nstance.Spot}}, "spread": {Spread: &config.Dispersal{MaxShare: "50%"}}, "on_reclaim": {OnReclaim: nstance.ReclaimDrain},
-		"on_rebalance": {OnRebalance: nstance.NoticeIgnore}, "on_maintenance": {OnMaintenance: nstance.NoticeIgnore},
+		"order": {Order: nstance.OrderListed}, "on_rebalance": {OnRebalance: nstance.NoticeIgnore}, "on_maintenance": {OnMaintenance: nstance.NoticeIgnore},
 	} {
 		t.Run(field, func(t *testing.T) {
 			require.Equal(t, field, o.Restricted())
@@ -82,9 +82,9 @@ func TestTemplated(t *testing.T) {
 	t.Run("is what a group in the configuration that says nothing else is", func(t *testing.T) {
 		want := nstance.Group{
 			Key: key, Template: "web", Size: 1, DrainTimeout: 2 * time.Minute,
-			Rollout:     nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
-			Expiry:      nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
-			OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace,
+			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
+			Expiry:  nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
+			Order:   nstance.OrderListed, OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace,
 		}
 		require.Equal(t, "workers", base.Definition.SubnetPool, "the template's")
 		require.Equal(t, map[string]string{"region": "eu", "color": "blue", "level": "template"}, base.Definition.Vars)
@@ -104,6 +104,7 @@ func TestTemplated(t *testing.T) {
 		require.Equal(t, nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: time.Minute}, g.Rollout)
 		require.True(t, g.Protect)
 		require.Equal(t, nstance.NoticeReplace, g.OnRebalance)
+		require.Equal(t, nstance.OrderSteadiest, g.Order)
 		require.Equal(t, nstance.NoticeIgnore, g.OnMaintenance)
 		require.Equal(t, nstance.Spread{By: nstance.SpreadType, MaxShare: nstance.Count{N: 30, Percent: true}}, g.Spread)
 		require.Equal(t, nstance.ReclaimCordon, g.OnReclaim)
@@ -163,6 +164,7 @@ func TestOverrideErrors(t *testing.T) {
 		"another way to reclaim":       {"on_reclaim", config.Override{OnReclaim: "stop"}},
 		"a share of words":             {"spread.max_share", config.Override{Spread: &config.Dispersal{MaxShare: "some"}}},
 		"a spread without a share":     {"spread.max_share", config.Override{Spread: &config.Dispersal{By: nstance.SpreadZone}}},
+		"an unknown order":             {"order", config.Override{Order: "dearest"}},
 		"an unknown reaction":          {"on_rebalance", config.Override{OnRebalance: "panic"}},
 		"another":                      {"on_maintenance", config.Override{OnMaintenance: "reboot"}},
 		"a spread by host":             {"spread.by", config.Override{Spread: &config.Dispersal{By: "host", MaxShare: "1"}}},
@@ -249,7 +251,7 @@ func TestOverrideIsStored(t *testing.T) {
 	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge", "bootstrap_data": "1f",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
 		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
-		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}, "on_reclaim": "cordon", "on_rebalance": "replace", "on_maintenance": "ignore"}`, string(data))
+		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}, "order": "steadiest", "on_reclaim": "cordon", "on_rebalance": "replace", "on_maintenance": "ignore"}`, string(data))
 	var got config.Override
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, everything(), got)

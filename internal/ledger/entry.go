@@ -27,6 +27,7 @@ type Life struct {
 	Epoch      uint64             `json:"epoch"`            // of its creation
 	Pool       Pool               `json:"pool"`
 	Subnet     string             `json:"subnet,omitempty"`
+	Price      float64            `json:"price_per_hour,omitempty"` // of its shape when it was created, in the cloud's currency; 0: not known
 	Image      string             `json:"image,omitempty"`
 	InfraHash  string             `json:"infra_hash,omitempty"`
 	ProviderID string             `json:"provider_id,omitempty"`
@@ -102,7 +103,7 @@ func LifeOf(rec records.Instance, replacedBy nstance.InstanceID, at time.Time) L
 	}
 	l := Life{
 		ID: rec.ID, Tenant: rec.Tenant, Group: rec.Group, OnDemand: rec.OnDemand, Reason: rec.Reason, Epoch: rec.CreatedEpoch,
-		Pool: PoolOf(rec), Subnet: rec.Shape.Subnet, Image: rec.Image, InfraHash: rec.InfraHash, ProviderID: rec.ProviderID, Hostname: rec.Hostname,
+		Pool: PoolOf(rec), Subnet: rec.Shape.Subnet, Price: rec.PricePerHour, Image: rec.Image, InfraHash: rec.InfraHash, ProviderID: rec.ProviderID, Hostname: rec.Hostname,
 		CreatedAt: rec.CreatedAt, LaunchedAt: end.LaunchedAt, RegisteredAt: rec.RegisteredAt, ReadyAt: rec.ReadyAt,
 		Replaces: rec.Replaces, ReplacedBy: replacedBy, Drifted: rec.Drifted,
 		Notices: rec.Notices, Drain: rec.Drain, Drained: end.Drained, Cancelled: rec.Cancelled,

@@ -81,6 +81,15 @@ func (i *Ignored) Interruption() Interruption {
 	return Interruption{ID: i.ID, Tenant: i.Tenant, Group: i.Group, Notice: n, Ignored: i.Reason}
 }
 
+// OpenAll returns the stories so far of instances that live.
+func OpenAll(recs []records.Instance) []Life {
+	open := make([]Life, len(recs))
+	for i := range recs {
+		open[i] = Open(recs[i], "")
+	}
+	return open
+}
+
 // Open returns the story so far of an instance that lives.
 func Open(rec records.Instance, replacedBy nstance.InstanceID) Life {
 	l := LifeOf(rec, replacedBy, time.Time{})

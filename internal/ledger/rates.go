@@ -20,6 +20,8 @@ type Rates struct {
 type Rate struct {
 	Pool        Pool
 	MachineTime time.Duration // that machines ran, all together
+	PricedTime  time.Duration // of MachineTime, that of machines with a known price
+	Cost        float64       // of PricedTime, by the prices at launch, in the cloud's currency
 	Notices     map[nstance.NoticeKind]int
 	Reclaims    int // machines that the cloud took back, with a notice or without one
 	Unwarned    int // of those, without a notice
@@ -36,6 +38,9 @@ type Rate struct {
 
 	noticeLengths []time.Duration
 }
+
+// RatePeriod is what rates are about unless something else is asked for.
+const RatePeriod = 30 * 24 * time.Hour
 
 // followWithin is how soon a reclaim must follow a recommendation to count as foretold.
 const followWithin = time.Hour
@@ -117,7 +122,7 @@ func (c *counter) life(l *Life) {
 	c.of[l.ID] = l.Pool
 	r := c.pool(l.Pool)
 	if l.launched() {
-		r.MachineTime += c.overlap(l.CreatedAt, cmp.Or(l.GoneAt, l.DeletedAt, c.until))
+		r.ran(c.overlap(l.CreatedAt, cmp.Or(l.GoneAt, l.DeletedAt, c.until)), l.Price)
 	}
 	rehearsed, reclaim := false, []Interruption{}
 	for _, i := range l.Interruptions() {
@@ -140,6 +145,15 @@ func (c *counter) life(l *Life) {
 		c.taken[l.ID] = l.GoneAt
 		r.Reclaims++
 		r.Unwarned++
+	}
+}
+
+// ran counts the time that a machine ran.
+func (r *Rate) ran(t time.Duration, pricePerHour float64) {
+	r.MachineTime += t
+	if pricePerHour > 0 {
+		r.PricedTime += t
+		r.Cost += t.Hours() * pricePerHour
 	}
 }
 

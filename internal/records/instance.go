@@ -1,6 +1,7 @@
 package records
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -37,8 +38,9 @@ type Instance struct {
 	RegistrationTimeout time.Duration      `json:"registration_timeout_ns,omitempty"`
 	LaunchTimeout       time.Duration      `json:"launch_timeout_ns,omitempty"`
 	Shape               Shape              `json:"shape"`
-	ShapeChoice         string             `json:"shape_choice,omitempty"` // why it has this shape; empty: not known
-	Token               string             `json:"token,omitempty"`        // of the provider's create
+	ShapeChoice         string             `json:"shape_choice,omitempty"`   // why it has this shape; empty: not known
+	PricePerHour        float64            `json:"price_per_hour,omitempty"` // of the shape when it was granted, in the cloud's currency; 0: not known
+	Token               string             `json:"token,omitempty"`          // of the provider's create
 
 	// The registration.
 	ProviderID   string       `json:"provider_id,omitempty"`
@@ -123,15 +125,23 @@ type Preserve struct {
 	Until time.Time `json:"until"`
 }
 
-// KeepStory adds when it became ready and the fields that drifted, as far as the record
-// does not have them.
-func (r *Instance) KeepStory(readyAt time.Time, drifted []string) {
+// A Story is what a leader knows of an instance before its record says it. Zero fields
+// are not known.
+type Story struct {
+	ReadyAt      time.Time
+	Drifted      []string
+	PricePerHour float64
+}
+
+// KeepStory adds what the record does not have yet.
+func (r *Instance) KeepStory(s Story) {
 	if r.ReadyAt.IsZero() {
-		r.ReadyAt = readyAt
+		r.ReadyAt = s.ReadyAt
 	}
 	if len(r.Drifted) == 0 {
-		r.Drifted = drifted
+		r.Drifted = s.Drifted
 	}
+	r.PricePerHour = cmp.Or(r.PricePerHour, s.PricePerHour)
 }
 
 // Key returns the group it belongs to.

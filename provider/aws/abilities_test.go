@@ -143,6 +143,24 @@ func TestDeregisteredImage(t *testing.T) {
 	require.Equal(t, "ami-0abcdef1234567892", got)
 }
 
+// TestSpotPrices: the latest price of each type in each zone counts.
+func TestSpotPrices(t *testing.T) {
+	w := newWorld(t, &ec2.Options{PageSize: 2})
+	w.cloud.SetSpotPrice("m5.large", region+"b", "0.0410")
+	w.cloud.SetSpotPrice("m5.large", region+"b", "0.0420")
+	got, err := w.Prices(t.Context(), []string{"m5.large", "t3.micro", "no.such"})
+	require.NoError(t, err)
+	price := func(zone string, perHour float64) nstance.Price {
+		return nstance.Price{InstanceType: "m5.large", Zone: region + zone, Market: nstance.Spot, PerHour: perHour}
+	}
+	require.ElementsMatch(t, []nstance.Price{price("a", 0.035), price("b", 0.042), price("c", 0.035)}, got, "types without spot price are left out")
+	require.GreaterOrEqual(t, w.faults.Calls()["DescribeSpotPriceHistory"], 2, "several pages")
+
+	w.faults.Next("DescribeSpotPriceHistory", testcloud.Fault{Answer: ec2.Refusal("RequestLimitExceeded", "slow down")})
+	_, err = w.Prices(t.Context(), []string{"m5.large"})
+	w.refused(nstance.Throttled, err)
+}
+
 // TestManyNames: long lists are split into several calls.
 func TestManyNames(t *testing.T) {
 	catalog := ec2.DefaultCatalog(region)

@@ -50,6 +50,7 @@ var (
 	_ nstance.SubnetCounter = (*Provider)(nil)
 	_ nstance.SubnetLocator = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)
+	_ nstance.PriceLister   = (*Provider)(nil)
 	_ nstance.Balancer      = (*Provider)(nil)
 	_ nstance.AddressMover  = (*Provider)(nil)
 	_ nstance.Parker        = (*Provider)(nil)

@@ -119,6 +119,10 @@ var needs = map[string]need{
 		_, err := w.TypeArchs(w.Context(), []string{"m5.large"})
 		return err
 	}},
+	"ec2:DescribeSpotPriceHistory": {"the prices of spot machines", func(w *world) error {
+		_, err := w.Prices(w.Context(), []string{"m5.large"})
+		return err
+	}},
 	"ec2:DescribeNetworkInterfaces": {"`shard.leader_address`", func(w *world) error {
 		_, err := w.open(&aws.Options{NetworkInterface: w.server()}).HoldsAddress(w.Context(), "10.0.0.200")
 		return err

@@ -37,7 +37,7 @@ func Kind() provider.Kind {
 	return provider.Kind{
 		Name: "aws", Options: &Options{}, Args: &Args{}, BalancerArgs: &BalancerArgs{},
 		Check: checkSettings, CheckSpec: checkSpec, Open: open,
-		Images: true, Balancers: true, Address: true, Spot: true, Park: parkModes(),
+		Images: true, Balancers: true, Address: true, Spot: true, Prices: true, Park: parkModes(),
 		Consistency: consistency, MaxUserData: maxUserData, SampleImage: sampleImage, Rate: launchesPerSecond, Burst: launchBurst,
 	}
 }

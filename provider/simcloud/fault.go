@@ -27,6 +27,8 @@ const (
 	opFreeAddresses Op = "free_addresses"
 	opSubnetZones   Op = "subnet_zones"
 	opTypeArchs     Op = "type_archs"
+	opPrices           = "prices"
+	opZoneScores       = "zone_scores"
 	OpMembers       Op = "balancer_members"
 	OpJoin          Op = "join_balancer"
 	OpLeave         Op = "leave_balancer"

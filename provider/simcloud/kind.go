@@ -18,6 +18,7 @@ type kindOptions struct {
 	Boot      provider.Duration         `json:"boot" doc:"how long a machine takes to start" default:"0s"`
 	Images    []kindImage               `json:"images" doc:"images that can be looked up; the last match is the newest"`
 	Types     map[string][]nstance.Arch `json:"types" doc:"machine types and the architectures that each runs" default:"any type runs everything"`
+	Prices    map[string]float64        `json:"prices" doc:"what a spot machine of a type costs for an hour" default:"not known"`
 	Subnets   map[string]int            `json:"subnets" doc:"numbers of addresses by subnet" default:"unlimited"`
 	Balancers []string                  `json:"load_balancers" doc:"IDs of the load balancers"`
 }
@@ -33,7 +34,7 @@ type kindImage struct {
 // Kind returns this provider for a table of kinds.
 func Kind() provider.Kind {
 	return provider.Kind{
-		Name: "sim", Options: &kindOptions{}, Args: &args{}, Images: true, Balancers: true, Address: true, Spot: true,
+		Name: "sim", Options: &kindOptions{}, Args: &args{}, Images: true, Balancers: true, Address: true, Spot: true, Prices: true,
 		Consistency: 100 * time.Millisecond, MaxUserData: maxUserData,
 		Check: func(s provider.Settings) error {
 			return provider.DecodeOptions(s.Options, &kindOptions{})
@@ -52,6 +53,10 @@ func open(_ context.Context, s provider.Settings) (nstance.Provider, func() erro
 		return nil, nil, err
 	}
 	with := Options{Seed: o.Seed, Boot: Delay{Min: time.Duration(o.Boot)}, Types: o.Types, Subnets: o.Subnets, Balancers: o.Balancers}
+	with.Prices = map[Pool]float64{}
+	for typ, perHour := range o.Prices {
+		with.Prices[Pool{typ, defaultZone, nstance.Spot}] = perHour
+	}
 	for _, i := range o.Images {
 		with.Images = append(with.Images, Image{ID: i.ID, Owner: i.Owner, Name: i.Name, Arch: i.Arch})
 	}

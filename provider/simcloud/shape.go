@@ -11,6 +11,8 @@ var (
 	_ nstance.SubnetCounter = (*Cloud)(nil)
 	_ nstance.SubnetLocator = (*Cloud)(nil)
 	_ nstance.TypeLister    = (*Cloud)(nil)
+	_ nstance.PriceLister   = (*Cloud)(nil)
+	_ nstance.ZoneScorer    = (*Cloud)(nil)
 )
 
 // FreeAddresses implements [nstance.SubnetCounter] for the subnets that

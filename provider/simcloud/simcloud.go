@@ -62,6 +62,13 @@ type Options struct {
 	// permitted, and runs everything.
 	Types map[string][]nstance.Arch
 
+	// Prices are what machines of a pool cost for an hour; the pool names all three
+	// fields. SetPrice changes them.
+	Prices map[Pool]float64
+
+	// Scores are what ZoneScores answers. Nil: nothing is known.
+	Scores map[string]int
+
 	// Substitute maps the requested market to the actual one. Other markets are as
 	// requested.
 	Substitute map[nstance.MarketType]nstance.MarketType
@@ -112,6 +119,7 @@ type Cloud struct {
 	buckets        map[Op]*bucket
 	faults         []*Fault
 	calls          journal
+	prices         map[Pool]float64
 	images         []Image
 	taken          map[string]int             // addresses, by subnet
 	balancers      map[string]map[string]bool // members by provider ID, by load balancer
@@ -156,6 +164,8 @@ func New(o *Options) *Cloud {
 	}
 	c.limits = map[Pool]int{}
 	maps.Copy(c.limits, c.o.Limits)
+	c.prices = map[Pool]float64{}
+	maps.Copy(c.prices, c.o.Prices)
 	c.images = slices.Clone(c.o.Images)
 	for _, id := range c.o.Balancers {
 		c.balancers[id] = map[string]bool{}

@@ -37,6 +37,8 @@ type Request struct {
 	Subnets       []string
 	Market        nstance.Market
 	Spread        *Spread // nil: the group bounds nothing
+	Order         nstance.ShapeOrder
+	Scores        map[string]int // by zone: how likely the cloud is to have capacity for these types, 1 to 10; nil: not known
 
 	// Repeats is the shape of a create that the provider has throttled: it needs
 	// another token, and no other shape. Nil: it is a new one.
@@ -76,6 +78,7 @@ type WaitKind string
 const (
 	WaitCapacity WaitKind = "capacity" // every permitted shape is sold out
 	WaitAnswer   WaitKind = "answer"   // to the creates in flight, which show whether there is capacity
+	WaitPrices   WaitKind = "prices"   // the first ones of its instance types
 	WaitBudget   WaitKind = "budget"   // the create budget is used up
 )
 
@@ -137,7 +140,7 @@ func (q *Queue) Demand(key nstance.GroupKey, requests ...Request) {
 	}
 	for _, r := range requests {
 		r.permits = r.key()
-		if r.Spread != nil { // what is preferred depends on the group
+		if r.Spread != nil || r.Scores != nil { // what is preferred depends on the group
 			r.permits += "\x00" + key.String()
 		}
 		g.requests[r.Class] = append(g.requests[r.Class], r)
@@ -157,7 +160,7 @@ func (q *Queue) Demand(key nstance.GroupKey, requests ...Request) {
 
 func (r *Request) key() string {
 	return strings.Join(slices.Concat(r.InstanceTypes, []string{"\x00"}, r.Subnets,
-		[]string{"\x00", string(r.Market.Type), string(r.Market.Fallback), r.Market.FallbackAfter.String()}), "\x00")
+		[]string{"\x00", string(r.Market.Type), string(r.Market.Fallback), r.Market.FallbackAfter.String(), string(r.Order)}), "\x00")
 }
 
 func (l *line) tenant(id nstance.TenantID) int {

@@ -68,6 +68,15 @@ func (c capacityCache) of(shape Shape, now time.Time) *shapeState {
 	return s
 }
 
+// peek returns what is known of a shape, without keeping anything of one of which nothing
+// is known.
+func (c capacityCache) peek(shape Shape) *shapeState {
+	if s := c[shape]; s != nil {
+		return s
+	}
+	return &shapeState{}
+}
+
 // stale reports whether nothing that is known of a shape matters any more.
 func (s *shapeState) stale(now time.Time) bool {
 	return s.inFlight == 0 && now.Sub(s.answeredAt) > answerTTL &&

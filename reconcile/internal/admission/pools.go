@@ -14,15 +14,25 @@ type pool struct {
 	Market       nstance.MarketType
 }
 
-// A poolMemory knows the zones of subnets, and which pools were reclaimed lately. It
-// has at most two pools for each shape of the last minutes.
+// A poolMemory knows the zones of subnets, which pools were reclaimed lately, how often
+// each is, and what it costs. It has at most two pools for each shape of the last hours.
 type poolMemory struct {
-	zones          map[string]string // by subnet; empty: it is in several
-	reclaimedUntil map[pool]time.Time
+	zones  map[string]string // by subnet; empty: it is in several
+	memory map[pool]reclaimMemory
+	rates  map[pool]Rate
+	means  map[nstance.MarketType]float64 // reclaims of a machine in an hour
+
+	prices   map[pool]float64
+	pricesAt time.Time
+	answered map[string]bool      // types that the prices are about
+	wantedAt map[string]time.Time // types without an answer, since when a request wants one
 }
 
+// A reclaimMemory is how long the reclaim of a machine matters for others of its pool.
+type reclaimMemory struct{ struckUntil, unsteadyUntil time.Time }
+
 func newPoolMemory() poolMemory {
-	return poolMemory{zones: map[string]string{}, reclaimedUntil: map[pool]time.Time{}}
+	return poolMemory{zones: map[string]string{}, memory: map[pool]reclaimMemory{}, wantedAt: map[string]time.Time{}}
 }
 
 // inZone returns the pool of a shape in a zone; empty: of its subnet.
@@ -36,24 +46,30 @@ func (s Shape) inZone(zone string) pool {
 // poolOf returns the pool of a shape, as far as its zone is known.
 func (p *poolMemory) poolOf(s Shape) pool { return s.inZone(p.zones[s.Subnet]) }
 
-// reclaimed reports whether the cloud lately took back machines of the pool of a shape.
-func (p *poolMemory) reclaimed(s Shape, now time.Time) bool {
-	return now.Before(p.reclaimedUntil[p.poolOf(s)]) || now.Before(p.reclaimedUntil[s.inZone("")])
+// reclaimed reports whether the cloud took back machines of the pool of a shape a moment
+// ago, and whether it did within the memory for the pool's rate.
+func (p *poolMemory) reclaimed(s Shape, now time.Time) (struck, unsteady bool) {
+	for _, m := range []reclaimMemory{p.memory[p.poolOf(s)], p.memory[s.inZone("")]} {
+		struck = struck || now.Before(m.struckUntil)
+		unsteady = unsteady || now.Before(m.unsteadyUntil)
+	}
+	return struck, unsteady
 }
 
 // reclaim records that the cloud takes back a machine of a shape, in a zone if that
 // is known.
 func (p *poolMemory) reclaim(s Shape, zone string, now time.Time) {
-	for old, until := range p.reclaimedUntil {
-		if !now.Before(until) {
-			delete(p.reclaimedUntil, old)
+	for old, m := range p.memory {
+		if !now.Before(m.unsteadyUntil) {
+			delete(p.memory, old)
 		}
 	}
-	until := now.Add(answerTTL)
-	p.reclaimedUntil[s.inZone("")], p.reclaimedUntil[p.poolOf(s)] = until, until
+	at := p.poolOf(s)
 	if zone != "" {
-		p.reclaimedUntil[s.inZone(zone)] = until
+		at = s.inZone(zone)
 	}
+	m := reclaimMemory{now.Add(answerTTL), now.Add(p.memoryFor(at))}
+	p.memory[s.inZone("")], p.memory[p.poolOf(s)], p.memory[at] = m, m, m
 }
 
 // SetZones records in which zones subnets are, as the provider says.

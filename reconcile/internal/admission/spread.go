@@ -1,8 +1,6 @@
 package admission
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/nstance-go/nstance"
@@ -49,28 +47,6 @@ func (c crowd) excess(shape Shape) int {
 		return 0
 	}
 	return max(0, c.places[c.pools.placeOf(c.by, shape)]+1-c.limit)
-}
-
-// sort puts shapes whose place has its share after the others, the least crowded first.
-// Markets stay apart: on-demand comes after all of spot.
-func (c crowd) sort(shapes []Shape) {
-	if c.pools == nil {
-		return
-	}
-	first := shapes[0].Market
-	slices.SortStableFunc(shapes, func(a, b Shape) int {
-		if (a.Market == first) != (b.Market == first) {
-			return cmp.Compare(btoi(a.Market != first), btoi(b.Market != first))
-		}
-		return cmp.Compare(c.excess(a), c.excess(b))
-	})
-}
-
-func btoi(yes bool) int {
-	if yes {
-		return 1
-	}
-	return 0
 }
 
 // placeOf returns what counts as one place with a shape.

@@ -289,7 +289,7 @@ func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterrup
 	for _, i := range journalled {
 		s.add(i)
 	}
-	live := c.term.Reconciler.Records().All()
+	live := c.term.Reconciler.LivingRecords()
 	s.learnRecords(live)
 	s.addRunning(live)
 	var problems []string
@@ -314,22 +314,15 @@ func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterrup
 	return resp, nil
 }
 
-// ratePeriod is what rates are about where the request does not say.
-const ratePeriod = 30 * 24 * time.Hour
-
 // GetInterruptionRates implements the RPC.
 func (o *Service) GetInterruptionRates(ctx context.Context, req *apiv1.GetInterruptionRatesRequest) (*apiv1.GetInterruptionRatesResponse, error) {
 	c := callerOf(ctx)
 	until := cmp.Or(wire.TimeOf(req.GetUntil()), o.Now().UTC())
-	since := cmp.Or(wire.TimeOf(req.GetSince()), until.Add(-ratePeriod))
+	since := cmp.Or(wire.TimeOf(req.GetSince()), until.Add(-ledger.RatePeriod))
 	if !since.Before(until) {
 		return nil, nstance.FieldError("since", "name a time before until, which is now unless set", "%s is not before %s", since.Format(time.RFC3339), until.Format(time.RFC3339))
 	}
-	var open []ledger.Life
-	for _, rec := range c.term.Reconciler.Records().All() {
-		open = append(open, ledger.Open(rec, ""))
-	}
-	rates, err := o.Ledger.Rates(ctx, since, until, open, c.sees)
+	rates, err := o.Ledger.Rates(ctx, since, until, ledger.OpenAll(c.term.Reconciler.LivingRecords()), c.sees)
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +340,7 @@ func rateMessage(r *ledger.Rate, period time.Duration) *apiv1.InterruptionRate {
 		Reclaims: int32(r.Reclaims), Unwarned: int32(r.Unwarned), TooLate: int32(r.TooLate),
 		ReclaimsPerDay: r.PerDay(period), ReclaimsPer_100Hours: r.PerHundredHours(),
 		Drains: int32(r.Drains), DrainsInTime: int32(r.DrainsInTime),
-		Recommended: int32(r.Recommended), RecommendedReclaimed: int32(r.RecommendedReclaimed),
+		Cost: r.Cost, PricedTime: durationpb.New(r.PricedTime), Recommended: int32(r.Recommended), RecommendedReclaimed: int32(r.RecommendedReclaimed),
 	}
 	for kind, n := range r.Notices {
 		if m.Notices == nil {
@@ -370,7 +363,7 @@ func (o *Service) LatestInterruptions(ctx context.Context, r *reconcile.Admin, l
 	for _, i := range journalled {
 		s.add(i)
 	}
-	live := r.Records().All()
+	live := r.LivingRecords()
 	s.learnRecords(live)
 	s.addRunning(live)
 	return s.answer().GetInterruptions(), err
@@ -398,7 +391,7 @@ func (k *links) lifeMessage(l *ledger.Life) *apiv1.Life {
 	k.learn(l.ID, l.Replaces, l.ReadyAt)
 	m := &apiv1.Life{
 		Id: string(l.ID), Tenant: string(l.Tenant), Group: string(l.Group), OnDemand: l.OnDemand, Reason: l.Reason,
-		InstanceType: l.Pool.InstanceType, Zone: l.Pool.Zone, Market: string(l.Pool.Market), ProviderId: l.ProviderID,
+		InstanceType: l.Pool.InstanceType, Zone: l.Pool.Zone, Market: string(l.Pool.Market), ProviderId: l.ProviderID, PricePerHour: l.Price,
 		CreatedAt: wire.Time(l.CreatedAt), LaunchedAt: wire.Time(l.LaunchedAt), RegisteredAt: wire.Time(l.RegisteredAt), ReadyAt: wire.Time(k.ready[l.ID]),
 		Replaces: string(l.Replaces), ReplacedBy: string(cmp.Or(l.ReplacedBy, k.replacement[l.ID])), Drifted: l.Drifted,
 		GoneAt: wire.Time(l.GoneAt), Loss: string(l.Loss), DeleteAt: wire.Time(l.DeleteAt), DeletedAt: wire.Time(l.DeletedAt), Outcome: string(l.Outcome),
@@ -422,7 +415,7 @@ func (k *links) lifeMessage(l *ledger.Life) *apiv1.Life {
 
 // openLife returns the story so far of an instance with a record; nil if it has none.
 func (c caller) openLife(id nstance.InstanceID, events []nstance.Event) *apiv1.Life {
-	all := c.term.Reconciler.Records().All()
+	all := c.term.Reconciler.LivingRecords()
 	k := newLinks()
 	k.learnRecords(all)
 	registered := false
@@ -447,7 +440,7 @@ func (c caller) openLife(id nstance.InstanceID, events []nstance.Event) *apiv1.L
 func (o *Service) endedLife(ctx context.Context, c caller, id nstance.InstanceID) (life *apiv1.Life, problems []string, err error) {
 	var found *ledger.Life
 	k := newLinks()
-	k.learnRecords(c.term.Reconciler.Records().All())
+	k.learnRecords(c.term.Reconciler.LivingRecords())
 	for day, err := range o.Ledger.Days(ctx, id.Time(), time.Time{}) {
 		if err != nil {
 			return nil, problems, err

@@ -25,7 +25,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
 		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
 		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
-		Spread: spreadMessage(g.Spread), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
+		Spread: spreadMessage(g.Spread), Order: string(g.Ordering()), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
 		OnRebalance: string(g.Rebalancing()), OnMaintenance: string(g.Maintaining()),
 	}
 	for _, h := range g.Holds {
@@ -73,7 +73,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 		InstanceType: v.InstanceType, Market: string(v.Market), Addresses: wire.Addresses(v.Machine.Addresses),
 		CreatedAt: wire.Time(v.CreatedAt), RegisteredAt: wire.Time(v.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
 		OnDemand: v.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: v.Reason,
-		InfraHash: v.InfraHash, NodeProviderId: v.NodeProviderID, ShapeChoice: v.ShapeChoice,
+		InfraHash: v.InfraHash, NodeProviderId: v.NodeProviderID, ShapeChoice: v.ShapeChoice, PricePerHour: v.PricePerHour,
 	}
 	if asked := v.RequestedMarket; asked != "" && asked != v.Market {
 		m.MarketAsked = string(asked)

@@ -16,7 +16,7 @@ func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
 	o := config.Override{
 		Size: sizeOf(req.Size), InstanceType: req.InstanceType, Template: config.TemplateName(req.GetTemplate()),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
-		Protect: req.Protect, Market: purchaseOf(req.GetMarket()), Spread: dispersalOf(req.GetSpread()),
+		Protect: req.Protect, Market: purchaseOf(req.GetMarket()), Spread: dispersalOf(req.GetSpread()), Order: nstance.ShapeOrder(req.GetOrder()),
 		OnReclaim:   nstance.ReclaimAction(req.GetOnReclaim()),
 		OnRebalance: nstance.NoticeAction(req.GetOnRebalance()), OnMaintenance: nstance.NoticeAction(req.GetOnMaintenance()),
 	}

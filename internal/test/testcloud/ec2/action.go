@@ -9,6 +9,7 @@ var actions = map[string]action{
 	"DescribeInstances":            operation(compute, (*Cloud).describeInstances),
 	"DescribeNetworkInterfaces":    operation(compute, (*Cloud).describeNetworkInterfaces),
 	"DescribeSpotInstanceRequests": operation(compute, (*Cloud).describeSpotInstanceRequests),
+	"DescribeSpotPriceHistory":     operation(compute, (*Cloud).describeSpotPriceHistory),
 	"DescribeSubnets":              operation(compute, (*Cloud).describeSubnets),
 	"GetConsoleOutput":             operation(compute, (*Cloud).getConsoleOutput),
 	"RunInstances":                 operation(compute, (*Cloud).runInstances),

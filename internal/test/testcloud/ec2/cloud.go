@@ -29,6 +29,7 @@ type Cloud struct {
 	machines     map[string]*machine
 	interfaces   map[string]*netInterface
 	spotRequests map[string]*spotRequest
+	priceHistory []priceChange
 	tokens       map[tokenKey]*tokenUse
 	targets      map[string]map[target]*registration // by target group
 	taken        map[string]map[netip.Addr]string    // interfaces, by subnet and address
@@ -49,6 +50,7 @@ func New(o *Options) *Cloud {
 		c.o = *o
 	}
 	c.o.setDefaults()
+	c.priceHistory = c.firstPrices()
 	return c
 }
 

@@ -125,8 +125,8 @@ func DefaultCatalog(region string) *Catalog {
 		TargetGroups:   []TargetGroup{{Name: "web", ID: "73e2d6bc24d8a067", Port: 80, DeregistrationDelay: 300 * time.Second}},
 		Types: []InstanceType{
 			{Name: "t3.micro", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 1024, Interfaces: 2, AddressesPerInterface: 2, Hibernation: true},
-			{Name: "m5.large", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 8192, Interfaces: 3, AddressesPerInterface: 10, Hibernation: true},
-			{Name: "c5.large", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 4096, Interfaces: 3, AddressesPerInterface: 10, Hibernation: true},
+			{Name: "m5.large", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 8192, Interfaces: 3, AddressesPerInterface: 10, Hibernation: true, SpotPrice: "0.0350"},
+			{Name: "c5.large", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 4096, Interfaces: 3, AddressesPerInterface: 10, Hibernation: true, SpotPrice: "0.0310"},
 			{Name: "m6g.large", Archs: []string{"arm64"}, VCPUs: 2, MemoryMiB: 8192, Interfaces: 3, AddressesPerInterface: 10},
 			{Name: "t2.micro", Archs: []string{"i386", "x86_64"}, VCPUs: 1, MemoryMiB: 1024, Interfaces: 2, AddressesPerInterface: 2, Hibernation: true, Xen: true},
 		},
