@@ -57,6 +57,7 @@ var commands = map[string]struct {
 	"freeze shard":          {changes, "", "", ""},
 	"group create":          {changes, "api --template web --size 1", "", ""},
 	"group delete":          {destroys, "web", "", ""},
+	"cost":                  {looks, "", "", ""},
 	"group get":             {looks, "", "", ""},
 	"group list":            {looks, "", "", ""},
 	"group pause":           {changes, "web", "", ""},

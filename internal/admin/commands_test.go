@@ -105,7 +105,7 @@ func (w *world) populate() *world {
 		{
 			InstanceType: "m5.large", Zone: "eu-1a", Market: "spot", MachineTime: durationpb.New(240 * time.Hour), Notices: map[string]int32{"reclaim": 3, "rebalance": 12},
 			Reclaims: 4, Unwarned: 1, TooLate: 1, ReclaimsPerDay: 0.4, ReclaimsPer_100Hours: 1.6667,
-			MedianNotice: durationpb.New(118 * time.Second), P10Notice: durationpb.New(0), Drains: 3, DrainsInTime: 2, Recommended: 11, RecommendedReclaimed: 3,
+			Cost: 6, PricedTime: durationpb.New(200 * time.Hour), MedianNotice: durationpb.New(118 * time.Second), P10Notice: durationpb.New(0), Drains: 3, DrainsInTime: 2, Recommended: 11, RecommendedReclaimed: 3,
 		},
 	}
 	w.problems = []string{"record instance/eu1a/default/web/x.json cannot be read, its group is held"}
@@ -139,6 +139,7 @@ func TestOutput(t *testing.T) {
 		"events-type":         {"events", "--type", "ready,deleted", "--since", "24h"},
 		"interruption-list":   {"interruption", "list"},
 		"interruption-show":   {"interruption", "show", "e1"},
+		"cost":                {"cost", "--since", "2026-10-01T00:00:00Z", "--until", "2026-10-11T00:00:00Z", "--factor", "m5.*/spot=0.5", "--price", "m5.large=0.1"},
 		"interruption-rates":  {"interruption", "rates", "--since", "2026-10-01T00:00:00Z", "--until", "2026-10-11T00:00:00Z"},
 		"preserve":            {"instance", "preserve", string(webA), "--for", "2h", "--yes"},
 		"preserve-end":        {"instance", "preserve", string(webA), "--end", "--yes"},
@@ -323,6 +324,16 @@ func TestEventsPageByPage(t *testing.T) {
 		require.Contains(t, r.errors, flag)
 	}
 	require.Equal(t, 3, w.run("interruption", "show", "e9").code)
+}
+
+func TestCostRefusesNumbers(t *testing.T) {
+	for _, wrong := range []string{"m5.large", "=1", "m5=x", "m5/cheap=1", "[=1", "m5=-1", "m5=NaN"} {
+		for _, flag := range []string{"--factor", "--price"} {
+			r := newWorld(t).run("cost", flag, wrong)
+			require.Equal(t, 2, r.code, wrong)
+			require.Contains(t, r.errors, flag)
+		}
+	}
 }
 
 func TestPeriodOfInterruptions(t *testing.T) {
