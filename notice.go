@@ -27,6 +27,10 @@ type Notice struct {
 	// it names no deadline and the leader knows: Machine.ReclaimWarning. It is no
 	// deadline of the cloud.
 	Warning time.Duration `json:"warning,omitempty"`
+
+	// Margin is how long before the end of the machine a drain for this notice ends, as
+	// the leader has learned from earlier deletions; 0: 10 s.
+	Margin time.Duration `json:"margin,omitempty"`
 }
 
 // deadlineSlack is how far repeated measurements of one deadline may differ:
@@ -48,7 +52,7 @@ func (n Notice) Repeats(known Notice) bool {
 
 const (
 	// drainMargin is kept between a drain's end and the cloud's deadline, so that
-	// the end is ours.
+	// the end is ours, unless the notice says how long that takes.
 	drainMargin = 10 * time.Second
 
 	// shortestWarning is assumed for a reclaim that names no deadline: 30 s is
@@ -58,7 +62,7 @@ const (
 	shortestWarning = 30 * time.Second
 )
 
-// DrainBy returns when a drain for the notice must end: 10 s before the cloud takes
+// DrainBy returns when a drain for the notice must end: the margin before the cloud takes
 // the machine, or a third of the time left if that is less. For a reclaim without a
 // deadline the cloud's time is estimated; for other kinds without one DrainBy is zero.
 // A machine that still runs when a notice is received too late is drained in the
@@ -67,7 +71,7 @@ func (n Notice) DrainBy(now time.Time) time.Time {
 	end := n.end(now)
 	left := end.Sub(now)
 	if end.IsZero() || left > 0 {
-		return end.Add(-min(drainMargin, max(0, left/3))) // not from now: the result must not move with each call
+		return end.Add(-min(cmp.Or(n.Margin, drainMargin), max(0, left/3))) // not from now: the result must not move with each call
 	}
 	return now
 }

@@ -32,6 +32,7 @@ type group struct {
 	creates          []plan.Action // of the last plan, which the admission queue refers to
 	createsHash      string        // the desired hash then
 	holds            []HoldView
+	deletions        deletionTimes
 	buffer           []plan.Member // reused for every census
 	hadMembers       bool          // in this term
 	published        groupPublications

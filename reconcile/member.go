@@ -97,8 +97,9 @@ type removalState struct {
 	preserve        *records.Preserve // as asked for; durable unless that is under way
 	preserveExpired bool              // it was preserved for as long as was asked for
 	deleteCauses    []nstance.Cause
-	leftBefore      bool      // it was already leaving when this term found it
-	withdrawBy      time.Time // its deletion waits for load balancers until then
+	deleteBegan     time.Duration // elapsed time when its deletion after a drain began; 0: it has not
+	leftBefore      bool          // it was already leaving when this term found it
+	withdrawBy      time.Time     // its deletion waits for load balancers until then
 	withdrawalOver  bool
 }
 

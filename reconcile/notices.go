@@ -46,9 +46,7 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 			s.admission.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
 			s.recordReclaim(m, s.opts.Now())
 		}
-		if n.Warning = 0; n.Kind == nstance.Reclaim && n.Deadline.IsZero() {
-			n.Warning = m.machine.ReclaimWarning
-		}
+		m.prepareDrain(&n)
 		s.receiveNotice(m, &n)
 		m.notices = append(m.notices, n)
 		e := nstance.Event{Type: nstance.EventNoticeReceived, Notice: &n}

@@ -17,6 +17,7 @@ import (
 // returns errAgain until the record is gone.
 func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	r.mu.Lock()
+	r.deletionBegan(m)
 	removed, unseen := m.removed, m.mayHaveMachine() && !m.registered()
 	r.mu.Unlock()
 	if removed {
@@ -45,6 +46,7 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	switch {
 	case err == nil:
 		r.mu.Lock()
+		r.deletionAccepted(m)
 		m.deleteAccepted = found
 		r.mu.Unlock()
 		return errAgain
