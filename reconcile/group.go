@@ -43,6 +43,7 @@ type groupPublications struct {
 	ready      bool // group_ready, which still holds
 	massNotice bool // that most of it is under notice, which still holds
 	removal    bool // that it is gone
+	drill      bool // that a drill is due and waits
 	holds      []publishedHold
 	view       *GroupView
 }

@@ -44,6 +44,7 @@ type groupState struct {
 	Refusals     int                  `json:"refusals,omitempty"`     // the same, whatever they were made from
 	LastFailure  string               `json:"last_failure,omitempty"` // why the latest of them came to nothing
 	BackoffUntil time.Time            `json:"backoff_until,omitzero"`
+	DrilledAt    time.Time            `json:"drilled_at,omitzero"`      // when its latest drill began, or the wait for the first one
 	Reclaims     *reclaimTimes        `json:"reclaims,omitempty"`       // of spot members, as many as market.fallback_when counts; nil: none
 	FallbackAt   time.Time            `json:"fallback_at,omitzero"`     // when a member last was bought on demand in place of spot, or going back failed
 	Returns      int                  `json:"failed_returns,omitempty"` // to spot, in a row

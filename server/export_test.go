@@ -21,7 +21,7 @@ import (
 // Hasten shortens the intervals at which a server polls, and calls filePassed, if
 // not nil, after each pass over machines' files.
 func Hasten(o *Options, filePassed func()) {
-	o.intervals = intervals{filePass: 20 * time.Millisecond, collectorCheck: 20 * time.Millisecond, campaign: 50 * time.Millisecond, ledgerLinger: 20 * time.Millisecond, firstRates: time.Hour, filePassed: filePassed}
+	o.intervals = intervals{filePass: 20 * time.Millisecond, collectorCheck: 20 * time.Millisecond, campaign: 50 * time.Millisecond, ledgerLinger: 20 * time.Millisecond, firstRates: time.Hour, drillCheck: 20 * time.Millisecond, filePassed: filePassed}
 }
 
 // HastenRates has a server read interruption rates as soon as it leads. It is called after

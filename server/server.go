@@ -86,6 +86,7 @@ type intervals struct {
 	filePass       time.Duration
 	collectorCheck time.Duration // 0: as package garbage has it
 	ledgerLinger   time.Duration // 0: as package ledger has it
+	drillCheck     time.Duration // between two looks at which drills are due
 	firstRates     time.Duration // until a new leader reads interruption rates: taking over goes first
 	campaign       time.Duration // between two attempts to lead, or to read what a leader must know
 
@@ -96,7 +97,7 @@ func (i *intervals) fill() {
 	for _, d := range []struct {
 		is     *time.Duration
 		orElse time.Duration
-	}{{&i.filePass, agents.DefaultFilePass}, {&i.campaign, time.Second}, {&i.firstRates, 5 * time.Second}} {
+	}{{&i.filePass, agents.DefaultFilePass}, {&i.campaign, time.Second}, {&i.firstRates, 5 * time.Second}, {&i.drillCheck, time.Minute}} {
 		if *d.is <= 0 {
 			*d.is = d.orElse
 		}

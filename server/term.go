@@ -183,6 +183,7 @@ func (t *term) run() error {
 	})
 	wg.Go(func() { t.keepAddress(ctx) })
 	wg.Go(func() { t.keepRates(ctx) })
+	wg.Go(func() { t.runDrills(ctx) })
 	wg.Go(func() { t.tuner.run(ctx) })
 	<-tried
 	return t.reconciler.Run(ctx)

@@ -49,7 +49,7 @@ func TestBadInput(t *testing.T) {
 		{"a setting of nothing like it", template(`"userdata": {"content": "x", "colour": 1}`),
 			`templates.web.userdata.colour: c:5:84: unknown setting "colour" (valid here: source, encoding, content, sha256)`},
 		{"an awkward name", group(`"a.b": 1`),
-			`groups.default.web["a.b"]: c:6:62: unknown setting "a.b" (valid here: template, drain_timeout, rollout, protect, spread, order, on_reclaim, on_rebalance, on_maintenance, size, instance_type, instance_types, subnet_pool, load_balancers, args, vars, market)`},
+			`groups.default.web["a.b"]: c:6:62: unknown setting "a.b" (valid here: template, drain_timeout, rollout, protect, spread, order, drill, on_reclaim, on_rebalance, on_maintenance, size, instance_type, instance_types, subnet_pool, load_balancers, args, vars, market)`},
 		{"a duplicate setting", group(`"size": 2`),
 			`groups.default.web.size: c:6:62: is given twice (keep one of them)`},
 		{"a duplicate within args", group(`"args": {"a": [{"b": 1, "b": 1}]}`),

@@ -198,6 +198,7 @@ type Group struct {
 	Protect       bool                  `name:"protect" default:"false" doc:"refuse deletion of the group"`
 	Spread        *Spread               `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
 	Order         nstance.ShapeOrder    `name:"order" default:"listed" enum:"listed|cheapest|steadiest" doc:"which of the permitted shapes with capacity a new machine has: the first one as listed; the one that costs least now, reclaims included; the one whose pool is reclaimed least often"`
+	Drill         *Drill                `name:"drill" absent:"none" doc:"rehearsals of an interruption at regular times, while the group is healthy"`
 	OnReclaim     nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
 	OnRebalance   nstance.NoticeAction  `name:"on_rebalance" default:"ignore" enum:"ignore|replace" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing, or replace the machine as a rollout does"`
 	OnMaintenance nstance.NoticeAction  `name:"on_maintenance" default:"replace" enum:"ignore|replace" doc:"what planned maintenance does that ends or restarts a machine: nothing, or replace the machine as a rollout does, from a day before"`
@@ -248,6 +249,27 @@ type Rollout struct {
 	MaxSurge  nstance.Count `name:"max_surge" default:"1" doc:"spare machines while replacing, a count or a percentage of size; 0 removes first"`
 	MinReady  time.Duration `name:"min_ready" default:"0s" doc:"how long a machine must be healthy before it counts as ready"`
 	HaltAfter int           `name:"halt_after" default:"2" min:"0" max:"1000" doc:"failed replacements in a row that stop the rollout; 0 means never"`
+}
+
+// Drill rehearses interruptions regularly.
+type Drill struct {
+	Every  time.Duration      `name:"every" required:"true" min:"10m" doc:"time from one drill to the next; a drill of a group that is not healthy waits until it is"`
+	Count  nstance.Count      `name:"count" default:"1" doc:"members that are interrupted together, a count or a percentage of size, rounded up: those that have been there longest"`
+	Kind   nstance.NoticeKind `name:"kind" default:"reclaim" enum:"reclaim|rebalance|maintenance" doc:"what is announced"`
+	Notice time.Duration      `name:"notice" default:"2m" min:"1s" max:"1h" doc:"from the announcement to the deadline"`
+}
+
+// Drills returns the drills of configured groups.
+func (c *Config) Drills() map[nstance.GroupKey]Drill {
+	out := map[nstance.GroupKey]Drill{}
+	for tenant, groups := range c.Declared {
+		for name, g := range groups {
+			if g.Drill != nil {
+				out[nstance.GroupKey{Tenant: tenant, Group: name}] = *g.Drill
+			}
+		}
+	}
+	return out
 }
 
 // Spread bounds how much of a group is in one place.

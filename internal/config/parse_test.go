@@ -129,6 +129,9 @@ func TestEverySettingIsUsed(t *testing.T) {
 		URL: "https://hooks.example.org/nstance", Secret: "pager", Events: []webhook.Kind{webhook.Notice, webhook.MissedDeadline},
 		Template: "{{json .Kind}}", ContentType: "text/plain", Timeout: 3 * time.Second,
 	}}, c.Webhooks)
+	require.Equal(t, map[nstance.GroupKey]config.Drill{
+		{Tenant: "default", Group: "web"}: {Every: 7 * 24 * time.Hour, Count: nstance.Count{N: 10, Percent: true}, Kind: nstance.Maintenance, Notice: 5 * time.Minute},
+	}, c.Drills())
 	expiry := nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour}
 	require.Equal(t, []nstance.Group{
 		{

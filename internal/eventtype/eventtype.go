@@ -46,6 +46,8 @@ const (
 	FilesApplied    nstance.EventType = "files_applied" // the machine applied its files (Reason: their hash); Error: which file failed, or the command's output
 	FilesFailed     nstance.EventType = "files_failed"  // the machine could not apply its files
 	ClockWrong      nstance.EventType = "clock_wrong"   // the leader's clock: deletes by deadline and by age wait
+	DrillStarted    nstance.EventType = "drill_started" // a scheduled rehearsal of a group
+	DrillSkipped    nstance.EventType = "drill_skipped" // one that is due waits: the group is not healthy (Reason: how)
 	ClockRight      nstance.EventType = "clock_right"   // the leader's clock is right again: those deletes go on
 )
 
@@ -61,6 +63,6 @@ func All() []nstance.EventType {
 		NoticePublished, NoticeDetected, FilesApplied, FilesFailed, RecordRepaired, KeysRotated, OperatorRevoked, ConfigAccepted, ConfigHeld,
 		ConfigWithdrawn, ConfigRefused, GroupCreated, GroupChanged, GroupRemovalRequested, OperatorRegistered, CertificateRenewed,
 		RemovalRequested, Frozen, Thawed, RolloutPaused, RolloutResumed, RolledBack, RollbackEnded, Preserved, OrphanAdopted, ClockWrong,
-		ClockRight,
+		ClockRight, DrillStarted, DrillSkipped,
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -47,7 +48,25 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 		resp.EventId = ""
 		return resp, o.announceAll(ids, n.Kind, warning)
 	}
-	return resp, c.receiveAll(ctx, ids, n)
+	return resp, c.term.receiveAll(ctx, ids, n)
+}
+
+// Drill interrupts members of a group as its configuration says.
+func (t *Term) Drill(ctx context.Context, key nstance.GroupKey, d config.Drill) error {
+	g, err := t.Reconciler.Group(key)
+	if err != nil {
+		return err
+	}
+	ids, err := t.oldestReady(g, max(1, d.Count.Of(g.Size)), false)
+	if err != nil {
+		return err
+	}
+	n, err := rehearsedNotice(string(d.Kind), d.Notice, t.service.Now().UTC())
+	if err != nil {
+		return err
+	}
+	n.Source = nstance.RehearsalSource + "drill"
+	return t.receiveAll(ctx, ids, n)
 }
 
 // interrupted returns which instances a request names, all of one group.
@@ -67,17 +86,17 @@ func (c caller) interrupted(req *apiv1.InterruptRequest) (nstance.GroupKey, []ns
 	if err != nil {
 		return g.Key, nil, err
 	}
-	ids, err := c.oldestReady(g, int(max(1, req.GetCount())), req.GetForce())
+	ids, err := c.term.oldestReady(g, int(max(1, req.GetCount())), req.GetForce())
 	return g.Key, ids, err
 }
 
 // oldestReady returns the members of a group that have been there longest, of those
 // that are ready. Fails with Conflict if a real loss should not be added to what the
 // group lacks already.
-func (c caller) oldestReady(g reconcile.GroupView, count int, force bool) ([]nstance.InstanceID, error) {
+func (t *Term) oldestReady(g reconcile.GroupView, count int, force bool) ([]nstance.InstanceID, error) {
 	var ready []reconcile.InstanceView
-	for _, id := range c.term.Reconciler.InstanceIDs(func(key nstance.GroupKey) bool { return key == g.Key }) {
-		if v, err := c.term.Reconciler.Instance(id); err == nil && v.State == nstance.Ready && !v.OnDemand {
+	for _, id := range t.Reconciler.InstanceIDs(func(key nstance.GroupKey) bool { return key == g.Key }) {
+		if v, err := t.Reconciler.Instance(id); err == nil && v.State == nstance.Ready && !v.OnDemand {
 			ready = append(ready, v)
 		}
 	}
@@ -135,10 +154,10 @@ func (o *Service) announceAll(ids []nstance.InstanceID, kind nstance.NoticeKind,
 
 // receiveAll has the notice received for each instance, and returns when all of them
 // are durable.
-func (c caller) receiveAll(ctx context.Context, ids []nstance.InstanceID, n nstance.Notice) error {
+func (t *Term) receiveAll(ctx context.Context, ids []nstance.InstanceID, n nstance.Notice) error {
 	durable := make(chan struct{}, len(ids))
 	for _, id := range ids {
-		c.term.Agents.ReceiveNotice(id, n, func() { durable <- struct{}{} })
+		t.Agents.ReceiveNotice(id, n, func() { durable <- struct{}{} })
 	}
 	for i := range ids {
 		select {

@@ -1,0 +1,56 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
+)
+
+// BeginDrill reports whether a regular drill of a group is to be carried out now: the
+// latest one began so long ago, and the group is healthy. That it begins is durable then,
+// so no drill is repeated by the next leader. The first call begins the wait for the first
+// drill. Fails as Pause does.
+func (r *Admin) BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration) (begun bool, err error) {
+	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		now := r.opts.Now().UTC()
+		switch {
+		case g.history.DrilledAt.IsZero():
+			g.history.DrilledAt = now
+			r.saveSoon()
+			return nstance.Event{}, nil
+		case now.Sub(g.history.DrilledAt) < every:
+			return nstance.Event{}, nil
+		}
+		if why := r.notHealthy(g); why != "" {
+			if !g.published.drill {
+				g.published.drill = true
+				r.publishGroup(g, nstance.Event{Type: eventtype.DrillSkipped, Reason: why})
+			}
+			return nstance.Event{}, nil
+		}
+		begun, g.published.drill, g.history.DrilledAt = true, false, now
+		return nstance.Event{Type: eventtype.DrillStarted, Reason: "every " + every.String()}, nil
+	})
+	return begun && err == nil, err
+}
+
+// notHealthy returns why a group should not lose members in a drill; empty: it may.
+func (s *shard) notHealthy(g *group) string {
+	v := s.groupView(g)
+	switch {
+	case !g.defined() || v.Removing || v.Size == 0:
+		return "the group is empty"
+	case v.Frozen || v.Paused || v.Halted != "":
+		return "the group is frozen, or its rollout is paused or halted"
+	case v.Ready != v.Size:
+		return fmt.Sprintf("%d of %d members are ready", v.Ready, v.Size)
+	case v.Booting+v.Leaving+v.Gone+v.Stale > 0:
+		return "members are being replaced"
+	case len(v.Holds) > 0:
+		return "hold " + v.Holds[0].Kind + ": " + v.Holds[0].Reason
+	}
+	return ""
+}

@@ -1,0 +1,62 @@
+package reconcile_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/provider/simcloud"
+)
+
+// TestDrillsAreDue: a drill is due at its interval, under each leader, once, and waits while
+// the group is not healthy.
+func TestDrillsAreDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		g := webGroup(3)
+		w.startLeader(g)
+		w.advance(2 * time.Minute)
+		due := func() bool {
+			t.Helper()
+			begun, err := w.r.Admin().BeginDrill(t.Context(), web, 24*time.Hour)
+			require.NoError(t, err)
+			return begun
+		}
+		require.False(t, due(), "the wait for the first one begins")
+		w.advance(23 * time.Hour)
+		require.False(t, due())
+		w.stopLeader()
+		w.startLeader(g)
+		w.advance(time.Hour + time.Minute)
+		require.True(t, due())
+		require.False(t, due(), "once")
+		w.stopLeader()
+		w.startLeader(g)
+		w.advance(time.Minute)
+		require.False(t, due(), "under no leader")
+
+		w.advance(24 * time.Hour)
+		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
+		w.advance(time.Second)
+		for range 3 {
+			require.False(t, due(), "a member is being replaced")
+		}
+		require.Equal(t, 1, w.count(eventtype.DrillSkipped, ""))
+		require.NoError(t, w.r.Admin().Pause(t.Context(), web, "test"))
+		w.advance(10 * time.Minute)
+		w.requireMembers(3)
+		require.False(t, due(), "its rollout is paused")
+		require.NoError(t, w.r.Admin().Resume(t.Context(), web, "test"))
+		w.advance(time.Minute)
+		require.True(t, due(), "as soon as it is healthy again")
+		require.Equal(t, 2, w.count(eventtype.DrillStarted, ""))
+
+		_, err := w.r.Admin().BeginDrill(t.Context(), nstance.GroupKey{Tenant: "default", Group: "none"}, time.Hour)
+		require.ErrorIs(t, err, nstance.NotFound)
+	})
+}
