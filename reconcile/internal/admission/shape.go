@@ -15,6 +15,7 @@ const (
 	ChoiceCapacity  Choice = "capacity"  // an earlier one is sold out
 	ChoiceFallback  Choice = "fallback"  // on-demand, because spot is sold out
 	ChoiceRepeated  Choice = "repeated"  // the provider throttled the same create before
+	ChoiceAvoided   Choice = "avoided"   // the pool of an earlier one is avoided
 )
 
 // findShape returns where to create what is requested, and why there: the first shape
@@ -22,18 +23,25 @@ const (
 // after the others. Those that were just reclaimed come after these, and subnets without
 // a free address last.
 func (q *Queue) findShape(r *Request, class Class, now time.Time) (Shape, Choice, *Wait) {
-	shapes, more := q.capacity.permitted(r, q.addresses.order(r.Subnets, now), now)
+	subnets := q.addresses.order(r.Subnets, now)
+	shapes, more := q.permitted(r, subnets, now)
+	if len(shapes) == 0 {
+		return Shape{}, "", q.avoidedWait(r, subnets, now)
+	}
 	first := shapes[0]
 	crowd := q.pools.crowdOf(r.Spread)
 	crowd.sort(shapes)
 	i, passedOver, wait := q.firstFree(shapes, class, now)
 	if wait != nil {
 		wait.Until = earliest(wait.Until, more)
+		q.addAvoided(wait, r, now)
 		return Shape{}, "", wait
 	}
 	switch shape := shapes[i]; {
 	case shape.Market != first.Market:
 		return shape, ChoiceFallback, nil
+	case q.prefersAvoided(r, subnets, now):
+		return shape, ChoiceAvoided, nil
 	case crowd.excess(shape) > 0:
 		return shape, ChoiceCrowded, nil
 	case passedOver != "":
