@@ -40,6 +40,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
+	wg.Go(func() { r.followPools(ctx) })
 	wg.Go(func() { r.subnets.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })

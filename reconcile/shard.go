@@ -56,6 +56,9 @@ type shard struct {
 	tuned             chan struct{}             // closed and replaced whenever settings were changed
 	ledger            ledger
 	frozen            *freeze                // the whole shard
+	avoided           []AvoidedPool          // by request; replaced, never changed
+	shifted           []AvoidedPool          // by the cloud, as last read; likewise
+	poolWake          chan struct{}          // has room for one: what is avoided has changed
 	absentGroups      map[string]groupState  // what groups remember that are not in memory, by tenant/group
 	rollbackSpecs     map[string]desiredSpec // what groups were rolled back to when this term began
 	silenceCache      silenceCount           // for the breaker
@@ -73,7 +76,7 @@ func newShard(o Options, client *provider.Client, records *records.Records, cloc
 		reserve: client.Reserve, callTimeout: client.CallTimeout, nodeProviderID: client.Abilities().NodeProviderID, storedRecord: records.Get,
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
-		changed: make(chan struct{}), tuned: make(chan struct{}),
+		changed: make(chan struct{}), tuned: make(chan struct{}), poolWake: make(chan struct{}, 1),
 	}
 }
 

@@ -137,3 +137,17 @@ func (q *Queue) waitOfRepeat(shape Shape, now time.Time) *Wait {
 	}
 	return &Wait{Kind: WaitAvoided, Shape: shape, Until: until, Avoided: strings.Join(names, "; ")}
 }
+
+// Open reports whether a request permits a shape that is not avoided, at any time.
+func (q *Queue) Open(r Request, now time.Time) bool {
+	return slices.ContainsFunc(r.anyShape(r.Subnets), func(s Shape) bool { return !q.Avoided(s, now) })
+}
+
+// AvoidedWait returns the wait of a request of which every shape is avoided; nil: it
+// permits others.
+func (q *Queue) AvoidedWait(r Request, now time.Time) *Wait {
+	if len(q.avoided) == 0 || q.Open(r, now) {
+		return nil
+	}
+	return q.avoidedWait(&r, r.Subnets, now)
+}
