@@ -70,6 +70,13 @@ type AvoidedPool struct {
 	Cloud  bool      `json:"cloud,omitempty"` // the cloud asks for it: it is not stored, and not for operators to end
 }
 
+// repeats reports whether other asks for what p is, as a call does whose answer was lost.
+func (p AvoidedPool) repeats(other AvoidedPool) bool {
+	near := p.Until.Sub(other.Until).Abs() < time.Minute
+	p.Until = other.Until
+	return near && p == other
+}
+
 // stands reports whether p is still avoided.
 func (p *AvoidedPool) stands(now time.Time) bool { return p.Until.IsZero() || now.Before(p.Until) }
 
@@ -111,53 +118,63 @@ func (p *AvoidedPool) remedy() string {
 // AvoidPool has no machine made in a pool until p.Until, in no group, not even to replace a
 // loss. With p.Drain members that are there are replaced, as a rollout does, unless nothing
 // else is permitted for them. For a pool that is avoided already it replaces duration,
-// reason and drain. It returns what is avoided, once that is durable. Fails with Invalid for
-// a pool or time that makes no sense, with Conflict when too many pools are avoided, and
-// with Unavailable as Pause does.
-func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool) (AvoidedPool, error) {
-	if err := p.Validate(); err != nil {
-		return p, err
-	}
-	err := r.changePools(ctx, func(now time.Time) (bool, error) {
-		if left := p.Until.Sub(now); left <= 0 || left > LongestAvoidance+time.Minute { // the caller's clock may differ
-			return false, nstance.FieldError("for", "use more than 0 and at most 720h", "a pool cannot be avoided until %s", p.Until.UTC().Format(time.RFC3339))
+// reason and drain; one that differs by less than a minute changes nothing. It returns what
+// is avoided and whether that has changed, once it is durable. Fails with Invalid for a pool
+// or time that makes no sense, with Conflict when too many pools are avoided, and with
+// Unavailable as Pause does. A dry run only checks.
+func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool, dryRun bool) (stands AvoidedPool, changed bool, err error) {
+	err = r.changePools(ctx, func(now time.Time) (bool, error) {
+		stands, changed, err = r.checkAvoided(p, now)
+		if err != nil || !changed || dryRun {
+			return false, err
 		}
-		p.Since, p.Until, p.Cloud = now.UTC(), p.Until.UTC(), false
-		known := r.avoidedIndex(p.Pool)
-		switch {
-		case known >= 0:
-			p.Since = r.avoided[known].Since
-		case len(r.avoided) >= MaxAvoided:
-			return false, &nstance.Error{
-				Code: nstance.Conflict, Remedy: "nstance-admin pool release",
-				Msg: fmt.Sprintf("%d pools are avoided already, which is the most", MaxAvoided),
-			}
-		}
-		if known >= 0 && r.avoided[known] == p {
-			return false, nil
-		}
-		r.avoided = append(r.withoutPool(p.Pool), p)
-		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: p.hold().text()})
+		r.avoided = append(r.withoutPool(p.Pool), stands)
+		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: stands.hold().text()})
 		return true, nil
 	})
-	return p, err
+	return stands, changed, err
+}
+
+// checkAvoided returns what is avoided if a request is accepted, and whether it changes
+// anything.
+func (s *shard) checkAvoided(p AvoidedPool, now time.Time) (stands AvoidedPool, changed bool, err error) {
+	if err := p.Validate(); err != nil {
+		return p, false, err
+	}
+	if left := p.Until.Sub(now); left <= 0 || left > LongestAvoidance+time.Minute { // the caller has another clock
+		return p, false, nstance.FieldError("duration", "use more than 0 and at most 720h", "a pool cannot be avoided until %s", p.Until.UTC().Format(time.RFC3339))
+	}
+	p.Since, p.Until, p.Cloud = now.UTC(), p.Until.UTC(), false
+	switch known := s.avoidedIndex(p.Pool); {
+	case known >= 0:
+		p.Since = s.avoided[known].Since
+		if s.avoided[known].repeats(p) {
+			return s.avoided[known], false, nil
+		}
+	case len(s.avoided) >= MaxAvoided:
+		return p, false, &nstance.Error{
+			Code: nstance.Conflict, Remedy: "nstance-admin pool release",
+			Msg: fmt.Sprintf("%d pools are avoided already, which is the most", MaxAvoided),
+		}
+	}
+	return p, true, nil
 }
 
 // ReleasePool ends the avoidance of a pool, and returns once that is durable. It reports
 // whether it was avoided. The reason is for the journal. Fails with Conflict when only the
-// cloud avoids it, and with Unavailable as Pause does.
-func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string) (released bool, err error) {
+// cloud avoids it, and with Unavailable as Pause does. A dry run only checks.
+func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun bool) (released bool, err error) {
 	err = r.changePools(ctx, func(now time.Time) (bool, error) {
 		i := r.avoidedIndex(p)
-		switch {
-		case i >= 0:
-			released = true
+		switch released = i >= 0; {
+		case released && !dryRun:
 			r.publishReleased(r.avoided[i], now, reason)
 			r.avoided = r.withoutPool(p)
-		case slices.ContainsFunc(r.shifted, func(a AvoidedPool) bool { return a.Pool == p }):
+			return true, nil
+		case !released && slices.ContainsFunc(r.shifted, func(a AvoidedPool) bool { return a.Pool == p }):
 			return false, &nstance.Error{Code: nstance.Conflict, Remedy: "end the zonal shift there", Msg: p.String() + " is avoided for the cloud"}
 		}
-		return released, nil
+		return false, nil
 	})
 	return released, err
 }

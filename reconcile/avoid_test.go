@@ -42,7 +42,7 @@ func withZones(t *testing.T, g nstance.Group, test func(t *testing.T, w *world))
 func (w *world) avoid(p reconcile.Pool, d time.Duration, drain bool) reconcile.AvoidedPool {
 	w.t.Helper()
 	r, _ := w.leader()
-	out, err := r.Admin().AvoidPool(w.ctx, reconcile.AvoidedPool{Pool: p, Until: time.Now().Add(d), Reason: "network trouble", By: "eve", Drain: drain})
+	out, _, err := r.Admin().AvoidPool(w.ctx, reconcile.AvoidedPool{Pool: p, Until: time.Now().Add(d), Reason: "network trouble", By: "eve", Drain: drain}, false)
 	require.NoError(w.t, err)
 	return out
 }
@@ -50,7 +50,7 @@ func (w *world) avoid(p reconcile.Pool, d time.Duration, drain bool) reconcile.A
 func (w *world) release(p reconcile.Pool) {
 	w.t.Helper()
 	r, _ := w.leader()
-	released, err := r.Admin().ReleasePool(w.ctx, p, requester)
+	released, err := r.Admin().ReleasePool(w.ctx, p, requester, false)
 	require.NoError(w.t, err)
 	require.True(w.t, released)
 }
@@ -119,7 +119,7 @@ func TestAvoidedPool(t *testing.T) {
 			w.requireMembers(4)
 			ended := w.holdEvents(nstance.GroupKey{}, plan.HoldAvoided)[1]
 			require.Equal(t, "avoided: market=spot, after 10m0s: "+requester, ended.Reason)
-			released, err := w.r.Admin().ReleasePool(t.Context(), p, requester)
+			released, err := w.r.Admin().ReleasePool(t.Context(), p, requester, false)
 			require.NoError(t, err)
 			require.False(t, released)
 		})
@@ -170,7 +170,7 @@ func TestAvoidedPoolRequests(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		admin := w.r.Admin()
 		avoid := func(p reconcile.Pool, d time.Duration) error {
-			_, err := admin.AvoidPool(t.Context(), reconcile.AvoidedPool{Pool: p, Until: time.Now().Add(d)})
+			_, _, err := admin.AvoidPool(t.Context(), reconcile.AvoidedPool{Pool: p, Until: time.Now().Add(d)}, false)
 			return err
 		}
 		for name, c := range map[string]struct {
@@ -182,8 +182,8 @@ func TestAvoidedPoolRequests(t *testing.T) {
 			"no market":      {reconcile.Pool{Market: "reserved"}, time.Hour, "market"},
 			"two words":      {reconcile.Pool{Zone: "a b"}, time.Hour, "zone"},
 			"control":        {reconcile.Pool{InstanceType: "a\n"}, time.Hour, "instance_type"},
-			"no time":        {zoneA, 0, "for"},
-			"more than 30 d": {zoneA, 31 * 24 * time.Hour, "for"},
+			"no time":        {zoneA, 0, "duration"},
+			"more than 30 d": {zoneA, 31 * 24 * time.Hour, "duration"},
 		} {
 			err := avoid(c.pool, c.d)
 			require.ErrorIs(t, err, nstance.Invalid, name)
@@ -196,6 +196,17 @@ func TestAvoidedPoolRequests(t *testing.T) {
 		again := w.avoid(zoneA, 2*time.Hour, true)
 		require.Equal(t, first.Since, again.Since)
 		require.Equal(t, []reconcile.AvoidedPool{again}, admin.AvoidedPools(), "a repeat replaces duration and drain")
+		w.advance(time.Second)
+		require.Equal(t, again, w.avoid(zoneA, 2*time.Hour, true), "one whose answer was lost changes nothing")
+		require.Len(t, w.holdEvents(nstance.GroupKey{}, plan.HoldAvoided), 2)
+		dry, changed, err := admin.AvoidPool(t.Context(), reconcile.AvoidedPool{Pool: zoneA, Until: time.Now().Add(3 * time.Hour)}, true)
+		require.NoError(t, err)
+		require.True(t, changed)
+		require.Equal(t, first.Since, dry.Since)
+		released, err := admin.ReleasePool(t.Context(), zoneA, requester, true)
+		require.NoError(t, err)
+		require.True(t, released)
+		require.Equal(t, []reconcile.AvoidedPool{again}, admin.AvoidedPools(), "dry runs change nothing")
 		for i := range reconcile.MaxAvoided - 1 {
 			require.NoError(t, avoid(reconcile.Pool{InstanceType: fmt.Sprint(i)}, time.Hour))
 		}
@@ -209,7 +220,7 @@ func TestAvoidedPoolDurable(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := w.r.Admin().AvoidPool(ctx, reconcile.AvoidedPool{Pool: zoneA, Until: time.Now().Add(time.Hour)})
+		_, _, err := w.r.Admin().AvoidPool(ctx, reconcile.AvoidedPool{Pool: zoneA, Until: time.Now().Add(time.Hour)}, false)
 		require.ErrorIs(t, err, nstance.Unavailable)
 		w.advance(time.Second)
 		require.Len(t, w.object("state/s1.json")["avoided"], 1)
