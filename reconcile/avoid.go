@@ -171,7 +171,7 @@ func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun b
 			r.publishReleased(r.avoided[i], now, reason)
 			r.avoided = r.withoutPool(p)
 			return true, nil
-		case !released && slices.ContainsFunc(r.shifted, func(a AvoidedPool) bool { return a.Pool == p }):
+		case !released && containsPool(r.shifted, p):
 			return false, &nstance.Error{Code: nstance.Conflict, Remedy: "end the zonal shift there", Msg: p.String() + " is avoided for the cloud"}
 		}
 		return false, nil
@@ -264,27 +264,41 @@ func (s *shard) refuseAvoided(m *member) {
 	}
 }
 
-// endAvoided ends what operators avoid when its time is over. It returns how long to wait
-// until it is to be called again.
-func (r *Reconciler) endAvoided() time.Duration {
+// endAvoided ends what is avoided when its time is over. It returns how long to wait until
+// it is to be called again.
+func (r *Reconciler) endAvoided() (wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, wait := r.opts.Now(), time.Hour
-	left := make([]AvoidedPool, 0, len(r.avoided))
-	for _, p := range r.avoided {
-		if p.stands(now) {
-			wait = min(wait, p.Until.Sub(now), time.Minute) // the clock may be set
-			left = append(left, p)
-			continue
-		}
-		r.publishReleased(p, now, "its time is over")
-	}
-	if len(left) < len(r.avoided) {
-		r.avoided = left
+	now := r.opts.Now()
+	avoided := r.standing(r.avoided, now)
+	shifted := r.standing(r.readable(now), now)
+	if len(avoided) < len(r.avoided) {
 		r.saveSoon()
+	}
+	if len(avoided) < len(r.avoided) || len(shifted) < len(r.shifted) {
+		r.avoided, r.shifted = avoided, shifted
 		r.avoidPools()
 	}
+	wait = time.Hour
+	for _, p := range slices.Concat(avoided, shifted) {
+		wait = min(wait, time.Minute) // the clock may be set
+		if !p.Until.IsZero() {
+			wait = min(wait, p.Until.Sub(now))
+		}
+	}
 	return wait
+}
+
+// standing returns what of a list still stands, and publishes the end of the others.
+func (s *shard) standing(all []AvoidedPool, now time.Time) (out []AvoidedPool) {
+	for _, p := range all {
+		if p.stands(now) {
+			out = append(out, p)
+		} else {
+			s.publishReleased(p, now, "its time is over")
+		}
+	}
+	return out
 }
 
 func (s *shard) publishReleased(p AvoidedPool, now time.Time, why string) {

@@ -434,3 +434,81 @@ func TestPoolOutlook(t *testing.T) {
 		require.Empty(t, w.r.Admin().PoolOutlook(reconcile.Pool{Market: nstance.Spot}).ZoneUnknown)
 	})
 }
+
+func TestZonalShift(t *testing.T) {
+	shift := func(d time.Duration) nstance.ZoneShift {
+		s := nstance.ZoneShift{Zone: "zone-a", Reason: "autoshift"}
+		if d > 0 {
+			s.Until = time.Now().Add(d).UTC()
+		}
+		return s
+	}
+	t.Run("no machine is made there, members stay", func(t *testing.T) {
+		withZones(t, zonedGroup(2), func(t *testing.T, w *world) {
+			before := w.ready()
+			s := shift(time.Hour)
+			w.cloud.SetShiftedZones(s, s, nstance.ZoneShift{Zone: "no name"})
+			w.advance(time.Minute)
+			all := w.r.Admin().AvoidedPools()
+			require.Len(t, all, 1)
+			require.Equal(t, reconcile.AvoidedPool{Pool: zoneA, Since: all[0].Since, Until: s.Until, Reason: "autoshift", Cloud: true}, all[0])
+			w.setGroups(zonedGroup(4))
+			w.advance(2 * time.Minute)
+			w.requireMembers(4)
+			require.Equal(t, 2, w.inZone("zone-b"))
+			require.Equal(t, before, w.ready()[:2])
+
+			_, err := w.r.Admin().ReleasePool(t.Context(), zoneA, requester, false)
+			require.ErrorIs(t, err, nstance.Conflict)
+			w.avoid(zoneA, time.Hour, false)
+			w.release(zoneA)
+			require.Len(t, w.r.Admin().AvoidedPools(), 1, "that of the cloud stays")
+
+			w.cloud.SetShiftedZones()
+			w.advance(time.Minute)
+			require.Empty(t, w.r.Admin().AvoidedPools())
+			events := w.holdEvents(nstance.GroupKey{}, plan.HoldAvoided)
+			require.Len(t, events, 4)
+			require.Contains(t, events[0].Reason, "no machine is made in zone=zone-a: autoshift; the cloud ends it, until ")
+			require.Contains(t, events[3].Reason, "the cloud has ended it")
+			require.Empty(t, w.object("state/s1.json")["avoided"])
+		})
+	})
+	t.Run("the next leader reads it before it plans", func(t *testing.T) {
+		withZones(t, zonedGroup(2), func(t *testing.T, w *world) {
+			w.cloud.SetShiftedZones(shift(0))
+			w.changeLeader(zonedGroup(3))
+			w.requireMembers(3)
+			require.Equal(t, 1, w.inZone("zone-b"))
+		})
+	})
+	t.Run("unreadable: it stands until its own end", func(t *testing.T) {
+		withZones(t, zonedGroup(1), func(t *testing.T, w *world) {
+			w.cloud.SetShiftedZones(shift(time.Hour))
+			w.advance(time.Minute)
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpShiftedZones, Times: -1, Code: nstance.Denied})
+			w.cloud.SetShiftedZones()
+			w.advance(50 * time.Minute)
+			require.Len(t, w.r.Admin().AvoidedPools(), 1)
+			w.advance(10 * time.Minute)
+			require.Empty(t, w.r.Admin().AvoidedPools())
+			w.advance(time.Minute)
+			w.requireOneHold(nstance.GroupKey{}, plan.HoldAvoided, "no machine is made in zone=zone-a")
+			w.setGroups(zonedGroup(2))
+			w.advance(2 * time.Minute)
+			require.Equal(t, 2, w.inZone("zone-a"))
+		})
+	})
+	t.Run("unreadable, without an end: for a quarter of an hour", func(t *testing.T) {
+		withZones(t, zonedGroup(1), func(t *testing.T, w *world) {
+			w.cloud.SetShiftedZones(shift(0))
+			w.advance(time.Hour)
+			require.Len(t, w.r.Admin().AvoidedPools(), 1, "while it is read it stands")
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpShiftedZones, Times: -1, Code: nstance.Denied})
+			w.advance(13 * time.Minute)
+			require.Len(t, w.r.Admin().AvoidedPools(), 1)
+			w.advance(4 * time.Minute)
+			require.Empty(t, w.r.Admin().AvoidedPools())
+		})
+	})
+}

@@ -139,8 +139,8 @@ func (r *Reconciler) admitDue() time.Duration {
 	return max(0, r.nextGrants.Sub(now))
 }
 
-// queryProvider asks the provider for machines, free addresses and zones, which the
-// first plans use.
+// queryProvider asks the provider for machines, free addresses, zones and what its cloud
+// avoids, which the first plans use.
 func (r *Reconciler) queryProvider(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -148,6 +148,11 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, firstCount)
 		defer cancel()
 		r.subnets.read(ctx, r.subnetsInUse(r.opts.Subnets))
+	})
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, firstCount)
+		defer cancel()
+		r.readShifts(ctx)
 	})
 	r.reconcileMachines(ctx)
 }

@@ -58,6 +58,8 @@ type shard struct {
 	frozen            *freeze                // the whole shard
 	avoided           []AvoidedPool          // by request; replaced, never changed
 	shifted           []AvoidedPool          // by the cloud, as last read; likewise
+	shiftsReadAt      time.Time              // when that was
+	shiftsUnread      string                 // why the latest attempt failed; empty: it did not
 	poolWake          chan struct{}          // has room for one: what is avoided has changed
 	absentGroups      map[string]groupState  // what groups remember that are not in memory, by tenant/group
 	rollbackSpecs     map[string]desiredSpec // what groups were rolled back to when this term began

@@ -113,6 +113,7 @@ type Cloud struct {
 	faults         []*Fault
 	calls          journal
 	images         []Image
+	shifts         []nstance.ZoneShift        // nil: there was never one
 	taken          map[string]int             // addresses, by subnet
 	balancers      map[string]map[string]bool // members by provider ID, by load balancer
 	deletedMembers []nstance.InstanceID
