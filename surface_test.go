@@ -139,7 +139,7 @@ func TestJSONNames(t *testing.T) {
 		nstance.Event{}, nstance.Group{}, nstance.Identity{}, nstance.ImageQuery{}, nstance.LoadBalancer{}, nstance.Machine{}, nstance.MachineNotice{},
 		nstance.MachineSpec{}, nstance.Report{}, nstance.DrainEvent{},
 		plan.View{}, plan.Decision{}, plan.Counts{}, plan.Outlook{},
-		reconcile.GroupView{}, reconcile.InstanceView{}, reconcile.OrphanView{}, reconcile.FreezeView{}, reconcile.RuntimeView{},
+		reconcile.GroupView{}, reconcile.InstanceView{}, reconcile.OrphanView{}, reconcile.FreezeView{}, reconcile.RuntimeView{}, reconcile.AvoidedPool{}, reconcile.PoolOutlook{}, nstance.ZoneShift{},
 		reconcile.GroupPlan{}, reconcile.Impact{}, reconcile.Attention{},
 		agent.Status{},
 	} {
