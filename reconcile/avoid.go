@@ -82,7 +82,7 @@ func (p *AvoidedPool) stands(now time.Time) bool { return p.Until.IsZero() || no
 
 // hold returns the hold of the whole shard that p is.
 func (p *AvoidedPool) hold() HoldView {
-	why := "no machine is made in " + p.Pool.String()
+	why := "no machine is made in " + p.String()
 	if p.Drain {
 		why += ", members there are replaced"
 	}
@@ -91,7 +91,7 @@ func (p *AvoidedPool) hold() HoldView {
 
 // name says in a hold of a group what is avoided, why, until when and what ends it.
 func (p *AvoidedPool) name() string {
-	text := p.Pool.String()
+	text := p.String()
 	if !p.Until.IsZero() {
 		text += " until " + p.Until.UTC().Format(time.RFC3339)
 	}
@@ -112,7 +112,7 @@ func (p *AvoidedPool) remedy() string {
 	if p.Cloud {
 		return "the cloud ends it"
 	}
-	return "nstance-admin pool release " + p.Pool.String() + " ends it"
+	return "nstance-admin pool release " + p.String() + " ends it"
 }
 
 // AvoidPool has no machine made in a pool until p.Until, in no group, not even to replace a
@@ -302,7 +302,7 @@ func (s *shard) standing(all []AvoidedPool, now time.Time) (out []AvoidedPool) {
 }
 
 func (s *shard) publishReleased(p AvoidedPool, now time.Time, why string) {
-	text := plan.HoldAvoided + ": " + p.Pool.String() + ", after " + now.Sub(p.Since).Round(time.Second).String() + withMessage(why)
+	text := plan.HoldAvoided + ": " + p.String() + ", after " + now.Sub(p.Since).Round(time.Second).String() + withMessage(why)
 	s.publishShard(nstance.Event{Type: nstance.EventHoldEnded, Reason: text})
 }
 
@@ -341,5 +341,5 @@ func (p *AvoidedPool) attentionRemedy() string {
 	if p.Cloud {
 		return ""
 	}
-	return "nstance-admin pool release " + p.Pool.String()
+	return "nstance-admin pool release " + p.String()
 }

@@ -322,14 +322,14 @@ func TestAvoidedPoolDrain(t *testing.T) {
 
 // TestAvoidedCreatesUnderWay: what was granted before is not made there any more.
 func TestAvoidedCreatesUnderWay(t *testing.T) {
-	for _, after := range []time.Duration{0, 60, 100, 130, 160, 200} {
+	for _, after := range []int{100, 160, 200, 230, 260, 300} {
 		t.Run(fmt.Sprintf("throttled, and repeated as it was, avoided after %d ms", after), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, twoZones)
 				defer w.close()
 				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 6, Code: nstance.Throttled})
 				w.startLeader(zonedGroup(2))
-				w.advance(100*time.Millisecond + after*time.Millisecond)
+				w.advance(time.Duration(after) * time.Millisecond)
 				require.Zero(t, w.inZone("zone-a"))
 				w.avoid(zoneA, time.Hour, false)
 				w.advance(25 * time.Second)

@@ -49,7 +49,7 @@ func (s *shard) eligibleAt(g *group, m *member, now time.Time) (at time.Time, wh
 	if p == nil || !at.IsZero() && at.Before(p.Since) || !s.hasPlaceFor(g, m, now) {
 		return at, why
 	}
-	return p.Since, "it is in an avoided pool: " + p.Pool.String() + withMessage(p.because())
+	return p.Since, "it is in an avoided pool: " + p.String() + withMessage(p.because())
 }
 
 // leaveHold returns the hold of members of g that are to leave a pool while nothing else is

@@ -149,7 +149,10 @@ func shiftPage(all []any, q url.Values) (map[string]any, error) {
 	from, size := 0, len(all)
 	if token := q.Get("nextToken"); token != "" {
 		raw, err := base64.StdEncoding.DecodeString(token)
-		if from, err = strconv.Atoi(strings.TrimPrefix(string(raw), "from:")); err != nil || from > len(all) {
+		if err == nil {
+			from, err = strconv.Atoi(strings.TrimPrefix(string(raw), "from:"))
+		}
+		if err != nil || from < 0 || from > len(all) {
 			return nil, refuse("ValidationException", "nextToken is invalid")
 		}
 	}
