@@ -228,7 +228,7 @@ func (s *shard) withoutPool(p Pool) []AvoidedPool {
 func (s *shard) allAvoided() []AvoidedPool {
 	out := slices.Concat(s.avoided, s.shifted)
 	slices.SortFunc(out, func(a, b AvoidedPool) int {
-		return cmp.Or(oneIf(a.Cloud)-oneIf(b.Cloud), strings.Compare(a.Pool.String(), b.Pool.String()))
+		return cmp.Or(oneIf(a.Cloud)-oneIf(b.Cloud), strings.Compare(a.String(), b.String()))
 	})
 	return out
 }
