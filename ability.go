@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"time"
 )
 
 // Abilities are what a Provider may be able to do beside its own methods, one
@@ -98,6 +99,23 @@ type ZoneScorer interface {
 	// to 10. Clouds permit few different questions in a day: callers ask about one
 	// set of types at most once in an hour. An error, as of a read, says nothing.
 	ZoneScores(ctx context.Context, types []string, machines int) (map[string]int, error)
+}
+
+// A ZoneShifter is a Provider whose cloud says which zones are shifted away from, because
+// something is wrong there. No machine is made in them. It is safe for concurrent use.
+type ZoneShifter interface {
+	// ShiftedZones returns the zones that are shifted away from now, each once, by the
+	// names that machines and subnets have for them. An error, as of a read, says nothing
+	// about any zone.
+	ShiftedZones(ctx context.Context) ([]ZoneShift, error)
+}
+
+// A ZoneShift is a zone that is shifted away from.
+type ZoneShift struct {
+	Zone   string    `json:"zone"`
+	Since  time.Time `json:"since,omitzero"` // zero: not known
+	Until  time.Time `json:"until,omitzero"` // when it ends by itself; zero: not known
+	Reason string    `json:"reason,omitempty"`
 }
 
 // A TypeLister is a Provider that knows its machine types. It is safe for concurrent

@@ -16,8 +16,11 @@ import (
 // has. Then the even split is tried again.
 const capacityRetry = 10 * time.Minute
 
-// holdCapacity is the kind of hold of a group for which every permitted shape is sold out.
-const holdCapacity = "capacity"
+// Kinds of holds of a group for which no permitted shape can be had.
+const (
+	holdCapacity = "capacity" // every one is sold out
+	holdAvoided  = "avoided"  // every one is in a pool that an administrator or the cloud avoids
+)
 
 // A capacityLimit is how many machines a shard had when it had no capacity for more.
 type capacityLimit struct {
@@ -47,10 +50,10 @@ func machinesOf(g *infrav1.NstanceShardGroup) int32 {
 }
 
 // lacksCapacity reports whether a shard has fewer machines than it is asked for because
-// every permitted shape is sold out. What it said about an earlier size does not count.
+// every permitted shape is sold out or avoided. What it said about an earlier size does not count.
 func lacksCapacity(g *infrav1.NstanceShardGroup) bool {
 	return g.Status.ObservedGeneration == g.Generation && machinesOf(g) < ptr.Deref(g.Status.Size, 0) &&
-		slices.ContainsFunc(g.Status.Holds, func(h infrav1.Hold) bool { return h.Kind == holdCapacity })
+		slices.ContainsFunc(g.Status.Holds, func(h infrav1.Hold) bool { return h.Kind == holdCapacity || h.Kind == holdAvoided })
 }
 
 // split divides replicas over shards as evenly as can be. A shard with a limit gets no more

@@ -102,6 +102,7 @@ func TestLimitOf(t *testing.T) {
 		"complete":                        {group(5, 5, 0), nil, now, nil},
 		"short for another reason":        {group(5, 1, 0, "backoff"), nil, now, nil},
 		"short of capacity":               {group(5, 1, 1, "budget", holdCapacity), nil, now, &capacityLimit{2, now.Add(capacityRetry)}},
+		"every pool is avoided":           {group(5, 1, 1, holdAvoided), nil, now, &capacityLimit{2, now.Add(capacityRetry)}},
 		"it has shrunk to what it has":    {group(3, 3, 0, holdCapacity), before, now, before},
 		"it loses one":                    {group(3, 2, 0, holdCapacity), before, now, &capacityLimit{2, later}},
 		"all are limited, and it has got": {group(5, 4, 0, holdCapacity), before, now, &capacityLimit{4, later}},

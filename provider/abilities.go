@@ -15,6 +15,7 @@ const (
 	opResolveImage  = "resolve_image"
 	opFreeAddresses = "free_addresses"
 	opSubnetZones   = "subnet_zones"
+	opShiftedZones  = "shifted_zones"
 	opTypeArchs     = "type_archs"
 	opPrices        = "prices"
 	opZoneScores    = "zone_scores"
@@ -30,6 +31,7 @@ type Abilities struct {
 	Images    nstance.ImageResolver
 	Subnets   nstance.SubnetCounter
 	Zones     nstance.SubnetLocator
+	Shifts    nstance.ZoneShifter
 	Types     nstance.TypeLister
 	Prices    nstance.PriceLister
 	Scores    nstance.ZoneScorer
@@ -62,6 +64,7 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 	a.Images, _ = p.(nstance.ImageResolver)
 	a.Subnets, _ = p.(nstance.SubnetCounter)
 	a.Zones, _ = p.(nstance.SubnetLocator)
+	a.Shifts, _ = p.(nstance.ZoneShifter)
 	a.Types, _ = p.(nstance.TypeLister)
 	a.Prices, _ = p.(nstance.PriceLister)
 	a.Scores, _ = p.(nstance.ZoneScorer)
@@ -90,6 +93,9 @@ func (c *Client) Abilities() Abilities {
 	}
 	if a.Zones != nil {
 		a.Zones = boundZones{c, a.Zones}
+	}
+	if a.Shifts != nil {
+		a.Shifts = boundShifts{c, a.Shifts}
 	}
 	if a.Types != nil {
 		a.Types = boundTypes{c, a.Types}
@@ -162,6 +168,15 @@ func (b boundZones) SubnetZones(ctx context.Context, subnets []string) (map[stri
 	return read(ctx, b.c, opSubnetZones, func(ctx context.Context) (map[string]string, error) {
 		return b.p.SubnetZones(ctx, subnets)
 	})
+}
+
+type boundShifts struct {
+	c *Client
+	p nstance.ZoneShifter
+}
+
+func (b boundShifts) ShiftedZones(ctx context.Context) ([]nstance.ZoneShift, error) {
+	return read(ctx, b.c, opShiftedZones, b.p.ShiftedZones)
 }
 
 type boundTypes struct {

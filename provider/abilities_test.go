@@ -61,7 +61,11 @@ func TestAbilities(t *testing.T) {
 			require.ErrorIs(t, err, nstance.Internal)
 			_, err = can.Zones.SubnetZones(t.Context(), nil)
 			require.ErrorIs(t, err, nstance.Internal)
-			require.Equal(t, []call{{"resolve_image", nstance.Unavailable, time.Second}, {"free_addresses", nstance.Internal, 0}, {"subnet_zones", nstance.Internal, 0}}, calls)
+			_, err = can.Shifts.ShiftedZones(t.Context())
+			require.ErrorIs(t, err, nstance.Internal)
+			require.Equal(t, []call{
+				{"resolve_image", nstance.Unavailable, time.Second}, {"free_addresses", nstance.Internal, 0}, {"subnet_zones", nstance.Internal, 0}, {"shifted_zones", nstance.Internal, 0},
+			}, calls)
 		})
 	})
 	t.Run("an empty answer is an error", func(t *testing.T) {
@@ -83,6 +87,10 @@ func (stuck) FreeAddresses(context.Context, []string) (map[string]int, error) {
 }
 
 func (stuck) SubnetZones(context.Context, []string) (map[string]string, error) {
+	return nil, errors.New("boom")
+}
+
+func (stuck) ShiftedZones(context.Context) ([]nstance.ZoneShift, error) {
 	return nil, errors.New("boom")
 }
 

@@ -180,13 +180,27 @@ func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold) {
 	for _, w := range s.admission.Waits(g.key, now) {
 		switch w.Kind {
 		case admission.WaitCapacity:
-			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out", Until: w.Until})
+			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out" + orAvoided(w), Until: w.Until})
+		case admission.WaitAvoided:
+			holds = append(holds, plan.Hold{Kind: plan.HoldAvoided, Reason: allAvoidedReason(w), Until: w.Until})
 		case admission.WaitBudget:
 			holds = append(holds, plan.Hold{Kind: plan.HoldBudget, Reason: budgetReason(w.Before), Until: w.Until})
 		case admission.WaitAnswer, admission.WaitPrices:
 		}
 	}
 	return holds
+}
+
+func allAvoidedReason(w admission.Wait) string {
+	return "every permitted shape is in an avoided pool: " + w.Avoided
+}
+
+// orAvoided names what else keeps creates from shapes beside a lack of capacity.
+func orAvoided(w admission.Wait) string {
+	if w.Avoided == "" {
+		return ""
+	}
+	return " or in an avoided pool: " + w.Avoided
 }
 
 func budgetReason(first admission.Precedent) string {
@@ -216,7 +230,7 @@ func (s *shard) createEndedWith(m *member, err error) {
 	}
 	shape := capacityShape(m.rec.Shape)
 	switch {
-	case m.createSent.IsZero() || errors.Is(err, errSoldOut):
+	case m.createSent.IsZero() || errors.Is(err, errSoldOut) || errors.Is(err, errAvoided):
 	case err == nil:
 		s.admission.Accepted(shape, m.createSent, now)
 	case errors.Is(err, nstance.Capacity):

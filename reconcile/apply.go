@@ -32,6 +32,9 @@ func (s *shard) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) 
 	if h, held := g.definitionHold(); held {
 		holds = append(holds, h)
 	}
+	if h, held := s.leaveHold(g, now); held && !slices.ContainsFunc(waits, func(w plan.Hold) bool { return w.Kind == h.Kind }) {
+		holds = append(holds, h)
+	}
 	g.holds = s.holdViews(g, append(holds, waits...), now)
 	s.publishHolds(g, s.withPending(g, g.holds), now)
 	s.recordStandingNotices(g, now)
@@ -40,11 +43,11 @@ func (s *shard) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) 
 	return next
 }
 
-// capacityDue is when a hold for capacity may end. The create budget serves
+// capacityDue is when a hold for capacity or an avoided pool may end. The create budget serves
 // the first in the queue without another plan.
 func capacityDue(waits []plan.Hold) (due time.Time) {
 	for _, h := range waits {
-		if h.Kind == plan.HoldCapacity {
+		if h.Kind == plan.HoldCapacity || h.Kind == plan.HoldAvoided {
 			due = earliest(due, h.Until)
 		}
 	}

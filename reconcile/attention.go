@@ -48,13 +48,13 @@ var passingHolds = []string{plan.HoldSettling, plan.HoldBudget}
 func HoldKinds() []string {
 	return []string{
 		plan.HoldBackoff, plan.HoldBreaker, plan.HoldCapacity, plan.HoldClock, plan.HoldDefinition, plan.HoldFrozen, plan.HoldHalted, plan.HoldPaused, plan.HoldRolledBack,
-		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldPending,
+		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldPending, plan.HoldAvoided,
 	}
 }
 
 // Attention lists what needs attention, sorted by kind and subject: groups that
 // are short of members or held, records that cannot be read, machines without a
-// record, a freeze, a clock that is wrong, load balancers that are not up to
+// record, a freeze, pools that are avoided, a clock that is wrong, load balancers that are not up to
 // date. What holds the whole shard is listed once.
 func (r *Admin) Attention() []Attention {
 	r.mu.Lock()
@@ -169,6 +169,8 @@ func holdRemedy(kind string, group nstance.GroupID) string {
 		return "nstance-admin events --group " + name + " shows why creations fail"
 	case plan.HoldCapacity:
 		return "permit more instance types or subnets, or wait"
+	case plan.HoldAvoided:
+		return "permit other instance types, subnets or markets, wait, or nstance-admin pool release"
 	case plan.HoldUnreadable:
 		return "nstance-admin record show, then nstance-admin record repair"
 	case plan.HoldDefinition, plan.HoldPending:
@@ -212,7 +214,7 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 	if err := r.records.SnapshotProblem(); err != nil {
 		out = append(out, Attention{Kind: AttentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
 	}
-	return append(append(out, r.orphanAttention()...), r.balancerAttention()...)
+	return slices.Concat(out, r.avoidedAttention(), r.orphanAttention(), r.balancerAttention())
 }
 
 func (s *shard) orphanAttention() (out []Attention) {

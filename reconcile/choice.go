@@ -7,6 +7,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // choiceReclaims is the choice of an on-demand shape for a spot group after the reclaims
@@ -34,6 +35,7 @@ func shapeReason(rec records.Instance) string {
 		admission.ChoiceAddresses: "other subnets have no free address",
 		admission.ChoiceCapacity:  "others are sold out",
 		admission.ChoiceFallback:  "spot is sold out",
+		admission.ChoiceAvoided:   "other pools are avoided",
 		choiceReclaims:            "spot was reclaimed too often",
 	}[admission.Choice(rec.ShapeChoice)]
 	if why == "" {
@@ -52,6 +54,19 @@ type ShapePlan struct {
 	Subnet       string             `json:"subnet,omitempty"`
 	Market       nstance.MarketType `json:"market"`
 	Choice       string             `json:"choice"` // as InstanceView.ShapeChoice
+}
+
+// previewAvoided returns the hold of the next create of g if every shape that it permits is
+// avoided.
+func (s *shard) previewAvoided(g *group, now time.Time) []HoldView {
+	if !g.defined() {
+		return nil
+	}
+	w := s.admission.AvoidedWait(s.requestFor(g, g.spec.Definition), now)
+	if w == nil {
+		return nil
+	}
+	return []HoldView{{Hold: plan.Hold{Kind: plan.HoldAvoided, Reason: allAvoidedReason(*w), Until: w.Until}, Since: now}}
 }
 
 // planShape returns the shape of the next create of g; nil: nothing that it permits has

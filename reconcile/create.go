@@ -295,8 +295,11 @@ func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, 
 	if m.grant == granted && m.shape != rec.Shape {
 		return false, errAgain // granted while the intent was written
 	}
-	repeated = m.mayHaveMachine()
 	now := r.opts.Now()
+	if r.admission.Avoided(capacityShape(rec.Shape), now) {
+		return false, errAvoided
+	}
+	repeated = m.mayHaveMachine()
 	first := m.createSent.IsZero() && m.foundAt.IsZero()
 	m.createSent, m.createEnd, m.rec = now, now.Add(r.callTimeout()), rec
 	if rec.OnDemand {

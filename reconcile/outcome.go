@@ -41,6 +41,7 @@ func (s *shard) outcome(m *member, step stepKind, planned int, err error) {
 		return
 	case step == stepCreate && m.throttled && m.grant == grantWanted:
 		m.owe(stepCreate)
+		s.refuseAvoided(m)
 		return
 	case step == stepCreate && refused(err):
 		s.createRefused(m, err)

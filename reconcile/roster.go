@@ -162,6 +162,7 @@ func (s *shard) restoreStates(states shardState, backs map[string]desiredSpec) {
 		s.restoreGroup(g)
 		s.resolveDesired(g)
 	}
+	s.restoreAvoided(states.Avoided)
 }
 
 // restoreGroup restores what earlier leaders recorded of a group.

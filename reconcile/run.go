@@ -40,6 +40,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
+	wg.Go(func() { r.followPools(ctx) })
 	wg.Go(func() { r.subnets.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
 	wg.Go(func() { r.spot.run(ctx, r.spotQuestion, r.opts.Now) })
 	if can := r.provider.Abilities().Balancers; can != nil {
@@ -139,8 +140,8 @@ func (r *Reconciler) admitDue() time.Duration {
 	return max(0, r.nextGrants.Sub(now))
 }
 
-// queryProvider asks the provider for machines, free addresses, zones and prices, which
-// the first plans use.
+// queryProvider asks the provider for machines, free addresses, zones, prices and what
+// its cloud avoids, which the first plans use.
 func (r *Reconciler) queryProvider(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -153,6 +154,11 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, firstCount)
 		defer cancel()
 		r.spot.readPrices(ctx, r.spotQuestion(), r.opts.Now())
+	})
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, firstCount)
+		defer cancel()
+		r.readShifts(ctx)
 	})
 	r.reconcileMachines(ctx)
 }

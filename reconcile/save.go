@@ -21,7 +21,10 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 		}
 		now, edit := r.snapshotStates()
 		r.records.KeepDefinitions(now.named()...)
-		_, err := r.states.Update(ctx, func(s *shardState) error { s.Frozen, s.Groups = now.Frozen, now.Groups; return nil })
+		_, err := r.states.Update(ctx, func(s *shardState) error {
+			s.Frozen, s.Avoided, s.Groups = now.Frozen, now.Avoided, now.Groups
+			return nil
+		})
 		r.recordSaved(edit, err)
 		if err == nil || ctx.Err() != nil {
 			continue
@@ -38,7 +41,7 @@ func (r *Reconciler) saveStates(ctx context.Context) {
 func (r *Reconciler) snapshotStates() (shardState, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := shardState{Frozen: r.frozen, Groups: maps.Clone(r.absentGroups)}
+	out := shardState{Frozen: r.frozen, Avoided: r.avoided, Groups: maps.Clone(r.absentGroups)}
 	for key, g := range r.groups {
 		if g.recorded = g.recorded || g.history != (groupState{}); g.recorded {
 			out.Groups[key.String()] = g.history

@@ -58,6 +58,11 @@ type shard struct {
 	tuned             chan struct{}             // closed and replaced whenever settings were changed
 	ledger            ledger
 	frozen            *freeze                // the whole shard
+	avoided           []AvoidedPool          // by request; replaced, never changed
+	shifted           []AvoidedPool          // by the cloud, as last read; likewise
+	shiftsReadAt      time.Time              // when that was
+	shiftsUnread      string                 // why the latest attempt failed; empty: it did not
+	poolWake          chan struct{}          // has room for one: what is avoided has changed
 	absentGroups      map[string]groupState  // what groups remember that are not in memory, by tenant/group
 	rollbackSpecs     map[string]desiredSpec // what groups were rolled back to when this term began
 	silenceCache      silenceCount           // for the breaker
@@ -76,7 +81,7 @@ func newShard(o Options, client *provider.Client, records *records.Records, cloc
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		zoneScores: map[string]map[string]int{},
 		unplanned:  map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
-		changed: make(chan struct{}), tuned: make(chan struct{}),
+		changed: make(chan struct{}), tuned: make(chan struct{}), poolWake: make(chan struct{}, 1),
 	}
 }
 

@@ -13,6 +13,7 @@ type shardState struct {
 	records.Header
 	Account string                `json:"account,omitempty"` // of the provider, in which the machines are; empty: not known
 	Frozen  *freeze               `json:"frozen,omitempty"`  // the whole shard
+	Avoided []AvoidedPool         `json:"avoided,omitempty"` // by request
 	Groups  map[string]groupState `json:"groups"`            // by tenant/group
 }
 

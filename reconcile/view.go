@@ -63,7 +63,7 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	if m.rec.OnDemand {
 		v.ExpireAt = age(m, g.spec.Expiry.OnDemandAge)
 	} else {
-		v.EligibleAt, v.EligibleFor = m.eligibleAt(&g.spec)
+		v.EligibleAt, v.EligibleFor = s.eligibleAt(g, m, now)
 		v.ExpireAt = age(m, g.spec.Expiry.ForcedAge)
 	}
 	return v

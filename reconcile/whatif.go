@@ -20,7 +20,7 @@ type GroupPlan struct {
 	Fields        []FieldChange    `json:"fields,omitempty"`
 	Instances     []InstancePlan   `json:"instances,omitempty"`      // what would happen to those there are, oldest first
 	Creates       int              `json:"creates"`                  // instances that would be made
-	Shape         *ShapePlan       `json:"shape,omitempty"`          // of the first of them, beyond market.on_demand_base; nil: none is made, or every permitted shape is sold out
+	Shape         *ShapePlan       `json:"shape,omitempty"`          // of the first of them, beyond market.on_demand_base; nil: none is made, or every permitted shape is sold out or avoided
 	Estimate      time.Duration    `json:"estimate"`                 // how long at most, under the group's budgets; 0: nothing to do, or not known
 	EstimateBasis string           `json:"estimate_basis,omitempty"` // what the estimate rests on
 	Holds         []HoldView       `json:"holds,omitempty"`          // what would keep it from happening
@@ -105,6 +105,7 @@ func (s *shard) compareGroup(g, next *group, now time.Time) GroupPlan {
 	}
 	if creates > 0 {
 		p.Shape = s.planShape(next, now)
+		p.Holds = append(p.Holds, s.previewAvoided(next, now)...)
 	}
 	if g.defined() {
 		p.Fields = differences(g.spec, next.spec)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/nstance-go/nstance"
@@ -113,9 +114,16 @@ var rpcRows = map[string]rpcRow{
 	"OperatorService/GetShardStatus": {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetShardStatusRequest{} }},
 	"OperatorService/Freeze":         {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.FreezeRequest{DryRun: true} }},
 	"OperatorService/Thaw":           {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ThawRequest{DryRun: true} }},
-	"OperatorService/GetRecord":      {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetRecordRequest{Key: "lease/s1.json"} }},
-	"OperatorService/RepairRecord":   {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.RepairRecordRequest{DryRun: true} }},
-	"OperatorService/ListKeys":       {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListKeysRequest{} }},
+	"OperatorService/AvoidPool": {about: aboutNothing, request: func(callTarget) proto.Message {
+		return &apiv1.AvoidPoolRequest{Pool: &apiv1.Pool{Zone: "a"}, Duration: durationpb.New(time.Hour), DryRun: true}
+	}},
+	"OperatorService/ReleasePool": {about: aboutNothing, request: func(callTarget) proto.Message {
+		return &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}, DryRun: true}
+	}},
+	"OperatorService/ListAvoidedPools": {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListAvoidedPoolsRequest{} }},
+	"OperatorService/GetRecord":        {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetRecordRequest{Key: "lease/s1.json"} }},
+	"OperatorService/RepairRecord":     {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.RepairRecordRequest{DryRun: true} }},
+	"OperatorService/ListKeys":         {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListKeysRequest{} }},
 	"OperatorService/RotateKey": {about: aboutNothing, request: func(callTarget) proto.Message {
 		return &apiv1.RotateKeyRequest{Name: "nonce", Step: "begin", DryRun: true}
 	}},

@@ -186,6 +186,11 @@ func TestRequestsAreJournalled(t *testing.T) {
 	ok(api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "web"}))
 	w.awaitEventWithWords(api, &apiv1.ListEventsRequest{Group: "web", Types: []string{"hold_ended"}}, "frozen, after ")
 
+	ok(api.AvoidPool(t.Context(), &apiv1.AvoidPoolRequest{Pool: &apiv1.Pool{Zone: "a"}, Duration: durationpb.New(time.Hour), Reason: "network"}))
+	ok(api.ReleasePool(t.Context(), &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}}))
+	w.awaitEventWithWords(api, eventsOfType(nstance.EventHoldStarted), "avoided: no machine is made in zone=a", "network ("+by+")", "nstance-admin pool release zone=a")
+	w.awaitEventWithWords(api, eventsOfType(nstance.EventHoldEnded), "avoided: zone=a, after ", by)
+
 	group := func(typ nstance.EventType) *apiv1.ListEventsRequest {
 		return &apiv1.ListEventsRequest{Group: "web", Types: []string{string(typ)}}
 	}

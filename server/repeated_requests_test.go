@@ -57,6 +57,12 @@ func TestRepeatedRequests(t *testing.T) {
 		{"Thaw", func(ctx context.Context) (proto.Message, error) {
 			return api.Thaw(ctx, &apiv1.ThawRequest{Group: "web"})
 		}, eventtype.Thawed},
+		{"AvoidPool", func(ctx context.Context) (proto.Message, error) {
+			return api.AvoidPool(ctx, &apiv1.AvoidPoolRequest{Pool: &apiv1.Pool{Zone: "a"}, Duration: durationpb.New(time.Hour), Reason: "audit"})
+		}, ""},
+		{"ReleasePool", func(ctx context.Context) (proto.Message, error) {
+			return api.ReleasePool(ctx, &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}})
+		}, ""},
 		{"PreserveInstance", func(ctx context.Context) (proto.Message, error) {
 			return api.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: ids[0], Duration: durationpb.New(time.Hour)})
 		}, ""},

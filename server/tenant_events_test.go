@@ -80,6 +80,9 @@ func TestTenantsReceiveNoEventsOfOthers(t *testing.T) {
 	may, asked := documentedAccess(t), 0
 	for _, m := range certificateRPCs() {
 		about := rpcRows[m.rowName()]
+		if strings.Contains(m.rowName(), "ListAvoidedPools") {
+			continue // what is avoided concerns every tenant, and names none
+		}
 		if about.about != aboutNothing || !slices.Contains(may[m.rowName()], nstance.RoleOperator) || strings.Contains(m.rowName(), "RenewCertificate") || strings.Contains(m.rowName(), "CreateGroup") {
 			continue
 		}

@@ -2,9 +2,11 @@ package server_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
@@ -31,6 +33,21 @@ func TestUnchangedRequestsAreReported(t *testing.T) {
 		{"freeze the shard", func() (answer, error) { return api.Freeze(t.Context(), &apiv1.FreezeRequest{}) }, false},
 		{"thaw the shard", func() (answer, error) { return api.Thaw(t.Context(), &apiv1.ThawRequest{}) }, false},
 		{"thaw", func() (answer, error) { return api.Thaw(t.Context(), &apiv1.ThawRequest{Group: "web"}) }, false},
+		{"release what is not avoided", func() (answer, error) {
+			return api.ReleasePool(t.Context(), &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}})
+		}, true},
+		{"avoid", func() (answer, error) {
+			return api.AvoidPool(t.Context(), &apiv1.AvoidPoolRequest{Pool: &apiv1.Pool{Zone: "a"}, Duration: durationpb.New(time.Hour)})
+		}, false},
+		{"avoid again", func() (answer, error) {
+			return api.AvoidPool(t.Context(), &apiv1.AvoidPoolRequest{Pool: &apiv1.Pool{Zone: "a"}, Duration: durationpb.New(time.Hour)})
+		}, true},
+		{"avoid longer", func() (answer, error) {
+			return api.AvoidPool(t.Context(), &apiv1.AvoidPoolRequest{Pool: &apiv1.Pool{Zone: "a"}, Duration: durationpb.New(2 * time.Hour)})
+		}, false},
+		{"release", func() (answer, error) {
+			return api.ReleasePool(t.Context(), &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}})
+		}, false},
 		{"scale", func() (answer, error) {
 			return api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)})
 		}, false},

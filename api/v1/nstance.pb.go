@@ -8437,6 +8437,574 @@ func (x *ThawResponse) GetUnchanged() bool {
 	return false
 }
 
+// Pool is capacity that machines are made from: of a zone, of an instance type, in
+// a market, or of several of these together.
+type Pool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Zone          string                 `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`                                     // as the provider names it; empty: all
+	InstanceType  string                 `protobuf:"bytes,2,opt,name=instance_type,json=instanceType,proto3" json:"instance_type,omitempty"` // empty: all
+	Market        string                 `protobuf:"bytes,3,opt,name=market,proto3" json:"market,omitempty"`                                 // spot or on-demand; empty: both
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pool) Reset() {
+	*x = Pool{}
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pool) ProtoMessage() {}
+
+func (x *Pool) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pool.ProtoReflect.Descriptor instead.
+func (*Pool) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+}
+
+func (x *Pool) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Pool) GetInstanceType() string {
+	if x != nil {
+		return x.InstanceType
+	}
+	return ""
+}
+
+func (x *Pool) GetMarket() string {
+	if x != nil {
+		return x.Market
+	}
+	return ""
+}
+
+// AvoidedPool is a pool in which no machine is made.
+type AvoidedPool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *Pool                  `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"` // unset: the cloud does not say
+	Until         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"` // unset: the cloud does not say
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	By            string                 `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`        // identity that asked for it
+	Drain         bool                   `protobuf:"varint,6,opt,name=drain,proto3" json:"drain,omitempty"` // members that were there before are replaced, as a rollout does
+	Cloud         bool                   `protobuf:"varint,7,opt,name=cloud,proto3" json:"cloud,omitempty"` // the cloud asks for it: it cannot be released
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AvoidedPool) Reset() {
+	*x = AvoidedPool{}
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AvoidedPool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AvoidedPool) ProtoMessage() {}
+
+func (x *AvoidedPool) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AvoidedPool.ProtoReflect.Descriptor instead.
+func (*AvoidedPool) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+}
+
+func (x *AvoidedPool) GetPool() *Pool {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+func (x *AvoidedPool) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *AvoidedPool) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *AvoidedPool) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AvoidedPool) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *AvoidedPool) GetDrain() bool {
+	if x != nil {
+		return x.Drain
+	}
+	return false
+}
+
+func (x *AvoidedPool) GetCloud() bool {
+	if x != nil {
+		return x.Cloud
+	}
+	return false
+}
+
+type AvoidPoolRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *Pool                  `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Duration      *durationpb.Duration   `protobuf:"bytes,2,opt,name=duration,proto3" json:"duration,omitempty"` // at most 720h
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Drain         bool                   `protobuf:"varint,4,opt,name=drain,proto3" json:"drain,omitempty"` // also replace the members that are there, as a rollout does
+	DryRun        bool                   `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AvoidPoolRequest) Reset() {
+	*x = AvoidPoolRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AvoidPoolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AvoidPoolRequest) ProtoMessage() {}
+
+func (x *AvoidPoolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AvoidPoolRequest.ProtoReflect.Descriptor instead.
+func (*AvoidPoolRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+}
+
+func (x *AvoidPoolRequest) GetPool() *Pool {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+func (x *AvoidPoolRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *AvoidPoolRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AvoidPoolRequest) GetDrain() bool {
+	if x != nil {
+		return x.Drain
+	}
+	return false
+}
+
+func (x *AvoidPoolRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type AvoidPoolResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Avoided       *AvoidedPool           `protobuf:"bytes,1,opt,name=avoided,proto3" json:"avoided,omitempty"`
+	Unchanged     bool                   `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"`                              // it was avoided before, in the same way and until about the same time
+	Groups        []*PoolImpact          `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`                                     // that it concerns
+	GroupsOmitted int32                  `protobuf:"varint,4,opt,name=groups_omitted,json=groupsOmitted,proto3" json:"groups_omitted,omitempty"` // that did not fit into the answer
+	ZoneUnknown   []string               `protobuf:"bytes,5,rep,name=zone_unknown,json=zoneUnknown,proto3" json:"zone_unknown,omitempty"`        // subnets of groups whose zone is not known, if the pool names a zone: they are not avoided
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AvoidPoolResponse) Reset() {
+	*x = AvoidPoolResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AvoidPoolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AvoidPoolResponse) ProtoMessage() {}
+
+func (x *AvoidPoolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AvoidPoolResponse.ProtoReflect.Descriptor instead.
+func (*AvoidPoolResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+}
+
+func (x *AvoidPoolResponse) GetAvoided() *AvoidedPool {
+	if x != nil {
+		return x.Avoided
+	}
+	return nil
+}
+
+func (x *AvoidPoolResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *AvoidPoolResponse) GetGroups() []*PoolImpact {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *AvoidPoolResponse) GetGroupsOmitted() int32 {
+	if x != nil {
+		return x.GroupsOmitted
+	}
+	return 0
+}
+
+func (x *AvoidPoolResponse) GetZoneUnknown() []string {
+	if x != nil {
+		return x.ZoneUnknown
+	}
+	return nil
+}
+
+// PoolImpact is what the avoidance of a pool does to a group.
+type PoolImpact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Lost          []*ShapePlan           `protobuf:"bytes,3,rep,name=lost,proto3" json:"lost,omitempty"`          // shapes that the group permits, in the pool
+	Left          int32                  `protobuf:"varint,4,opt,name=left,proto3" json:"left,omitempty"`         // number of shapes that are not avoided then
+	Members       int32                  `protobuf:"varint,5,opt,name=members,proto3" json:"members,omitempty"`   // that are in the pool
+	Replaced      int32                  `protobuf:"varint,6,opt,name=replaced,proto3" json:"replaced,omitempty"` // of them, those that are replaced if it is drained
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolImpact) Reset() {
+	*x = PoolImpact{}
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolImpact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolImpact) ProtoMessage() {}
+
+func (x *PoolImpact) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolImpact.ProtoReflect.Descriptor instead.
+func (*PoolImpact) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+}
+
+func (x *PoolImpact) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *PoolImpact) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PoolImpact) GetLost() []*ShapePlan {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+func (x *PoolImpact) GetLeft() int32 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *PoolImpact) GetMembers() int32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *PoolImpact) GetReplaced() int32 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
+type ReleasePoolRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *Pool                  `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"` // exactly as it is avoided
+	DryRun        bool                   `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleasePoolRequest) Reset() {
+	*x = ReleasePoolRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleasePoolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleasePoolRequest) ProtoMessage() {}
+
+func (x *ReleasePoolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleasePoolRequest.ProtoReflect.Descriptor instead.
+func (*ReleasePoolRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+}
+
+func (x *ReleasePoolRequest) GetPool() *Pool {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+func (x *ReleasePoolRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ReleasePoolResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unchanged     bool                   `protobuf:"varint,1,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it was not avoided
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleasePoolResponse) Reset() {
+	*x = ReleasePoolResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleasePoolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleasePoolResponse) ProtoMessage() {}
+
+func (x *ReleasePoolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleasePoolResponse.ProtoReflect.Descriptor instead.
+func (*ReleasePoolResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+}
+
+func (x *ReleasePoolResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+type ListAvoidedPoolsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAvoidedPoolsRequest) Reset() {
+	*x = ListAvoidedPoolsRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAvoidedPoolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAvoidedPoolsRequest) ProtoMessage() {}
+
+func (x *ListAvoidedPoolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAvoidedPoolsRequest.ProtoReflect.Descriptor instead.
+func (*ListAvoidedPoolsRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+}
+
+type ListAvoidedPoolsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pools         []*AvoidedPool         `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAvoidedPoolsResponse) Reset() {
+	*x = ListAvoidedPoolsResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAvoidedPoolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAvoidedPoolsResponse) ProtoMessage() {}
+
+func (x *ListAvoidedPoolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAvoidedPoolsResponse.ProtoReflect.Descriptor instead.
+func (*ListAvoidedPoolsResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+}
+
+func (x *ListAvoidedPoolsResponse) GetPools() []*AvoidedPool {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
 type GetRecordRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // the object's key, or an instance ID
@@ -8446,7 +9014,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8458,7 +9026,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8471,7 +9039,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -8493,7 +9061,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8505,7 +9073,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8518,7 +9086,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -8562,7 +9130,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8574,7 +9142,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8587,7 +9155,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -8634,7 +9202,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8646,7 +9214,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8659,7 +9227,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -8677,7 +9245,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8689,7 +9257,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8702,7 +9270,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 type ListKeysResponse struct {
@@ -8714,7 +9282,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8726,7 +9294,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8739,7 +9307,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -8767,7 +9335,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8779,7 +9347,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8792,7 +9360,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *Key) GetName() string {
@@ -8870,7 +9438,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8882,7 +9450,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8895,7 +9463,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -8935,7 +9503,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8947,7 +9515,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8960,7 +9528,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -8980,7 +9548,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8992,7 +9560,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9005,7 +9573,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -9032,7 +9600,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9044,7 +9612,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9057,7 +9625,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -9093,7 +9661,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9105,7 +9673,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9118,7 +9686,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *Operator) GetId() string {
@@ -9203,7 +9771,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9215,7 +9783,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9228,7 +9796,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -9267,7 +9835,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9279,7 +9847,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9292,7 +9860,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
 }
 
 type RefreshConfigRequest struct {
@@ -9304,7 +9872,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9316,7 +9884,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9329,7 +9897,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -9349,7 +9917,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9361,7 +9929,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9374,7 +9942,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -9399,7 +9967,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9411,7 +9979,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9424,7 +9992,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
 }
 
 type GetShardStatusResponse struct {
@@ -9452,7 +10020,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9464,7 +10032,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9477,7 +10045,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -9616,7 +10184,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9628,7 +10196,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9641,7 +10209,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *Attention) GetKind() string {
@@ -9714,7 +10282,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9726,7 +10294,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9739,7 +10307,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *Standby) GetServer() string {
@@ -9797,7 +10365,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9809,7 +10377,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9822,7 +10390,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *Orphan) GetId() string {
@@ -9912,7 +10480,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9924,7 +10492,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9937,7 +10505,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -9964,7 +10532,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9976,7 +10544,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9989,7 +10557,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -10016,7 +10584,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10028,7 +10596,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10041,7 +10609,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -10067,7 +10635,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10079,7 +10647,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10092,7 +10660,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -10112,7 +10680,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10124,7 +10692,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10137,7 +10705,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -10163,7 +10731,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10175,7 +10743,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10188,7 +10756,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -10936,7 +11504,47 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRun\",\n" +
 	"\fThawResponse\x12\x1c\n" +
-	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"$\n" +
+	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"W\n" +
+	"\x04Pool\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12#\n" +
+	"\rinstance_type\x18\x02 \x01(\tR\finstanceType\x12\x16\n" +
+	"\x06market\x18\x03 \x01(\tR\x06market\"\xeb\x01\n" +
+	"\vAvoidedPool\x12$\n" +
+	"\x04pool\x18\x01 \x01(\v2\x10.nstance.v1.PoolR\x04pool\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\x14\n" +
+	"\x05drain\x18\x06 \x01(\bR\x05drain\x12\x14\n" +
+	"\x05cloud\x18\a \x01(\bR\x05cloud\"\xb6\x01\n" +
+	"\x10AvoidPoolRequest\x12$\n" +
+	"\x04pool\x18\x01 \x01(\v2\x10.nstance.v1.PoolR\x04pool\x125\n" +
+	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05drain\x18\x04 \x01(\bR\x05drain\x12\x17\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"\xde\x01\n" +
+	"\x11AvoidPoolResponse\x121\n" +
+	"\aavoided\x18\x01 \x01(\v2\x17.nstance.v1.AvoidedPoolR\aavoided\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\x12.\n" +
+	"\x06groups\x18\x03 \x03(\v2\x16.nstance.v1.PoolImpactR\x06groups\x12%\n" +
+	"\x0egroups_omitted\x18\x04 \x01(\x05R\rgroupsOmitted\x12!\n" +
+	"\fzone_unknown\x18\x05 \x03(\tR\vzoneUnknown\"\xaf\x01\n" +
+	"\n" +
+	"PoolImpact\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12)\n" +
+	"\x04lost\x18\x03 \x03(\v2\x15.nstance.v1.ShapePlanR\x04lost\x12\x12\n" +
+	"\x04left\x18\x04 \x01(\x05R\x04left\x12\x18\n" +
+	"\amembers\x18\x05 \x01(\x05R\amembers\x12\x1a\n" +
+	"\breplaced\x18\x06 \x01(\x05R\breplaced\"S\n" +
+	"\x12ReleasePoolRequest\x12$\n" +
+	"\x04pool\x18\x01 \x01(\v2\x10.nstance.v1.PoolR\x04pool\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"3\n" +
+	"\x13ReleasePoolResponse\x12\x1c\n" +
+	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"\x19\n" +
+	"\x17ListAvoidedPoolsRequest\"I\n" +
+	"\x18ListAvoidedPoolsResponse\x12-\n" +
+	"\x05pools\x18\x01 \x03(\v2\x17.nstance.v1.AvoidedPoolR\x05pools\"$\n" +
 	"\x10GetRecordRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"i\n" +
 	"\x11GetRecordResponse\x12\x10\n" +
@@ -11075,7 +11683,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xe1\x19\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xda\x1b\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
@@ -11109,6 +11717,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0eGetShardStatus\x12!.nstance.v1.GetShardStatusRequest\x1a\".nstance.v1.GetShardStatusResponse\x12?\n" +
 	"\x06Freeze\x12\x19.nstance.v1.FreezeRequest\x1a\x1a.nstance.v1.FreezeResponse\x129\n" +
 	"\x04Thaw\x12\x17.nstance.v1.ThawRequest\x1a\x18.nstance.v1.ThawResponse\x12H\n" +
+	"\tAvoidPool\x12\x1c.nstance.v1.AvoidPoolRequest\x1a\x1d.nstance.v1.AvoidPoolResponse\x12N\n" +
+	"\vReleasePool\x12\x1e.nstance.v1.ReleasePoolRequest\x1a\x1f.nstance.v1.ReleasePoolResponse\x12]\n" +
+	"\x10ListAvoidedPools\x12#.nstance.v1.ListAvoidedPoolsRequest\x1a$.nstance.v1.ListAvoidedPoolsResponse\x12H\n" +
 	"\tGetRecord\x12\x1c.nstance.v1.GetRecordRequest\x1a\x1d.nstance.v1.GetRecordResponse\x12Q\n" +
 	"\fRepairRecord\x12\x1f.nstance.v1.RepairRecordRequest\x1a .nstance.v1.RepairRecordResponse\x12E\n" +
 	"\bListKeys\x12\x1b.nstance.v1.ListKeysRequest\x1a\x1c.nstance.v1.ListKeysResponse\x12H\n" +
@@ -11132,7 +11743,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 141)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 150)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -11243,43 +11854,52 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*FreezeResponse)(nil),                          // 106: nstance.v1.FreezeResponse
 	(*ThawRequest)(nil),                             // 107: nstance.v1.ThawRequest
 	(*ThawResponse)(nil),                            // 108: nstance.v1.ThawResponse
-	(*GetRecordRequest)(nil),                        // 109: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 110: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 111: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 112: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 113: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 114: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 115: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 116: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 117: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 118: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 119: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 120: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 121: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 122: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 123: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 124: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 125: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 126: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 127: nstance.v1.Attention
-	(*Standby)(nil),                                 // 128: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 129: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 130: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 131: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 132: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 133: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 134: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 135: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 136: nstance.v1.Group.VarsEntry
-	nil,                                             // 137: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 138: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 139: nstance.v1.CreateInstanceRequest.VarsEntry
-	nil,                                             // 140: nstance.v1.InterruptionRate.NoticesEntry
-	(*timestamppb.Timestamp)(nil),                   // 141: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 142: google.protobuf.Duration
+	(*Pool)(nil),                                    // 109: nstance.v1.Pool
+	(*AvoidedPool)(nil),                             // 110: nstance.v1.AvoidedPool
+	(*AvoidPoolRequest)(nil),                        // 111: nstance.v1.AvoidPoolRequest
+	(*AvoidPoolResponse)(nil),                       // 112: nstance.v1.AvoidPoolResponse
+	(*PoolImpact)(nil),                              // 113: nstance.v1.PoolImpact
+	(*ReleasePoolRequest)(nil),                      // 114: nstance.v1.ReleasePoolRequest
+	(*ReleasePoolResponse)(nil),                     // 115: nstance.v1.ReleasePoolResponse
+	(*ListAvoidedPoolsRequest)(nil),                 // 116: nstance.v1.ListAvoidedPoolsRequest
+	(*ListAvoidedPoolsResponse)(nil),                // 117: nstance.v1.ListAvoidedPoolsResponse
+	(*GetRecordRequest)(nil),                        // 118: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 119: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 120: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 121: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 122: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 123: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 124: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 125: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 126: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 127: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 128: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 129: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 130: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 131: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 132: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 133: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 134: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 135: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 136: nstance.v1.Attention
+	(*Standby)(nil),                                 // 137: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 138: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 139: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 140: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 141: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 142: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 143: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 144: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 145: nstance.v1.Group.VarsEntry
+	nil,                                             // 146: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 147: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 148: nstance.v1.CreateInstanceRequest.VarsEntry
+	nil,                                             // 149: nstance.v1.InterruptionRate.NoticesEntry
+	(*timestamppb.Timestamp)(nil),                   // 150: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 151: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	141, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	150, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -11301,45 +11921,45 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	142, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	151, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	142, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	141, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	151, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	150, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
 	67,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	142, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	141, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	142, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	151, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	150, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	151, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	141, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	141, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	141, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	142, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	142, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	136, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	150, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	150, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	150, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	151, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	151, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	145, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	38,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	142, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	151, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
 	37,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	141, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	150, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	35,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	141, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	150, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
 	34,  // 48: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
-	142, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	142, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	151, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	151, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
 	36,  // 51: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
-	142, // 52: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
-	142, // 53: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	141, // 54: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	141, // 55: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	151, // 52: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
+	151, // 53: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	150, // 54: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	150, // 55: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	33,  // 56: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	63,  // 57: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
 	42,  // 58: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
 	42,  // 59: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	142, // 60: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	151, // 60: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	37,  // 61: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	35,  // 62: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
 	34,  // 63: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
@@ -11349,8 +11969,8 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	46,  // 67: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
 	11,  // 68: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	33,  // 69: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	137, // 70: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	142, // 71: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	146, // 70: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	151, // 71: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	37,  // 72: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	35,  // 73: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
 	34,  // 74: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
@@ -11363,193 +11983,209 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	59,  // 81: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
 	61,  // 82: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
 	62,  // 83: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	142, // 84: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	151, // 84: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
 	38,  // 85: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
 	60,  // 86: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
-	138, // 87: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	147, // 87: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	33,  // 88: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	141, // 89: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	141, // 90: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	141, // 91: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	150, // 89: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	150, // 90: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	150, // 91: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	66,  // 92: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	29,  // 93: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	141, // 94: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	150, // 94: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
 	61,  // 95: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	141, // 96: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	141, // 97: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	150, // 96: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	150, // 97: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	67,  // 98: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	65,  // 99: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	65,  // 100: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
 	94,  // 101: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
 	86,  // 102: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	139, // 103: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	148, // 103: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
 	35,  // 104: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
 	65,  // 105: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	142, // 106: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	151, // 106: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
 	65,  // 107: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	141, // 108: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	141, // 109: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	150, // 108: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	150, // 109: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
 	94,  // 110: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	141, // 111: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	141, // 112: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	150, // 111: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	150, // 112: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
 	82,  // 113: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
 	32,  // 114: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	141, // 115: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	141, // 116: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	141, // 117: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	141, // 118: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	141, // 119: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	141, // 120: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	141, // 121: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	141, // 122: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	141, // 123: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
-	141, // 124: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
+	150, // 115: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	150, // 116: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	150, // 117: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	150, // 118: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	150, // 119: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	150, // 120: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	150, // 121: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	150, // 122: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	150, // 123: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
+	150, // 124: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
 	85,  // 125: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
-	141, // 126: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
-	141, // 127: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
-	142, // 128: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
-	140, // 129: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
-	142, // 130: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
-	142, // 131: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
-	142, // 132: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
-	141, // 133: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	141, // 134: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	141, // 135: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	141, // 136: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	141, // 137: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	141, // 138: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	141, // 139: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	141, // 140: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	150, // 126: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
+	150, // 127: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
+	151, // 128: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
+	149, // 129: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
+	151, // 130: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
+	151, // 131: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
+	151, // 132: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
+	150, // 133: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	150, // 134: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	150, // 135: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	150, // 136: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	150, // 137: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	150, // 138: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	150, // 139: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	150, // 140: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
 	67,  // 141: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	141, // 142: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	150, // 142: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
 	82,  // 143: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
 	66,  // 144: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
 	65,  // 145: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
 	93,  // 146: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
 	94,  // 147: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
 	11,  // 148: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	141, // 149: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	150, // 149: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
 	66,  // 150: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
 	32,  // 151: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	142, // 152: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	141, // 153: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	141, // 154: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	141, // 155: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	115, // 156: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	141, // 157: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	141, // 158: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	141, // 159: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	141, // 160: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	141, // 161: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	115, // 162: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	120, // 163: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	141, // 164: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	141, // 165: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	141, // 166: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	141, // 167: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	141, // 168: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	38,  // 169: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	128, // 170: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	127, // 171: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	141, // 172: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	141, // 173: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	141, // 174: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	141, // 175: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	141, // 176: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	129, // 177: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	129, // 178: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	129, // 179: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 180: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 181: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 182: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 183: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	39,  // 184: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	43,  // 185: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	47,  // 186: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	41,  // 187: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	49,  // 188: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	51,  // 189: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	53,  // 190: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	55,  // 191: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	57,  // 192: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	68,  // 193: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	70,  // 194: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	72,  // 195: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	74,  // 196: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	87,  // 197: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	89,  // 198: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	76,  // 199: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	78,  // 200: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	80,  // 201: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	83,  // 202: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
-	91,  // 203: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	95,  // 204: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	97,  // 205: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	99,  // 206: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	101, // 207: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	123, // 208: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	103, // 209: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	125, // 210: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	105, // 211: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	107, // 212: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	109, // 213: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	111, // 214: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	113, // 215: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	116, // 216: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	118, // 217: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	121, // 218: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	130, // 219: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	132, // 220: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	134, // 221: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 222: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 223: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 224: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 225: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 226: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	40,  // 227: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	44,  // 228: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	48,  // 229: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	64,  // 230: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	50,  // 231: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	52,  // 232: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	54,  // 233: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	56,  // 234: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	58,  // 235: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	69,  // 236: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	71,  // 237: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	73,  // 238: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	75,  // 239: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	88,  // 240: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	90,  // 241: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	77,  // 242: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	79,  // 243: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	81,  // 244: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	84,  // 245: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
-	92,  // 246: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	96,  // 247: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	98,  // 248: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	100, // 249: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	102, // 250: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	124, // 251: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	104, // 252: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	126, // 253: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	106, // 254: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	108, // 255: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	110, // 256: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	112, // 257: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	114, // 258: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	117, // 259: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	119, // 260: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	122, // 261: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	131, // 262: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	133, // 263: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	135, // 264: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 265: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	223, // [223:266] is the sub-list for method output_type
-	180, // [180:223] is the sub-list for method input_type
-	180, // [180:180] is the sub-list for extension type_name
-	180, // [180:180] is the sub-list for extension extendee
-	0,   // [0:180] is the sub-list for field type_name
+	151, // 152: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	150, // 153: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	150, // 154: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	150, // 155: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	109, // 156: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
+	150, // 157: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
+	150, // 158: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
+	109, // 159: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
+	151, // 160: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
+	110, // 161: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
+	113, // 162: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
+	60,  // 163: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
+	109, // 164: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
+	110, // 165: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
+	124, // 166: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	150, // 167: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	150, // 168: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	150, // 169: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	150, // 170: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	150, // 171: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	124, // 172: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	129, // 173: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	150, // 174: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	150, // 175: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	150, // 176: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	150, // 177: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	150, // 178: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	38,  // 179: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	137, // 180: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	136, // 181: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	150, // 182: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	150, // 183: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	150, // 184: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	150, // 185: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	150, // 186: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	138, // 187: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	138, // 188: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	138, // 189: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 190: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 191: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 192: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 193: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	39,  // 194: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	43,  // 195: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	47,  // 196: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	41,  // 197: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	49,  // 198: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	51,  // 199: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	53,  // 200: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	55,  // 201: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	57,  // 202: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	68,  // 203: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	70,  // 204: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	72,  // 205: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	74,  // 206: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	87,  // 207: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	89,  // 208: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	76,  // 209: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	78,  // 210: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	80,  // 211: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	83,  // 212: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	91,  // 213: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	95,  // 214: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	97,  // 215: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	99,  // 216: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	101, // 217: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	132, // 218: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	103, // 219: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	134, // 220: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	105, // 221: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	107, // 222: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	111, // 223: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
+	114, // 224: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
+	116, // 225: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
+	118, // 226: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	120, // 227: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	122, // 228: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	125, // 229: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	127, // 230: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	130, // 231: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	139, // 232: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	141, // 233: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	143, // 234: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 235: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 236: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 237: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 238: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 239: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	40,  // 240: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	44,  // 241: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	48,  // 242: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	64,  // 243: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	50,  // 244: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	52,  // 245: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	54,  // 246: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	56,  // 247: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	58,  // 248: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	69,  // 249: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	71,  // 250: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	73,  // 251: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	75,  // 252: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	88,  // 253: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	90,  // 254: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	77,  // 255: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	79,  // 256: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	81,  // 257: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	84,  // 258: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	92,  // 259: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	96,  // 260: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	98,  // 261: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	100, // 262: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	102, // 263: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	133, // 264: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	104, // 265: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	135, // 266: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	106, // 267: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	108, // 268: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	112, // 269: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
+	115, // 270: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
+	117, // 271: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
+	119, // 272: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	121, // 273: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	123, // 274: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	126, // 275: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	128, // 276: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	131, // 277: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	140, // 278: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	142, // 279: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	144, // 280: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 281: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	236, // [236:282] is the sub-list for method output_type
+	190, // [190:236] is the sub-list for method input_type
+	190, // [190:190] is the sub-list for extension type_name
+	190, // [190:190] is the sub-list for extension extendee
+	0,   // [0:190] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -11605,7 +12241,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   141,
+			NumMessages:   150,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

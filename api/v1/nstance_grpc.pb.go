@@ -343,6 +343,9 @@ const (
 	OperatorService_GetShardStatus_FullMethodName       = "/nstance.v1.OperatorService/GetShardStatus"
 	OperatorService_Freeze_FullMethodName               = "/nstance.v1.OperatorService/Freeze"
 	OperatorService_Thaw_FullMethodName                 = "/nstance.v1.OperatorService/Thaw"
+	OperatorService_AvoidPool_FullMethodName            = "/nstance.v1.OperatorService/AvoidPool"
+	OperatorService_ReleasePool_FullMethodName          = "/nstance.v1.OperatorService/ReleasePool"
+	OperatorService_ListAvoidedPools_FullMethodName     = "/nstance.v1.OperatorService/ListAvoidedPools"
 	OperatorService_GetRecord_FullMethodName            = "/nstance.v1.OperatorService/GetRecord"
 	OperatorService_RepairRecord_FullMethodName         = "/nstance.v1.OperatorService/RepairRecord"
 	OperatorService_ListKeys_FullMethodName             = "/nstance.v1.OperatorService/ListKeys"
@@ -428,6 +431,14 @@ type OperatorServiceClient interface {
 	Freeze(ctx context.Context, in *FreezeRequest, opts ...grpc.CallOption) (*FreezeResponse, error)
 	// Thaw ends a freeze. Role admin.
 	Thaw(ctx context.Context, in *ThawRequest, opts ...grpc.CallOption) (*ThawResponse, error)
+	// AvoidPool has no machine made in a pool of capacity for a while, durably, not
+	// even in place of a lost one. For a pool that is avoided already it replaces
+	// duration, reason and drain. Role admin.
+	AvoidPool(ctx context.Context, in *AvoidPoolRequest, opts ...grpc.CallOption) (*AvoidPoolResponse, error)
+	// ReleasePool ends that. Role admin.
+	ReleasePool(ctx context.Context, in *ReleasePoolRequest, opts ...grpc.CallOption) (*ReleasePoolResponse, error)
+	// ListAvoidedPools lists the pools that are avoided, by request or for the cloud.
+	ListAvoidedPools(ctx context.Context, in *ListAvoidedPoolsRequest, opts ...grpc.CallOption) (*ListAvoidedPoolsResponse, error)
 	// GetRecord returns an object of the shard as it is stored, readable or not.
 	// Role admin.
 	GetRecord(ctx context.Context, in *GetRecordRequest, opts ...grpc.CallOption) (*GetRecordResponse, error)
@@ -768,6 +779,36 @@ func (c *operatorServiceClient) Thaw(ctx context.Context, in *ThawRequest, opts 
 	return out, nil
 }
 
+func (c *operatorServiceClient) AvoidPool(ctx context.Context, in *AvoidPoolRequest, opts ...grpc.CallOption) (*AvoidPoolResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AvoidPoolResponse)
+	err := c.cc.Invoke(ctx, OperatorService_AvoidPool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ReleasePool(ctx context.Context, in *ReleasePoolRequest, opts ...grpc.CallOption) (*ReleasePoolResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleasePoolResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ReleasePool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListAvoidedPools(ctx context.Context, in *ListAvoidedPoolsRequest, opts ...grpc.CallOption) (*ListAvoidedPoolsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAvoidedPoolsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListAvoidedPools_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) GetRecord(ctx context.Context, in *GetRecordRequest, opts ...grpc.CallOption) (*GetRecordResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetRecordResponse)
@@ -941,6 +982,14 @@ type OperatorServiceServer interface {
 	Freeze(context.Context, *FreezeRequest) (*FreezeResponse, error)
 	// Thaw ends a freeze. Role admin.
 	Thaw(context.Context, *ThawRequest) (*ThawResponse, error)
+	// AvoidPool has no machine made in a pool of capacity for a while, durably, not
+	// even in place of a lost one. For a pool that is avoided already it replaces
+	// duration, reason and drain. Role admin.
+	AvoidPool(context.Context, *AvoidPoolRequest) (*AvoidPoolResponse, error)
+	// ReleasePool ends that. Role admin.
+	ReleasePool(context.Context, *ReleasePoolRequest) (*ReleasePoolResponse, error)
+	// ListAvoidedPools lists the pools that are avoided, by request or for the cloud.
+	ListAvoidedPools(context.Context, *ListAvoidedPoolsRequest) (*ListAvoidedPoolsResponse, error)
 	// GetRecord returns an object of the shard as it is stored, readable or not.
 	// Role admin.
 	GetRecord(context.Context, *GetRecordRequest) (*GetRecordResponse, error)
@@ -1059,6 +1108,15 @@ func (UnimplementedOperatorServiceServer) Freeze(context.Context, *FreezeRequest
 }
 func (UnimplementedOperatorServiceServer) Thaw(context.Context, *ThawRequest) (*ThawResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Thaw not implemented")
+}
+func (UnimplementedOperatorServiceServer) AvoidPool(context.Context, *AvoidPoolRequest) (*AvoidPoolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AvoidPool not implemented")
+}
+func (UnimplementedOperatorServiceServer) ReleasePool(context.Context, *ReleasePoolRequest) (*ReleasePoolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleasePool not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListAvoidedPools(context.Context, *ListAvoidedPoolsRequest) (*ListAvoidedPoolsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAvoidedPools not implemented")
 }
 func (UnimplementedOperatorServiceServer) GetRecord(context.Context, *GetRecordRequest) (*GetRecordResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRecord not implemented")
@@ -1619,6 +1677,60 @@ func _OperatorService_Thaw_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_AvoidPool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AvoidPoolRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).AvoidPool(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_AvoidPool_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).AvoidPool(ctx, req.(*AvoidPoolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ReleasePool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleasePoolRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ReleasePool(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ReleasePool_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ReleasePool(ctx, req.(*ReleasePoolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListAvoidedPools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAvoidedPoolsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListAvoidedPools(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListAvoidedPools_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListAvoidedPools(ctx, req.(*ListAvoidedPoolsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_GetRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetRecordRequest)
 	if err := dec(in); err != nil {
@@ -1913,6 +2025,18 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Thaw",
 			Handler:    _OperatorService_Thaw_Handler,
+		},
+		{
+			MethodName: "AvoidPool",
+			Handler:    _OperatorService_AvoidPool_Handler,
+		},
+		{
+			MethodName: "ReleasePool",
+			Handler:    _OperatorService_ReleasePool_Handler,
+		},
+		{
+			MethodName: "ListAvoidedPools",
+			Handler:    _OperatorService_ListAvoidedPools_Handler,
 		},
 		{
 			MethodName: "GetRecord",

@@ -85,6 +85,9 @@ var commands = map[string]struct {
 	"orphan delete":         {destroys, "ORPHAN", "", ""},
 	"orphan list":           {looks, "", "", ""},
 	"plan":                  {looks, "", "", ""},
+	"pool avoid":            {destroys, "zone=a --for 2h --drain", "", ""},
+	"pool list":             {looks, "", "", ""},
+	"pool release":          {changes, "zone=a", "", ""},
 	"record repair":         {destroys, "k --remove", "", ""},
 	"record show":           {looks, "", "", ""},
 	"secret delete":         {destroys, "db --storage SEALED", "", ""},
@@ -102,7 +105,7 @@ const promised = `cluster nonce; cluster init; cluster status; operator register
 	group list; group get; group create; group update; group scale; group delete; group pause; group resume; group rollout; group rollback;
 	instance list; instance get; instance create; instance delete; instance drain; instance preserve; plan; interrupt;
 	config status; config refresh; config validate; events; interruption list; interruption show; interruption rates; orphan list; orphan adopt; orphan delete;
-	record show; record repair; freeze shard; freeze group; thaw shard; thaw group; top; completion bash`
+	record show; record repair; freeze shard; freeze group; thaw shard; thaw group; pool avoid; pool release; pool list; top; completion bash`
 
 // leaves returns every command that does something, by its path.
 func leaves(cmd *cobra.Command, prefix string) map[string]*cobra.Command {

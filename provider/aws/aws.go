@@ -22,6 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	arc "github.com/aws/aws-sdk-go-v2/service/arczonalshift"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
@@ -36,10 +37,12 @@ type Provider struct {
 	ec2      *ec2.Client
 	balancer *elb.Client
 	identity *sts.Client
+	shifts   *arc.Client // nil: zonal shifts are not followed
 	metadata *imds.Client
 
 	mu           sync.Mutex
-	ownInterface string // of this server, once it is known
+	ownInterface string            // of this server, once it is known
+	zones        map[string]string // names by ID, once they are known; replaced, never changed
 }
 
 var (
@@ -49,6 +52,7 @@ var (
 	_ nstance.ImageResolver = (*Provider)(nil)
 	_ nstance.SubnetCounter = (*Provider)(nil)
 	_ nstance.SubnetLocator = (*Provider)(nil)
+	_ nstance.ZoneShifter   = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)
 	_ nstance.PriceLister   = (*Provider)(nil)
 	_ nstance.Balancer      = (*Provider)(nil)
@@ -64,6 +68,8 @@ type Options struct {
 	ELBEndpoint      string `json:"elb_endpoint" doc:"base URL of the Elastic Load Balancing API" default:"AWS's own for the region"`
 	STSEndpoint      string `json:"sts_endpoint" doc:"base URL of the Security Token Service, which is asked for the account" default:"AWS's own for the region"`
 	Profile          string `json:"profile" doc:"profile of the shared configuration and credentials files" default:"AWS_PROFILE, or none"`
+	ARCEndpoint      string `json:"arc_endpoint" doc:"base URL of the ARC zonal shift API" default:"AWS's own for the region"`
+	ZonalShift       bool   `json:"zonal_shift" doc:"whether no machine is made in a zone that a zonal shift or an autoshift has moved traffic away from" default:"false"`
 	NetworkInterface string `json:"network_interface" doc:"ID of the network interface of this server that takes shard.leader_address" default:"the first one of the EC2 instance that the server runs on, by the metadata service"`
 }
 
@@ -85,7 +91,7 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 	if client.next == nil {
 		client.next = awshttp.NewBuildableClient().WithTransportOptions(keepConnections)
 	}
-	return &Provider{
+	p := &Provider{
 		region: conf.Region,
 		ec2: ec2.NewFromConfig(conf, func(c *ec2.Options) {
 			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
@@ -101,7 +107,14 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 		}),
 		metadata:     imds.NewFromConfig(conf),
 		ownInterface: o.NetworkInterface,
-	}, nil
+	}
+	if o.ZonalShift {
+		p.shifts = arc.NewFromConfig(conf, func(c *arc.Options) {
+			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
+			c.BaseEndpoint = orDefault(o.ARCEndpoint, c.BaseEndpoint)
+		})
+	}
+	return p, nil
 }
 
 func orDefault(endpoint string, def *string) *string {

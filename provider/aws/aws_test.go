@@ -66,7 +66,7 @@ func account() sdk.Config {
 
 func (w *world) open(o *aws.Options) *aws.Provider {
 	w.Helper()
-	o.Endpoint, o.ELBEndpoint, o.STSEndpoint = w.url, w.url, w.url
+	o.Endpoint, o.ELBEndpoint, o.STSEndpoint, o.ARCEndpoint = w.url, w.url, w.url, w.url
 	p, err := aws.New(account(), o)
 	require.NoError(w, err)
 	return p

@@ -130,6 +130,9 @@ var needs = map[string]need{
 	"ec2:AssignPrivateIpAddresses": {"`shard.leader_address`", func(w *world) error {
 		return w.open(&aws.Options{NetworkInterface: w.server()}).TakeAddress(w.Context(), "10.0.0.200")
 	}},
+	"ec2:DescribeAvailabilityZones":   {"option `zonal_shift`", (*world).readShifts},
+	"arc-zonal-shift:ListZonalShifts": {"option `zonal_shift`", (*world).readShifts},
+	"arc-zonal-shift:ListAutoshifts":  {"option `zonal_shift`", (*world).readShifts},
 	"elasticloadbalancing:DescribeTargetHealth": {"load balancers", func(w *world) error {
 		_, err := w.BalancerMembers(w.Context(), nstance.LoadBalancer{ID: targetGroup})
 		return err

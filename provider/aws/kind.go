@@ -92,7 +92,7 @@ func checkRegion(name string) error {
 }
 
 func (o *Options) check() error {
-	for name, endpoint := range map[string]string{"endpoint": o.Endpoint, "elb_endpoint": o.ELBEndpoint, "sts_endpoint": o.STSEndpoint} {
+	for name, endpoint := range map[string]string{"endpoint": o.Endpoint, "elb_endpoint": o.ELBEndpoint, "sts_endpoint": o.STSEndpoint, "arc_endpoint": o.ARCEndpoint} {
 		u, err := url.Parse(endpoint)
 		if endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
 			return nstance.FieldError("options."+name, "use https://host", "%.64q is not a URL", endpoint)

@@ -90,6 +90,9 @@ func (r *suiteRun) checkAbilities(s Subject) {
 	if can.Zones != nil {
 		r.skip("ability/zones", "this suite has no subtest for nstance.SubnetLocator")
 	}
+	if can.Shifts != nil {
+		r.skip("ability/shifts", "this suite has no subtest for nstance.ZoneShifter")
+	}
 	if can.Console != nil {
 		r.skip("ability/console", "this suite has no subtest for nstance.ConsoleReader")
 	}

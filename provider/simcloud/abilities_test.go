@@ -80,6 +80,27 @@ func TestSubnetZones(t *testing.T) {
 	require.ErrorIs(t, err, nstance.Unavailable)
 }
 
+func TestShiftedZones(t *testing.T) {
+	c := simcloud.New(nil)
+	defer c.Close()
+	shifts, err := c.ShiftedZones(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, shifts)
+	require.Zero(t, c.Count(simcloud.OpShiftedZones))
+	shift := nstance.ZoneShift{Zone: "zone-1", Reason: "power"}
+	c.SetShiftedZones(shift)
+	shifts, err = c.ShiftedZones(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []nstance.ZoneShift{shift}, shifts)
+	c.Inject(simcloud.Fault{Op: simcloud.OpShiftedZones})
+	_, err = c.ShiftedZones(t.Context())
+	require.ErrorIs(t, err, nstance.Unavailable)
+	c.SetShiftedZones()
+	shifts, err = c.ShiftedZones(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, shifts)
+}
+
 func TestTypes(t *testing.T) {
 	c := simcloud.New(&simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.ARM64}}})
 	defer c.Close()

@@ -9,7 +9,7 @@ import (
 )
 
 // An Op is a kind of call, named like the method: create, resolve_image, type_archs,
-// free_addresses, subnet_zones, holds_address, console_output.
+// free_addresses, subnet_zones, shifted_zones, holds_address, console_output.
 type Op string
 
 // Kinds of calls. Each page of a list is a call of its own.
@@ -26,6 +26,7 @@ const (
 	opResolveImage  Op = "resolve_image"
 	opFreeAddresses Op = "free_addresses"
 	opSubnetZones   Op = "subnet_zones"
+	OpShiftedZones  Op = "shifted_zones"
 	opTypeArchs     Op = "type_archs"
 	opPrices           = "prices"
 	opZoneScores       = "zone_scores"

@@ -10,6 +10,7 @@ import (
 var (
 	_ nstance.SubnetCounter = (*Cloud)(nil)
 	_ nstance.SubnetLocator = (*Cloud)(nil)
+	_ nstance.ZoneShifter   = (*Cloud)(nil)
 	_ nstance.TypeLister    = (*Cloud)(nil)
 	_ nstance.PriceLister   = (*Cloud)(nil)
 	_ nstance.ZoneScorer    = (*Cloud)(nil)
@@ -49,6 +50,32 @@ func (c *Cloud) SubnetZones(ctx context.Context, subnets []string) (zones map[st
 		return nil, err
 	}
 	return zones, nil
+}
+
+// ShiftedZones implements [nstance.ZoneShifter]. A cloud without any shift so far answers
+// at once, without a call: what a seed leads to does not depend on who asks.
+func (c *Cloud) ShiftedZones(ctx context.Context) (shifts []nstance.ZoneShift, err error) {
+	c.mu.Lock()
+	none := c.shifts == nil
+	c.mu.Unlock()
+	if none {
+		return nil, nil
+	}
+	err = c.call(ctx, OpShiftedZones, "", func() error {
+		shifts = slices.Clone(c.shifts)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return shifts, nil
+}
+
+// SetShiftedZones replaces the zones that are shifted away from.
+func (c *Cloud) SetShiftedZones(shifts ...nstance.ZoneShift) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shifts = append([]nstance.ZoneShift{}, shifts...)
 }
 
 // TypeArchs implements [nstance.TypeLister].

@@ -121,6 +121,7 @@ type Cloud struct {
 	calls          journal
 	prices         map[Pool]float64
 	images         []Image
+	shifts         []nstance.ZoneShift        // nil: there was never one
 	taken          map[string]int             // addresses, by subnet
 	balancers      map[string]map[string]bool // members by provider ID, by load balancer
 	deletedMembers []nstance.InstanceID

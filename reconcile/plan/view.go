@@ -43,8 +43,8 @@ type Member struct {
 	RegisterBy   time.Time          `json:"register_by,omitzero"`   // must have registered by then
 	LaunchBy     time.Time          `json:"launch_by,omitzero"`     // must have reported well by then; zero once it has been ready, or when that instant had passed as the term began
 	GraceUntil   time.Time          `json:"grace_until,omitzero"`   // registered but not heard of in this term: no verdict, no surplus, no rollout before; zero once heard of
-	EligibleAt   time.Time          `json:"eligible_at,omitzero"`   // may be replaced for its age, jitter included, or for what the cloud advises; zero: never
-	EligibleFor  string             `json:"eligible_for,omitempty"` // what the cloud advises, and the setting that heeds it; empty: it is for its age
+	EligibleAt   time.Time          `json:"eligible_at,omitzero"`   // may be replaced for its age, jitter included, for what the cloud advises, or for an avoided pool; zero: never
+	EligibleFor  string             `json:"eligible_for,omitempty"` // what the cloud advises, and the setting that heeds it, or the pool that it is to leave; empty: it is for its age
 	ExpireAt     time.Time          `json:"expire_at,omitzero"`     // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
 	Notices      []nstance.Notice   `json:"notices,omitempty"`      // standing notices that doom it
 	Silent       bool               `json:"silent"`                 // missed reports
@@ -151,6 +151,7 @@ const (
 	HoldBudget       = "budget"        // the create budget is used up; reported by the loop
 	HoldCapacity     = "capacity"      // the provider has no room for what the group permits; reported by the loop
 	HoldPending      = "pending"       // another definition is not in effect yet: it names what is not found, or is invalid; reported by the loop
+	HoldAvoided      = "avoided"       // everything that the group permits is in pools that are avoided; reported by the loop
 	HoldRolledBack   = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
 )
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage/lease"
 )
 
@@ -49,6 +50,7 @@ type checker struct {
 	halts         map[string]bannedDefinition           // by tenant/group
 	rolledBack    map[nstance.GroupKey]bannedDefinition // rolled-back definitions
 	frozen        map[nstance.GroupKey]time.Time        // since the freeze was acknowledged
+	avoided       map[reconcile.Pool]time.Time          // since the avoidance was acknowledged
 	preservations map[nstance.InstanceID]preserved      // all preservations so far
 	dates         map[nstance.InstanceID]dating
 	shortageAt    time.Time       // when preferred capacity may last have been missing
@@ -60,7 +62,7 @@ func newChecker(w *World) *checker {
 	return &checker{
 		w: w, drained: map[nstance.InstanceID]map[uint64]bool{}, reported: map[nstance.InstanceID]time.Time{}, first: map[nstance.InstanceID]time.Time{},
 		acknowledged: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, late: map[nstance.InstanceID]bool{},
-		halts: map[string]bannedDefinition{}, rolledBack: map[nstance.GroupKey]bannedDefinition{}, frozen: map[nstance.GroupKey]time.Time{},
+		halts: map[string]bannedDefinition{}, rolledBack: map[nstance.GroupKey]bannedDefinition{}, frozen: map[nstance.GroupKey]time.Time{}, avoided: map[reconcile.Pool]time.Time{},
 		preservations: map[nstance.InstanceID]preserved{}, joinedLate: map[string]bool{},
 		dates: map[nstance.InstanceID]dating{},
 	}

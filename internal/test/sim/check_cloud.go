@@ -18,6 +18,7 @@ func (c *checker) checkCreate(spec nstance.MachineSpec) {
 		c.checkFrozenCreate(rec)
 	}
 	c.checkPreferred(spec)
+	c.checkAvoidedCreate(spec)
 	c.mu.Lock()
 	again := c.created[spec.ID]
 	c.created[spec.ID] = true

@@ -1,7 +1,7 @@
 // Package sim simulates a shard from a seed, in virtual time: several servers that
 // compete for the lease, a store and a cloud that delay, lose and refuse calls, an agent
 // on every machine, changing groups of two tenants, operators who request instances,
-// freeze, preserve, pause and roll back, and a driver that crashes, partitions, freezes
+// freeze, preserve, avoid pools, pause and roll back, and a driver that crashes, partitions, freezes
 // and reclaims. Invariants are checked at every call that could break them, and the
 // final state after the faults have stopped. Each feature has a file with its faults,
 // its checks and a drill.

@@ -36,6 +36,7 @@ func (d *driver) drill() {
 	d.drillPending(webToo, false)
 	d.drillPending(web, true)
 	d.drillUndefined()
+	d.drillAvoid(web)
 }
 
 // drillSilence partitions every agent of a group. As long as the provider shows their

@@ -25,10 +25,11 @@ type driver struct {
 	versions int
 	crashed  map[int]bool // servers that have crashed and not restarted yet
 	freezing map[nstance.GroupKey]bool
+	avoiding map[reconcile.Pool]bool
 }
 
 func newDriver(w *World) *driver {
-	return &driver{World: w, rng: rand.New(rand.NewPCG(w.cfg.Seed, 2)), crashed: map[int]bool{}, freezing: map[nstance.GroupKey]bool{}}
+	return &driver{World: w, rng: rand.New(rand.NewPCG(w.cfg.Seed, 2)), crashed: map[int]bool{}, freezing: map[nstance.GroupKey]bool{}, avoiding: map[reconcile.Pool]bool{}}
 }
 
 // act is one fault or change, with its own random source.
@@ -54,6 +55,7 @@ var kinds = []struct {
 	{"rollback", 2, act.rollback}, {"group", 2, act.toggle}, {"order", 5, act.orderOne}, {"disturb balancer", 3, act.disturbBalancer},
 	{"clock", 3, act.setClockWrong}, {"date", 2, act.setStorageClockWrong}, {"freeze group", 2, act.freezeGroup}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
 	{"leave pending", 3, act.leavePending}, {"fail starts", 2, act.failStarts}, {"sell out spot", 2, act.sellOutSpot},
+	{"avoid pool", 2, act.avoidPool},
 }
 
 // play runs the schedule until the time for faults is over and the last act has ended.
@@ -327,6 +329,9 @@ func (d *driver) heal() {
 	}
 	d.storage.step(0)
 	d.thaw(wholeShard)
+	for _, pool := range avoidablePools {
+		d.release(pool)
+	}
 	d.mu.Lock()
 	d.nextWithoutAgent = 0
 	d.mu.Unlock()

@@ -66,9 +66,13 @@ type Budget func() (ok bool, next time.Time)
 // A Wait says why a request is not granted yet.
 type Wait struct {
 	Kind   WaitKind
-	Shape  Shape     // WaitCapacity: the preferred one; WaitAnswer: the one in flight
+	Shape  Shape     // WaitCapacity, WaitAvoided: the preferred one; WaitAnswer: the one in flight
 	Before Precedent // WaitBudget: what is served first
 	Until  time.Time // it is tried again then; zero: not by time alone
+
+	// Avoided names what keeps permitted shapes from being used, beside a lack of
+	// capacity; empty: nothing does.
+	Avoided string
 }
 
 // A WaitKind is what a request waits for.
@@ -80,6 +84,7 @@ const (
 	WaitAnswer   WaitKind = "answer"   // to the creates in flight, which show whether there is capacity
 	WaitPrices   WaitKind = "prices"   // the first ones of its instance types
 	WaitBudget   WaitKind = "budget"   // the create budget is used up
+	WaitAvoided  WaitKind = "avoided"  // every permitted shape is in an avoided pool
 )
 
 // A Precedent is what takes tokens of the create budget before a request.
@@ -97,6 +102,7 @@ type Queue struct {
 	capacity  capacityCache
 	addresses addressCount
 	pools     poolMemory
+	avoided   []Avoidance
 	lines     [classes]line
 	groups    map[nstance.GroupKey]*groupQueue
 	pass      uint64
@@ -251,7 +257,11 @@ func (p *pass) first(class Class) (*Grant, *tenantQueue, *groupQueue) {
 // was refused once in a pass is refused until its end.
 func (p *pass) choose(r *Request) (Shape, Choice, *Wait) {
 	if r.Repeats != nil {
-		return *r.Repeats, ChoiceRepeated, nil
+		wait := p.waitOfRepeat(*r.Repeats, p.now)
+		if wait != nil {
+			p.next = earliest(p.next, wait.Until)
+		}
+		return *r.Repeats, ChoiceRepeated, wait
 	}
 	if w := p.waits[r.Class][r.permits]; w != nil {
 		return Shape{}, "", w
@@ -305,14 +315,16 @@ func (q *Queue) Waits(key nstance.GroupKey, now time.Time) (waits []Wait) {
 }
 
 func (w *Wait) same(o Wait) bool {
-	return w.Kind == o.Kind && w.Shape == o.Shape && w.Before == o.Before
+	return w.Kind == o.Kind && w.Shape == o.Shape && w.Before == o.Before && w.Avoided == o.Avoided
 }
 
 func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
-	if r.Repeats == nil {
-		if _, _, w := q.findShape(r, class, now); w != nil {
+	if r.Repeats != nil {
+		if w := q.waitOfRepeat(*r.Repeats, now); w != nil {
 			return w
 		}
+	} else if _, _, w := q.findShape(r, class, now); w != nil {
+		return w
 	}
 	if !q.noTokens {
 		return nil // it is served at once
@@ -371,7 +383,7 @@ func (q *Queue) Explain(shape Shape, answer string, now time.Time) {
 // Answer returns the provider's answer for the first shape of a request that is sold
 // out; empty: there is none.
 func (q *Queue) Answer(r Request, now time.Time) string {
-	shapes, _ := q.capacity.permitted(&r, r.Subnets, now)
+	shapes, _ := q.permitted(&r, r.Subnets, now)
 	for _, shape := range shapes {
 		if s := q.capacity[shape]; s != nil && s.soldOut(now) && s.answer != "" {
 			return s.answer

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -173,13 +174,10 @@ func (s *shapeState) lose(now time.Time) {
 // permitted returns every shape that a request permits now, in order of
 // preference, and when there will be more; zero: not by time alone. The fallback
 // to on-demand is permitted once spot has been sold out everywhere for as long as
-// the market says.
-func (c capacityCache) permitted(r *Request, subnets []string, now time.Time) (shapes []Shape, more time.Time) {
-	market := r.Market.Type
-	if market == "" {
-		market = nstance.OnDemand
-	}
-	shapes = shapesOf(r.InstanceTypes, subnets, market)
+// the market says; spot that open leaves out counts as sold out.
+func (c capacityCache) permitted(r *Request, subnets []string, open filter, now time.Time) (shapes []Shape, more time.Time) {
+	market := r.market()
+	shapes = open(shapesOf(r.InstanceTypes, subnets, market))
 	if market != nstance.Spot || r.Market.Fallback != nstance.OnDemand {
 		return shapes, more
 	}
@@ -195,8 +193,11 @@ func (c capacityCache) permitted(r *Request, subnets []string, now time.Time) (s
 	if more.After(now) {
 		return shapes, more
 	}
-	return append(shapes, shapesOf(r.InstanceTypes, subnets, nstance.OnDemand)...), time.Time{}
+	return append(shapes, open(shapesOf(r.InstanceTypes, subnets, nstance.OnDemand))...), time.Time{}
 }
+
+// market returns the market that a request prefers.
+func (r *Request) market() nstance.MarketType { return cmp.Or(r.Market.Type, nstance.OnDemand) }
 
 func shapesOf(types, subnets []string, market nstance.MarketType) []Shape {
 	if len(types) == 0 {

@@ -23,6 +23,7 @@ const (
 	ChoiceCapacity  Choice = "capacity"  // the preferred one is sold out
 	ChoiceFallback  Choice = "fallback"  // on-demand, because spot is sold out
 	ChoiceRepeated  Choice = "repeated"  // the provider throttled the same create before
+	ChoiceAvoided   Choice = "avoided"   // the pool of the preferred one is avoided
 )
 
 // A candidate is a shape that a request permits, with what ranks it.
@@ -65,7 +66,11 @@ func btoi(yes bool) int {
 // findShape returns where to create what is requested, and why there: the first shape
 // that is not sold out, as [candidate] ranks them.
 func (q *Queue) findShape(r *Request, class Class, now time.Time) (Shape, Choice, *Wait) {
-	shapes, more := q.capacity.permitted(r, q.addresses.order(r.Subnets, now), now)
+	subnets := q.addresses.order(r.Subnets, now)
+	shapes, more := q.permitted(r, subnets, now)
+	if len(shapes) == 0 {
+		return Shape{}, "", q.avoidedWait(r, subnets, now)
+	}
 	ranked, preferred := q.rank(r, shapes, now)
 	if until := q.pools.awaitPrices(r, class, now); !until.IsZero() {
 		return Shape{}, "", &Wait{Kind: WaitPrices, Shape: preferred.shape, Until: until}
@@ -82,9 +87,13 @@ func (q *Queue) findShape(r *Request, class Class, now time.Time) (Shape, Choice
 		case busy:
 			return Shape{}, "", &Wait{Kind: WaitAnswer, Shape: c.shape, Until: earliest(until, more)}
 		default:
+			if !c.fallback && q.prefersAvoided(r, subnets, now) {
+				return c.shape, ChoiceAvoided, nil
+			}
 			return c.shape, q.choice(r, c, preferred, class, now), nil
 		}
 	}
+	q.addAvoided(wait, r, now)
 	return Shape{}, "", wait
 }
 

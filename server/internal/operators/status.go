@@ -30,6 +30,9 @@ func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusReq
 		resp.Frozen, resp.FrozenAt = cmp.Or(f.Reason, "no reason was given"), wire.Time(f.Since)
 		resp.Holds = append(resp.Holds, holdMessage(plan.Hold{Kind: plan.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
 	}
+	for _, h := range c.term.Reconciler.AvoidedHolds() {
+		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
+	}
 	if h, held := c.term.Reconciler.ClockHold(); held {
 		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
 	}
@@ -42,9 +45,10 @@ func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusReq
 }
 
 // VisibleToAll reports whether operators of every tenant may see an entry: it concerns
-// the whole shard, and names none of its settings, machines or tenants.
+// the whole shard, and names none of its settings, machines or tenants but what an
+// administrator has avoided.
 func VisibleToAll(a reconcile.Attention) bool {
-	return a.Tenant == "" && (a.Kind == plan.HoldFrozen || a.Kind == plan.HoldClock)
+	return a.Tenant == "" && (a.Kind == plan.HoldFrozen || a.Kind == plan.HoldClock || a.Kind == plan.HoldAvoided)
 }
 
 // Bounds on one answer.

@@ -4,6 +4,7 @@ package ec2
 var actions = map[string]action{
 	"AssignPrivateIpAddresses":     operation(compute, (*Cloud).assignPrivateIPAddresses),
 	"CreateTags":                   operation(compute, (*Cloud).createTags),
+	"DescribeAvailabilityZones":    operation(compute, (*Cloud).describeAvailabilityZones),
 	"DescribeImages":               operation(compute, (*Cloud).describeImages),
 	"DescribeInstanceTypes":        operation(compute, (*Cloud).describeInstanceTypes),
 	"DescribeInstances":            operation(compute, (*Cloud).describeInstances),

@@ -34,6 +34,7 @@ type Cloud struct {
 	targets      map[string]map[target]*registration // by target group
 	taken        map[string]map[netip.Addr]string    // interfaces, by subnet and address
 	nextFree     map[string]netip.Addr               // where the search in a subnet goes on
+	shifts       shifts
 	bootFailures []StateReason
 	timers       *testcloud.Timers
 	running      sync.WaitGroup // of what starts and ends guests

@@ -119,6 +119,9 @@ func (c *Cloud) permits(action string) bool {
 
 // ServeHTTP answers one call.
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c.serveShifts(w, r) {
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)

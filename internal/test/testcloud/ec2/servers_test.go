@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -113,6 +114,18 @@ func TestServersCommandLine(t *testing.T) {
 
 	require.Equal(t, "123456789012", c.must("sts", "get-caller-identity")["Account"])
 
+	zone := at(c.must("ec2", "describe-availability-zones", "--filters", "Name=zone-name,Values=us-east-1a"), "AvailabilityZones", 0, "ZoneId").(string)
+	require.Equal(t, c.ZoneID("us-east-1a"), zone)
+	c.SetZonalShifts(cloud.ZonalShift{
+		ID: "9ac9ec1e", Resource: "arn:aws:elasticloadbalancing:us-east-1:123456789012:loadbalancer/app/web/0", AwayFrom: zone, Comment: "packet loss", Type: "ZONAL_SHIFT",
+		Started: time.Now(), Expires: time.Now().Add(time.Hour), Status: "ACTIVE",
+	})
+	c.SetAutoshifts(cloud.Autoshift{AwayFrom: zone, Started: time.Now().Add(-time.Hour), Ended: time.Now()}, cloud.Autoshift{AwayFrom: zone, Started: time.Now()})
+	require.Equal(t, zone, at(c.must("arc-zonal-shift", "list-zonal-shifts", "--status", "ACTIVE"), "items", 0, "awayFrom"))
+	require.Len(t, c.must("arc-zonal-shift", "list-autoshifts", "--page-size", "1")["items"], 2)
+	_, err = c.run("arc-zonal-shift", "list-autoshifts", "--page-size", "101")
+	require.Error(t, err)
+
 	eni := at(many, "Instances", 0, "NetworkInterfaces", 0, "NetworkInterfaceId").(string)
 	c.must("ec2", "assign-private-ip-addresses", "--network-interface-id", eni, "--private-ip-addresses", "10.0.1.1", "--allow-reassignment")
 	require.Len(t, at(c.must("ec2", "describe-network-interfaces", "--network-interface-ids", eni), "NetworkInterfaces", 0, "PrivateIpAddresses"), 2)
@@ -131,6 +144,31 @@ func TestServersCommandLine(t *testing.T) {
 	require.ErrorContains(t, err, "(DryRunOperation)")
 	require.Equal(t, "terminated", at(c.must("ec2", "terminate-instances", "--instance-ids", id), "TerminatingInstances", 0, "CurrentState", "Name"))
 	require.Len(t, c.Machines(), 12)
+}
+
+func TestModelRefusesInvalidShifts(t *testing.T) {
+	const item = `"zonalShiftId": "9ac9ec1e", "resourceIdentifier": "arn:aws:x", "awayFrom": "use1-az1", "comment": "", "startTime": 1, "expiryTime": 2`
+	for _, c := range []struct{ query, answer, complaint string }{
+		{"/zonalshifts?status=OPEN", `{"items": []}`, "ListZonalShifts.status: the model has no value 'OPEN'"},
+		{"/zonalshifts?zone=a", `{"items": []}`, "ListZonalShifts: the model has no parameter zone"},
+		{"/zonalshifts?maxResults=0", `{"items": []}`, "ListZonalShifts: request: Invalid value for parameter maxResults, value: 0, valid min value: 1"},
+		{"/zonalshifts", `{"items": [{` + item + `}]}`, "ListZonalShifts.items[]: member status is missing"},
+		{"/zonalshifts", `{"items": [{` + item + `, "status": "ACTIVE", "colour": "red"}]}`, "ListZonalShifts.items[]: the model has no member colour"},
+		{"/autoshifts", `{"items": [{"awayFrom": "use1-az1", "startTime": "2026-01-02T03:04:05Z", "status": "ACTIVE"}]}`, "ListAutoshifts.items[].startTime: '2026-01-02T03:04:05Z' is no time in seconds"},
+		{"/autoshifts", `{"items": [{"awayFrom": "use1-az1", "startTime": 1, "status": "OPEN"}]}`, "ListAutoshifts.items[].status: the model has no value 'OPEN'"},
+		{"/shifts", `{}`, "GET /shifts: not an operation"},
+	} {
+		recorder := &modelcheck.Recorder{}
+		s := httptest.NewServer(recorder.Record(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(c.answer)) })))
+		r, err := http.Get(s.URL + c.query)
+		require.NoError(t, err)
+		require.NoError(t, r.Body.Close())
+		s.Close()
+		complaints, calls, err := recorder.Check()
+		require.NoError(t, err)
+		require.Equal(t, 1, calls)
+		require.Contains(t, complaints, c.complaint)
+	}
 }
 
 func TestModelRefusesInvalidRequests(t *testing.T) {

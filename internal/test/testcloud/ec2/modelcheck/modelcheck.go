@@ -37,8 +37,9 @@ type exchange struct {
 // A Recorder records the calls of test clouds. Its zero value is ready to use, and
 // safe for concurrent use.
 type Recorder struct {
-	mu    sync.Mutex
-	calls []exchange
+	mu        sync.Mutex
+	calls     []exchange
+	restCalls []restExchange
 }
 
 // Record returns a handler that records the requests and answers of h.
@@ -53,6 +54,7 @@ func (r *Recorder) Record(h http.Handler) http.Handler {
 		answer := &copied{ResponseWriter: w, status: http.StatusOK}
 		h.ServeHTTP(answer, q) // panics for a lost answer: then there is none to record
 		r.keep(string(body), answer)
+		r.keepREST(q, answer)
 	})
 }
 
@@ -92,8 +94,18 @@ func (c *copied) Write(b []byte) (int, error) {
 func (r *Recorder) Check() (complaints []string, calls int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	complaints, calls, err = check(program, r.calls)
+	if err != nil {
+		return nil, 0, err
+	}
+	more, restCalls, err := check(restProgram, r.restCalls)
+	return append(complaints, more...), calls + restCalls, err
+}
+
+// check has a program in Python look at calls.
+func check[E any](program string, all []E) (complaints []string, calls int, err error) {
 	var in bytes.Buffer
-	for _, e := range r.calls {
+	for _, e := range all {
 		if err := json.NewEncoder(&in).Encode(e); err != nil {
 			return nil, 0, err
 		}
@@ -110,8 +122,8 @@ func (r *Recorder) Check() (complaints []string, calls int, err error) {
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	last, ok := strings.CutPrefix(lines[len(lines)-1], "calls: ")
-	if calls, err = strconv.Atoi(last); !ok || err != nil || calls != len(r.calls) {
-		return nil, 0, fmt.Errorf("the model check has read %q of %d calls", last, len(r.calls))
+	if calls, err = strconv.Atoi(last); !ok || err != nil || calls != len(all) {
+		return nil, 0, fmt.Errorf("the model check has read %q of %d calls", last, len(all))
 	}
 	return lines[:len(lines)-1], calls, nil
 }

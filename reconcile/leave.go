@@ -1,0 +1,146 @@
+package reconcile
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/plan"
+)
+
+// inPool reports whether the machine of m is in a pool: by what the provider says, else by
+// what was asked for.
+func (s *shard) inPool(m *member, p Pool) bool {
+	return (p.Zone == "" || p.Zone == cmp.Or(m.zone(), s.admission.ZoneOf(m.rec.Shape.Subnet))) &&
+		(p.InstanceType == "" || p.InstanceType == cmp.Or(m.machine.InstanceType, m.rec.Shape.InstanceType)) &&
+		(p.Market == "" || p.Market == m.market())
+}
+
+// poolToLeave returns the pool that m, as a member of g, is to leave; nil: none. What is
+// made while a pool is avoided is not replaced for it: where the zone of a subnet is not
+// known, its replacement could be there again.
+func (s *shard) poolToLeave(m *member, now time.Time) *AvoidedPool {
+	for i := range s.avoided {
+		p := &s.avoided[i]
+		if p.Drain && p.stands(now) && !m.rec.CreatedAt.After(p.Since) && s.inPool(m, p.Pool) {
+			return p
+		}
+	}
+	return nil
+}
+
+// hasPlaceFor reports whether g permits a shape for the replacement of m that is not
+// avoided.
+func (s *shard) hasPlaceFor(g *group, m *member, now time.Time) bool {
+	def := g.spec.Definition
+	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && def.Market.Base(g.spec.Size) > 0 {
+		def = inMarket(def, nstance.OnDemand)
+	}
+	return s.admission.Open(s.requestFor(g, def), now)
+}
+
+// eligibleAt returns when m, as a member of g, may be replaced for its age, for what its
+// cloud advises or for an avoided pool; zero: never. Then why says so.
+func (s *shard) eligibleAt(g *group, m *member, now time.Time) (at time.Time, why string) {
+	at, why = m.eligibleAt(&g.spec)
+	p := s.poolToLeave(m, now)
+	if p == nil || !at.IsZero() && at.Before(p.Since) || !s.hasPlaceFor(g, m, now) {
+		return at, why
+	}
+	return p.Since, "it is in an avoided pool: " + p.String() + withMessage(p.because())
+}
+
+// leaveHold returns the hold of members of g that are to leave a pool while nothing else is
+// permitted.
+func (s *shard) leaveHold(g *group, now time.Time) (plan.Hold, bool) {
+	var held []*AvoidedPool
+	stay := 0
+	for _, m := range g.members {
+		if m.rec.OnDemand || m.state.Leaving() || m.gone || s.preserved(m, now) {
+			continue
+		}
+		p := s.poolToLeave(m, now)
+		if p == nil || s.hasPlaceFor(g, m, now) {
+			continue
+		}
+		stay++
+		if !slices.Contains(held, p) {
+			held = append(held, p)
+		}
+	}
+	if stay == 0 {
+		return plan.Hold{}, false
+	}
+	names := make([]string, len(held))
+	for i, p := range held {
+		names[i] = p.name()
+	}
+	return plan.Hold{
+		Kind: plan.HoldAvoided, Until: held[0].Until,
+		Reason: "members stay in an avoided pool, because the group permits nothing else: " + strings.Join(names, "; "),
+	}, true
+}
+
+// A PoolImpact is what the avoidance of a pool does to a group.
+type PoolImpact struct {
+	Key      nstance.GroupKey `json:"key"`
+	Lost     []ShapePlan      `json:"lost,omitempty"` // permitted shapes that are in the pool, and not avoided already
+	Left     int              `json:"left"`           // permitted shapes that are not avoided then
+	Members  int              `json:"members"`        // that are in the pool
+	Replaced int              `json:"replaced"`       // of them, those that leave if the pool is drained
+}
+
+// A PoolOutlook is what the avoidance of a pool would do.
+type PoolOutlook struct {
+	Groups      []PoolImpact `json:"groups,omitempty"`       // that it concerns, sorted
+	ZoneUnknown []string     `json:"zone_unknown,omitempty"` // subnets of groups whose zone is not known, if the pool names a zone: they are not avoided
+}
+
+// PoolOutlook returns what the avoidance of a pool would do now. It changes nothing.
+func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out PoolOutlook
+	now := r.opts.Now()
+	for _, g := range r.groups {
+		if !g.defined() || g.spec.Removing {
+			continue
+		}
+		if i := r.poolImpact(g, p, now); len(i.Lost) > 0 || i.Members > 0 {
+			out.Groups = append(out.Groups, i)
+		}
+		for _, subnet := range g.spec.Definition.Subnets {
+			if p.Zone != "" && r.admission.ZoneOf(subnet) == "" && !slices.Contains(out.ZoneUnknown, subnet) {
+				out.ZoneUnknown = append(out.ZoneUnknown, subnet)
+			}
+		}
+	}
+	slices.Sort(out.ZoneUnknown)
+	slices.SortFunc(out.Groups, func(a, b PoolImpact) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	return out
+}
+
+// poolImpact divides the shapes that the definition of g permits in any market, its base
+// included, and counts its members.
+func (s *shard) poolImpact(g *group, p Pool, now time.Time) PoolImpact {
+	out := PoolImpact{Key: g.key}
+	def := g.spec.Definition
+	if def.Market.Base(g.spec.Size) > 0 {
+		def.Market.Fallback = nstance.OnDemand
+	}
+	lost, left := s.admission.Divide(s.requestFor(g, def), avoidanceOf(p, time.Time{}, ""), now)
+	out.Left = len(left)
+	for _, shape := range lost {
+		out.Lost = append(out.Lost, ShapePlan{InstanceType: shape.InstanceType, Subnet: shape.Subnet, Market: shape.Market})
+	}
+	for _, m := range g.members {
+		if m.rec.OnDemand || m.state.Leaving() || m.gone || !s.inPool(m, p) {
+			continue
+		}
+		out.Members++
+		out.Replaced += oneIf(len(left) > 0 && !s.preserved(m, now))
+	}
+	return out
+}

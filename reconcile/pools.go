@@ -1,0 +1,125 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
+)
+
+const (
+	// shiftInterval is the time between two reads of what the cloud avoids.
+	shiftInterval = time.Minute
+
+	// shiftMemory is how long a zone of which the cloud does not say when its shift ends is
+	// avoided after the last answer.
+	shiftMemory = 15 * time.Minute
+)
+
+// followPools ends what is avoided when its time is over, and reads what the cloud avoids,
+// until ctx ends.
+func (r *Reconciler) followPools(ctx context.Context) {
+	end := time.NewTimer(time.Hour)
+	defer end.Stop()
+	var due <-chan time.Time
+	if r.provider.Abilities().Shifts != nil {
+		interval := time.NewTicker(shiftInterval)
+		defer interval.Stop()
+		due = interval.C
+	}
+	for {
+		end.Reset(max(0, r.endAvoided()))
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.poolWake:
+		case <-end.C:
+		case <-due:
+			r.readShifts(ctx)
+		}
+	}
+}
+
+// readShifts asks the cloud which zones are shifted away from. What is not answered leaves
+// what was known.
+func (r *Reconciler) readShifts(ctx context.Context) {
+	can := r.provider.Abilities().Shifts
+	if can == nil {
+		return
+	}
+	shifts, err := can.ShiftedZones(ctx)
+	if ctx.Err() != nil && err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		if why := err.Error(); why != r.shiftsUnread { // once, not every minute
+			r.log.Warn("zonal shifts not read", "code", nstance.CodeOf(err), "err", err)
+			r.shiftsUnread = why
+		}
+		return
+	}
+	r.shiftsUnread = ""
+	r.recordShifts(shifts, r.opts.Now())
+}
+
+// recordShifts replaces what the cloud avoids.
+func (s *shard) recordShifts(shifts []nstance.ZoneShift, now time.Time) {
+	s.shiftsReadAt = now
+	var all []AvoidedPool
+	for _, shift := range shifts {
+		p := s.shiftedPool(shift, now)
+		if p.Validate() == nil && p.stands(now) && !containsPool(all, p.Pool) && len(all) < MaxAvoided {
+			all = append(all, p)
+		}
+	}
+	if slices.Equal(all, s.shifted) {
+		return
+	}
+	for _, p := range s.shifted {
+		if !containsPool(all, p.Pool) {
+			s.publishReleased(p, now, "the cloud has ended it")
+		}
+	}
+	for i := range all {
+		if !containsPool(s.shifted, all[i].Pool) {
+			s.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: all[i].hold().text()})
+		}
+	}
+	s.shifted = all
+	s.avoidPools()
+}
+
+// shiftedPool returns what a zone that is shifted away from means. It began when it was
+// first read, if the cloud does not say when.
+func (s *shard) shiftedPool(shift nstance.ZoneShift, now time.Time) AvoidedPool {
+	p := AvoidedPool{Pool: Pool{Zone: shift.Zone}, Since: shift.Since.UTC(), Until: shift.Until.UTC(), Reason: cmp.Or(clip.Text(shift.Reason, maxFailure), "zonal shift"), Cloud: true}
+	if i := slices.IndexFunc(s.shifted, func(a AvoidedPool) bool { return a.Pool == p.Pool }); i >= 0 && p.Since.IsZero() {
+		p.Since = s.shifted[i].Since
+	}
+	if p.Since.IsZero() {
+		p.Since = now.UTC()
+	}
+	return p
+}
+
+func containsPool(all []AvoidedPool, p Pool) bool {
+	return slices.ContainsFunc(all, func(a AvoidedPool) bool { return a.Pool == p })
+}
+
+// readable returns what the cloud avoids, without what was not read for too long, and has
+// no end of its own.
+func (s *shard) readable(now time.Time) (out []AvoidedPool) {
+	for _, p := range s.shifted {
+		if p.Until.IsZero() && now.Sub(s.shiftsReadAt) >= shiftMemory {
+			s.publishReleased(p, now, "the cloud could not be asked for "+shiftMemory.String())
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
