@@ -92,6 +92,13 @@ var errorRows = []errorRow{
 	{code: "IdempotentParameterMismatch", means: nstance.Conflict, why: "a create with this token had other parameters: Get tells whether a machine came of it"},
 	{code: "IdempotentInstanceTerminated", means: nstance.Conflict, why: "the machine was made and is gone: Get tells why"},
 
+	{code: "QueueDoesNotExist", means: nstance.Invalid, field: "options.interruption_queue", why: "also a queue of another account or region, or without a permission"},
+	{code: "AWS.SimpleQueueService.NonExistentQueue", means: nstance.Invalid, field: "options.interruption_queue", why: "the same in the older protocol"},
+	{code: "InvalidAddress", means: nstance.Invalid, field: "options.interruption_queue"},
+	{code: "OverLimit", means: nstance.Quota, why: "of messages of a queue that were received and not deleted"},
+	{code: "KmsThrottled", means: nstance.Throttled, why: "the key that encrypts a queue"},
+	{code: "Kms*", means: nstance.Denied, why: "the key that encrypts a queue cannot be used"},
+
 	{code: "TargetGroupNotFound", means: nstance.NotFound, why: "there is no such load balancer"},
 	{code: "InvalidInstanceID.NotFound", means: nstance.Unavailable, why: "may be an instance that EC2 does not show yet: only an empty answer to a filter proves absence"},
 	{code: "InvalidParameterValue", message: "Invalid IAM Instance Profile", means: nstance.Unavailable, field: "args.iam_instance_profile", why: "a profile is known some seconds after it was made"},
