@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -92,6 +93,8 @@ var needs = map[string]need{
 		}
 		return nil
 	}},
+	"sqs:ReceiveMessage":     {"`interruption_queue`", func(w *world) error { return w.watchOnce() }},
+	"sqs:DeleteMessage":      {"`interruption_queue`", func(w *world) error { return w.watchOnce() }},
 	"ec2:TerminateInstances": {"deleting machines", func(w *world) error { return w.Delete(w.Context(), w.create(w.spec())) }},
 	"ec2:StopInstances": {"parking machines of warm pools", func(w *world) error {
 		return w.Park(w.Context(), w.create(w.spec()), nstance.ParkStopped)
@@ -140,6 +143,23 @@ var needs = map[string]need{
 		}
 		return w.LeaveBalancer(w.Context(), nstance.LoadBalancer{ID: targetGroup}, m)
 	}},
+}
+
+// watchOnce has one message received and deleted.
+func (w *world) watchOnce() error {
+	w.cloud.Send(queueName, `{"detail-type": "EC2 Instance State-change Notification", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z", "detail": {}}`)
+	v := w.watch(owner)
+	defer v.stop()
+	var err error
+	require.Eventually(w, func() bool {
+		select {
+		case err = <-v.errs:
+			return true
+		default:
+			return len(w.cloud.Messages(queueName)) == 0
+		}
+	}, limit, time.Millisecond)
+	return err
 }
 
 func permissionTable(t *testing.T) string {
