@@ -50,6 +50,10 @@ type Options struct {
 	// account's events about machines. Empty: there are no rules.
 	EventQueue string
 
+	// HideAtMost is how long received messages are hidden at most, for tests that
+	// wait for a message to be received again. Zero: as long as the caller says.
+	HideAtMost time.Duration
+
 	// NoMetadataNotices has no metadata service announce anything.
 	NoMetadataNotices bool
 

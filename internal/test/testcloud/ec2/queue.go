@@ -166,6 +166,9 @@ func (c *Cloud) receiveMessage(ctx context.Context, in *receiveInput) (*receiveO
 	if in.VisibilityTimeout != nil {
 		hide = time.Duration(*in.VisibilityTimeout) * time.Second
 	}
+	if c.o.HideAtMost > 0 {
+		hide = min(hide, c.o.HideAtMost)
+	}
 	end := time.Now().Add(time.Duration(in.WaitTimeSeconds) * time.Second)
 	for {
 		out, next, changed, err := c.takeMessages(in.QueueUrl, most, hide)
