@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +37,38 @@ func TestWalkthrough(t *testing.T) {
 	require.Equal(t, 5, c.Shard.CreateRate.Burst)
 	_, err = config.Parse("server.jsonc", []byte(strings.Replace(text, "security_group_ids", "security_groups", 1)), aws.Kind())
 	require.ErrorContains(t, err, "security_group_ids")
+}
+
+// TestDocumentedRules: the rules of the document select the events that are understood.
+func TestDocumentedRules(t *testing.T) {
+	b, err := os.ReadFile(doctest.Providers + "aws.md")
+	require.NoError(t, err)
+	patterns := regexp.MustCompile(`(?s)--event-pattern '(.*?)'`).FindAllStringSubmatch(string(b), -1)
+	types := map[string][]string{}
+	for _, p := range patterns {
+		var pattern struct {
+			Source []string
+			Types  []string `json:"detail-type"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(p[1]), &pattern))
+		types[pattern.Source[0]] = pattern.Types
+	}
+	w := newWorld(t, &ec2.Options{EventQueue: queueName})
+	m := w.spot().ProviderID
+	require.NoError(t, w.cloud.Reclaim(m, time.Hour))
+	require.NoError(t, w.cloud.RecommendRebalance(m))
+	require.NoError(t, w.cloud.ReclaimReservation(m, time.Now()))
+	w.cloud.ScheduleChange(ec2.ScheduledChange{ID: "X_1", Code: "X", Machines: []string{m}})
+	published := map[string][]string{}
+	for _, body := range w.cloud.Messages(queueName) {
+		var e struct {
+			Source string
+			Type   string `json:"detail-type"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(body), &e))
+		published[e.Source] = append(published[e.Source], e.Type)
+	}
+	require.Equal(t, published, types)
 }
 
 // policy returns the actions that the published policy permits.
