@@ -1,6 +1,7 @@
 package aws
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func FuzzParseEvent(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body string) {
 		_, found, err := parseEvent(body)
-		if ignored, ok := err.(errIgnored); ok && len(ignored.detailType) > maxWordBytes {
+		if ignored, ok := errors.AsType[errIgnored](err); ok && len(ignored.detailType) > maxWordBytes {
 			t.Fatal("a long type is quoted")
 		}
 		if len(found) > maxEntities {

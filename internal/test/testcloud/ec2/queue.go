@@ -221,7 +221,7 @@ type sendInput struct {
 type sendOutput struct{ MessageId, MD5OfMessageBody string }
 
 // forbidden are the characters that XML has none for ("SendMessage", SQS API Reference).
-var forbidden = regexp.MustCompile("[^\\x{9}\\x{A}\\x{D}\\x{20}-\\x{D7FF}\\x{E000}-\\x{FFFD}\\x{10000}-\\x{10FFFF}]")
+var forbidden = regexp.MustCompile(`[^\x{9}\x{A}\x{D}\x{20}-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]`)
 
 func (c *Cloud) sendMessage(_ context.Context, in *sendInput) (*sendOutput, error) {
 	switch {
