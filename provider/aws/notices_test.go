@@ -214,7 +214,7 @@ func TestWatchReliably(t *testing.T) {
 	})
 	inBubble(t, "a message that cannot be deleted is received again", ec2.Options{}, func(t *testing.T, w *world) {
 		require.NoError(t, w.cloud.RecommendRebalance(w.spot().ProviderID))
-		w.faults.Next("DeleteMessageBatch", testcloud.Fault{Answer: ec2.QueueRefusal("InternalError", "try again")})
+		w.faults.Next("DeleteMessageBatch", testcloud.Fault{Answer: ec2.QueueRefusal("InternalFailure", "try again")})
 		v := w.watch(owner)
 		v.next().Ack()
 		require.ErrorIs(t, v.nextError(), nstance.Unavailable)

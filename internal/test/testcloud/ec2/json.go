@@ -50,6 +50,7 @@ func (c *Cloud) serveJSON(w http.ResponseWriter, r *http.Request, body []byte) {
 		out, err := c.doJSON(r, name, body)
 		switch {
 		case errors.Is(err, context.Canceled):
+			panic(http.ErrAbortHandler) // the caller has gone: there is no answer
 		case err != nil:
 			writeJSONError(w, err)
 		default:
