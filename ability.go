@@ -196,14 +196,16 @@ type ConsoleReader interface {
 const MaxConsoleBytes = 64 << 10
 
 // A NoticeWatcher is a Provider that knows of interruptions which its machines cannot
-// learn from inside, such as the maintenance of the node they run on. It is safe for
-// concurrent use.
+// learn from inside, such as the maintenance of the node they run on, or which it learns
+// by another way than they do: the server combines both ([Notice.SameEvent]). It is safe
+// for concurrent use.
 type NoticeWatcher interface {
 	// WatchNotices yields notices about the owner's machines as they appear,
 	// change or are withdrawn, until ctx ends. An error is for the log: the watch
 	// goes on, and no notice is withdrawn. Notices that stand at the same time for
 	// one machine have different event IDs. A notice without deadline may reuse
-	// the ID of an earlier one that was withdrawn.
+	// the ID of an earlier one that was withdrawn, unless it has an Ack. One with
+	// an Ack is yielded again, by this watch or a later one, until that is called.
 	WatchNotices(ctx context.Context, owner Owner) iter.Seq2[MachineNotice, error]
 }
 
@@ -211,4 +213,10 @@ type NoticeWatcher interface {
 type MachineNotice struct {
 	ID     InstanceID `json:"id"`
 	Notice Notice     `json:"notice"`
+
+	// Ack is called at most once for each yield: when the notice's consequence is
+	// durable, or there is none. It is not called when the term ends first. It must
+	// not block, and may be called after the watch has ended. Nil: the provider
+	// repeats what stands to each watch.
+	Ack func() `json:"-"`
 }

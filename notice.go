@@ -17,7 +17,7 @@ type Notice struct {
 	Action     string     `json:"action,omitempty"`    // the cloud's word: terminate, stop, hibernate
 	Deadline   time.Time  `json:"deadline,omitzero"`   // zero where the cloud gives none
 	NotBefore  time.Time  `json:"not_before,omitzero"` // earliest start of planned maintenance, by the cloud's clock
-	Source     string     `json:"source"`              // such as aws/spot
+	Source     string     `json:"source"`              // such as aws/spot; a third part names another way by which the same is announced
 	EventID    string     `json:"event_id"`
 	DetectedAt time.Time  `json:"detected_at"`
 	ReceivedAt time.Time  `json:"received_at,omitzero"` // by the leader, in its present form
@@ -48,6 +48,28 @@ func (n Notice) Tightens(known Notice) bool {
 func (n Notice) Repeats(known Notice) bool {
 	return n.EventID == known.EventID && n.Kind == known.Kind && n.Action == known.Action && n.Source == known.Source &&
 		n.Cancelled == known.Cancelled && n.NotBefore.Equal(known.NotBefore) && !n.Tightens(known)
+}
+
+// eventSlack is how far two sources may differ on the time of one event: EC2's event bus
+// has no time of the interruption, only that of the warning. Two interruptions of one
+// instance are at least as far apart as EC2's warning is early, two minutes.
+const eventSlack = time.Minute
+
+// SameEvent reports whether n and known, of two sources for the same kind of
+// announcement, announce one event of a machine: aws/spot by the machine's agent, and
+// aws/spot/eventbridge by the provider. A cloud's event IDs differ by source. The end of
+// a notice, Cancelled, is the same event as the notice.
+func (n Notice) SameEvent(known Notice) bool {
+	return n.Kind == known.Kind && n.Source != known.Source && n.announcement() == known.announcement() && !n.Rehearsed() &&
+		n.NotBefore.Sub(known.NotBefore).Abs() <= eventSlack &&
+		(n.Deadline.IsZero() || known.Deadline.IsZero() || n.Deadline.Sub(known.Deadline).Abs() <= eventSlack)
+}
+
+// announcement returns the cloud and what it announces, without the way.
+func (n Notice) announcement() string {
+	cloud, rest, _ := strings.Cut(n.Source, "/")
+	what, _, _ := strings.Cut(rest, "/")
+	return cloud + "/" + what
 }
 
 const (

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -11,11 +12,19 @@ import (
 // ahead, in which most groups replace the member anyway.
 const maintenanceLead = 24 * time.Hour
 
-// takeAdvice keeps a notice that dooms nothing. It is not durable: agents repeat what
-// stands to each leader.
-func (s *shard) takeAdvice(m *member, n nstance.Notice) {
-	switch known := findNotice(m.advice, n.EventID); {
-	case known >= 0 && n.Repeats(m.advice[known]):
+// takeAdvice keeps a notice that dooms nothing. It becomes durable if its source does not
+// repeat it: agents repeat what stands to each leader.
+func (s *shard) takeAdvice(m *member, n nstance.Notice, once bool) {
+	known := findNotice(m.advice, n.EventID)
+	if n.ReceivedAt.IsZero() {
+		n.ReceivedAt = s.opts.Now().UTC().Round(0)
+	}
+	if once && (known >= 0 || len(m.advice) < maxNotices) && !slices.Contains(m.onceAdvised, n.EventID) {
+		m.onceAdvised = append(m.onceAdvised, n.EventID)
+		s.queue.add(m.group.key, false)
+	}
+	switch {
+	case known >= 0 && (n.Repeats(m.advice[known]) || n.SameEvent(m.advice[known])):
 		return
 	case known >= 0:
 		m.advice[known] = n
@@ -23,9 +32,6 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
 		return
 	default:
-		if n.ReceivedAt.IsZero() {
-			n.ReceivedAt = s.opts.Now().UTC().Round(0)
-		}
 		m.advice = append(m.advice, n)
 	}
 	reason := "kind " + string(n.Kind) + " dooms nothing"
@@ -39,8 +45,24 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 func (s *shard) dropAdvice(m *member, eventID string) {
 	if i := findNotice(m.advice, eventID); i >= 0 {
 		m.advice = append(m.advice[:i:i], m.advice[i+1:]...)
+		m.onceAdvised = slices.DeleteFunc(m.onceAdvised, func(id string) bool { return id == eventID })
+		m.dropAliases(eventID)
+		for _, ack := range m.pendingAcks[eventID] {
+			call(ack) // nothing is owed for it any more
+		}
+		delete(m.pendingAcks, eventID)
 		s.queue.add(m.group.key, false)
 	}
+}
+
+// durableAdvice returns the standing advice that its source does not repeat.
+func (m *member) durableAdvice() (out []nstance.Notice) {
+	for _, n := range m.advice {
+		if slices.Contains(m.onceAdvised, n.EventID) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // heeded returns from when on a group replaces a member for a notice that dooms nothing,

@@ -130,13 +130,13 @@ func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 // writeNotices makes the standing notices of m durable.
 func (r *Reconciler) writeNotices(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	notices := slices.Clone(m.notices)
+	notices, advice := slices.Clone(m.notices), m.durableAdvice()
 	r.mu.Unlock()
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil || rec.Drain != nil && rec.Preserve == nil { // a former leader's late write says more
 			return errOutdated
 		}
-		rec.Notices = notices
+		rec.Notices, rec.Advice = notices, advice
 		return nil
 	})
 	return err

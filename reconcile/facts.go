@@ -85,13 +85,14 @@ func (s *shard) handleDrained(m *member, a nstance.Ack) {
 // without a command. The drain of the shard follows as for any notice: its executor
 // acknowledges it, and the agent does so at once.
 func (s *shard) handleLoneDrain(m *member, f nstance.DrainedWithoutServer) {
-	if m.loneDrain != nil && m.loneDrain.eventID == f.EventID || findNotice(m.notices, f.EventID) < 0 {
+	eventID := m.firstEventID(f.EventID)
+	if m.loneDrain != nil && m.loneDrain.eventID == eventID || findNotice(m.notices, eventID) < 0 {
 		return
 	}
-	m.loneDrain = &loneDrain{f.EventID, &records.DrainEnd{
+	m.loneDrain = &loneDrain{eventID, &records.DrainEnd{
 		At: s.opts.Now().UTC(), By: nstance.ExecutorAgent, Outcome: f.Outcome, Message: withoutServer(f.Message),
 	}}
-	e := nstance.Event{Type: nstance.EventDrainedWithoutServer, Reason: string(f.Outcome) + ", for notice " + f.EventID}
+	e := nstance.Event{Type: nstance.EventDrainedWithoutServer, Reason: string(f.Outcome) + ", for notice " + eventID}
 	if f.Outcome == nstance.OutcomeFailed {
 		e.Error = f.Message
 	}

@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +20,9 @@ const maxNotices = 16
 
 // handleNotice records a standing or withdrawn notice. It is acknowledged once its
 // consequence is durable.
-func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
+func (s *shard) handleNotice(m *member, f nstance.Noticed) {
+	n, ack := f.Notice, f.Ack
+	n.EventID = m.eventID(n)
 	known := findNotice(m.notices, n.EventID)
 	switch {
 	case n.Cancelled:
@@ -31,8 +35,12 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 		}
 		return
 	case !n.Kind.Dooms():
-		s.takeAdvice(m, n)
-		call(ack)
+		s.takeAdvice(m, n, f.Once)
+		if slices.Contains(m.onceAdvised, n.EventID) && !s.consequenceDurable(m, n.EventID) {
+			m.addPendingAck(n.EventID, ack)
+		} else {
+			call(ack)
+		}
 		return
 	case slices.Contains(m.droppedNotices, n.EventID):
 		call(ack)
@@ -66,6 +74,42 @@ func (s *shard) handleNotice(m *member, n nstance.Notice, ack func()) {
 	}
 	m.addPendingAck(n.EventID, ack)
 	s.queue.add(m.group.key, true)
+}
+
+// eventID returns the event ID that m has the event of n by: that of the source which
+// announced it first.
+func (m *member) eventID(n nstance.Notice) string {
+	for _, standing := range [][]nstance.Notice{m.notices, m.advice} {
+		if findNotice(standing, n.EventID) >= 0 {
+			return n.EventID
+		}
+		for i := range standing {
+			if n.SameEvent(standing[i]) {
+				m.addAlias(n.EventID, standing[i].EventID)
+				return standing[i].EventID
+			}
+		}
+	}
+	return m.firstEventID(n.EventID)
+}
+
+// firstEventID returns the event ID of the source which announced an event first.
+func (m *member) firstEventID(eventID string) string { return cmp.Or(m.aliases[eventID], eventID) }
+
+// addAlias keeps the event ID by which another source announces a known event.
+func (m *member) addAlias(eventID, first string) {
+	if m.aliases == nil {
+		m.aliases = map[string]string{}
+	}
+	if len(m.aliases) < 2*maxNotices {
+		m.aliases[eventID] = first
+	}
+}
+
+// dropAliases forgets the other event IDs of an event that was withdrawn: what they
+// announce next is another event.
+func (m *member) dropAliases(first string) {
+	maps.DeleteFunc(m.aliases, func(_, f string) bool { return f == first })
 }
 
 // receiveNotice sets when a notice was received and when it ends. The provider is
@@ -110,6 +154,7 @@ func (s *shard) withdrawNotice(m *member, known int) {
 	}
 	delete(m.pendingAcks, m.notices[known].EventID)
 	delete(m.noticeEnds, m.notices[known].EventID)
+	m.dropAliases(m.notices[known].EventID)
 	if m.loneDrain != nil && m.loneDrain.eventID == m.notices[known].EventID {
 		m.loneDrain = nil
 	}
@@ -119,7 +164,7 @@ func (s *shard) withdrawNotice(m *member, known int) {
 
 // consequenceDurable reports whether the notice's consequence is durable.
 func (s *shard) consequenceDurable(m *member, eventID string) bool {
-	if m.rec.Deleting != nil {
+	if m.rec.Deleting != nil || findNotice(m.rec.Advice, eventID) >= 0 {
 		return true
 	}
 	recorded := findNotice(m.rec.Notices, eventID) >= 0
@@ -193,15 +238,17 @@ func call(f func()) {
 }
 
 // recordStandingNotices makes notices durable that the plan does not act on: during a
-// freeze, for preserved members, and those that were withdrawn after it.
+// freeze, for preserved members, those that were withdrawn after it, and advice that its
+// source does not repeat.
 func (s *shard) recordStandingNotices(g *group, now time.Time) {
 	held := s.freezeOf(g) != nil || !g.defined()
 	for _, m := range g.members {
 		kept := m.state != nstance.Deleting && s.preserved(m, now)
-		if m.step != stepNone || !m.durable || m.state.Leaving() && !kept || sameNotices(m.rec.Notices, m.notices) {
+		if m.step != stepNone || !m.durable || m.state.Leaving() && !kept {
 			continue
 		}
-		if held || kept || len(m.rec.Notices) > 0 {
+		changed := !sameNotices(m.rec.Notices, m.notices) && (held || kept || len(m.rec.Notices) > 0)
+		if changed || !sameNotices(m.rec.Advice, m.durableAdvice()) {
 			m.owe(stepWriteNotices)
 		}
 	}

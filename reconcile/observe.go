@@ -39,7 +39,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.FilesReported:
 		r.withMember(f.ID, func(m *member) { m.updateFiles(f) })
 	case nstance.Noticed:
-		r.withMember(f.ID, func(m *member) { r.handleNotice(m, f.Notice, f.Ack) })
+		r.withMember(f.ID, func(m *member) { r.handleNotice(m, f) })
 	case nstance.Drained:
 		r.withMember(f.Ack.Instance, func(m *member) { r.handleDrained(m, f.Ack) })
 	case nstance.DrainedWithoutServer:

@@ -19,6 +19,7 @@ const (
 	attentionJournal    = "journal"        // events are lost, or were
 	attentionKeys       = "keys"           // the cluster's keys cannot be read
 	attentionLookup     = "lookup"         // an image, instance type or user data cannot be looked up
+	attentionNotices    = "notices"        // the provider's notices cannot be read
 	attentionNotLeading = "not_leading"    // this server cannot lead
 )
 
@@ -29,7 +30,7 @@ func attentionKinds() []string {
 		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionMarket, reconcile.AttentionAlarm,
 		reconcile.AttentionRefused, reconcile.AttentionUnrecorded, reconcile.AttentionStuck,
 		configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
-		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionNotLeading,
+		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionNotices, attentionNotLeading,
 	)
 	slices.Sort(kinds)
 	return kinds
@@ -59,6 +60,7 @@ func (t *term) attention() []reconcile.Attention {
 		entries(attentionLookup, "configure what exists, or nstance-admin config refresh", t.groups.LookupProblems()),
 		entries(attentionAddress, "look at the network and the rights of this server", t.address.Problems()),
 		entries(attentionFiles, "configure what the file needs, or put the secret", t.agents.FileProblems()),
+		entries(attentionNotices, "look at the options of the provider, and at the rights of this server", t.agents.NoticeProblems()),
 		entries(attentionGarbage, "look at the storage", t.collector.Problems()),
 		entries(attentionJournal, "look at the disk of this server", s.events.Problems()),
 		entries(attentionKeys, "look at the storage", s.keys.Problems()),

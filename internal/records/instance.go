@@ -60,6 +60,7 @@ type Instance struct {
 	CutShort   bool             `json:"cut_short,omitempty"`  // the deadline came before the drain was over
 	Reclaims   int              `json:"reclaims,omitempty"`   // drains for a notice so far; the second is final
 	Notices    []nstance.Notice `json:"notices,omitempty"`    // standing when the drain was recorded
+	Advice     []nstance.Notice `json:"advice,omitempty"`     // standing notices that doom nothing and that their source does not repeat
 	Deleting   *Deletion        `json:"deleting,omitempty"`   // once set it stays
 	Preserve   *Preserve        `json:"preserve,omitempty"`
 	End        *End             `json:"end,omitempty"` // written with Deleting

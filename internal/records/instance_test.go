@@ -40,6 +40,7 @@ func fullInstance() records.Instance {
 	rec.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
 	rec.Current, rec.Pending = key("01"), key("02")
 	rec.Notices = []nstance.Notice{{Kind: nstance.Reclaim, Action: "terminate", Deadline: born.Add(time.Hour), Source: "aws/spot", EventID: "e1", DetectedAt: born}}
+	rec.Advice = []nstance.Notice{{Kind: nstance.Rebalance, Source: "aws/rebalance/eventbridge", EventID: "e2", DetectedAt: born}}
 	cause := nstance.Cause{Kind: nstance.CauseNotice, EventID: "e1"}
 	rec.Drain = &nstance.Drain{
 		Instance: rec.ID, Group: rec.Key(), ProviderID: "i-1", Generation: 2, StartedAt: born, Deadline: born.Add(time.Hour),

@@ -25,6 +25,7 @@ import (
 	arc "github.com/aws/aws-sdk-go-v2/service/arczonalshift"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/nstance-go/nstance"
@@ -34,6 +35,8 @@ import (
 // concurrent use, owns no goroutine and needs no closing.
 type Provider struct {
 	region   string
+	queueURL string // of events; empty: none
+	queue    *sqs.Client
 	ec2      *ec2.Client
 	balancer *elb.Client
 	identity *sts.Client
@@ -59,18 +62,21 @@ var (
 	_ nstance.AddressMover  = (*Provider)(nil)
 	_ nstance.Parker        = (*Provider)(nil)
 	_ nstance.ConsoleReader = (*Provider)(nil)
+	_ nstance.NoticeWatcher = (*Provider)(nil)
 )
 
 // Options are what shard.provider.options says. The zero value uses AWS's public
 // endpoints and finds credentials as AWS programs do.
 type Options struct {
-	Endpoint         string `json:"endpoint" doc:"base URL of the EC2 API, such as that of a VPC endpoint" default:"AWS's own for the region"`
-	ELBEndpoint      string `json:"elb_endpoint" doc:"base URL of the Elastic Load Balancing API" default:"AWS's own for the region"`
-	STSEndpoint      string `json:"sts_endpoint" doc:"base URL of the Security Token Service, which is asked for the account" default:"AWS's own for the region"`
-	Profile          string `json:"profile" doc:"profile of the shared configuration and credentials files" default:"AWS_PROFILE, or none"`
-	ARCEndpoint      string `json:"arc_endpoint" doc:"base URL of the ARC zonal shift API" default:"AWS's own for the region"`
-	ZonalShift       bool   `json:"zonal_shift" doc:"whether no machine is made in a zone that a zonal shift or an autoshift has moved traffic away from" default:"false"`
-	NetworkInterface string `json:"network_interface" doc:"ID of the network interface of this server that takes shard.leader_address" default:"the first one of the EC2 instance that the server runs on, by the metadata service"`
+	Endpoint          string `json:"endpoint" doc:"base URL of the EC2 API, such as that of a VPC endpoint" default:"AWS's own for the region"`
+	ELBEndpoint       string `json:"elb_endpoint" doc:"base URL of the Elastic Load Balancing API" default:"AWS's own for the region"`
+	STSEndpoint       string `json:"sts_endpoint" doc:"base URL of the Security Token Service, which is asked for the account" default:"AWS's own for the region"`
+	SQSEndpoint       string `json:"sqs_endpoint" doc:"base URL of the Simple Queue Service API" default:"AWS's own for the region"`
+	ARCEndpoint       string `json:"arc_endpoint" doc:"base URL of the ARC zonal shift API" default:"AWS's own for the region"`
+	Profile           string `json:"profile" doc:"profile of the shared configuration and credentials files" default:"AWS_PROFILE, or none"`
+	ZonalShift        bool   `json:"zonal_shift" doc:"whether no machine is made in a zone that a zonal shift or an autoshift has moved traffic away from" default:"false"`
+	NetworkInterface  string `json:"network_interface" doc:"ID of the network interface of this server that takes shard.leader_address" default:"the first one of the EC2 instance that the server runs on, by the metadata service"`
+	InterruptionQueue string `json:"interruption_queue" doc:"URL of this shard's own SQS queue, into which EventBridge puts interruptions, recommendations and scheduled changes of the account's instances" default:"none: only agents report them"`
 }
 
 // New returns a provider for the region and with the credentials of conf. Its
@@ -84,7 +90,7 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 	if err := checkRegion(conf.Region); err != nil {
 		return nil, err
 	}
-	if err := o.check(); err != nil {
+	if err := o.check(conf.Region); err != nil {
 		return nil, err
 	}
 	client := sender{next: conf.HTTPClient}
@@ -105,6 +111,11 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
 			c.BaseEndpoint = orDefault(o.STSEndpoint, c.BaseEndpoint)
 		}),
+		queue: sqs.NewFromConfig(conf, func(c *sqs.Options) {
+			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
+			c.BaseEndpoint = orDefault(o.SQSEndpoint, c.BaseEndpoint)
+		}),
+		queueURL:     o.InterruptionQueue,
 		metadata:     imds.NewFromConfig(conf),
 		ownInterface: o.NetworkInterface,
 	}

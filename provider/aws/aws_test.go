@@ -3,6 +3,7 @@ package aws_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
@@ -36,6 +37,7 @@ type world struct {
 	cloud  *ec2.Cloud
 	faults *testcloud.Faults
 	url    string
+	client *http.Client // nil: the provider's own
 }
 
 func newWorld(t *testing.T, o *ec2.Options) *world {
@@ -66,8 +68,12 @@ func account() sdk.Config {
 
 func (w *world) open(o *aws.Options) *aws.Provider {
 	w.Helper()
-	o.Endpoint, o.ELBEndpoint, o.STSEndpoint, o.ARCEndpoint = w.url, w.url, w.url, w.url
-	p, err := aws.New(account(), o)
+	o.Endpoint, o.ELBEndpoint, o.STSEndpoint, o.SQSEndpoint, o.ARCEndpoint = w.url, w.url, w.url, w.url, w.url
+	conf := account()
+	if w.client != nil {
+		conf.HTTPClient = w.client
+	}
+	p, err := aws.New(conf, o)
 	require.NoError(w, err)
 	return p
 }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,6 +37,38 @@ func TestWalkthrough(t *testing.T) {
 	require.Equal(t, 5, c.Shard.CreateRate.Burst)
 	_, err = config.Parse("server.jsonc", []byte(strings.Replace(text, "security_group_ids", "security_groups", 1)), aws.Kind())
 	require.ErrorContains(t, err, "security_group_ids")
+}
+
+// TestDocumentedRules: the rules of the document select the events that are understood.
+func TestDocumentedRules(t *testing.T) {
+	b, err := os.ReadFile(doctest.Providers + "aws.md")
+	require.NoError(t, err)
+	patterns := regexp.MustCompile(`(?s)--event-pattern '(.*?)'`).FindAllStringSubmatch(string(b), -1)
+	types := map[string][]string{}
+	for _, p := range patterns {
+		var pattern struct {
+			Source []string
+			Types  []string `json:"detail-type"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(p[1]), &pattern))
+		types[pattern.Source[0]] = pattern.Types
+	}
+	w := newWorld(t, &ec2.Options{EventQueue: queueName})
+	m := w.spot().ProviderID
+	require.NoError(t, w.cloud.Reclaim(m, time.Hour))
+	require.NoError(t, w.cloud.RecommendRebalance(m))
+	require.NoError(t, w.cloud.ReclaimReservation(m, time.Now()))
+	w.cloud.ScheduleChange(ec2.ScheduledChange{ID: "X_1", Code: "X", Machines: []string{m}})
+	published := map[string][]string{}
+	for _, body := range w.cloud.Messages(queueName) {
+		var e struct {
+			Source string
+			Type   string `json:"detail-type"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(body), &e))
+		published[e.Source] = append(published[e.Source], e.Type)
+	}
+	require.Equal(t, published, types)
 }
 
 // policy returns the actions that the published policy permits.
@@ -92,6 +126,8 @@ var needs = map[string]need{
 		}
 		return nil
 	}},
+	"sqs:ReceiveMessage":     {"`interruption_queue`", func(w *world) error { return w.watchOnce() }},
+	"sqs:DeleteMessage":      {"`interruption_queue`", func(w *world) error { return w.watchOnce() }},
 	"ec2:TerminateInstances": {"deleting machines", func(w *world) error { return w.Delete(w.Context(), w.create(w.spec())) }},
 	"ec2:StopInstances": {"parking machines of warm pools", func(w *world) error {
 		return w.Park(w.Context(), w.create(w.spec()), nstance.ParkStopped)
@@ -147,6 +183,23 @@ var needs = map[string]need{
 		}
 		return w.LeaveBalancer(w.Context(), nstance.LoadBalancer{ID: targetGroup}, m)
 	}},
+}
+
+// watchOnce has one message received and deleted.
+func (w *world) watchOnce() error {
+	w.cloud.Send(queueName, `{"detail-type": "EC2 Instance State-change Notification", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z", "detail": {}}`)
+	v := w.watch(owner)
+	defer v.stop()
+	var err error
+	require.Eventually(w, func() bool {
+		select {
+		case err = <-v.errs:
+			return true
+		default:
+			return len(w.cloud.Messages(queueName)) == 0
+		}
+	}, limit, time.Millisecond)
+	return err
 }
 
 func permissionTable(t *testing.T) string {

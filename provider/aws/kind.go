@@ -78,7 +78,7 @@ func decodeOptions(s provider.Settings) (*Options, error) {
 	if err := provider.DecodeOptions(s.Options, &o); err != nil {
 		return nil, err
 	}
-	return &o, o.check()
+	return &o, o.check(s.Region)
 }
 
 // region matches what all partitions call their regions, such as us-gov-west-1.
@@ -91,8 +91,10 @@ func checkRegion(name string) error {
 	return nil
 }
 
-func (o *Options) check() error {
-	for name, endpoint := range map[string]string{"endpoint": o.Endpoint, "elb_endpoint": o.ELBEndpoint, "sts_endpoint": o.STSEndpoint, "arc_endpoint": o.ARCEndpoint} {
+func (o *Options) check(region string) error {
+	for name, endpoint := range map[string]string{
+		"endpoint": o.Endpoint, "elb_endpoint": o.ELBEndpoint, "sts_endpoint": o.STSEndpoint, "sqs_endpoint": o.SQSEndpoint, "arc_endpoint": o.ARCEndpoint,
+	} {
 		u, err := url.Parse(endpoint)
 		if endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
 			return nstance.FieldError("options."+name, "use https://host", "%.64q is not a URL", endpoint)
@@ -100,6 +102,25 @@ func (o *Options) check() error {
 	}
 	if o.NetworkInterface != "" && !strings.HasPrefix(o.NetworkInterface, "eni-") {
 		return nstance.FieldError("options.network_interface", "use an ID such as eni-0123456789abcdef0", "%.64q is not the ID of a network interface", o.NetworkInterface)
+	}
+	return checkQueue(o.InterruptionQueue, region)
+}
+
+// queuePath is what follows the host in the URL of a queue: the account and the name.
+var queuePath = regexp.MustCompile(`^/[0-9]{12}/[A-Za-z0-9_-]{1,80}$`)
+
+// checkQueue refuses what is not the URL of a standard queue of the region.
+func checkQueue(queue, region string) error {
+	const field = "options.interruption_queue"
+	remedy := "use the URL of a standard queue, https://sqs." + region + ".amazonaws.com/ACCOUNT/NAME"
+	u, err := url.Parse(queue)
+	switch {
+	case queue == "":
+		return nil
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" || u.Fragment != "" || !queuePath.MatchString(u.Path):
+		return nstance.FieldError(field, remedy, "%.128q is not the URL of a standard queue", queue)
+	case strings.HasPrefix(u.Host, "sqs.") && strings.Contains(u.Host, ".amazonaws.") && !strings.HasPrefix(u.Host, "sqs."+region+"."):
+		return nstance.FieldError(field, remedy, "%.128q is a queue of another region than %s", queue, region)
 	}
 	return nil
 }

@@ -52,10 +52,29 @@ func TestSettings(t *testing.T) {
 		"options.endpoint: ":          {Region: region, Options: json.RawMessage(`{"endpoint": "ec2.example"}`)},
 		"options.elb_endpoint: ":      {Region: region, Options: json.RawMessage(`{"elb_endpoint": "ftp://host"}`)},
 		"options.sts_endpoint: ":      {Region: region, Options: json.RawMessage(`{"sts_endpoint": "sts.example"}`)},
+		"options.sqs_endpoint: ":      {Region: region, Options: json.RawMessage(`{"sqs_endpoint": "sqs.example"}`)},
 		"options.network_interface: ": {Region: region, Options: json.RawMessage(`{"network_interface": "eth0"}`)},
 		"options.endpiont: ":          {Region: region, Options: json.RawMessage(`{"endpiont": "https://host"}`)},
 	} {
 		require.ErrorContains(t, check(s), field)
+	}
+	for queue, ok := range map[string]bool{
+		"https://sqs.us-east-1.amazonaws.com/123456789012/nstance":                     true,
+		"https://vpce-0123-abcd.sqs.us-east-1.vpce.amazonaws.com/123456789012/nstance": true,
+		"http://127.0.0.1:4566/123456789012/nstance":                                   true,
+		"https://sqs.eu-west-1.amazonaws.com/123456789012/nstance":                     false,
+		"https://sqs.us-east-1.amazonaws.com/123456789012/nstance.fifo":                false,
+		"https://sqs.us-east-1.amazonaws.com/nstance":                                  false,
+		"arn:aws:sqs:us-east-1:123456789012:nstance":                                   false,
+		"sqs.us-east-1.amazonaws.com/123456789012/nstance":                             false,
+	} {
+		options, err := json.Marshal(map[string]string{"interruption_queue": queue})
+		require.NoError(t, err)
+		if err = check(provider.Settings{Region: region, Options: options}); ok {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "options.interruption_queue: ")
+		}
 	}
 	_, _, err := aws.Kind().Open(t.Context(), provider.Settings{Region: region, Options: json.RawMessage(`{"profile": "no-such-profile"}`)})
 	require.ErrorContains(t, err, "options.profile: ")

@@ -30,6 +30,7 @@ import (
 // A shard is what is needed of the reconciler.
 type shard interface {
 	Observe(f nstance.Fact)
+	Await(ctx context.Context) error
 	Records() *records.Records
 	Abilities() provider.Abilities
 	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
@@ -72,6 +73,8 @@ type Agents struct {
 	sessions *sessions
 	notices  noticeBook
 	files    *fileKeeper
+
+	watchProblem watchProblem
 }
 
 // New returns the agents of one term. Sessions begin at once, all else with Run.
@@ -170,15 +173,20 @@ func (a *Agents) FileProblems() []string { return a.files.problems() }
 // ReceiveNotice passes a notice on to the reconciler; ack is called once its
 // consequence is durable.
 func (a *Agents) ReceiveNotice(id nstance.InstanceID, n nstance.Notice, ack func()) {
+	a.reportDetection(id, n)
+	a.shard.Observe(nstance.Noticed{ID: id, Notice: n, Ack: ack})
+}
+
+// reportDetection enters a notice into the journal, unless its event is known.
+func (a *Agents) reportDetection(id nstance.InstanceID, n nstance.Notice) {
 	v, err := a.shard.Instance(id)
-	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID })
+	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID || n.SameEvent(o) })
 	if err == nil && !known && !n.Cancelled {
 		a.Journal(nstance.Event{
 			Type: eventtype.NoticeDetected, Time: a.Now().UTC(), Instance: id,
 			Tenant: v.Group.Tenant, Group: v.Group.Group, Notice: &n,
 		})
 	}
-	a.shard.Observe(nstance.Noticed{ID: id, Notice: n, Ack: ack})
 }
 
 // staying reports whether the instance exists and is not being deleted.

@@ -67,8 +67,21 @@ type noticeDedup struct {
 
 // A noticeState is one notice in its latest form.
 type noticeState struct {
-	notice  nstance.Notice
-	settled atomic.Bool // its consequence is durable
+	notice     nstance.Notice
+	settled    atomic.Bool // its consequence is durable
+	journalled atomic.Bool // its event is in the journal, by this notice or that of another source
+}
+
+// receiveNotice passes a notice on to the reconciler. The state says what else is
+// known of it.
+func (a *Agents) receiveNotice(id nstance.InstanceID, state *noticeState, once bool, settled func()) {
+	if !state.journalled.Swap(true) {
+		a.reportDetection(id, state.notice)
+	}
+	a.shard.Observe(nstance.Noticed{ID: id, Notice: state.notice, Once: once, Ack: func() {
+		state.settled.Store(true)
+		settled()
+	}})
 }
 
 // receive returns the state of a notice, and whether it is new in this form. Beyond
@@ -87,8 +100,19 @@ func (d *noticeDedup) receive(n nstance.Notice) (state *noticeState, isNew bool)
 		return nil, false
 	}
 	state = &noticeState{notice: n}
+	state.journalled.Store(d.announced(n))
 	d.put(state)
 	return state, true
+}
+
+// announced reports whether another source has announced the event. It needs the lock.
+func (d *noticeDedup) announced(n nstance.Notice) bool {
+	for _, known := range d.byEvent {
+		if !known.notice.Cancelled && n.SameEvent(known.notice) {
+			return true
+		}
+	}
+	return false
 }
 
 // knows reports whether the instance sent the notice.
@@ -141,7 +165,7 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 			state.settled.Store(true)
 		case !state.settled.Load():
 			unsettled.Add(1)
-			s.agents.ReceiveNotice(s.id, n, func() { state.settled.Store(true); settle() })
+			s.agents.receiveNotice(s.id, state, false, settle)
 		}
 		accepted = append(accepted, n)
 	}

@@ -2,7 +2,9 @@ package agents
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -12,11 +14,39 @@ import (
 // rewatchPause is the pause before a watch that has ended begins again.
 const rewatchPause = 5 * time.Second
 
+// problemLasts is how long an error of the watch needs attention. A provider yields
+// errors more often than that while they last, and nothing when they are over.
+const problemLasts = 2 * time.Minute
+
+// A watchProblem is the latest error of the watch for the provider's notices.
+type watchProblem struct {
+	mu  sync.Mutex
+	err error
+	at  time.Time
+}
+
+func (p *watchProblem) set(err error, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err, p.at = err, now
+}
+
+// NoticeProblems returns what operators should see of the provider's notices.
+func (a *Agents) NoticeProblems() []string {
+	p := &a.watchProblem
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil || a.Now().Sub(p.at) > problemLasts {
+		return nil
+	}
+	return []string{"notices of the provider cannot be read: " + p.err.Error()}
+}
+
 // watchProviderNotices passes on the provider's notices of the shard's machines, if
-// the provider has any.
+// the provider has any. Until the shard is read, its machines would look like orphans.
 func (a *Agents) watchProviderNotices(ctx context.Context) {
 	can := a.shard.Abilities().Notices
-	if can == nil {
+	if can == nil || a.shard.Await(ctx) != nil {
 		return
 	}
 	for ctx.Err() == nil {
@@ -24,6 +54,7 @@ func (a *Agents) watchProviderNotices(ctx context.Context) {
 			if err == nil {
 				a.receiveProviderNotice(n)
 			} else if ctx.Err() == nil {
+				a.watchProblem.set(err, a.Now())
 				a.Log.Warn("notices of the provider cannot be read", "code", nstance.CodeOf(err), "err", err)
 			}
 		}
@@ -32,18 +63,33 @@ func (a *Agents) watchProviderNotices(ctx context.Context) {
 }
 
 // receiveProviderNotice passes on what is new about an instance of the shard, within
-// the limits for its own agent. It is not acknowledged: the provider repeats it.
+// the limits for its own agent. One with an acknowledgement is passed on until that is
+// given: the provider repeats it. One without is not acknowledged.
 func (a *Agents) receiveProviderNotice(n nstance.MachineNotice) {
+	ack := n.Ack
+	if ack == nil {
+		ack = func() {}
+	}
 	v, err := a.shard.Instance(n.ID)
 	if err != nil {
-		return // its machine has no record: an orphan
+		if errors.Is(err, nstance.NotFound) {
+			ack() // its machine is an orphan
+		}
+		return
 	}
 	if n.Notice.DetectedAt.IsZero() {
 		n.Notice.DetectedAt = a.Now().UTC()
 	}
-	n.Notice.EventID = EventID(v.Notices, n.Notice)
-	if _, isNew := a.notices.of(n.ID).receive(n.Notice); isNew {
-		a.ReceiveNotice(n.ID, n.Notice, nil)
+	if n.Ack == nil {
+		n.Notice.EventID = EventID(v.Notices, n.Notice)
+	}
+	state, isNew := a.notices.of(n.ID).receive(n.Notice)
+	switch {
+	case state == nil: // beyond the limit
+	case state.settled.Load():
+		ack()
+	case isNew || n.Ack != nil:
+		a.receiveNotice(n.ID, state, n.Ack != nil, ack)
 	}
 }
 

@@ -36,6 +36,8 @@ type Cloud struct {
 	nextFree     map[string]netip.Addr               // where the search in a subnet goes on
 	shifts       shifts
 	bootFailures []StateReason
+	queues       map[string]*queue // by name
+	closing      chan struct{}     // closed with the cloud
 	timers       *testcloud.Timers
 	running      sync.WaitGroup // of what starts and ends guests
 }
@@ -45,6 +47,7 @@ func New(o *Options) *Cloud {
 	c := &Cloud{
 		machines: map[string]*machine{}, interfaces: map[string]*netInterface{}, spotRequests: map[string]*spotRequest{},
 		tokens: map[tokenKey]*tokenUse{}, targets: map[string]map[target]*registration{}, taken: map[string]map[netip.Addr]string{}, nextFree: map[string]netip.Addr{},
+		queues: map[string]*queue{}, closing: make(chan struct{}),
 	}
 	c.timers = testcloud.NewTimers(&c.mu)
 	if o != nil {
@@ -52,12 +55,18 @@ func New(o *Options) *Cloud {
 	}
 	c.o.setDefaults()
 	c.priceHistory = c.firstPrices()
+	for _, name := range c.o.Catalog.Queues {
+		c.queues[name] = newQueue()
+	}
 	return c
 }
 
 // Close ends all machines and waits for them.
 func (c *Cloud) Close() error {
 	c.mu.Lock()
+	if !c.closed {
+		close(c.closing)
+	}
 	c.closed = true
 	c.timers.Stop()
 	for _, m := range c.machines {
@@ -92,8 +101,8 @@ func (c *Cloud) instanceID(m *machine) nstance.InstanceID {
 	return nstance.InstanceID(m.tags[c.o.IDTag])
 }
 
-// Reclaim interrupts a spot machine: its metadata service announces it, and when
-// the notice is over the machine is terminated with
+// Reclaim interrupts a spot machine: its metadata service and EventBridge announce
+// it, as Options say, and when the notice is over the machine is terminated with
 // Server.SpotInstanceTermination. AWS gives two minutes.
 func (c *Cloud) Reclaim(handle string, notice time.Duration) error {
 	c.mu.Lock()
@@ -105,9 +114,10 @@ func (c *Cloud) Reclaim(handle string, notice time.Duration) error {
 	if m.spot == nil {
 		return nstance.Errorf(nstance.Invalid, "%s is not spot capacity", handle)
 	}
-	if m.guest != nil {
+	if m.guest != nil && !c.o.NoMetadataNotices {
 		m.guest.Announce(m.spot.behavior, time.Now().Add(notice))
 	}
+	c.publishWarning(m)
 	m.spot.setStatus("marked-for-termination", "Your Spot Instance is marked for termination.")
 	c.timers.After(notice, func() {
 		if m.state == terminated || m.state == shuttingDown {

@@ -46,6 +46,17 @@ type Options struct {
 	// service-linked role has to be created first.
 	NoSpotRole bool
 
+	// EventQueue is the name of the queue into which EventBridge's rules put the
+	// account's events about machines. Empty: there are no rules.
+	EventQueue string
+
+	// HideAtMost is how long received messages are hidden at most, for tests that
+	// wait for a message to be received again. Zero: as long as the caller says.
+	HideAtMost time.Duration
+
+	// NoMetadataNotices has no metadata service announce anything.
+	NoMetadataNotices bool
+
 	Delays     testcloud.Delays
 	Capacity   *testcloud.Capacity // nil: endless
 	Faults     *testcloud.Faults   // nil: none
@@ -67,6 +78,7 @@ type Catalog struct {
 	KeyPairs       []string
 	Profiles       []string // names of instance profiles
 	TargetGroups   []TargetGroup
+	Queues         []string // names of queues of SQS
 }
 
 // A Subnet is where machines get their addresses. EC2 keeps the first four and
@@ -115,13 +127,14 @@ type TargetGroup struct {
 }
 
 // DefaultCatalog has three zones with a subnet each, images for both
-// architectures, and a few types.
+// architectures, a few types, and one queue.
 func DefaultCatalog(region string) *Catalog {
 	c := &Catalog{
 		VPC:            "vpc-0a1b2c3d4e5f60718",
 		SecurityGroups: []string{"sg-0123456789abcdef0"},
 		KeyPairs:       []string{"default"},
 		Profiles:       []string{"nstance"},
+		Queues:         []string{"nstance"},
 		TargetGroups:   []TargetGroup{{Name: "web", ID: "73e2d6bc24d8a067", Port: 80, DeregistrationDelay: 300 * time.Second}},
 		Types: []InstanceType{
 			{Name: "t3.micro", Archs: []string{"x86_64"}, VCPUs: 2, MemoryMiB: 1024, Interfaces: 2, AddressesPerInterface: 2, Hibernation: true},

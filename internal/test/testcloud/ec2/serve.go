@@ -29,7 +29,7 @@ var (
 	}
 )
 
-const maxRequestBytes = 1 << 20
+const maxRequestBytes = 2 << 20
 
 // A call is one request that is being answered.
 type call struct {
@@ -125,6 +125,10 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	}
+	if r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("X-Amz-Target"), queueTarget) {
+		c.serveJSON(w, r, body)
 		return
 	}
 	form, err := url.ParseQuery(string(body))

@@ -171,6 +171,26 @@ func TestModelRefusesInvalidShifts(t *testing.T) {
 	}
 }
 
+// TestServersQueueCommandLine: the aws command reads the queue, if it is new enough to
+// speak JSON with SQS.
+func TestServersQueueCommandLine(t *testing.T) {
+	c := cli{newRig(t, nil)}
+	queue := []string{"--queue-url", c.QueueURL("nstance")}
+	_, err := c.run(append([]string{"sqs", "send-message", "--message-body", "hello"}, queue...)...)
+	if err != nil && strings.Contains(err.Error(), "NoSuchVersion") {
+		t.Skip("this aws command speaks the query protocol with SQS")
+	}
+	require.NoError(t, err)
+	got := c.must(append([]string{"sqs", "receive-message", "--max-number-of-messages", "10", "--wait-time-seconds", "1", "--visibility-timeout", "60"}, queue...)...)
+	require.Equal(t, "hello", at(got, "Messages", 0, "Body"))
+	require.Empty(t, c.must(append([]string{"sqs", "receive-message"}, queue...)...), "it is hidden")
+	entry := "Id=a,ReceiptHandle=" + at(got, "Messages", 0, "ReceiptHandle").(string)
+	require.Len(t, c.must(append([]string{"sqs", "delete-message-batch", "--entries", entry}, queue...)...)["Successful"], 1)
+	require.Empty(t, c.Messages("nstance"))
+	_, err = c.run("sqs", "receive-message", "--queue-url", c.QueueURL("other"))
+	require.ErrorContains(t, err, "NonExistentQueue")
+}
+
 func TestModelRefusesInvalidRequests(t *testing.T) {
 	const answer = `<RunInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><colour>red</colour></RunInstancesResponse>`
 	for request, complaint := range map[string]string{
@@ -185,6 +205,31 @@ func TestModelRefusesInvalidRequests(t *testing.T) {
 		r, err := http.Post(s.URL, "application/x-www-form-urlencoded", strings.NewReader("Action=RunInstances&Version=2016-11-15&"+request))
 		require.NoError(t, err)
 		require.NoError(t, r.Body.Close())
+		s.Close()
+		complaints, calls, err := recorder.Check()
+		require.NoError(t, err)
+		require.Equal(t, 1, calls)
+		require.Contains(t, complaints, complaint)
+	}
+}
+
+// TestModelRefusesInvalidJSON: the same for SQS.
+func TestModelRefusesInvalidJSON(t *testing.T) {
+	for request, complaint := range map[string]string{
+		`{"QueueUrl": "x"}`:                         "ReceiveMessage: answer: the model has no member Colour",
+		`{"QueueUrl": "x", "Colour": "red"}`:        "ReceiveMessage: request: the model has no member Colour",
+		`{"QueueUrl": "x", "WaitTimeSeconds": "1"}`: "ReceiveMessage: request.WaitTimeSeconds: '1' is no integer",
+		`{}`: `ReceiveMessage: request: Missing required parameter in input: "QueueUrl"`,
+		`{"QueueUrl": "x", "AttributeNames": [{"A": 1}]}`: "ReceiveMessage: request.AttributeNames: {'A': 1} is no string",
+	} {
+		recorder := &modelcheck.Recorder{}
+		s := httptest.NewServer(recorder.Record(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"Colour": "red"}`)) })))
+		r, err := http.NewRequest(http.MethodPost, s.URL, strings.NewReader(request))
+		require.NoError(t, err)
+		r.Header.Set("X-Amz-Target", "AmazonSQS.ReceiveMessage")
+		answer, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
 		s.Close()
 		complaints, calls, err := recorder.Check()
 		require.NoError(t, err)

@@ -1,7 +1,8 @@
 """Holds recorded calls against AWS's own model of its APIs, as botocore has it.
 
 Reads one JSON object a line: service, request (the form as sent), status and
-answer (the XML as sent). Prints one line for each thing that the model does not
+answer (the XML as sent). For SQS request and answer are JSON, and the action is
+beside them. Prints one line for each thing that the model does not
 know or allow, and at the end how many calls it has read.
 """
 
@@ -206,6 +207,65 @@ class Checker:
             yield "%s: the model has no error %s" % (name, code)
 
 
+# SQS is called in JSON. Older models describe the query protocol, with the same shapes.
+# "Common errors" of the SQS API reference, in the form of the JSON protocol:
+COMMON_JSON_ERRORS = {"AccessDeniedException", "InvalidParameterValueException", "InvalidSignatureException", "MissingAuthenticationTokenException",
+                      "MissingRequiredParameterException", "SerializationException", "ServiceUnavailable", "InternalFailure", "RequestThrottled",
+                      "ThrottlingException", "UnknownOperationException", "UnrecognizedClientException", "RequestExpired"}
+PYTHON_TYPES = {"string": str, "integer": int, "long": int, "boolean": bool}
+
+
+class JSONChecker:
+    def __init__(self, service):
+        self.model = module("session").get_session().get_service_model(service)
+        self.validator = module("validate").ParamValidator()
+
+    def call(self, exchange):
+        name, status = exchange["action"], exchange["status"]
+        if status != 200:
+            yield from self.refusal(name, json.loads(exchange["answer"]))
+            return
+        if name not in self.model.operation_names:
+            yield "%s: not an operation" % name
+            return
+        operation = self.model.operation_model(name)
+        yield from self.document(operation.input_shape, json.loads(exchange["request"]), name + ": request")
+        yield from self.document(operation.output_shape, json.loads(exchange["answer"]), name + ": answer")
+
+    def document(self, shape, value, path):
+        complaints = []
+        self.walk(shape, value, path, complaints)
+        yield from complaints
+        report = self.validator.validate(value, shape)
+        if report.has_errors():
+            yield "%s: %s" % (path, report.generate_report())
+
+    def walk(self, shape, value, path, complaints):
+        if shape.type_name == "structure" and isinstance(value, dict):
+            for key, sub in value.items():
+                if key not in shape.members:
+                    complaints.append("%s: the model has no member %s" % (path, key))
+                    continue
+                self.walk(shape.members[key], sub, path + "." + key, complaints)
+        elif shape.type_name == "list" and isinstance(value, list):
+            for sub in value:
+                self.walk(shape.member, sub, path, complaints)
+        elif shape.type_name in PYTHON_TYPES:
+            if type(value) is not PYTHON_TYPES[shape.type_name]:
+                complaints.append("%s: %r is no %s" % (path, value, shape.type_name))
+        else:
+            complaints.append("%s: %r is no %s" % (path, value, shape.type_name))
+
+    def refusal(self, name, answer):
+        code, message = answer.get("__type", "").rpartition("#")[2], answer.get("message")
+        if not code or not message:
+            yield "%s: a refusal without code or message: %s" % (name, answer)
+        if name not in self.model.operation_names or code in COMMON_JSON_ERRORS:
+            return
+        if code not in {shape.name for shape in self.model.operation_model(name).error_shapes}:
+            yield "%s: the model has no error %s" % (name, code)
+
+
 def local(element):
     return element.tag.rpartition("}")[2]
 
@@ -216,7 +276,7 @@ def main():
         exchange = json.loads(line)
         service = exchange["service"]
         if service not in checkers:
-            checkers[service] = Checker(service)
+            checkers[service] = JSONChecker(service) if service == "sqs" else Checker(service)
         for complaint in checkers[service].call(exchange):
             print(complaint)
         calls += 1

@@ -29,6 +29,7 @@ var services = map[string]string{"2015-12-01": "elasticloadbalancing", "2011-06-
 // An exchange is one recorded call.
 type exchange struct {
 	Service string `json:"service"`
+	Action  string `json:"action,omitempty"` // of a service whose requests do not name it
 	Request string `json:"request"`
 	Status  int    `json:"status"`
 	Answer  string `json:"answer"`
@@ -53,9 +54,19 @@ func (r *Recorder) Record(h http.Handler) http.Handler {
 		q.Body = io.NopCloser(bytes.NewReader(body))
 		answer := &copied{ResponseWriter: w, status: http.StatusOK}
 		h.ServeHTTP(answer, q) // panics for a lost answer: then there is none to record
+		if action, ok := strings.CutPrefix(q.Header.Get("X-Amz-Target"), "AmazonSQS."); ok {
+			r.add(exchange{"sqs", action, string(body), answer.status, answer.body.String()})
+			return
+		}
 		r.keep(string(body), answer)
 		r.keepREST(q, answer)
 	})
+}
+
+func (r *Recorder) add(e exchange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, e)
 }
 
 func (r *Recorder) keep(body string, answer *copied) {
@@ -67,9 +78,7 @@ func (r *Recorder) keep(body string, answer *copied) {
 	if !known {
 		service = "ec2"
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls = append(r.calls, exchange{service, body, answer.status, answer.body.String()})
+	r.add(exchange{service, "", body, answer.status, answer.body.String()})
 }
 
 // copied is a response writer that also keeps the answer.
