@@ -161,6 +161,29 @@ func TestSpotPrices(t *testing.T) {
 	w.refused(nstance.Throttled, err)
 }
 
+// TestZoneScores: scores have the account's names of zones, and sizes that differ little are
+// one question.
+func TestZoneScores(t *testing.T) {
+	w := newWorld(t, nil)
+	w.cloud.SetScore(region+"a", 2)
+	w.cloud.SetScore(region+"b", 9)
+	several := []string{"m5.large", "c5.large", "t3.micro"}
+	for machines := 33; machines <= 64; machines++ {
+		got, err := w.ZoneScores(t.Context(), several, machines)
+		require.NoError(t, err)
+		require.Equal(t, map[string]int{region + "a": 2, region + "b": 9, region + "c": 5}, got)
+	}
+	got, err := w.ZoneScores(t.Context(), several[:2], 5)
+	require.NoError(t, err)
+	require.Empty(t, got, "EC2's score of fewer than three types is always low")
+	for n := range 20 {
+		if _, err = w.ZoneScores(t.Context(), several, 1<<n); err != nil {
+			break
+		}
+	}
+	w.refused(nstance.Quota, err)
+}
+
 // TestManyNames: long lists are split into several calls.
 func TestManyNames(t *testing.T) {
 	catalog := ec2.DefaultCatalog(region)

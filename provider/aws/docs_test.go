@@ -155,6 +155,10 @@ var needs = map[string]need{
 		_, err := w.TypeArchs(w.Context(), []string{"m5.large"})
 		return err
 	}},
+	"ec2:GetSpotPlacementScores": {"groups with `order` `steadiest`", func(w *world) error {
+		_, err := w.ZoneScores(w.Context(), []string{"m5.large", "c5.large", "t3.micro"}, 3)
+		return err
+	}},
 	"ec2:DescribeSpotPriceHistory": {"the prices of spot machines", func(w *world) error {
 		_, err := w.Prices(w.Context(), []string{"m5.large"})
 		return err

@@ -46,6 +46,7 @@ var errorRows = []errorRow{
 	{code: "VcpuLimitExceeded", means: nstance.Quota},
 	{code: "InstanceLimitExceeded", means: nstance.Quota},
 	{code: "MaxSpotInstanceCountExceeded", means: nstance.Quota, why: "spot has quotas of its own"},
+	{code: "MaxConfigLimitExceeded", means: nstance.Quota, why: "placement scores: ten different questions in a day"},
 	{code: "VolumeLimitExceeded", means: nstance.Quota},
 	{code: "MaxIOPSLimitExceeded", means: nstance.Quota},
 	{code: "NetworkInterfaceLimitExceeded", means: nstance.Quota},

@@ -29,7 +29,11 @@ func (p *Provider) ShiftedZones(ctx context.Context) ([]nstance.ZoneShift, error
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	names, err := p.zoneNames(ctx, all)
+	var ids []string
+	for _, s := range all {
+		ids = append(ids, s.Zone)
+	}
+	names, err := p.zoneNames(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -82,11 +86,11 @@ func shiftReason(s arctypes.ZonalShiftSummary) string {
 
 // zoneNames returns the names of zones by ID. They differ by account, and never change: EC2
 // is asked only for one that is not known yet.
-func (p *Provider) zoneNames(ctx context.Context, shifts []nstance.ZoneShift) (map[string]string, error) {
+func (p *Provider) zoneNames(ctx context.Context, ids []string) (map[string]string, error) {
 	p.mu.Lock()
 	known := p.zones
 	p.mu.Unlock()
-	if !slices.ContainsFunc(shifts, func(s nstance.ZoneShift) bool { return known[s.Zone] == "" }) {
+	if !slices.ContainsFunc(ids, func(id string) bool { return known[id] == "" }) {
 		return known, nil
 	}
 	out, err := call(ctx, reading, p.ec2.DescribeAvailabilityZones, &ec2.DescribeAvailabilityZonesInput{})

@@ -13,6 +13,7 @@ var actions = map[string]action{
 	"DescribeSpotPriceHistory":     operation(compute, (*Cloud).describeSpotPriceHistory),
 	"DescribeSubnets":              operation(compute, (*Cloud).describeSubnets),
 	"GetConsoleOutput":             operation(compute, (*Cloud).getConsoleOutput),
+	"GetSpotPlacementScores":       operation(compute, (*Cloud).getSpotPlacementScores),
 	"RunInstances":                 operation(compute, (*Cloud).runInstances),
 	"StartInstances":               operation(compute, (*Cloud).startInstances),
 	"StopInstances":                operation(compute, (*Cloud).stopInstances),

@@ -30,6 +30,8 @@ type Cloud struct {
 	interfaces   map[string]*netInterface
 	spotRequests map[string]*spotRequest
 	priceHistory []priceChange
+	scores       map[string]int // by zone
+	scored       []string       // configurations that were asked about
 	tokens       map[tokenKey]*tokenUse
 	targets      map[string]map[target]*registration // by target group
 	taken        map[string]map[netip.Addr]string    // interfaces, by subnet and address
