@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,11 +11,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/internal/test/testcloud/ec2"
+	"github.com/nstance-go/nstance/internal/test/testcloud/inmemory"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/aws"
 )
@@ -167,23 +166,13 @@ func TestWatchNotices(t *testing.T) {
 func newBubbleWorld(t *testing.T, o *ec2.Options, change func(http.ResponseWriter, *http.Request)) *world {
 	o.Faults, o.EventQueue = &testcloud.Faults{}, queueName
 	w := &world{T: t, cloud: ec2.New(o), faults: o.Faults, url: "http://aws.test"}
-	listener := bufconn.Listen(64 << 10)
-	server := &http.Server{Handler: record(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w.client = &http.Client{Transport: inmemory.Transport{Handler: record(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if change != nil {
 			change(rw, r)
 		}
 		w.cloud.ServeHTTP(rw, r)
-	}))}
-	served := make(chan error)
-	go func() { served <- server.Serve(listener) }()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) }}
-	w.client = &http.Client{Transport: transport}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		require.NoError(t, server.Close())
-		require.ErrorIs(t, <-served, http.ErrServerClosed)
-		require.NoError(t, w.cloud.Close())
-	})
+	}))}}
+	t.Cleanup(func() { require.NoError(t, w.cloud.Close()) })
 	w.Provider = w.open(&aws.Options{})
 	return w
 }

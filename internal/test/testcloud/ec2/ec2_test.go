@@ -2,11 +2,9 @@ package ec2_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -21,10 +19,10 @@ import (
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	cloud "github.com/nstance-go/nstance/internal/test/testcloud/ec2"
+	"github.com/nstance-go/nstance/internal/test/testcloud/inmemory"
 )
 
 const (
@@ -60,18 +58,9 @@ func newRig(t *testing.T, o *cloud.Options) *rig {
 
 // newBubbleRig is a rig without a socket, for a synctest bubble.
 func newBubbleRig(t *testing.T, o *cloud.Options) *rig {
-	c, ln := cloud.New(o), bufconn.Listen(64<<10)
-	s := &http.Server{Handler: record(c)}
-	served := make(chan error)
-	go func() { served <- s.Serve(ln) }()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.DialContext(ctx) }}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		require.NoError(t, s.Close())
-		require.ErrorIs(t, <-served, http.ErrServerClosed)
-		require.NoError(t, c.Close())
-	})
-	r := &rig{T: t, Cloud: c, url: "http://ec2.test", http: &http.Client{Transport: ownBody{transport}}}
+	c := cloud.New(o)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	r := &rig{T: t, Cloud: c, url: "http://ec2.test", http: &http.Client{Transport: inmemory.Transport{Handler: record(c)}}}
 	r.client = r.signedBy(cloud.DefaultCredential)
 	return r
 }

@@ -2,6 +2,8 @@
 package inmemory
 
 import (
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"time"
@@ -14,8 +16,9 @@ type Transport struct {
 	Latency time.Duration
 }
 
-// RoundTrip implements [http.RoundTripper].
-func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip implements [http.RoundTripper]. A handler that aborts its answer breaks the
+// connection.
+func (t Transport) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	select {
 	case <-time.After(t.Latency):
 	case <-r.Context().Done():
@@ -25,6 +28,17 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
 		r.Body = http.NoBody
 	}
+	if r.Host == "" {
+		r.Host = r.URL.Host
+	}
+	defer func() {
+		broken := recover()
+		if aborted, ok := broken.(error); ok && errors.Is(aborted, http.ErrAbortHandler) {
+			answer, err = nil, io.ErrUnexpectedEOF
+		} else if broken != nil {
+			panic(broken)
+		}
+	}()
 	w := httptest.NewRecorder()
 	t.Handler.ServeHTTP(w, r)
 	return w.Result(), nil
