@@ -13,7 +13,7 @@ const (
 	marginSamples, marginFrom = 32, 5
 
 	// shortestMargin and longestMargin bound what is learned.
-	shortestMargin, longestMargin = 3 * time.Second, time.Minute
+	shortestMargin, longestMargin = 5 * time.Second, time.Minute
 )
 
 // deletionTimes are how long the latest deletions of a group took after their drains:

@@ -18,7 +18,7 @@ func TestMarginIsLearned(t *testing.T) {
 		latency time.Duration // of a call
 		want    time.Duration
 	}{
-		"fast":            {50 * time.Millisecond, 3 * time.Second},
+		"fast":            {50 * time.Millisecond, 5 * time.Second},
 		"slow":            {8 * time.Second, 12 * time.Second},
 		"slower than all": {29 * time.Second, 39 * time.Second}, // a third of what is left
 	} {

@@ -181,7 +181,7 @@ func (a *agent) sendNotices(r *reconcile.Reconciler) {
 		if a.loseMessage() {
 			continue
 		}
-		a.w.check.recordShortage()
+		a.w.check.recordShortage(reclaimMemory)
 		r.Observe(nstance.Noticed{ID: a.id, Notice: a.received(r, n), Ack: func() {
 			if !n.Cancelled {
 				a.w.check.checkAcknowledged(a.id, n.EventID)

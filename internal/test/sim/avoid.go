@@ -33,7 +33,7 @@ func (a act) avoidPool() {
 
 // avoid has a pool avoided for longer than any clock is wrong.
 func (d *driver) avoid(pool reconcile.Pool, drain bool) {
-	d.check.recordShortage()
+	d.check.recordShortage(shortageMemory)
 	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		_, _, err := r.Admin().AvoidPool(ctx, reconcile.AvoidedPool{Pool: pool, Until: time.Now().Add(reconcile.LongestAvoidance / 2), Reason: "drill", Drain: drain}, false)
 		return err
@@ -44,13 +44,13 @@ func (d *driver) avoid(pool reconcile.Pool, drain bool) {
 }
 
 func (d *driver) release(pool reconcile.Pool) {
-	d.check.recordShortage() // what is created from now on may have been chosen before
+	d.check.recordShortage(shortageMemory) // what is created from now on may have been chosen before
 	_ = d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
 		d.check.recordReleased(pool)
 		_, err := r.Admin().ReleasePool(ctx, pool, requester, false)
 		return err
 	})
-	d.check.recordShortage()
+	d.check.recordShortage(shortageMemory)
 }
 
 // recordAvoided records an acknowledged avoidance: it is durable.

@@ -13,9 +13,13 @@ const (
 	large = "large"
 )
 
-// shortageMemory is how long another instance type may be preferred after a refusal or a
-// reclaim, and how long a create chosen then may take to be sent.
-const shortageMemory = 5 * time.Minute
+// shortageMemory and reclaimMemory are how long another instance type may be preferred after
+// a refusal or a reclaim, and how long a create chosen then may take to be sent. No leader
+// here knows how often pools are reclaimed, so a reclaim is remembered for 20 minutes.
+const (
+	shortageMemory = 5 * time.Minute
+	reclaimMemory  = 22 * time.Minute
+)
 
 // shortage makes the preferred instance type, or all of them, sold out for a while.
 func (a act) shortage() {
@@ -31,15 +35,17 @@ func (a act) shortage() {
 // recordCreateAnswer records the cloud's answer to a create.
 func (c *checker) recordCreateAnswer(err error) {
 	if nstance.CodeOf(err) == nstance.Capacity {
-		c.recordShortage()
+		c.recordShortage(shortageMemory)
 	}
 }
 
-// recordShortage records that preferred capacity may be missing.
-func (c *checker) recordShortage() {
+// recordShortage records that other capacity may be preferred for a while.
+func (c *checker) recordShortage(memory time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.shortageAt = time.Now()
+	if until := time.Now().Add(memory); until.After(c.shortUntil) {
+		c.shortUntil = until
+	}
 }
 
 // checkPreferred checks that a create is for the preferred instance type, if that has
@@ -50,7 +56,7 @@ func (c *checker) checkPreferred(spec nstance.MachineSpec) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if spec.InstanceType != small && (c.shortageAt.IsZero() || time.Since(c.shortageAt) > shortageMemory) {
+	if spec.InstanceType != small && time.Now().After(c.shortUntil) {
 		c.violatedLocked("capacity", "machine %s is created as %s although %s has capacity", spec.ID, spec.InstanceType, small)
 	}
 }

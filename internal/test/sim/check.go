@@ -53,7 +53,7 @@ type checker struct {
 	avoided       map[reconcile.Pool]time.Time          // since the avoidance was acknowledged
 	preservations map[nstance.InstanceID]preserved      // all preservations so far
 	dates         map[nstance.InstanceID]dating
-	shortageAt    time.Time       // when preferred capacity may last have been missing
+	shortUntil    time.Time       // until when other capacity may be preferred
 	joinedLate    map[string]bool // by provider ID: may have joined a load balancer late
 	journal       []string        // the latest events, for a violation
 }

@@ -37,8 +37,10 @@ func (a act) failStarts() {
 // recordLoss records the cause of a loss: some causes mean that capacity is missing.
 func (c *checker) recordLoss(cause nstance.LossCause) {
 	switch cause {
-	case nstance.LossReclaimed, nstance.LossCapacity, nstance.LossQuota:
-		c.recordShortage()
+	case nstance.LossReclaimed:
+		c.recordShortage(reclaimMemory)
+	case nstance.LossCapacity, nstance.LossQuota:
+		c.recordShortage(shortageMemory)
 	}
 }
 
