@@ -55,6 +55,9 @@ func (s *shard) eligibleAt(g *group, m *member, now time.Time) (at time.Time, wh
 // leaveHold returns the hold of members of g that are to leave a pool while nothing else is
 // permitted.
 func (s *shard) leaveHold(g *group, now time.Time) (plan.Hold, bool) {
+	if len(s.avoided) == 0 { // it would cost each plan a look at every member
+		return plan.Hold{}, false
+	}
 	var held []*AvoidedPool
 	stay := 0
 	for _, m := range g.members {
