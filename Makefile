@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube bench-orders fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
 
@@ -229,6 +229,9 @@ bench: ## measured beside their floors; see docs/benchmarks.md
 
 bench-kube: kube-servers ## nodes of 1,000 machines: notice to cordon, and the operator's memory
 	KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKube' -benchtime 1x ./operator
+
+bench-orders: ## interruptions and cost of each order of shapes; NSTANCE_SPOT_TRACES=folders of traces, separated by colons
+	go test -timeout 60m -count=1 -run '^TestOrdersCompared$$' -v ./reconcile
 
 fuzz: ## each fuzz target for a short while
 	for p in $$(go list ./...); do for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; done; done
