@@ -17,7 +17,7 @@ import (
 const linuxProduct = "Linux/UNIX"
 
 // Prices implements [nstance.PriceLister] with the spot prices of now. With a start that
-// has come, EC2 answers with the last change before it, which is the price in effect
+// has passed, EC2 answers with the last change before it, which is the price in effect
 // ("DescribeSpotPriceHistory", EC2 API Reference). Prices of on-demand machines are in
 // another service, in one region, and are left out.
 func (p *Provider) Prices(ctx context.Context, instanceTypes []string) ([]nstance.Price, error) {
@@ -26,7 +26,7 @@ func (p *Provider) Prices(ctx context.Context, instanceTypes []string) ([]nstanc
 	for some := range slices.Chunk(instanceTypes, maxFilterValues) {
 		in := &ec2.DescribeSpotPriceHistoryInput{
 			Filters:   []types.Filter{filter("instance-type", some...), filter("product-description", linuxProduct)},
-			StartTime: aws.Time(time.Now()), MaxResults: aws.Int32(pageSize),
+			StartTime: aws.Time(time.Now().Truncate(time.Second)), MaxResults: aws.Int32(pageSize),
 		}
 		for {
 			out, err := call(ctx, reading, p.ec2.DescribeSpotPriceHistory, in)
