@@ -108,7 +108,7 @@ test-clouds: $(BIN)/ec2-metadata-mock ## test clouds, providers and detectors ag
 
 $(BIN)/qemu/agent: FORCE
 	mkdir -p $(BIN)/qemu
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ ./cmd/nstance-agent
+	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w" -o $@ ./cmd/nstance-agent
 
 FORCE:
 
@@ -205,7 +205,7 @@ operator-components: $(BIN)/kustomize ## what clusterctl installs
 
 build: ## the reference programs, static
 	mkdir -p dist
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o dist/ ./cmd/...
+	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w" -o dist/ ./cmd/...
 
 size: build ## the agent must stay small enough for every machine
 	@bytes=$$(stat -c %s dist/nstance-agent); echo "agent: $$bytes bytes"; test $$bytes -le $$((14 << 20))

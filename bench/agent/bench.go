@@ -47,7 +47,7 @@ func start(ctx context.Context, protocol string) (b *bench, err error) {
 		return b, err
 	}
 	for name, pkg := range map[string]string{"nstance-agent": "cmd/nstance-agent", "floor": "bench/agent/floor"} {
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.path(name), "github.com/nstance-go/nstance/"+pkg)
+		build := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w", "-o", b.path(name), "github.com/nstance-go/nstance/"+pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := build.CombinedOutput(); err != nil {
 			return b, fmt.Errorf("build %s: %w: %s", pkg, err, text)
