@@ -50,18 +50,11 @@ func (p *program) costCommand() *cobra.Command {
 			"without a known price are listed as hours, unless --price says what they cost.",
 		Args: arguments(),
 	}
-	r, out := p.remote(cmd), p.output(cmd)
-	var since, until string
+	out, read := p.output(cmd), p.readRates(cmd)
 	var factors, prices []string
-	cmd.Flags().StringVar(&since, "since", "30d", "from then on: how long ago, or a time")
-	cmd.Flags().StringVar(&until, "until", "", "until then: how long ago, or a time; default now")
 	cmd.Flags().StringArrayVar(&factors, "factor", nil, "what is really paid, as TYPE[/MARKET]=FACTOR: m5.*=0.8 is a discount of 20%; may be repeated, the first that fits counts")
 	cmd.Flags().StringArrayVar(&prices, "price", nil, "price for an hour where the cloud said none, as TYPE[/MARKET]=PRICE: m5.large/on-demand=0.096; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		req := &apiv1.GetInterruptionRatesRequest{}
-		if err := setPeriod(p.now(), since, until, &req.Since, &req.Until); err != nil {
-			return err
-		}
 		paid, err := typeNumbers("--factor", factors)
 		if err != nil {
 			return err
@@ -70,12 +63,7 @@ func (p *program) costCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := c.GetInterruptionRates(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			p.warnUnread(resp.GetProblems(), map[string]bool{})
+		return read(cmd, func(resp *apiv1.GetInterruptionRatesResponse) error {
 			cost := costOf(resp, paid, known)
 			return out.print(cost, func(t *table) { t.cost(cost) })
 		})

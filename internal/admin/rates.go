@@ -23,11 +23,23 @@ func (p *program) interruptionRatesCommand() *cobra.Command {
 			"how much warning it really gives, and how many drains ended in that time. Rehearsals do not count.",
 		Args: arguments(),
 	}
-	r, out := p.remote(cmd), p.output(cmd)
+	out, read := p.output(cmd), p.readRates(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return read(cmd, func(resp *apiv1.GetInterruptionRatesResponse) error {
+			return out.print(document{resp}, func(t *table) { t.rates(resp) })
+		})
+	}
+	return cmd
+}
+
+// readRates gives a command the flags of a period, and returns what reads the rates of
+// that period and passes them on.
+func (p *program) readRates(cmd *cobra.Command) func(*cobra.Command, func(*apiv1.GetInterruptionRatesResponse) error) error {
+	r := p.remote(cmd)
 	var since, until string
 	cmd.Flags().StringVar(&since, "since", "30d", "from then on: how long ago, or a time")
 	cmd.Flags().StringVar(&until, "until", "", "until then: how long ago, or a time; default now")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	return func(cmd *cobra.Command, use func(*apiv1.GetInterruptionRatesResponse) error) error {
 		req := &apiv1.GetInterruptionRatesRequest{}
 		if err := setPeriod(p.now(), since, until, &req.Since, &req.Until); err != nil {
 			return err
@@ -38,10 +50,9 @@ func (p *program) interruptionRatesCommand() *cobra.Command {
 				return err
 			}
 			p.warnUnread(resp.GetProblems(), map[string]bool{})
-			return out.print(document{resp}, func(t *table) { t.rates(resp) })
+			return use(resp)
 		})
 	}
-	return cmd
 }
 
 func (t *table) rates(resp *apiv1.GetInterruptionRatesResponse) {
