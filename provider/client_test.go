@@ -72,12 +72,13 @@ func TestConformance(t *testing.T) {
 		cloud := simcloud.New(&simcloud.Options{
 			PageSize: 2, Lag: simcloud.Delay{Min: 5 * time.Millisecond}, Balancers: []string{"lb-1"},
 			Subnets: map[string]int{"subnet-1": 5}, Images: []simcloud.Image{{ID: "img-1", Name: "base-1"}},
-			Types: map[string][]nstance.Arch{"": {nstance.AMD64}, "small": {nstance.AMD64}},
+			Types:  map[string][]nstance.Arch{"": {nstance.AMD64}, "small": {nstance.AMD64}},
+			Prices: map[simcloud.Pool]float64{{InstanceType: "small", Zone: "sim-a", Market: nstance.Spot}: 0.03},
 		})
 		t.Cleanup(cloud.Close)
 		return providertest.Subject{
 			Provider: client(t, cloud, nil), Spot: true, Image: nstance.ImageQuery{Name: "base-*"},
-			Subnets: []string{"subnet-1"}, Types: []string{"small"}, Balancer: nstance.LoadBalancer{ID: "lb-1"},
+			Subnets: []string{"subnet-1"}, Types: []string{"small"}, Priced: "small", Balancer: nstance.LoadBalancer{ID: "lb-1"},
 		}
 	})
 }

@@ -45,6 +45,12 @@ var typePromises = []abilityPromise{
 	{"a context that has ended is no answer", checkTypesCancelled},
 }
 
+var pricePromises = []abilityPromise{
+	{"a spot machine of the type has one price in each zone", checkPrices},
+	{"an unknown type is left out", checkNoPrice},
+	{"a context that has ended is no answer", checkPricesCancelled},
+}
+
 var balancerPromises = []abilityPromise{
 	{"a machine that joins is a member", checkJoin},
 	{"joining again changes nothing", checkJoinAgain},
@@ -72,6 +78,7 @@ func (r *suiteRun) checkAbilities(s Subject) {
 		{"images", can.Images != nil, "nstance.ImageResolver", s.Image != nstance.ImageQuery{}, "Subject.Image", imagePromises},
 		{"subnets", can.Subnets != nil, "nstance.SubnetCounter", len(s.Subnets) > 0, "Subject.Subnets", subnetPromises},
 		{"types", can.Types != nil, "nstance.TypeLister", len(s.Types) > 0, "Subject.Types", typePromises},
+		{"prices", can.Prices != nil, "nstance.PriceLister", s.Priced != "", "Subject.Priced", pricePromises},
 		{"load balancers", can.Balancers != nil, "nstance.Balancer", s.Balancer.ID != "", "Subject.Balancer", balancerPromises},
 	} {
 		switch name := "ability/" + a.name; {
@@ -89,6 +96,9 @@ func (r *suiteRun) checkAbilities(s Subject) {
 	}
 	if can.Zones != nil {
 		r.skip("ability/zones", "this suite has no subtest for nstance.SubnetLocator")
+	}
+	if can.Scores != nil {
+		r.skip("ability/scores", "this suite has no subtest for nstance.ZoneScorer")
 	}
 	if can.Shifts != nil {
 		r.skip("ability/shifts", "this suite has no subtest for nstance.ZoneShifter")
@@ -229,6 +239,38 @@ func checkTypesCancelled(b *fixture, can provider.Abilities) {
 	archs, err := can.Types.TypeArchs(b.endedContext(), b.Types)
 	b.requireCode(nstance.Unavailable, err)
 	require.Empty(b, archs)
+}
+
+func checkPrices(b *fixture, can provider.Abilities) {
+	prices, err := can.Prices.Prices(b.Context(), []string{b.Priced})
+	require.NoError(b, err)
+	zones := map[string]bool{}
+	for _, p := range prices {
+		require.Equal(b, b.Priced, p.InstanceType, "the price of another type")
+		require.NotEmpty(b, p.Zone, "%+v", p)
+		require.Positive(b, p.PerHour, "%+v", p)
+		if p.Market == nstance.Spot {
+			require.False(b, zones[p.Zone], "two prices in zone %s", p.Zone)
+			zones[p.Zone] = true
+		}
+	}
+	require.NotEmpty(b, zones, "no price of a spot machine")
+}
+
+func checkNoPrice(b *fixture, can provider.Abilities) {
+	const unknown = "no-such-type"
+	prices, err := can.Prices.Prices(b.Context(), []string{b.Priced, unknown})
+	require.NoError(b, err)
+	require.NotEmpty(b, prices, "an unknown name does not hide the others")
+	for _, p := range prices {
+		require.NotEqual(b, unknown, p.InstanceType)
+	}
+}
+
+func checkPricesCancelled(b *fixture, can provider.Abilities) {
+	prices, err := can.Prices.Prices(b.endedContext(), []string{b.Priced})
+	b.requireCode(nstance.Unavailable, err)
+	require.Empty(b, prices)
 }
 
 // waitMember waits until m is a member of the load balancer, or is not one.

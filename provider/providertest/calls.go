@@ -106,6 +106,9 @@ func recordAbilities(r recorded) provider.Abilities {
 	if can.Types != nil {
 		can.Types = all
 	}
+	if can.Prices != nil {
+		can.Prices = all
+	}
 	if can.Balancers != nil {
 		can.Balancers = all
 	}
@@ -131,6 +134,12 @@ func (r recordedAbilities) FreeAddresses(ctx context.Context, subnets []string) 
 func (r recordedAbilities) TypeArchs(ctx context.Context, names []string) (map[string][]nstance.Arch, error) {
 	return conformance.Call(ctx, r.calls, fmt.Sprintf("TypeArchs(%q)", names), func(ctx context.Context) (map[string][]nstance.Arch, error) {
 		return r.can.Types.TypeArchs(ctx, names)
+	})
+}
+
+func (r recordedAbilities) Prices(ctx context.Context, names []string) ([]nstance.Price, error) {
+	return conformance.Call(ctx, r.calls, fmt.Sprintf("Prices(%q)", names), func(ctx context.Context) ([]nstance.Price, error) {
+		return r.can.Prices.Prices(ctx, names)
 	})
 }
 

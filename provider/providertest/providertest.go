@@ -64,12 +64,13 @@ type Subject struct {
 
 	// Inputs for the optional abilities; those without input are not checked. An
 	// image query that an image matches; subnets that the cloud can count, the
-	// first with a free address; instance types; a load balancer that the suite
+	// first with a free address; instance types; one with a spot price; a load balancer that the suite
 	// may use, and the ID of one that does not exist, in the cloud's format
 	// ("no-such-balancer" if empty).
 	Image      nstance.ImageQuery
 	Subnets    []string
 	Types      []string
+	Priced     string
 	Balancer   nstance.LoadBalancer
 	NoBalancer string
 

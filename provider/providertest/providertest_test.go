@@ -32,6 +32,7 @@ type parts struct {
 	nstance.ImageResolver
 	nstance.SubnetCounter
 	nstance.TypeLister
+	nstance.PriceLister
 	nstance.Balancer
 	nstance.NodeNamer
 }
@@ -406,6 +407,20 @@ var defects = map[string]defect{
 			return out, nil
 		})
 	}},
+	"has a price for every type": {"ability/prices/an unknown type is left out", func(p *parts, _ *simcloud.Cloud) {
+		p.PriceLister = prices(func(_ context.Context, names []string) (all []nstance.Price, _ error) {
+			for _, n := range names {
+				all = append(all, nstance.Price{InstanceType: n, Zone: "sim-a", Market: nstance.Spot, PerHour: 1})
+			}
+			return all, nil
+		})
+	}},
+	"lists old prices": {"ability/prices/a spot machine of the type has one price in each zone", func(p *parts, c *simcloud.Cloud) {
+		p.PriceLister = prices(func(ctx context.Context, names []string) ([]nstance.Price, error) {
+			all, err := c.Prices(ctx, names)
+			return append(all, all...), err
+		})
+	}},
 	"joins none": {"ability/load balancers/a machine that joins is a member", func(p *parts, c *simcloud.Cloud) {
 		p.Balancer = balancer{Cloud: c, join: func(context.Context, nstance.LoadBalancer, []nstance.Machine) error { return nil }}
 	}},
@@ -475,6 +490,12 @@ func (f types) TypeArchs(ctx context.Context, names []string) (map[string][]nsta
 	return f(ctx, names)
 }
 
+type prices func(context.Context, []string) ([]nstance.Price, error)
+
+func (f prices) Prices(ctx context.Context, names []string) ([]nstance.Price, error) {
+	return f(ctx, names)
+}
+
 // balancer is the cloud's, but for the functions that are set.
 type balancer struct {
 	*simcloud.Cloud
@@ -503,11 +524,12 @@ func TestSubject(t *testing.T) {
 			PageSize: 2, Addresses: []string{"10.0.0.100"}, Balancers: []string{"lb-1"},
 			Subnets: map[string]int{"subnet-1": 5, "subnet-2": 5},
 			Types:   map[string][]nstance.Arch{"": {nstance.AMD64}, "small": {nstance.AMD64, nstance.ARM64}},
+			Prices:  map[simcloud.Pool]float64{{InstanceType: "small", Zone: "sim-a", Market: nstance.Spot}: 0.03},
 			Images:  []simcloud.Image{{ID: "img-1", Owner: "me", Name: "base-1"}, {ID: "img-2", Owner: "me", Name: "base-2"}},
 		})
 		t.Cleanup(c.Close)
 		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: mover(c).TakeAddress, holds: mover(c).HoldsAddress,
-			ImageResolver: c, SubnetCounter: c, TypeLister: c, Balancer: c,
+			ImageResolver: c, SubnetCounter: c, TypeLister: c, PriceLister: c, Balancer: c,
 			NodeNamer: nodes(func(m nstance.Machine) string { return "test:///" + m.ProviderID })}
 		wait := time.Duration(0) // the default
 		if d, ok := findDefect(conformance.Defect()); ok {
@@ -516,7 +538,7 @@ func TestSubject(t *testing.T) {
 		}
 		return providertest.Subject{
 			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
-			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"},
+			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"}, Priced: "small",
 			Balancer: nstance.LoadBalancer{Name: "front", ID: "lb-1"},
 			UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 				s, _ := c.Spec(m.ID)
