@@ -23,6 +23,8 @@ const (
 	opJoin          = "join_balancer"
 	opLeave         = "leave_balancer"
 	opConsole       = "console_output"
+	opPark          = "park"
+	opWake          = "wake"
 )
 
 // Abilities are the optional interfaces of a provider. A missing ability is nil.
@@ -37,6 +39,7 @@ type Abilities struct {
 	Scores    nstance.ZoneScorer
 	Balancers nstance.Balancer
 	Console   nstance.ConsoleReader
+	Parking   nstance.Parker
 	Notices   nstance.NoticeWatcher
 	Nodes     nstance.NodeNamer
 }
@@ -70,6 +73,7 @@ func AbilitiesOf(p nstance.Provider) Abilities {
 	a.Scores, _ = p.(nstance.ZoneScorer)
 	a.Balancers, _ = p.(nstance.Balancer)
 	a.Console, _ = p.(nstance.ConsoleReader)
+	a.Parking, _ = p.(nstance.Parker)
 	a.Notices, _ = p.(nstance.NoticeWatcher)
 	a.Nodes, _ = p.(nstance.NodeNamer)
 	return a
@@ -111,6 +115,9 @@ func (c *Client) Abilities() Abilities {
 	}
 	if a.Console != nil {
 		a.Console = boundConsole{c, a.Console}
+	}
+	if a.Parking != nil {
+		a.Parking = boundParking{c, a.Parking}
 	}
 	if a.Notices != nil {
 		a.Notices = classifiedNotices{a.Notices}
@@ -251,6 +258,29 @@ func (b boundConsole) ConsoleOutput(ctx context.Context, m nstance.Machine) ([]b
 		out, err := b.p.ConsoleOutput(ctx, m)
 		return out[max(0, len(out)-nstance.MaxConsoleBytes):], err
 	})
+}
+
+// A boundParking makes one call each. The caller repeats it until the machine is parked or
+// runs.
+type boundParking struct {
+	c *Client
+	p nstance.Parker
+}
+
+func (b boundParking) ParkModes() []nstance.ParkMode { return b.p.ParkModes() }
+
+func (b boundParking) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
+	_, err := once(ctx, b.c, opPark, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.p.Park(ctx, m, mode)
+	})
+	return err
+}
+
+func (b boundParking) Wake(ctx context.Context, m nstance.Machine) error {
+	_, err := once(ctx, b.c, opWake, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.p.Wake(ctx, m)
+	})
+	return err
 }
 
 type classifiedNotices struct{ p nstance.NoticeWatcher }

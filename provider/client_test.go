@@ -78,7 +78,7 @@ func TestConformance(t *testing.T) {
 		t.Cleanup(cloud.Close)
 		return providertest.Subject{
 			Provider: client(t, cloud, nil), Spot: true, Image: nstance.ImageQuery{Name: "base-*"},
-			Subnets: []string{"subnet-1"}, Types: []string{"small"}, Priced: "small", Balancer: nstance.LoadBalancer{ID: "lb-1"},
+			Subnets: []string{"subnet-1"}, Types: []string{"small"}, Priced: "small", Park: cloud.ParkModes(), Balancer: nstance.LoadBalancer{ID: "lb-1"},
 		}
 	})
 }

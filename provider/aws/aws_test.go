@@ -199,7 +199,7 @@ func (w *world) able(s providertest.Subject) providertest.Subject {
 	s.Image = nstance.ImageQuery{Owner: "136693071363", Name: "debian-12-*", Arch: nstance.AMD64}
 	s.Subnets = []string{subnet, "subnet-0123456789abcdef1"}
 	s.Types = []string{"m5.large", "m6g.large", "t2.micro"}
-	s.Priced = "m5.large"
+	s.Priced, s.Park = "m5.large", []nstance.ParkMode{nstance.ParkStopped}
 	s.Balancer = nstance.LoadBalancer{Name: "front", ID: targetGroup, Args: json.RawMessage(`{"port": 8080}`)}
 	s.NoBalancer = targetGroup + "0"
 	s.Provider = w.open(&aws.Options{NetworkInterface: w.server()})

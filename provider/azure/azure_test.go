@@ -113,7 +113,7 @@ func newSpec(t *testing.T) nstance.MachineSpec {
 func subject(t *testing.T, o *arm.Options) providertest.Subject {
 	_, p := open(t, o)
 	return providertest.Subject{
-		Provider: p, Shape: shape, Spot: true,
+		Provider: p, Shape: shape, Spot: true, Park: []nstance.ParkMode{nstance.ParkStopped},
 		BadArgs: map[string]json.RawMessage{
 			"zone":            json.RawMessage(`{"zone": "4x"}`),
 			"ssh_public_keys": json.RawMessage(`{"ssh_public_keys": []}`),

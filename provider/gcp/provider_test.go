@@ -104,7 +104,7 @@ func conform(t *testing.T, o func() *gce.Options) {
 		_, url := serve(t, o())
 		p := open(t, url, "")
 		return providertest.Subject{
-			Provider: open(t, url, server(t, p)), Elsewhere: open(t, url, server(t, p)), Shape: shape, Spot: true,
+			Provider: open(t, url, server(t, p)), Elsewhere: open(t, url, server(t, p)), Shape: shape, Spot: true, Park: p.ParkModes(),
 			Address: "10.0.0.200", NoAddress: "192.0.2.1",
 			Image: nstance.ImageQuery{Owner: "debian-cloud", Name: "debian-12-*", Arch: nstance.AMD64}, Subnets: []string{"default"},
 			Types: []string{"e2-small", "t2a-standard-1"}, Balancer: nstance.LoadBalancer{Name: "front", ID: "web"},

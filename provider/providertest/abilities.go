@@ -79,6 +79,7 @@ func (r *suiteRun) checkAbilities(s Subject) {
 		{"subnets", can.Subnets != nil, "nstance.SubnetCounter", len(s.Subnets) > 0, "Subject.Subnets", subnetPromises},
 		{"types", can.Types != nil, "nstance.TypeLister", len(s.Types) > 0, "Subject.Types", typePromises},
 		{"prices", can.Prices != nil, "nstance.PriceLister", s.Priced != "", "Subject.Priced", pricePromises},
+		{"parking", can.Parking != nil, "nstance.Parker", len(s.Park) > 0, "Subject.Park", parkPromises},
 		{"load balancers", can.Balancers != nil, "nstance.Balancer", s.Balancer.ID != "", "Subject.Balancer", balancerPromises},
 	} {
 		switch name := "ability/" + a.name; {

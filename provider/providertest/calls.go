@@ -109,6 +109,9 @@ func recordAbilities(r recorded) provider.Abilities {
 	if can.Prices != nil {
 		can.Prices = all
 	}
+	if can.Parking != nil {
+		can.Parking = all
+	}
 	if can.Balancers != nil {
 		can.Balancers = all
 	}
@@ -159,6 +162,16 @@ func (r recordedAbilities) LeaveBalancer(ctx context.Context, lb nstance.LoadBal
 	return r.act(ctx, fmt.Sprintf("LeaveBalancer(%s, %s)", lb.ID, providerIDs(machines)), func(ctx context.Context) error {
 		return r.can.Balancers.LeaveBalancer(ctx, lb, machines)
 	})
+}
+
+func (r recordedAbilities) ParkModes() []nstance.ParkMode { return r.can.Parking.ParkModes() }
+
+func (r recordedAbilities) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
+	return r.act(ctx, fmt.Sprintf("Park(%s, %s)", machineWords(m), mode), func(ctx context.Context) error { return r.can.Parking.Park(ctx, m, mode) })
+}
+
+func (r recordedAbilities) Wake(ctx context.Context, m nstance.Machine) error {
+	return r.act(ctx, "Wake("+machineWords(m)+")", func(ctx context.Context) error { return r.can.Parking.Wake(ctx, m) })
 }
 
 func providerIDs(machines []nstance.Machine) (ids []string) {

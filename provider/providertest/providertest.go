@@ -74,6 +74,10 @@ type Subject struct {
 	Balancer   nstance.LoadBalancer
 	NoBalancer string
 
+	// Park are modes in which machines of Shape can be parked, for providers that are
+	// an nstance.Parker. None: these promises are not checked.
+	Park []nstance.ParkMode
+
 	// Wait bounds each call, and how long a cloud may take to show a new machine and
 	// to remove a deleted one. 10 seconds; use minutes for real clouds.
 	Wait time.Duration

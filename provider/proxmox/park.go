@@ -46,16 +46,19 @@ func (p *Provider) power(ctx context.Context, m nstance.Machine, want string, ac
 	}
 	defer unlock()
 	w := p.workOf(m.ID)
-	switch {
-	case w != nil && w.active():
-		return nstance.Errorf(nstance.Unavailable, "machine %s is being changed: %s", m.ID, w.kind)
-	case w != nil && w.kind == workPower && w.err != nil:
+	busy := w != nil && w.active()
+	if !busy && w != nil && w.kind == workPower && w.err != nil {
 		p.drop(w)
 		return w.err
 	}
 	f, err := p.claimed(ctx, m)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case busy && w.kind == workPower && w.want == want:
+		return nil
+	case busy:
+		return nstance.Errorf(nstance.Unavailable, "machine %s is being changed: %s", m.ID, w.kind)
 	}
 	now, err := p.unmanaged(ctx, f)
 	if err != nil || now.Status == want {
@@ -65,7 +68,9 @@ func (p *Provider) power(ctx context.Context, m nstance.Machine, want string, ac
 		return &nstance.Error{Code: nstance.Conflict, Msg: "machine " + string(m.ID) + " is locked (suspending)",
 			Remedy: "if no task works on it, unlock it with qm unlock " + itoa(f.VMID)}
 	}
-	p.begin(newWork(workPower, f.marks, f.node), func(ctx context.Context, _ *work) error {
+	power := newWork(workPower, f.marks, f.node)
+	power.want = want
+	p.begin(power, func(ctx context.Context, _ *work) error {
 		err := act(ctx, f)
 		if errors.Is(err, nstance.Ambiguous) {
 			return nil // the next call looks at the machine

@@ -133,7 +133,7 @@ func TestProvider(t *testing.T) {
 			providertest.Run(t, func(t *testing.T) providertest.Subject {
 				b := newBench(t, &o)
 				return providertest.Subject{
-					Provider: b.p,
+					Provider: b.p, Park: b.p.ParkModes(),
 					Shape: func(s *nstance.MachineSpec) {
 						s.Args, s.InstanceType = json.RawMessage(`{"template": 9000}`), "small"
 					},

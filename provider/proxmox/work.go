@@ -28,6 +28,7 @@ type work struct {
 	at       string // where it was found last, for the work itself
 	reserved uint64 // bytes of memory that a new machine takes there
 	upid     string // of the clone
+	want     string // status that a change of power leads to
 	seed     []byte // image with the user data; nil after a restart
 	cancel   context.CancelFunc
 

@@ -134,7 +134,7 @@ func TestProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		c := cloud(t, nil)
 		return providertest.Subject{
-			Provider: c,
+			Provider: c, Park: c.ParkModes(),
 			Shape: func(s *nstance.MachineSpec) {
 				s.InstanceType, s.Args = "small", json.RawMessage(`{"append": "metadata"}`)
 			},

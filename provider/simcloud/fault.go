@@ -20,6 +20,9 @@ const (
 	OpList   Op = "list"
 	OpDelete Op = "delete"
 
+	OpPark Op = "park"
+	OpWake Op = "wake"
+
 	OpTakeAddress  Op = "take_address"
 	opHoldsAddress Op = "holds_address"
 
@@ -28,8 +31,8 @@ const (
 	opSubnetZones   Op = "subnet_zones"
 	OpShiftedZones  Op = "shifted_zones"
 	opTypeArchs     Op = "type_archs"
-	opPrices           = "prices"
-	opZoneScores       = "zone_scores"
+	opPrices        Op = "prices"
+	opZoneScores    Op = "zone_scores"
 	OpMembers       Op = "balancer_members"
 	OpJoin          Op = "join_balancer"
 	OpLeave         Op = "leave_balancer"

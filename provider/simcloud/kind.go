@@ -34,7 +34,7 @@ type kindImage struct {
 // Kind returns this provider for a table of kinds.
 func Kind() provider.Kind {
 	return provider.Kind{
-		Name: "sim", Options: &kindOptions{}, Args: &args{}, Images: true, Balancers: true, Address: true, Spot: true, Prices: true,
+		Name: "sim", Options: &kindOptions{}, Args: &args{}, Images: true, Balancers: true, Address: true, Spot: true, Prices: true, Park: parkModes(),
 		Consistency: 100 * time.Millisecond, MaxUserData: maxUserData,
 		Check: func(s provider.Settings) error {
 			return provider.DecodeOptions(s.Options, &kindOptions{})

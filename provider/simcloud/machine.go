@@ -20,6 +20,7 @@ type machine struct {
 	visible       time.Time // Get and List show it from then on
 	ran           bool      // began to run: OnStop is pending
 	capacityFreed bool
+	addressFreed  bool
 	gone          bool // no call finds it any more
 	notices       []nstance.Notice
 	news          chan struct{} // closed and replaced when notices grows
@@ -84,8 +85,18 @@ func (m *machine) start() func() {
 	return func() { m.c.o.OnStart(view, spec) }
 }
 
-// end stops a machine and sets its status. It needs the cloud's lock.
+// end stops a machine for good and sets its status. It needs the cloud's lock.
 func (m *machine) end(s nstance.MachineStatus) {
+	m.halt(s)
+	m.freeCapacity()
+	if !m.addressFreed {
+		m.addressFreed = true
+		m.c.taken[m.spec.Subnet]--
+	}
+}
+
+// halt stops a machine and sets its status. It needs the cloud's lock.
+func (m *machine) halt(s nstance.MachineStatus) {
 	m.view.Status = s
 	if m.ran && m.c.o.OnStop != nil {
 		view := m.view
@@ -94,10 +105,13 @@ func (m *machine) end(s nstance.MachineStatus) {
 		}})
 	}
 	m.ran = false
+}
+
+// freeCapacity needs the cloud's lock.
+func (m *machine) freeCapacity() {
 	if !m.capacityFreed {
 		m.capacityFreed = true
 		m.c.counts[m.pool]--
-		m.c.taken[m.spec.Subnet]--
 	}
 }
 

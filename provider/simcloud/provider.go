@@ -108,20 +108,28 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 
 // delete needs c.mu.
 func (c *Cloud) delete(want nstance.Machine) error {
+	m, err := c.owned(want)
+	if err == nil && m.view.Status != nstance.StatusDeleting {
+		c.recordDeletedMember(m)
+		c.endWithCause(m, nstance.LossRequested)
+	}
+	return err
+}
+
+// owned returns the machine that has the handle and the marks of want. Without a handle it
+// is found by its ID. It needs c.mu.
+func (c *Cloud) owned(want nstance.Machine) (*machine, error) {
 	m := c.handles[want.ProviderID]
 	if want.ProviderID == "" {
 		m = c.machines[want.ID]
 	}
 	switch {
 	case m == nil:
-		return nstance.Errorf(nstance.NotFound, "no machine %s %s", want.ProviderID, want.ID)
+		return nil, nstance.Errorf(nstance.NotFound, "no machine %s %s", want.ProviderID, want.ID)
 	case m.view.ID != want.ID || m.view.Owner != want.Owner:
-		return nstance.Errorf(nstance.Conflict, "machine %s is %s of %+v", want.ProviderID, m.view.ID, m.view.Owner)
-	case m.view.Status != nstance.StatusDeleting:
-		c.recordDeletedMember(m)
-		c.endWithCause(m, nstance.LossRequested)
+		return nil, nstance.Errorf(nstance.Conflict, "machine %s is %s of %+v", want.ProviderID, m.view.ID, m.view.Owner)
 	}
-	return nil
+	return m, nil
 }
 
 // terminate ends a machine, which is gone once it has shut down. It needs c.mu.

@@ -33,6 +33,8 @@ type Options struct {
 	Latency  Delay // of one call, or of one page of a list; half passes before the effect, half after
 	Boot     Delay // from create until the machine runs
 	Shutdown Delay // from delete until the machine is gone
+	Park     Delay // from Park until the machine is stopped
+	Wake     Delay // from Wake until the machine runs
 	Lag      Delay // after a create, how long Get and List do not show the machine
 
 	Width    int // calls served at once; others wait. 0: any number
