@@ -33,6 +33,7 @@ type parts struct {
 	nstance.SubnetCounter
 	nstance.TypeLister
 	nstance.PriceLister
+	nstance.Parker
 	nstance.Balancer
 	nstance.NodeNamer
 }
@@ -421,6 +422,24 @@ var defects = map[string]defect{
 			return append(all, all...), err
 		})
 	}},
+	"parks nothing": {"ability/parking/a parked machine is stopped, and runs again when it is woken", func(p *parts, c *simcloud.Cloud) {
+		p.Parker = parker{Cloud: c, park: func(context.Context, nstance.Machine, nstance.ParkMode) error { return nil }}
+	}},
+	"parks in any mode": {"ability/parking/another mode than that of its spec is refused", func(p *parts, c *simcloud.Cloud) {
+		p.Parker = parker{Cloud: c, park: func(ctx context.Context, m nstance.Machine, _ nstance.ParkMode) error {
+			return c.Park(ctx, m, nstance.ParkStopped)
+		}}
+	}},
+	"parks for any owner": {"ability/parking/a machine of another owner is left alone", func(p *parts, c *simcloud.Cloud) {
+		p.Parker = parker{Cloud: c, park: func(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
+			for _, o := range c.Machines() {
+				if o.ID == m.ID {
+					m.Owner = o.Owner
+				}
+			}
+			return c.Park(ctx, m, mode)
+		}}
+	}},
 	"joins none": {"ability/load balancers/a machine that joins is a member", func(p *parts, c *simcloud.Cloud) {
 		p.Balancer = balancer{Cloud: c, join: func(context.Context, nstance.LoadBalancer, []nstance.Machine) error { return nil }}
 	}},
@@ -496,6 +515,16 @@ func (f prices) Prices(ctx context.Context, names []string) ([]nstance.Price, er
 	return f(ctx, names)
 }
 
+// parker is the cloud's, but for the function.
+type parker struct {
+	*simcloud.Cloud
+	park func(context.Context, nstance.Machine, nstance.ParkMode) error
+}
+
+func (p parker) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
+	return p.park(ctx, m, mode)
+}
+
 // balancer is the cloud's, but for the functions that are set.
 type balancer struct {
 	*simcloud.Cloud
@@ -529,7 +558,7 @@ func TestSubject(t *testing.T) {
 		})
 		t.Cleanup(c.Close)
 		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: mover(c).TakeAddress, holds: mover(c).HoldsAddress,
-			ImageResolver: c, SubnetCounter: c, TypeLister: c, PriceLister: c, Balancer: c,
+			ImageResolver: c, SubnetCounter: c, TypeLister: c, PriceLister: c, Parker: c, Balancer: c,
 			NodeNamer: nodes(func(m nstance.Machine) string { return "test:///" + m.ProviderID })}
 		wait := time.Duration(0) // the default
 		if d, ok := findDefect(conformance.Defect()); ok {
@@ -538,7 +567,7 @@ func TestSubject(t *testing.T) {
 		}
 		return providertest.Subject{
 			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
-			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"}, Priced: "small",
+			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"}, Priced: "small", Park: []nstance.ParkMode{nstance.ParkStopped},
 			Balancer: nstance.LoadBalancer{Name: "front", ID: "lb-1"},
 			UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 				s, _ := c.Spec(m.ID)
