@@ -37,6 +37,7 @@ const (
 	CauseExpired   CauseKind = "expired"   // older than forced_age or on_demand_age
 	CauseRollout   CauseKind = "rollout"   // its definition changed, or it passed eligible_age
 	CauseSurplus   CauseKind = "surplus"   // the group has more members than its size
+	CauseStandby   CauseKind = "standby"   // it goes back to the group's warm pool: it is parked when it is empty
 	CauseRequest   CauseKind = "request"   // requested through the API
 	CauseOrphan    CauseKind = "orphan"    // a machine with our marks that no record named
 	CauseAbandoned CauseKind = "abandoned" // no machine was created, and this server cannot repeat the create

@@ -24,6 +24,7 @@ type Group struct {
 	OnReclaim     ReclaimAction `json:"on_reclaim,omitempty"`     // what is done with the work on a machine that is reclaimed; empty: ReclaimDrain
 	OnRebalance   NoticeAction  `json:"on_rebalance,omitempty"`   // to a machine that is likely to be reclaimed; empty: ignore
 	OnMaintenance NoticeAction  `json:"on_maintenance,omitempty"` // to a machine that planned maintenance ends or restarts; empty: replace
+	WarmPool      WarmPool      `json:"warm_pool,omitzero"`       // stand-by machines; the zero WarmPool: none
 	Protect       bool          `json:"protect"`                  // refuse deletion of the group
 	Static        bool          `json:"static"`                   // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
 	Removing      bool          `json:"removing"`                 // its managed members are drained and deleted, whatever Size is
@@ -127,6 +128,17 @@ const (
 	ReclaimDrain  ReclaimAction = "drain"  // it is drained
 	ReclaimCordon ReclaimAction = "cordon" // it gets no new work, and what runs may end by itself
 )
+
+// A WarmPool is how many stand-by machines a group has beside its members. They are made
+// from its definition, on demand, and are parked once they were ready. One of them is woken
+// for each member that is lost, until the replacement is ready. They are never counted in
+// the group's size.
+type WarmPool struct {
+	Size     int           `json:"size"`
+	Mode     ParkMode      `json:"mode"`                // how they wait
+	MaxAge   time.Duration `json:"max_age,omitempty"`   // then they are made anew, one at a time; 0: they are not
+	NoReturn bool          `json:"no_return,omitempty"` // one that was woken is deleted when it is not needed any more, and another one made
+}
 
 // A SpreadBy says what counts as one place.
 type SpreadBy string

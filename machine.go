@@ -95,6 +95,7 @@ type ParkMode string
 const (
 	ParkStopped    ParkMode = "stopped"
 	ParkHibernated ParkMode = "hibernated"
+	ParkRunning    ParkMode = "running" // it runs on without work; providers are not asked for it
 )
 
 // A MachineStatus is what the provider says a machine is doing.

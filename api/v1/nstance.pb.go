@@ -2380,6 +2380,10 @@ type Group struct {
 	OnRebalance    string                 `protobuf:"bytes,45,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`        // ignore or replace
 	OnMaintenance  string                 `protobuf:"bytes,46,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`  // likewise
 	Order          string                 `protobuf:"bytes,47,opt,name=order,proto3" json:"order,omitempty"`                                       // of the permitted shapes: listed, cheapest or steadiest
+	WarmPool       *WarmPool              `protobuf:"bytes,48,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                 // absent: none
+	Standby        int32                  `protobuf:"varint,49,opt,name=standby,proto3" json:"standby,omitempty"`                                  // stand-by members, in none of the numbers above
+	Parked         int32                  `protobuf:"varint,50,opt,name=parked,proto3" json:"parked,omitempty"`                                    // of them, those that are asleep
+	Claims         []*StandbyClaim        `protobuf:"bytes,51,rep,name=claims,proto3" json:"claims,omitempty"`                                     // on stand-by members, oldest first
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2715,6 +2719,180 @@ func (x *Group) GetOrder() string {
 	return ""
 }
 
+func (x *Group) GetWarmPool() *WarmPool {
+	if x != nil {
+		return x.WarmPool
+	}
+	return nil
+}
+
+func (x *Group) GetStandby() int32 {
+	if x != nil {
+		return x.Standby
+	}
+	return 0
+}
+
+func (x *Group) GetParked() int32 {
+	if x != nil {
+		return x.Parked
+	}
+	return 0
+}
+
+func (x *Group) GetClaims() []*StandbyClaim {
+	if x != nil {
+		return x.Claims
+	}
+	return nil
+}
+
+// WarmPool is how many stand-by machines a group has beside its members.
+type WarmPool struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Size          int32                  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`                  // 0: none
+	Mode          string                 `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`                   // stopped, hibernated or running; empty: stopped
+	MaxAge        *durationpb.Duration   `protobuf:"bytes,3,opt,name=max_age,json=maxAge,proto3" json:"max_age,omitempty"` // then one is made anew; absent: never for its age
+	Return        *bool                  `protobuf:"varint,4,opt,name=return,proto3,oneof" json:"return,omitempty"`        // one that was woken is parked again; absent: true
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WarmPool) Reset() {
+	*x = WarmPool{}
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WarmPool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WarmPool) ProtoMessage() {}
+
+func (x *WarmPool) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WarmPool.ProtoReflect.Descriptor instead.
+func (*WarmPool) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *WarmPool) GetSize() int32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *WarmPool) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *WarmPool) GetMaxAge() *durationpb.Duration {
+	if x != nil {
+		return x.MaxAge
+	}
+	return nil
+}
+
+func (x *WarmPool) GetReturn() bool {
+	if x != nil && x.Return != nil {
+		return *x.Return
+	}
+	return false
+}
+
+// StandbyClaim is the claim of a node of others on a stand-by machine.
+type StandbyClaim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	EventId       string                 `protobuf:"bytes,2,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"` // of what happens to the node
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StandbyClaim) Reset() {
+	*x = StandbyClaim{}
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StandbyClaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StandbyClaim) ProtoMessage() {}
+
+func (x *StandbyClaim) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StandbyClaim.ProtoReflect.Descriptor instead.
+func (*StandbyClaim) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *StandbyClaim) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *StandbyClaim) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *StandbyClaim) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *StandbyClaim) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StandbyClaim) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // Spread bounds how many members of a group are in one place, as far as there is
 // capacity elsewhere.
 type Spread struct {
@@ -2727,7 +2905,7 @@ type Spread struct {
 
 func (x *Spread) Reset() {
 	*x = Spread{}
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2739,7 +2917,7 @@ func (x *Spread) String() string {
 func (*Spread) ProtoMessage() {}
 
 func (x *Spread) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2752,7 +2930,7 @@ func (x *Spread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spread.ProtoReflect.Descriptor instead.
 func (*Spread) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Spread) GetBy() string {
@@ -2785,7 +2963,7 @@ type Market struct {
 
 func (x *Market) Reset() {
 	*x = Market{}
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +2975,7 @@ func (x *Market) String() string {
 func (*Market) ProtoMessage() {}
 
 func (x *Market) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2810,7 +2988,7 @@ func (x *Market) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Market.ProtoReflect.Descriptor instead.
 func (*Market) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Market) GetType() string {
@@ -2874,7 +3052,7 @@ type ReclaimLimit struct {
 
 func (x *ReclaimLimit) Reset() {
 	*x = ReclaimLimit{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +3064,7 @@ func (x *ReclaimLimit) String() string {
 func (*ReclaimLimit) ProtoMessage() {}
 
 func (x *ReclaimLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +3077,7 @@ func (x *ReclaimLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReclaimLimit.ProtoReflect.Descriptor instead.
 func (*ReclaimLimit) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReclaimLimit) GetReclaims() int32 {
@@ -2928,7 +3106,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2940,7 +3118,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2953,7 +3131,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Rollout) GetMaxSurge() string {
@@ -2990,7 +3168,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3180,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3193,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Hold) GetKind() string {
@@ -3056,7 +3234,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3246,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3259,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListGroupsRequest) GetLimit() int32 {
@@ -3108,7 +3286,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3298,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3311,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -3177,13 +3355,14 @@ type UpdateGroupRequest struct {
 	OnRebalance   string               `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: unchanged
 	OnMaintenance string               `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // likewise
 	Order         string               `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: unchanged
+	WarmPool      *WarmPool            `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                // as a whole; size 0 ends it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3195,7 +3374,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3208,7 +3387,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -3365,6 +3544,13 @@ func (x *UpdateGroupRequest) GetOrder() string {
 	return ""
 }
 
+func (x *UpdateGroupRequest) GetWarmPool() *WarmPool {
+	if x != nil {
+		return x.WarmPool
+	}
+	return nil
+}
+
 // Strings replaces a list.
 type Strings struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3375,7 +3561,7 @@ type Strings struct {
 
 func (x *Strings) Reset() {
 	*x = Strings{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +3573,7 @@ func (x *Strings) String() string {
 func (*Strings) ProtoMessage() {}
 
 func (x *Strings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3586,7 @@ func (x *Strings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Strings.ProtoReflect.Descriptor instead.
 func (*Strings) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Strings) GetValues() []string {
@@ -3420,7 +3606,7 @@ type WatchGroupsRequest struct {
 
 func (x *WatchGroupsRequest) Reset() {
 	*x = WatchGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3618,7 @@ func (x *WatchGroupsRequest) String() string {
 func (*WatchGroupsRequest) ProtoMessage() {}
 
 func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3631,7 @@ func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
@@ -3478,7 +3664,7 @@ type WatchGroupsResponse struct {
 
 func (x *WatchGroupsResponse) Reset() {
 	*x = WatchGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3676,7 @@ func (x *WatchGroupsResponse) String() string {
 func (*WatchGroupsResponse) ProtoMessage() {}
 
 func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3689,7 @@ func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
@@ -3603,7 +3789,7 @@ type GroupChanged struct {
 
 func (x *GroupChanged) Reset() {
 	*x = GroupChanged{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3615,7 +3801,7 @@ func (x *GroupChanged) String() string {
 func (*GroupChanged) ProtoMessage() {}
 
 func (x *GroupChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3628,7 +3814,7 @@ func (x *GroupChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
 func (*GroupChanged) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GroupChanged) GetSeq() uint64 {
@@ -3657,7 +3843,7 @@ type GroupRemoved struct {
 
 func (x *GroupRemoved) Reset() {
 	*x = GroupRemoved{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +3855,7 @@ func (x *GroupRemoved) String() string {
 func (*GroupRemoved) ProtoMessage() {}
 
 func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +3868,7 @@ func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
 func (*GroupRemoved) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GroupRemoved) GetSeq() uint64 {
@@ -3726,19 +3912,20 @@ type CreateGroupRequest struct {
 	// {{.BootstrapData}}: a join script or cloud-config with a token. A secret, sealed in
 	// storage and shown nowhere. Refused if the template's user data does not name it. A
 	// change replaces no machine.
-	BootstrapData []byte  `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
-	Spread        *Spread `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                                    // absent: no bound
-	OnReclaim     string  `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: drain
-	OnRebalance   string  `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: ignore
-	OnMaintenance string  `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: replace
-	Order         string  `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: listed
+	BootstrapData []byte    `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
+	Spread        *Spread   `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                                    // absent: no bound
+	OnReclaim     string    `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: drain
+	OnRebalance   string    `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: ignore
+	OnMaintenance string    `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: replace
+	Order         string    `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: listed
+	WarmPool      *WarmPool `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                // absent: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3750,7 +3937,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3763,7 +3950,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -3906,6 +4093,13 @@ func (x *CreateGroupRequest) GetOrder() string {
 	return ""
 }
 
+func (x *CreateGroupRequest) GetWarmPool() *WarmPool {
+	if x != nil {
+		return x.WarmPool
+	}
+	return nil
+}
+
 type CreateGroupResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         *Group                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -3915,7 +4109,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3927,7 +4121,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3940,7 +4134,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CreateGroupResponse) GetGroup() *Group {
@@ -3961,7 +4155,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3973,7 +4167,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4180,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -4019,7 +4213,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4031,7 +4225,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4044,7 +4238,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DeleteGroupResponse) GetGroup() *Group {
@@ -4066,7 +4260,7 @@ type PauseGroupRequest struct {
 
 func (x *PauseGroupRequest) Reset() {
 	*x = PauseGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4078,7 +4272,7 @@ func (x *PauseGroupRequest) String() string {
 func (*PauseGroupRequest) ProtoMessage() {}
 
 func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4091,7 +4285,7 @@ func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
 func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PauseGroupRequest) GetGroup() string {
@@ -4132,7 +4326,7 @@ type PauseGroupResponse struct {
 
 func (x *PauseGroupResponse) Reset() {
 	*x = PauseGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4144,7 +4338,7 @@ func (x *PauseGroupResponse) String() string {
 func (*PauseGroupResponse) ProtoMessage() {}
 
 func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4157,7 +4351,7 @@ func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
 func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PauseGroupResponse) GetGroup() *Group {
@@ -4185,7 +4379,7 @@ type ResumeGroupRequest struct {
 
 func (x *ResumeGroupRequest) Reset() {
 	*x = ResumeGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4197,7 +4391,7 @@ func (x *ResumeGroupRequest) String() string {
 func (*ResumeGroupRequest) ProtoMessage() {}
 
 func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4210,7 +4404,7 @@ func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
 func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ResumeGroupRequest) GetGroup() string {
@@ -4244,7 +4438,7 @@ type ResumeGroupResponse struct {
 
 func (x *ResumeGroupResponse) Reset() {
 	*x = ResumeGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4256,7 +4450,7 @@ func (x *ResumeGroupResponse) String() string {
 func (*ResumeGroupResponse) ProtoMessage() {}
 
 func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4269,7 +4463,7 @@ func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
 func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ResumeGroupResponse) GetGroup() *Group {
@@ -4298,7 +4492,7 @@ type RollbackGroupRequest struct {
 
 func (x *RollbackGroupRequest) Reset() {
 	*x = RollbackGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4310,7 +4504,7 @@ func (x *RollbackGroupRequest) String() string {
 func (*RollbackGroupRequest) ProtoMessage() {}
 
 func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4323,7 +4517,7 @@ func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
 func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RollbackGroupRequest) GetGroup() string {
@@ -4363,7 +4557,7 @@ type RollbackGroupResponse struct {
 
 func (x *RollbackGroupResponse) Reset() {
 	*x = RollbackGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4375,7 +4569,7 @@ func (x *RollbackGroupResponse) String() string {
 func (*RollbackGroupResponse) ProtoMessage() {}
 
 func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4388,7 +4582,7 @@ func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
 func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RollbackGroupResponse) GetGroup() *Group {
@@ -4408,7 +4602,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4420,7 +4614,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4433,7 +4627,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *PlanRequest) GetConfig() []byte {
@@ -4462,7 +4656,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4474,7 +4668,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4487,7 +4681,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PlanResponse) GetGroups() []*GroupPlan {
@@ -4540,7 +4734,7 @@ type GroupPlan struct {
 
 func (x *GroupPlan) Reset() {
 	*x = GroupPlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4552,7 +4746,7 @@ func (x *GroupPlan) String() string {
 func (*GroupPlan) ProtoMessage() {}
 
 func (x *GroupPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4565,7 +4759,7 @@ func (x *GroupPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
 func (*GroupPlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GroupPlan) GetTenant() string {
@@ -4672,7 +4866,7 @@ type ShapePlan struct {
 
 func (x *ShapePlan) Reset() {
 	*x = ShapePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4684,7 +4878,7 @@ func (x *ShapePlan) String() string {
 func (*ShapePlan) ProtoMessage() {}
 
 func (x *ShapePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4697,7 +4891,7 @@ func (x *ShapePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShapePlan.ProtoReflect.Descriptor instead.
 func (*ShapePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ShapePlan) GetInstanceType() string {
@@ -4741,7 +4935,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4753,7 +4947,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4766,7 +4960,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -4809,7 +5003,7 @@ type InstancePlan struct {
 
 func (x *InstancePlan) Reset() {
 	*x = InstancePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4821,7 +5015,7 @@ func (x *InstancePlan) String() string {
 func (*InstancePlan) ProtoMessage() {}
 
 func (x *InstancePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4834,7 +5028,7 @@ func (x *InstancePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
 func (*InstancePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *InstancePlan) GetId() string {
@@ -4868,7 +5062,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4880,7 +5074,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4893,7 +5087,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -4913,7 +5107,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4925,7 +5119,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4938,7 +5132,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -4984,15 +5178,17 @@ type Instance struct {
 	NodeProviderId string                 `protobuf:"bytes,24,opt,name=node_provider_id,json=nodeProviderId,proto3" json:"node_provider_id,omitempty"` // that the machine's Kubernetes Node has in spec.providerID; empty: not known yet
 	// Why it was created as this instance type, in this subnet and market: listed, cheapest,
 	// steadiest, spread, crowded, reclaimed, addresses, capacity, fallback or reclaims.
-	ShapeChoice   string  `protobuf:"bytes,25,opt,name=shape_choice,json=shapeChoice,proto3" json:"shape_choice,omitempty"`
-	PricePerHour  float64 `protobuf:"fixed64,26,opt,name=price_per_hour,json=pricePerHour,proto3" json:"price_per_hour,omitempty"` // of its shape when it was created, in the cloud's currency; 0: not known
+	ShapeChoice   string                 `protobuf:"bytes,25,opt,name=shape_choice,json=shapeChoice,proto3" json:"shape_choice,omitempty"`
+	PricePerHour  float64                `protobuf:"fixed64,26,opt,name=price_per_hour,json=pricePerHour,proto3" json:"price_per_hour,omitempty"` // of its shape when it was created, in the cloud's currency; 0: not known
+	Standby       bool                   `protobuf:"varint,27,opt,name=standby,proto3" json:"standby,omitempty"`                                  // of the group's warm pool
+	WokenAt       *timestamppb.Timestamp `protobuf:"bytes,28,opt,name=woken_at,json=wokenAt,proto3" json:"woken_at,omitempty"`                    // standby: since when it is awake in place of others; absent: it is not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5004,7 +5200,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5017,7 +5213,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *Instance) GetId() string {
@@ -5202,6 +5398,20 @@ func (x *Instance) GetPricePerHour() float64 {
 	return 0
 }
 
+func (x *Instance) GetStandby() bool {
+	if x != nil {
+		return x.Standby
+	}
+	return false
+}
+
+func (x *Instance) GetWokenAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WokenAt
+	}
+	return nil
+}
+
 // Drain is a drain under way.
 type Drain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -5222,7 +5432,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5234,7 +5444,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5247,7 +5457,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -5339,7 +5549,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5351,7 +5561,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5364,7 +5574,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Cause) GetKind() string {
@@ -5399,7 +5609,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5411,7 +5621,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5424,7 +5634,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -5458,7 +5668,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5470,7 +5680,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5483,7 +5693,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -5509,7 +5719,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5521,7 +5731,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5534,7 +5744,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -5556,7 +5766,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5568,7 +5778,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5581,7 +5791,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -5621,7 +5831,7 @@ type GetConsoleOutputRequest struct {
 
 func (x *GetConsoleOutputRequest) Reset() {
 	*x = GetConsoleOutputRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5633,7 +5843,7 @@ func (x *GetConsoleOutputRequest) String() string {
 func (*GetConsoleOutputRequest) ProtoMessage() {}
 
 func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5646,7 +5856,7 @@ func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputRequest.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetConsoleOutputRequest) GetId() string {
@@ -5665,7 +5875,7 @@ type GetConsoleOutputResponse struct {
 
 func (x *GetConsoleOutputResponse) Reset() {
 	*x = GetConsoleOutputResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5677,7 +5887,7 @@ func (x *GetConsoleOutputResponse) String() string {
 func (*GetConsoleOutputResponse) ProtoMessage() {}
 
 func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5690,7 +5900,7 @@ func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputResponse.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *GetConsoleOutputResponse) GetOutput() []byte {
@@ -5718,7 +5928,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5730,7 +5940,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5743,7 +5953,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -5825,7 +6035,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5837,7 +6047,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5850,7 +6060,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -5871,7 +6081,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5883,7 +6093,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5896,7 +6106,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -5929,7 +6139,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5941,7 +6151,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5954,7 +6164,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -5981,7 +6191,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5993,7 +6203,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6006,7 +6216,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -6082,7 +6292,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6094,7 +6304,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6107,7 +6317,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -6139,7 +6349,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6151,7 +6361,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6164,7 +6374,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -6227,7 +6437,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6239,7 +6449,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6252,7 +6462,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -6307,7 +6517,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6319,7 +6529,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6332,7 +6542,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -6499,7 +6709,7 @@ type GetInterruptionRatesRequest struct {
 
 func (x *GetInterruptionRatesRequest) Reset() {
 	*x = GetInterruptionRatesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6511,7 +6721,7 @@ func (x *GetInterruptionRatesRequest) String() string {
 func (*GetInterruptionRatesRequest) ProtoMessage() {}
 
 func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6524,7 +6734,7 @@ func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesRequest.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *GetInterruptionRatesRequest) GetSince() *timestamppb.Timestamp {
@@ -6553,7 +6763,7 @@ type GetInterruptionRatesResponse struct {
 
 func (x *GetInterruptionRatesResponse) Reset() {
 	*x = GetInterruptionRatesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6565,7 +6775,7 @@ func (x *GetInterruptionRatesResponse) String() string {
 func (*GetInterruptionRatesResponse) ProtoMessage() {}
 
 func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6578,7 +6788,7 @@ func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesResponse.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GetInterruptionRatesResponse) GetRates() []*InterruptionRate {
@@ -6637,7 +6847,7 @@ type InterruptionRate struct {
 
 func (x *InterruptionRate) Reset() {
 	*x = InterruptionRate{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6649,7 +6859,7 @@ func (x *InterruptionRate) String() string {
 func (*InterruptionRate) ProtoMessage() {}
 
 func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6662,7 +6872,7 @@ func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptionRate.ProtoReflect.Descriptor instead.
 func (*InterruptionRate) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *InterruptionRate) GetInstanceType() string {
@@ -6830,7 +7040,7 @@ type Life struct {
 
 func (x *Life) Reset() {
 	*x = Life{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6842,7 +7052,7 @@ func (x *Life) String() string {
 func (*Life) ProtoMessage() {}
 
 func (x *Life) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6855,7 +7065,7 @@ func (x *Life) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Life.ProtoReflect.Descriptor instead.
 func (*Life) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Life) GetId() string {
@@ -7065,7 +7275,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7077,7 +7287,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7090,7 +7300,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -7122,7 +7332,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7134,7 +7344,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7147,7 +7357,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 type DrainInstanceRequest struct {
@@ -7161,7 +7371,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7173,7 +7383,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7186,7 +7396,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -7219,7 +7429,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7231,7 +7441,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7244,7 +7454,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -7270,7 +7480,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7282,7 +7492,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7295,7 +7505,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -7341,7 +7551,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7353,7 +7563,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7366,7 +7576,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -7450,7 +7660,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7462,7 +7672,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7475,7 +7685,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -7507,7 +7717,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7519,7 +7729,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7532,7 +7742,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -7639,7 +7849,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7651,7 +7861,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7664,7 +7874,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -7710,7 +7920,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7722,7 +7932,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7735,7 +7945,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 type InterruptRequest struct {
@@ -7758,7 +7968,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7770,7 +7980,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7783,7 +7993,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -7860,7 +8070,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7872,7 +8082,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7885,7 +8095,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -7917,7 +8127,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7929,7 +8139,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7942,7 +8152,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 type GetConfigStatusResponse struct {
@@ -7960,7 +8170,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7972,7 +8182,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7985,7 +8195,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -8045,7 +8255,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8057,7 +8267,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8070,7 +8280,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 type GetConfigResponse struct {
@@ -8084,7 +8294,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8096,7 +8306,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8109,7 +8319,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -8143,7 +8353,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8155,7 +8365,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8168,7 +8378,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -8193,7 +8403,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8205,7 +8415,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8218,7 +8428,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 type FreezeRequest struct {
@@ -8233,7 +8443,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8245,7 +8455,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8258,7 +8468,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -8298,7 +8508,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8310,7 +8520,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8323,7 +8533,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -8344,7 +8554,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8356,7 +8566,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8369,7 +8579,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -8402,7 +8612,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8414,7 +8624,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8427,7 +8637,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -8450,7 +8660,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8462,7 +8672,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8475,7 +8685,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *Pool) GetZone() string {
@@ -8515,7 +8725,7 @@ type AvoidedPool struct {
 
 func (x *AvoidedPool) Reset() {
 	*x = AvoidedPool{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8527,7 +8737,7 @@ func (x *AvoidedPool) String() string {
 func (*AvoidedPool) ProtoMessage() {}
 
 func (x *AvoidedPool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8540,7 +8750,7 @@ func (x *AvoidedPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidedPool.ProtoReflect.Descriptor instead.
 func (*AvoidedPool) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *AvoidedPool) GetPool() *Pool {
@@ -8605,7 +8815,7 @@ type AvoidPoolRequest struct {
 
 func (x *AvoidPoolRequest) Reset() {
 	*x = AvoidPoolRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8617,7 +8827,7 @@ func (x *AvoidPoolRequest) String() string {
 func (*AvoidPoolRequest) ProtoMessage() {}
 
 func (x *AvoidPoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8630,7 +8840,7 @@ func (x *AvoidPoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidPoolRequest.ProtoReflect.Descriptor instead.
 func (*AvoidPoolRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *AvoidPoolRequest) GetPool() *Pool {
@@ -8681,7 +8891,7 @@ type AvoidPoolResponse struct {
 
 func (x *AvoidPoolResponse) Reset() {
 	*x = AvoidPoolResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8693,7 +8903,7 @@ func (x *AvoidPoolResponse) String() string {
 func (*AvoidPoolResponse) ProtoMessage() {}
 
 func (x *AvoidPoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8706,7 +8916,7 @@ func (x *AvoidPoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidPoolResponse.ProtoReflect.Descriptor instead.
 func (*AvoidPoolResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *AvoidPoolResponse) GetAvoided() *AvoidedPool {
@@ -8759,7 +8969,7 @@ type PoolImpact struct {
 
 func (x *PoolImpact) Reset() {
 	*x = PoolImpact{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8771,7 +8981,7 @@ func (x *PoolImpact) String() string {
 func (*PoolImpact) ProtoMessage() {}
 
 func (x *PoolImpact) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8784,7 +8994,7 @@ func (x *PoolImpact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolImpact.ProtoReflect.Descriptor instead.
 func (*PoolImpact) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *PoolImpact) GetTenant() string {
@@ -8839,7 +9049,7 @@ type ReleasePoolRequest struct {
 
 func (x *ReleasePoolRequest) Reset() {
 	*x = ReleasePoolRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8851,7 +9061,7 @@ func (x *ReleasePoolRequest) String() string {
 func (*ReleasePoolRequest) ProtoMessage() {}
 
 func (x *ReleasePoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8864,7 +9074,7 @@ func (x *ReleasePoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasePoolRequest.ProtoReflect.Descriptor instead.
 func (*ReleasePoolRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *ReleasePoolRequest) GetPool() *Pool {
@@ -8890,7 +9100,7 @@ type ReleasePoolResponse struct {
 
 func (x *ReleasePoolResponse) Reset() {
 	*x = ReleasePoolResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8902,7 +9112,7 @@ func (x *ReleasePoolResponse) String() string {
 func (*ReleasePoolResponse) ProtoMessage() {}
 
 func (x *ReleasePoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8915,10 +9125,258 @@ func (x *ReleasePoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasePoolResponse.ProtoReflect.Descriptor instead.
 func (*ReleasePoolResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ReleasePoolResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+type ClaimStandbyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`   // with a warm pool
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"` // role admin only; operators' own tenant is implied
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	EventId       string                 `protobuf:"bytes,4,opt,name=event_id,json=eventId,proto3" json:"event_id,omitempty"` // of what happens to the node; empty: not known
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Duration      *durationpb.Duration   `protobuf:"bytes,6,opt,name=duration,proto3" json:"duration,omitempty"` // at most 24h; absent: 1h
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimStandbyRequest) Reset() {
+	*x = ClaimStandbyRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimStandbyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimStandbyRequest) ProtoMessage() {}
+
+func (x *ClaimStandbyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimStandbyRequest.ProtoReflect.Descriptor instead.
+func (*ClaimStandbyRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+}
+
+func (x *ClaimStandbyRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ClaimStandbyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ClaimStandbyRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ClaimStandbyRequest) GetEventId() string {
+	if x != nil {
+		return x.EventId
+	}
+	return ""
+}
+
+func (x *ClaimStandbyRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ClaimStandbyRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+type ClaimStandbyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Claim         *StandbyClaim          `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	Unchanged     bool                   `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // the node had claimed one before
+	Parked        int32                  `protobuf:"varint,3,opt,name=parked,proto3" json:"parked,omitempty"`       // stand-by machines that are asleep; 0: the claim waits for one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClaimStandbyResponse) Reset() {
+	*x = ClaimStandbyResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClaimStandbyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClaimStandbyResponse) ProtoMessage() {}
+
+func (x *ClaimStandbyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClaimStandbyResponse.ProtoReflect.Descriptor instead.
+func (*ClaimStandbyResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+}
+
+func (x *ClaimStandbyResponse) GetClaim() *StandbyClaim {
+	if x != nil {
+		return x.Claim
+	}
+	return nil
+}
+
+func (x *ClaimStandbyResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+func (x *ClaimStandbyResponse) GetParked() int32 {
+	if x != nil {
+		return x.Parked
+	}
+	return 0
+}
+
+type ReleaseStandbyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseStandbyRequest) Reset() {
+	*x = ReleaseStandbyRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseStandbyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseStandbyRequest) ProtoMessage() {}
+
+func (x *ReleaseStandbyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseStandbyRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseStandbyRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+}
+
+func (x *ReleaseStandbyRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ReleaseStandbyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ReleaseStandbyRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type ReleaseStandbyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unchanged     bool                   `protobuf:"varint,1,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // the node had no claim
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseStandbyResponse) Reset() {
+	*x = ReleaseStandbyResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseStandbyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseStandbyResponse) ProtoMessage() {}
+
+func (x *ReleaseStandbyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseStandbyResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseStandbyResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+}
+
+func (x *ReleaseStandbyResponse) GetUnchanged() bool {
 	if x != nil {
 		return x.Unchanged
 	}
@@ -8933,7 +9391,7 @@ type ListAvoidedPoolsRequest struct {
 
 func (x *ListAvoidedPoolsRequest) Reset() {
 	*x = ListAvoidedPoolsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8945,7 +9403,7 @@ func (x *ListAvoidedPoolsRequest) String() string {
 func (*ListAvoidedPoolsRequest) ProtoMessage() {}
 
 func (x *ListAvoidedPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8958,7 +9416,7 @@ func (x *ListAvoidedPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAvoidedPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListAvoidedPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 type ListAvoidedPoolsResponse struct {
@@ -8970,7 +9428,7 @@ type ListAvoidedPoolsResponse struct {
 
 func (x *ListAvoidedPoolsResponse) Reset() {
 	*x = ListAvoidedPoolsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8982,7 +9440,7 @@ func (x *ListAvoidedPoolsResponse) String() string {
 func (*ListAvoidedPoolsResponse) ProtoMessage() {}
 
 func (x *ListAvoidedPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8995,7 +9453,7 @@ func (x *ListAvoidedPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAvoidedPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListAvoidedPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ListAvoidedPoolsResponse) GetPools() []*AvoidedPool {
@@ -9014,7 +9472,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9026,7 +9484,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9039,7 +9497,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -9061,7 +9519,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9073,7 +9531,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9086,7 +9544,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -9130,7 +9588,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9142,7 +9600,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9155,7 +9613,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -9202,7 +9660,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9214,7 +9672,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9227,7 +9685,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -9245,7 +9703,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9257,7 +9715,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9270,7 +9728,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 type ListKeysResponse struct {
@@ -9282,7 +9740,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9294,7 +9752,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9307,7 +9765,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -9335,7 +9793,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9347,7 +9805,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9360,7 +9818,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *Key) GetName() string {
@@ -9438,7 +9896,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9450,7 +9908,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9463,7 +9921,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -9503,7 +9961,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9515,7 +9973,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9528,7 +9986,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -9548,7 +10006,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9560,7 +10018,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9573,7 +10031,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -9600,7 +10058,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9612,7 +10070,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9625,7 +10083,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -9661,7 +10119,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9673,7 +10131,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9686,7 +10144,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *Operator) GetId() string {
@@ -9771,7 +10229,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9783,7 +10241,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9796,7 +10254,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -9835,7 +10293,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9847,7 +10305,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9860,7 +10318,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{137}
 }
 
 type RefreshConfigRequest struct {
@@ -9872,7 +10330,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9884,7 +10342,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9897,7 +10355,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -9917,7 +10375,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9929,7 +10387,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9942,7 +10400,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -9967,7 +10425,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9979,7 +10437,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9992,7 +10450,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{140}
 }
 
 type GetShardStatusResponse struct {
@@ -10020,7 +10478,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10032,7 +10490,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10045,7 +10503,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -10184,7 +10642,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[136]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10196,7 +10654,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[136]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10209,7 +10667,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{136}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *Attention) GetKind() string {
@@ -10282,7 +10740,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[137]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10294,7 +10752,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[137]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10307,7 +10765,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{137}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *Standby) GetServer() string {
@@ -10365,7 +10823,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[138]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10377,7 +10835,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[138]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10390,7 +10848,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{138}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *Orphan) GetId() string {
@@ -10480,7 +10938,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[139]
+	mi := &file_api_v1_nstance_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10492,7 +10950,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[139]
+	mi := &file_api_v1_nstance_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10505,7 +10963,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{139}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -10532,7 +10990,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[140]
+	mi := &file_api_v1_nstance_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10544,7 +11002,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[140]
+	mi := &file_api_v1_nstance_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10557,7 +11015,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{140}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -10584,7 +11042,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[141]
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10596,7 +11054,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[141]
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10609,7 +11067,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{141}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -10635,7 +11093,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[142]
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10647,7 +11105,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[142]
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10660,7 +11118,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{142}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -10680,7 +11138,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[143]
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10692,7 +11150,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[143]
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10705,7 +11163,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{143}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -10731,7 +11189,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[144]
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10743,7 +11201,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[144]
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10756,7 +11214,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{144}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -10945,7 +11403,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xd0\v\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xe7\f\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -10996,10 +11454,26 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"on_reclaim\x18( \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18- \x01(\tR\vonRebalance\x12%\n" +
 	"\x0eon_maintenance\x18. \x01(\tR\ronMaintenance\x12\x14\n" +
-	"\x05order\x18/ \x01(\tR\x05order\x1a7\n" +
+	"\x05order\x18/ \x01(\tR\x05order\x121\n" +
+	"\twarm_pool\x180 \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPool\x12\x18\n" +
+	"\astandby\x181 \x01(\x05R\astandby\x12\x16\n" +
+	"\x06parked\x182 \x01(\x05R\x06parked\x120\n" +
+	"\x06claims\x183 \x03(\v2\x18.nstance.v1.StandbyClaimR\x06claims\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"5\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x01\n" +
+	"\bWarmPool\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x05R\x04size\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x122\n" +
+	"\amax_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06maxAge\x12\x1b\n" +
+	"\x06return\x18\x04 \x01(\bH\x00R\x06return\x88\x01\x01B\t\n" +
+	"\a_return\"\xb9\x01\n" +
+	"\fStandbyClaim\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x19\n" +
+	"\bevent_id\x18\x02 \x01(\tR\aeventId\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"5\n" +
 	"\x06Spread\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x1b\n" +
 	"\tmax_share\x18\x02 \x01(\tR\bmaxShare\"\xba\x02\n" +
@@ -11030,7 +11504,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xa6\a\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xd9\a\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -11056,7 +11530,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"on_reclaim\x18\x13 \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
 	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12\x14\n" +
-	"\x05order\x18\x1b \x01(\tR\x05orderB\a\n" +
+	"\x05order\x18\x1b \x01(\tR\x05order\x121\n" +
+	"\twarm_pool\x18\x1c \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPoolB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -11083,7 +11558,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\x9a\x06\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\xcd\x06\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -11107,7 +11582,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"on_reclaim\x18\x11 \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
 	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12\x14\n" +
-	"\x05order\x18\x1b \x01(\tR\x05order\x1a7\n" +
+	"\x05order\x18\x1b \x01(\tR\x05order\x121\n" +
+	"\twarm_pool\x18\x1c \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPool\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
@@ -11188,7 +11664,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
-	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xd5\a\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xa6\b\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -11222,7 +11698,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fmarket_asked\x18\x17 \x01(\tR\vmarketAsked\x12(\n" +
 	"\x10node_provider_id\x18\x18 \x01(\tR\x0enodeProviderId\x12!\n" +
 	"\fshape_choice\x18\x19 \x01(\tR\vshapeChoice\x12$\n" +
-	"\x0eprice_per_hour\x18\x1a \x01(\x01R\fpricePerHour\"\x8b\x03\n" +
+	"\x0eprice_per_hour\x18\x1a \x01(\x01R\fpricePerHour\x12\x18\n" +
+	"\astandby\x18\x1b \x01(\bR\astandby\x125\n" +
+	"\bwoken_at\x18\x1c \x01(\v2\x1a.google.protobuf.TimestampR\awokenAt\"\x8b\x03\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -11541,6 +12019,23 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04pool\x18\x01 \x01(\v2\x10.nstance.v1.PoolR\x04pool\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"3\n" +
 	"\x13ReleasePoolResponse\x12\x1c\n" +
+	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"\xc1\x01\n" +
+	"\x13ClaimStandbyRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x19\n" +
+	"\bevent_id\x18\x04 \x01(\tR\aeventId\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x125\n" +
+	"\bduration\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bduration\"|\n" +
+	"\x14ClaimStandbyResponse\x12.\n" +
+	"\x05claim\x18\x01 \x01(\v2\x18.nstance.v1.StandbyClaimR\x05claim\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\x12\x16\n" +
+	"\x06parked\x18\x03 \x01(\x05R\x06parked\"Y\n" +
+	"\x15ReleaseStandbyRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"6\n" +
+	"\x16ReleaseStandbyResponse\x12\x1c\n" +
 	"\tunchanged\x18\x01 \x01(\bR\tunchanged\"\x19\n" +
 	"\x17ListAvoidedPoolsRequest\"I\n" +
 	"\x18ListAvoidedPoolsResponse\x12-\n" +
@@ -11683,7 +12178,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xda\x1b\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\x86\x1d\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
@@ -11719,7 +12214,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04Thaw\x12\x17.nstance.v1.ThawRequest\x1a\x18.nstance.v1.ThawResponse\x12H\n" +
 	"\tAvoidPool\x12\x1c.nstance.v1.AvoidPoolRequest\x1a\x1d.nstance.v1.AvoidPoolResponse\x12N\n" +
 	"\vReleasePool\x12\x1e.nstance.v1.ReleasePoolRequest\x1a\x1f.nstance.v1.ReleasePoolResponse\x12]\n" +
-	"\x10ListAvoidedPools\x12#.nstance.v1.ListAvoidedPoolsRequest\x1a$.nstance.v1.ListAvoidedPoolsResponse\x12H\n" +
+	"\x10ListAvoidedPools\x12#.nstance.v1.ListAvoidedPoolsRequest\x1a$.nstance.v1.ListAvoidedPoolsResponse\x12Q\n" +
+	"\fClaimStandby\x12\x1f.nstance.v1.ClaimStandbyRequest\x1a .nstance.v1.ClaimStandbyResponse\x12W\n" +
+	"\x0eReleaseStandby\x12!.nstance.v1.ReleaseStandbyRequest\x1a\".nstance.v1.ReleaseStandbyResponse\x12H\n" +
 	"\tGetRecord\x12\x1c.nstance.v1.GetRecordRequest\x1a\x1d.nstance.v1.GetRecordResponse\x12Q\n" +
 	"\fRepairRecord\x12\x1f.nstance.v1.RepairRecordRequest\x1a .nstance.v1.RepairRecordResponse\x12E\n" +
 	"\bListKeys\x12\x1b.nstance.v1.ListKeysRequest\x1a\x1c.nstance.v1.ListKeysResponse\x12H\n" +
@@ -11743,7 +12240,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 150)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 156)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -11779,127 +12276,133 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*StandingNotices)(nil),                         // 31: nstance.v1.StandingNotices
 	(*Notice)(nil),                                  // 32: nstance.v1.Notice
 	(*Group)(nil),                                   // 33: nstance.v1.Group
-	(*Spread)(nil),                                  // 34: nstance.v1.Spread
-	(*Market)(nil),                                  // 35: nstance.v1.Market
-	(*ReclaimLimit)(nil),                            // 36: nstance.v1.ReclaimLimit
-	(*Rollout)(nil),                                 // 37: nstance.v1.Rollout
-	(*Hold)(nil),                                    // 38: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 39: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 40: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 41: nstance.v1.UpdateGroupRequest
-	(*Strings)(nil),                                 // 42: nstance.v1.Strings
-	(*WatchGroupsRequest)(nil),                      // 43: nstance.v1.WatchGroupsRequest
-	(*WatchGroupsResponse)(nil),                     // 44: nstance.v1.WatchGroupsResponse
-	(*GroupChanged)(nil),                            // 45: nstance.v1.GroupChanged
-	(*GroupRemoved)(nil),                            // 46: nstance.v1.GroupRemoved
-	(*CreateGroupRequest)(nil),                      // 47: nstance.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),                     // 48: nstance.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),                      // 49: nstance.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),                     // 50: nstance.v1.DeleteGroupResponse
-	(*PauseGroupRequest)(nil),                       // 51: nstance.v1.PauseGroupRequest
-	(*PauseGroupResponse)(nil),                      // 52: nstance.v1.PauseGroupResponse
-	(*ResumeGroupRequest)(nil),                      // 53: nstance.v1.ResumeGroupRequest
-	(*ResumeGroupResponse)(nil),                     // 54: nstance.v1.ResumeGroupResponse
-	(*RollbackGroupRequest)(nil),                    // 55: nstance.v1.RollbackGroupRequest
-	(*RollbackGroupResponse)(nil),                   // 56: nstance.v1.RollbackGroupResponse
-	(*PlanRequest)(nil),                             // 57: nstance.v1.PlanRequest
-	(*PlanResponse)(nil),                            // 58: nstance.v1.PlanResponse
-	(*GroupPlan)(nil),                               // 59: nstance.v1.GroupPlan
-	(*ShapePlan)(nil),                               // 60: nstance.v1.ShapePlan
-	(*FieldChange)(nil),                             // 61: nstance.v1.FieldChange
-	(*InstancePlan)(nil),                            // 62: nstance.v1.InstancePlan
-	(*Vars)(nil),                                    // 63: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 64: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 65: nstance.v1.Instance
-	(*Drain)(nil),                                   // 66: nstance.v1.Drain
-	(*Cause)(nil),                                   // 67: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 68: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 69: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 70: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 71: nstance.v1.GetInstanceResponse
-	(*GetConsoleOutputRequest)(nil),                 // 72: nstance.v1.GetConsoleOutputRequest
-	(*GetConsoleOutputResponse)(nil),                // 73: nstance.v1.GetConsoleOutputResponse
-	(*CreateInstanceRequest)(nil),                   // 74: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 75: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 76: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 77: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 78: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 79: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 80: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 81: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 82: nstance.v1.Interruption
-	(*GetInterruptionRatesRequest)(nil),             // 83: nstance.v1.GetInterruptionRatesRequest
-	(*GetInterruptionRatesResponse)(nil),            // 84: nstance.v1.GetInterruptionRatesResponse
-	(*InterruptionRate)(nil),                        // 85: nstance.v1.InterruptionRate
-	(*Life)(nil),                                    // 86: nstance.v1.Life
-	(*DeleteInstanceRequest)(nil),                   // 87: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 88: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 89: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 90: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 91: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 92: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 93: nstance.v1.Synced
-	(*Event)(nil),                                   // 94: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 95: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 96: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 97: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 98: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 99: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 100: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 101: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 102: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 103: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 104: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 105: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 106: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 107: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 108: nstance.v1.ThawResponse
-	(*Pool)(nil),                                    // 109: nstance.v1.Pool
-	(*AvoidedPool)(nil),                             // 110: nstance.v1.AvoidedPool
-	(*AvoidPoolRequest)(nil),                        // 111: nstance.v1.AvoidPoolRequest
-	(*AvoidPoolResponse)(nil),                       // 112: nstance.v1.AvoidPoolResponse
-	(*PoolImpact)(nil),                              // 113: nstance.v1.PoolImpact
-	(*ReleasePoolRequest)(nil),                      // 114: nstance.v1.ReleasePoolRequest
-	(*ReleasePoolResponse)(nil),                     // 115: nstance.v1.ReleasePoolResponse
-	(*ListAvoidedPoolsRequest)(nil),                 // 116: nstance.v1.ListAvoidedPoolsRequest
-	(*ListAvoidedPoolsResponse)(nil),                // 117: nstance.v1.ListAvoidedPoolsResponse
-	(*GetRecordRequest)(nil),                        // 118: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 119: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 120: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 121: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 122: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 123: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 124: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 125: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 126: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 127: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 128: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 129: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 130: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 131: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 132: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 133: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 134: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 135: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 136: nstance.v1.Attention
-	(*Standby)(nil),                                 // 137: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 138: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 139: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 140: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 141: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 142: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 143: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 144: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 145: nstance.v1.Group.VarsEntry
-	nil,                                             // 146: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 147: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 148: nstance.v1.CreateInstanceRequest.VarsEntry
-	nil,                                             // 149: nstance.v1.InterruptionRate.NoticesEntry
-	(*timestamppb.Timestamp)(nil),                   // 150: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 151: google.protobuf.Duration
+	(*WarmPool)(nil),                                // 34: nstance.v1.WarmPool
+	(*StandbyClaim)(nil),                            // 35: nstance.v1.StandbyClaim
+	(*Spread)(nil),                                  // 36: nstance.v1.Spread
+	(*Market)(nil),                                  // 37: nstance.v1.Market
+	(*ReclaimLimit)(nil),                            // 38: nstance.v1.ReclaimLimit
+	(*Rollout)(nil),                                 // 39: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 40: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 41: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 42: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 43: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 44: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 45: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 46: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 47: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 48: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 49: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 50: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 51: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 52: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 53: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 54: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 55: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 56: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 57: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 58: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 59: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 60: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 61: nstance.v1.GroupPlan
+	(*ShapePlan)(nil),                               // 62: nstance.v1.ShapePlan
+	(*FieldChange)(nil),                             // 63: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 64: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 65: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 66: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 67: nstance.v1.Instance
+	(*Drain)(nil),                                   // 68: nstance.v1.Drain
+	(*Cause)(nil),                                   // 69: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 70: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 71: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 72: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 73: nstance.v1.GetInstanceResponse
+	(*GetConsoleOutputRequest)(nil),                 // 74: nstance.v1.GetConsoleOutputRequest
+	(*GetConsoleOutputResponse)(nil),                // 75: nstance.v1.GetConsoleOutputResponse
+	(*CreateInstanceRequest)(nil),                   // 76: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 77: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 78: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 79: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 80: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 81: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 82: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 83: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 84: nstance.v1.Interruption
+	(*GetInterruptionRatesRequest)(nil),             // 85: nstance.v1.GetInterruptionRatesRequest
+	(*GetInterruptionRatesResponse)(nil),            // 86: nstance.v1.GetInterruptionRatesResponse
+	(*InterruptionRate)(nil),                        // 87: nstance.v1.InterruptionRate
+	(*Life)(nil),                                    // 88: nstance.v1.Life
+	(*DeleteInstanceRequest)(nil),                   // 89: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 90: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 91: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 92: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 93: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 94: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 95: nstance.v1.Synced
+	(*Event)(nil),                                   // 96: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 97: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 98: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 99: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 100: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 101: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 102: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 103: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 104: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 105: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 106: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 107: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 108: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 109: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 110: nstance.v1.ThawResponse
+	(*Pool)(nil),                                    // 111: nstance.v1.Pool
+	(*AvoidedPool)(nil),                             // 112: nstance.v1.AvoidedPool
+	(*AvoidPoolRequest)(nil),                        // 113: nstance.v1.AvoidPoolRequest
+	(*AvoidPoolResponse)(nil),                       // 114: nstance.v1.AvoidPoolResponse
+	(*PoolImpact)(nil),                              // 115: nstance.v1.PoolImpact
+	(*ReleasePoolRequest)(nil),                      // 116: nstance.v1.ReleasePoolRequest
+	(*ReleasePoolResponse)(nil),                     // 117: nstance.v1.ReleasePoolResponse
+	(*ClaimStandbyRequest)(nil),                     // 118: nstance.v1.ClaimStandbyRequest
+	(*ClaimStandbyResponse)(nil),                    // 119: nstance.v1.ClaimStandbyResponse
+	(*ReleaseStandbyRequest)(nil),                   // 120: nstance.v1.ReleaseStandbyRequest
+	(*ReleaseStandbyResponse)(nil),                  // 121: nstance.v1.ReleaseStandbyResponse
+	(*ListAvoidedPoolsRequest)(nil),                 // 122: nstance.v1.ListAvoidedPoolsRequest
+	(*ListAvoidedPoolsResponse)(nil),                // 123: nstance.v1.ListAvoidedPoolsResponse
+	(*GetRecordRequest)(nil),                        // 124: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 125: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 126: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 127: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 128: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 129: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 130: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 131: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 132: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 133: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 134: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 135: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 136: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 137: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 138: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 139: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 140: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 141: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 142: nstance.v1.Attention
+	(*Standby)(nil),                                 // 143: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 144: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 145: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 146: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 147: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 148: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 149: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 150: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 151: nstance.v1.Group.VarsEntry
+	nil,                                             // 152: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 153: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 154: nstance.v1.CreateInstanceRequest.VarsEntry
+	nil,                                             // 155: nstance.v1.InterruptionRate.NoticesEntry
+	(*timestamppb.Timestamp)(nil),                   // 156: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 157: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	150, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	156, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -11921,271 +12424,285 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
 	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	151, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	157, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	151, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	150, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	67,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	151, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	150, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	151, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	157, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	156, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	69,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
+	157, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	156, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	157, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	150, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	150, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	150, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	151, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	151, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	145, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	38,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	151, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	37,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	150, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	35,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	150, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
-	34,  // 48: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
-	151, // 49: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	151, // 50: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	36,  // 51: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
-	151, // 52: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
-	151, // 53: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	150, // 54: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	150, // 55: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	33,  // 56: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	63,  // 57: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	42,  // 58: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	42,  // 59: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	151, // 60: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	37,  // 61: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	35,  // 62: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	34,  // 63: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
-	33,  // 64: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	93,  // 65: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	45,  // 66: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	46,  // 67: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 68: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	33,  // 69: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	146, // 70: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	151, // 71: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	37,  // 72: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	35,  // 73: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	34,  // 74: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
-	33,  // 75: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 76: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 77: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 78: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 79: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	41,  // 80: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	59,  // 81: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	61,  // 82: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	62,  // 83: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	151, // 84: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	38,  // 85: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	60,  // 86: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
-	147, // 87: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	33,  // 88: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	150, // 89: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	150, // 90: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	150, // 91: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	66,  // 92: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 93: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	150, // 94: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	61,  // 95: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	150, // 96: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	150, // 97: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	67,  // 98: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	65,  // 99: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	65,  // 100: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	94,  // 101: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	86,  // 102: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	148, // 103: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	35,  // 104: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
-	65,  // 105: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	151, // 106: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	65,  // 107: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	150, // 108: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	150, // 109: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	94,  // 110: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	150, // 111: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	150, // 112: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
-	82,  // 113: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	32,  // 114: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	150, // 115: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	150, // 116: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	150, // 117: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	150, // 118: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	150, // 119: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	150, // 120: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	150, // 121: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	150, // 122: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	150, // 123: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
-	150, // 124: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
-	85,  // 125: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
-	150, // 126: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
-	150, // 127: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
-	151, // 128: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
-	149, // 129: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
-	151, // 130: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
-	151, // 131: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
-	151, // 132: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
-	150, // 133: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	150, // 134: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	150, // 135: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	150, // 136: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	150, // 137: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	150, // 138: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	150, // 139: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	150, // 140: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
-	67,  // 141: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	150, // 142: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
-	82,  // 143: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
-	66,  // 144: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	65,  // 145: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	93,  // 146: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	94,  // 147: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 148: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	150, // 149: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	66,  // 150: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 151: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	151, // 152: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	150, // 153: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	150, // 154: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	150, // 155: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	109, // 156: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
-	150, // 157: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
-	150, // 158: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
-	109, // 159: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
-	151, // 160: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
-	110, // 161: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
-	113, // 162: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
-	60,  // 163: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
-	109, // 164: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
-	110, // 165: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
-	124, // 166: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	150, // 167: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	150, // 168: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	150, // 169: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	150, // 170: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	150, // 171: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	124, // 172: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	129, // 173: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	150, // 174: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	150, // 175: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	150, // 176: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	150, // 177: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	150, // 178: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	38,  // 179: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	137, // 180: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	136, // 181: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	150, // 182: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	150, // 183: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	150, // 184: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	150, // 185: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	150, // 186: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	138, // 187: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	138, // 188: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	138, // 189: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 190: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 191: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 192: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 193: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	39,  // 194: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	43,  // 195: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	47,  // 196: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	41,  // 197: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	49,  // 198: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	51,  // 199: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	53,  // 200: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	55,  // 201: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	57,  // 202: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	68,  // 203: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	70,  // 204: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	72,  // 205: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	74,  // 206: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	87,  // 207: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	89,  // 208: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	76,  // 209: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	78,  // 210: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	80,  // 211: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	83,  // 212: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
-	91,  // 213: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	95,  // 214: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	97,  // 215: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	99,  // 216: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	101, // 217: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	132, // 218: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	103, // 219: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	134, // 220: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	105, // 221: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	107, // 222: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	111, // 223: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
-	114, // 224: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
-	116, // 225: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
-	118, // 226: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	120, // 227: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	122, // 228: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	125, // 229: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	127, // 230: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	130, // 231: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	139, // 232: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	141, // 233: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	143, // 234: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 235: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 236: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 237: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 238: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 239: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	40,  // 240: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	44,  // 241: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	48,  // 242: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	64,  // 243: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	50,  // 244: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	52,  // 245: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	54,  // 246: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	56,  // 247: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	58,  // 248: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	69,  // 249: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	71,  // 250: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	73,  // 251: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	75,  // 252: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	88,  // 253: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	90,  // 254: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	77,  // 255: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	79,  // 256: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	81,  // 257: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	84,  // 258: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
-	92,  // 259: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	96,  // 260: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	98,  // 261: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	100, // 262: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	102, // 263: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	133, // 264: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	104, // 265: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	135, // 266: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	106, // 267: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	108, // 268: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	112, // 269: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
-	115, // 270: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
-	117, // 271: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
-	119, // 272: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	121, // 273: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	123, // 274: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	126, // 275: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	128, // 276: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	131, // 277: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	140, // 278: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	142, // 279: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	144, // 280: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 281: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	236, // [236:282] is the sub-list for method output_type
-	190, // [190:236] is the sub-list for method input_type
-	190, // [190:190] is the sub-list for extension type_name
-	190, // [190:190] is the sub-list for extension extendee
-	0,   // [0:190] is the sub-list for field type_name
+	156, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	156, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	156, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	157, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	157, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	151, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	40,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	157, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	39,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	156, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	37,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
+	156, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	36,  // 48: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
+	34,  // 49: nstance.v1.Group.warm_pool:type_name -> nstance.v1.WarmPool
+	35,  // 50: nstance.v1.Group.claims:type_name -> nstance.v1.StandbyClaim
+	157, // 51: nstance.v1.WarmPool.max_age:type_name -> google.protobuf.Duration
+	156, // 52: nstance.v1.StandbyClaim.since:type_name -> google.protobuf.Timestamp
+	156, // 53: nstance.v1.StandbyClaim.until:type_name -> google.protobuf.Timestamp
+	157, // 54: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	157, // 55: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	38,  // 56: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
+	157, // 57: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
+	157, // 58: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	156, // 59: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	156, // 60: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	33,  // 61: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	65,  // 62: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	44,  // 63: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	44,  // 64: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	157, // 65: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	39,  // 66: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	37,  // 67: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	36,  // 68: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
+	34,  // 69: nstance.v1.UpdateGroupRequest.warm_pool:type_name -> nstance.v1.WarmPool
+	33,  // 70: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	95,  // 71: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	47,  // 72: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	48,  // 73: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	11,  // 74: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	33,  // 75: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	152, // 76: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	157, // 77: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	39,  // 78: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	37,  // 79: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	36,  // 80: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
+	34,  // 81: nstance.v1.CreateGroupRequest.warm_pool:type_name -> nstance.v1.WarmPool
+	33,  // 82: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 83: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 84: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 85: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	33,  // 86: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	43,  // 87: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	61,  // 88: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	63,  // 89: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	64,  // 90: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	157, // 91: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	40,  // 92: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	62,  // 93: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
+	153, // 94: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	33,  // 95: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	156, // 96: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	156, // 97: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	156, // 98: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	68,  // 99: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	29,  // 100: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	156, // 101: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	63,  // 102: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	156, // 103: nstance.v1.Instance.woken_at:type_name -> google.protobuf.Timestamp
+	156, // 104: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	156, // 105: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	69,  // 106: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	67,  // 107: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	67,  // 108: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	96,  // 109: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	88,  // 110: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
+	154, // 111: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	37,  // 112: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
+	67,  // 113: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	157, // 114: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	67,  // 115: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	156, // 116: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	156, // 117: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	96,  // 118: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	156, // 119: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	156, // 120: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	84,  // 121: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	32,  // 122: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	156, // 123: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	156, // 124: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	156, // 125: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	156, // 126: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	156, // 127: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	156, // 128: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	156, // 129: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	156, // 130: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	156, // 131: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
+	156, // 132: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
+	87,  // 133: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
+	156, // 134: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
+	156, // 135: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
+	157, // 136: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
+	155, // 137: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
+	157, // 138: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
+	157, // 139: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
+	157, // 140: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
+	156, // 141: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	156, // 142: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	156, // 143: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	156, // 144: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	156, // 145: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	156, // 146: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	156, // 147: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	156, // 148: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	69,  // 149: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	156, // 150: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	84,  // 151: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	68,  // 152: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	67,  // 153: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	95,  // 154: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	96,  // 155: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	11,  // 156: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	156, // 157: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	68,  // 158: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	32,  // 159: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	157, // 160: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	156, // 161: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	156, // 162: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	156, // 163: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	111, // 164: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
+	156, // 165: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
+	156, // 166: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
+	111, // 167: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
+	157, // 168: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
+	112, // 169: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
+	115, // 170: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
+	62,  // 171: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
+	111, // 172: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
+	157, // 173: nstance.v1.ClaimStandbyRequest.duration:type_name -> google.protobuf.Duration
+	35,  // 174: nstance.v1.ClaimStandbyResponse.claim:type_name -> nstance.v1.StandbyClaim
+	112, // 175: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
+	130, // 176: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	156, // 177: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	156, // 178: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	156, // 179: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	156, // 180: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	156, // 181: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	130, // 182: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	135, // 183: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	156, // 184: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	156, // 185: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	156, // 186: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	156, // 187: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	156, // 188: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	40,  // 189: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	143, // 190: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	142, // 191: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	156, // 192: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	156, // 193: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	156, // 194: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	156, // 195: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	156, // 196: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	144, // 197: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	144, // 198: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	144, // 199: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 200: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 201: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 202: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 203: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	41,  // 204: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	45,  // 205: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	49,  // 206: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	43,  // 207: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	51,  // 208: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	53,  // 209: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	55,  // 210: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	57,  // 211: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	59,  // 212: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	70,  // 213: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	72,  // 214: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	74,  // 215: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	76,  // 216: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	89,  // 217: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	91,  // 218: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	78,  // 219: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	80,  // 220: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	82,  // 221: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	85,  // 222: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	93,  // 223: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	97,  // 224: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	99,  // 225: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	101, // 226: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	103, // 227: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	138, // 228: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	105, // 229: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	140, // 230: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	107, // 231: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	109, // 232: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	113, // 233: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
+	116, // 234: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
+	122, // 235: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
+	118, // 236: nstance.v1.OperatorService.ClaimStandby:input_type -> nstance.v1.ClaimStandbyRequest
+	120, // 237: nstance.v1.OperatorService.ReleaseStandby:input_type -> nstance.v1.ReleaseStandbyRequest
+	124, // 238: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	126, // 239: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	128, // 240: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	131, // 241: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	133, // 242: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	136, // 243: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	145, // 244: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	147, // 245: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	149, // 246: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 247: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 248: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 249: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 250: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 251: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	42,  // 252: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	46,  // 253: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	50,  // 254: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	66,  // 255: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	52,  // 256: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	54,  // 257: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	56,  // 258: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	58,  // 259: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	60,  // 260: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	71,  // 261: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	73,  // 262: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	75,  // 263: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	77,  // 264: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	90,  // 265: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	92,  // 266: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	79,  // 267: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	81,  // 268: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	83,  // 269: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	86,  // 270: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	94,  // 271: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	98,  // 272: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	100, // 273: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	102, // 274: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	104, // 275: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	139, // 276: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	106, // 277: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	141, // 278: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	108, // 279: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	110, // 280: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	114, // 281: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
+	117, // 282: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
+	123, // 283: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
+	119, // 284: nstance.v1.OperatorService.ClaimStandby:output_type -> nstance.v1.ClaimStandbyResponse
+	121, // 285: nstance.v1.OperatorService.ReleaseStandby:output_type -> nstance.v1.ReleaseStandbyResponse
+	125, // 286: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	127, // 287: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	129, // 288: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	132, // 289: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	134, // 290: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	137, // 291: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	146, // 292: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	148, // 293: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	150, // 294: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 295: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	248, // [248:296] is the sub-list for method output_type
+	200, // [200:248] is the sub-list for method input_type
+	200, // [200:200] is the sub-list for extension type_name
+	200, // [200:200] is the sub-list for extension extendee
+	0,   // [0:200] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -12219,17 +12736,18 @@ func file_api_v1_nstance_proto_init() {
 		(*Acknowledgement_NoticesRevision)(nil),
 		(*Acknowledgement_DrainGeneration)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[37].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[41].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[44].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[34].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[39].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[43].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[46].OneofWrappers = []any{
 		(*WatchGroupsResponse_Snapshot)(nil),
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[47].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[92].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[49].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[94].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -12241,7 +12759,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   150,
+			NumMessages:   156,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

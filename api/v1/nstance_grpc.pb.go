@@ -346,6 +346,8 @@ const (
 	OperatorService_AvoidPool_FullMethodName            = "/nstance.v1.OperatorService/AvoidPool"
 	OperatorService_ReleasePool_FullMethodName          = "/nstance.v1.OperatorService/ReleasePool"
 	OperatorService_ListAvoidedPools_FullMethodName     = "/nstance.v1.OperatorService/ListAvoidedPools"
+	OperatorService_ClaimStandby_FullMethodName         = "/nstance.v1.OperatorService/ClaimStandby"
+	OperatorService_ReleaseStandby_FullMethodName       = "/nstance.v1.OperatorService/ReleaseStandby"
 	OperatorService_GetRecord_FullMethodName            = "/nstance.v1.OperatorService/GetRecord"
 	OperatorService_RepairRecord_FullMethodName         = "/nstance.v1.OperatorService/RepairRecord"
 	OperatorService_ListKeys_FullMethodName             = "/nstance.v1.OperatorService/ListKeys"
@@ -439,6 +441,12 @@ type OperatorServiceClient interface {
 	ReleasePool(ctx context.Context, in *ReleasePoolRequest, opts ...grpc.CallOption) (*ReleasePoolResponse, error)
 	// ListAvoidedPools lists the pools that are avoided, by request or for the cloud.
 	ListAvoidedPools(ctx context.Context, in *ListAvoidedPoolsRequest, opts ...grpc.CallOption) (*ListAvoidedPoolsResponse, error)
+	// ClaimStandby has a stand-by machine of a group run in place of a node that is not of
+	// this shard, until it is released or its time is over. Repeating a claim for a node
+	// extends it. Role admin, or an operator for its own tenant.
+	ClaimStandby(ctx context.Context, in *ClaimStandbyRequest, opts ...grpc.CallOption) (*ClaimStandbyResponse, error)
+	// ReleaseStandby ends a claim. Role admin, or an operator for its own tenant.
+	ReleaseStandby(ctx context.Context, in *ReleaseStandbyRequest, opts ...grpc.CallOption) (*ReleaseStandbyResponse, error)
 	// GetRecord returns an object of the shard as it is stored, readable or not.
 	// Role admin.
 	GetRecord(ctx context.Context, in *GetRecordRequest, opts ...grpc.CallOption) (*GetRecordResponse, error)
@@ -809,6 +817,26 @@ func (c *operatorServiceClient) ListAvoidedPools(ctx context.Context, in *ListAv
 	return out, nil
 }
 
+func (c *operatorServiceClient) ClaimStandby(ctx context.Context, in *ClaimStandbyRequest, opts ...grpc.CallOption) (*ClaimStandbyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClaimStandbyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ClaimStandby_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ReleaseStandby(ctx context.Context, in *ReleaseStandbyRequest, opts ...grpc.CallOption) (*ReleaseStandbyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseStandbyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ReleaseStandby_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) GetRecord(ctx context.Context, in *GetRecordRequest, opts ...grpc.CallOption) (*GetRecordResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetRecordResponse)
@@ -990,6 +1018,12 @@ type OperatorServiceServer interface {
 	ReleasePool(context.Context, *ReleasePoolRequest) (*ReleasePoolResponse, error)
 	// ListAvoidedPools lists the pools that are avoided, by request or for the cloud.
 	ListAvoidedPools(context.Context, *ListAvoidedPoolsRequest) (*ListAvoidedPoolsResponse, error)
+	// ClaimStandby has a stand-by machine of a group run in place of a node that is not of
+	// this shard, until it is released or its time is over. Repeating a claim for a node
+	// extends it. Role admin, or an operator for its own tenant.
+	ClaimStandby(context.Context, *ClaimStandbyRequest) (*ClaimStandbyResponse, error)
+	// ReleaseStandby ends a claim. Role admin, or an operator for its own tenant.
+	ReleaseStandby(context.Context, *ReleaseStandbyRequest) (*ReleaseStandbyResponse, error)
 	// GetRecord returns an object of the shard as it is stored, readable or not.
 	// Role admin.
 	GetRecord(context.Context, *GetRecordRequest) (*GetRecordResponse, error)
@@ -1117,6 +1151,12 @@ func (UnimplementedOperatorServiceServer) ReleasePool(context.Context, *ReleaseP
 }
 func (UnimplementedOperatorServiceServer) ListAvoidedPools(context.Context, *ListAvoidedPoolsRequest) (*ListAvoidedPoolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAvoidedPools not implemented")
+}
+func (UnimplementedOperatorServiceServer) ClaimStandby(context.Context, *ClaimStandbyRequest) (*ClaimStandbyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClaimStandby not implemented")
+}
+func (UnimplementedOperatorServiceServer) ReleaseStandby(context.Context, *ReleaseStandbyRequest) (*ReleaseStandbyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseStandby not implemented")
 }
 func (UnimplementedOperatorServiceServer) GetRecord(context.Context, *GetRecordRequest) (*GetRecordResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRecord not implemented")
@@ -1731,6 +1771,42 @@ func _OperatorService_ListAvoidedPools_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_ClaimStandby_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClaimStandbyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ClaimStandby(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ClaimStandby_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ClaimStandby(ctx, req.(*ClaimStandbyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ReleaseStandby_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseStandbyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ReleaseStandby(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ReleaseStandby_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ReleaseStandby(ctx, req.(*ReleaseStandbyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_GetRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetRecordRequest)
 	if err := dec(in); err != nil {
@@ -2037,6 +2113,14 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListAvoidedPools",
 			Handler:    _OperatorService_ListAvoidedPools_Handler,
+		},
+		{
+			MethodName: "ClaimStandby",
+			Handler:    _OperatorService_ClaimStandby_Handler,
+		},
+		{
+			MethodName: "ReleaseStandby",
+			Handler:    _OperatorService_ReleaseStandby_Handler,
 		},
 		{
 			MethodName: "GetRecord",

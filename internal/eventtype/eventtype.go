@@ -58,6 +58,7 @@ func All() []nstance.EventType {
 		nstance.EventReplacementRequested, nstance.EventCreated, nstance.EventCreateFailed, nstance.EventRegistered, nstance.EventReady,
 		nstance.EventUnhealthy, nstance.EventMachineGone, nstance.EventMarketDiffers, nstance.EventDrainStarted, nstance.EventDrainTightened,
 		nstance.EventDrainReassigned, nstance.EventDrainCancelled, nstance.EventDrainedWithoutServer, nstance.EventDrainAcknowledged, nstance.EventDrainCutShort,
+		nstance.EventParked, nstance.EventWakeRequested, nstance.EventWoken,
 		nstance.EventDeleteRequested, nstance.EventGroupRemoved, nstance.EventDeleted, nstance.EventRolloutHalted, nstance.EventRecordUnreadable,
 		nstance.EventOrphanSeen, nstance.EventHoldStarted, nstance.EventHoldEnded, nstance.EventAlarm,
 		NoticePublished, NoticeDetected, FilesApplied, FilesFailed, RecordRepaired, KeysRotated, OperatorRevoked, ConfigAccepted, ConfigHeld,

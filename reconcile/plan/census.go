@@ -24,6 +24,7 @@ type Census struct {
 	doomed     []doomedMember // oldest first
 	unhealthy  []*Member      // those of them that are doomed for being unhealthy, oldest first
 	waiting    int            // unhealthy members beyond the cap, which stay counted
+	pool       warmPool
 	market     marketShare
 	seats      map[nstance.InstanceID]int // see seat; nil: not known yet
 	next       time.Time                  // when time alone may change the answer; zero: never
@@ -37,6 +38,8 @@ type tally struct {
 	idle         int       // counted, and certainly serving nothing
 	replacing    int       // counted, not ready, created to replace a loss before this term
 	starting     int       // counted, not ready, created for anything else, fresh
+	lasting      int       // counted, and ready now or before, as far as is known
+	rolling      int       // counted, never ready, created for a rollout
 	stale        int       // counted, to be replaced by a rollout
 	misplaced    int       // stale only because of their market
 	neverReady   int       // stale, and certainly never ready
@@ -93,6 +96,10 @@ func (c *Census) judge(m *Member) {
 	case why != "":
 		c.doomed = append(c.doomed, doomedMember{m, why})
 	case m.OnDemand:
+	case m.Standby && c.isUnhealthy(m) && c.Breaker == "":
+		c.doomed = append(c.doomed, doomedMember{m, nstance.CauseUnhealthy})
+	case m.Standby:
+		c.pool.add(c, m)
 	case c.isUnhealthy(m):
 		c.unhealthy = append(c.unhealthy, m)
 	default:
@@ -150,6 +157,12 @@ func (c *Census) tally(m *Member) {
 	case !stale:
 		n.starting++
 	}
+	switch {
+	case c.wasReady(m):
+		n.lasting++
+	case m.Reason == ReasonRollout:
+		n.rolling++
+	}
 	if !m.registered() {
 		n.unregistered++
 	}
@@ -180,6 +193,11 @@ func (c *Census) tally(m *Member) {
 func (c *Census) tallyLeaving(m *Member) {
 	switch {
 	case m.OnDemand:
+		return
+	case m.Standby:
+		if m.goesBack() {
+			c.pool.add(c, m)
+		}
 		return
 	case c.returns(m):
 		c.tally(m)
@@ -235,6 +253,8 @@ type Counts struct {
 	Gone      int `json:"gone"`      // without a machine, and not removed yet
 	Stale     int `json:"stale"`     // of those that are not leaving, created from another definition
 	OnDemand  int `json:"on_demand"` // created by request, in none of the other numbers
+	Standby   int `json:"standby"`   // of the warm pool, in none of the other numbers but Parked
+	Parked    int `json:"parked"`    // stand-by members that are asleep
 	Preserved int `json:"preserved"` // kept for inspection, in none of the other numbers
 	Missing   int `json:"missing"`   // how many members the group lacks
 	Surplus   int `json:"surplus"`   // members beyond its size and the spare ones of a rollout; may be negative
@@ -248,6 +268,10 @@ func (c *Census) Counts() Counts {
 		switch {
 		case m.OnDemand:
 			n.OnDemand++
+			continue
+		case m.Standby:
+			n.Standby++
+			n.Parked += oneIf(m.State == nstance.Parked)
 			continue
 		case m.Preserved:
 			n.Preserved++

@@ -15,7 +15,7 @@ func (p *planner) removeDoomed() {
 			p.failing++
 		}
 		p.remove(d.Member, p.causes(d.Member), failure)
-		if !d.OnDemand && !failure && d.replacedAtOnce() {
+		if !d.extra() && !failure && d.replacedAtOnce() {
 			p.unanswered = append(p.unanswered, d.Member)
 		}
 	}

@@ -27,11 +27,20 @@ func (p *planner) watchDrain(m *Member) {
 	deadline := p.tightest(m, end)
 	switch {
 	case m.DrainOver, p.Group.DrainTimeout <= 0, p.due(end):
-		p.finishDelete(m)
+		p.finishDrain(m)
 	case kept < len(d.Causes), added > 0, deadline.Before(end):
 		causes := p.leavingCauses(m)
 		p.act(Action{Kind: Tighten, ID: m.ID, Deadline: deadline, Causes: causes, Voluntary: allVoluntary(causes)})
 	}
+}
+
+// finishDrain deletes a member whose drain is over, or parks it.
+func (p *planner) finishDrain(m *Member) {
+	if m.goesBack() && !m.isNewRequest() && !(m.Woken && p.Group.WarmPool.NoReturn) {
+		p.act(Action{Kind: Park, ID: m.ID})
+		return
+	}
+	p.finishDelete(m)
 }
 
 // finishDelete deletes a member that is draining or deleting already.

@@ -32,7 +32,7 @@ func (c *Census) dividesMarkets() bool {
 		return false
 	}
 	c.market.base = market.Base(c.size)
-	return c.market.base > 0 || slices.ContainsFunc(c.Members, func(m Member) bool { return m.Market == nstance.OnDemand && !m.OnDemand })
+	return c.market.base > 0 || slices.ContainsFunc(c.Members, func(m Member) bool { return m.Market == nstance.OnDemand && !m.extra() })
 }
 
 // shareMarkets compares the markets of the members that stay with what the group
@@ -59,7 +59,7 @@ func (c *Census) countMarkets() {
 		switch m := &c.Members[i]; {
 		case c.counts(m):
 			c.countMarket(m, 1)
-		case !m.OnDemand && !m.excluded():
+		case !m.extra() && !m.excluded():
 			c.market.going++
 		}
 	}

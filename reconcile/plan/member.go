@@ -8,16 +8,20 @@ import (
 )
 
 // excluded reports whether m takes no part in the plan: its create was refused,
-// it is gone already, it belongs to a warm pool, or it is kept for inspection.
+// it is gone already, or it is kept for inspection.
 func (m *Member) excluded() bool {
 	if m.Preserved && !m.Gone && m.State != nstance.Deleting {
 		return true
 	}
-	switch m.State {
-	case nstance.Failed, nstance.Deleted, nstance.Parking, nstance.Parked, nstance.Waking:
-		return true
-	}
-	return false
+	return m.State == nstance.Failed || m.State == nstance.Deleted
+}
+
+// extra reports whether m is never counted in the size of its group.
+func (m *Member) extra() bool { return m.OnDemand || m.Standby }
+
+// asleep reports whether m is parked, or on its way there or back.
+func (m *Member) asleep() bool {
+	return m.State == nstance.Parking || m.State == nstance.Parked || m.State == nstance.Waking
 }
 
 func (m *Member) registered() bool { return !m.RegisteredAt.IsZero() }
@@ -99,6 +103,11 @@ func (c *Census) serves(m *Member) bool {
 	return m.registered() && !m.GoodSince.IsZero() && c.passed(m.GoodSince.Add(c.Group.Rollout.MinReady))
 }
 
+// wasReady reports whether m is ready, or was before, as far as is known.
+func (c *Census) wasReady(m *Member) bool {
+	return c.serves(m) || m.registered() && (m.unheard() || m.LaunchBy.IsZero())
+}
+
 // stale reports whether a rollout should replace m.
 func (c *Census) stale(m *Member) bool { return c.outdated(m) || c.market.misplaced[m.ID] }
 
@@ -135,7 +144,10 @@ func (c *Census) doom(m *Member) nstance.CauseKind {
 // silent it is unhealthy, which is capped. An instance by request that has a
 // machine is never late: its owner decides.
 func (c *Census) late(m *Member) bool {
-	if m.OnDemand {
+	switch {
+	case m.asleep():
+		return false
+	case m.OnDemand:
 		return !m.HasMachine && !m.registered() && c.due(m.LaunchBy)
 	}
 	if !m.registered() && c.due(m.RegisterBy) {
@@ -149,7 +161,7 @@ func (c *Census) isUnhealthy(m *Member) bool { return m.Unhealthy && !m.OnDemand
 // counts reports whether m is counted, once all members are sorted. The doomed
 // among the unhealthy ones are the oldest.
 func (c *Census) counts(m *Member) bool {
-	if m.excluded() || m.State.Leaving() || m.OnDemand || c.doom(m) != "" {
+	if m.excluded() || m.State.Leaving() || m.extra() || c.doom(m) != "" {
 		return false
 	}
 	return !c.isUnhealthy(m) || len(c.unhealthy) == 0 || olderFirst(m, c.unhealthy[len(c.unhealthy)-1]) > 0
@@ -157,7 +169,7 @@ func (c *Census) counts(m *Member) bool {
 
 // drainable reports whether anything runs on m that the group wants drained.
 func (c *Census) drainable(m *Member) bool {
-	return m.registered() && !m.Gone && !m.deleteRequested() && c.Group.DrainTimeout > 0
+	return m.registered() && !m.Gone && !m.asleep() && !m.deleteRequested() && c.Group.DrainTimeout > 0
 }
 
 func (m *Member) deleteRequested() bool { return m.Requested != nil && m.NoDrain }
@@ -218,7 +230,7 @@ func goneMessage(why nstance.LossCause) string {
 }
 
 func isVoluntary(k nstance.CauseKind) bool {
-	return k == nstance.CauseRollout || k == nstance.CauseSurplus
+	return k == nstance.CauseRollout || k == nstance.CauseSurplus || k == nstance.CauseStandby
 }
 
 // allVoluntary reports whether causes hold nothing but rollouts and surpluses.

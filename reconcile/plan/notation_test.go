@@ -21,6 +21,12 @@ import (
 //	d leaving voluntarily   e leaving for a reclaim
 //	x gone                  t not registered in time
 //
+// Stand-by members:
+//
+//	p parked           q parked, stale            k being parked
+//	w being woken      W the same, in vain        a woken, ready
+//	c being made       i ready for the first time z drained, to be parked
+//
 // Members are named by letter and place, so "s s R" is s1, s2 and R3.
 
 const (
@@ -53,6 +59,9 @@ func newView(t testing.TB, notation string, change ...func(*plan.View)) plan.Vie
 }
 
 func newMember(t testing.TB, letter string) plan.Member {
+	if strings.ContainsAny(letter, "pqkwWaciz") {
+		return newStandby(letter)
+	}
 	m := plan.Member{State: nstance.Booting, Reason: plan.ReasonSize, Hash: freshHash, HasMachine: true}
 	if strings.ContainsAny(letter, "sSV") {
 		m.Hash = staleHash
@@ -92,6 +101,30 @@ func newMember(t testing.TB, letter string) plan.Member {
 	return m
 }
 
+func newStandby(letter string) plan.Member {
+	m := plan.Member{
+		State: nstance.Parked, Standby: true, ParkMode: nstance.ParkStopped, Reason: plan.ReasonStandby, Market: nstance.OnDemand,
+		Hash: freshHash, HasMachine: true, RegisteredAt: noon.Add(-time.Hour), Woken: strings.ContainsAny(letter, "wWa"),
+	}
+	switch letter {
+	case "q":
+		m.Hash = staleHash
+	case "k":
+		m.State = nstance.Parking
+	case "w", "W":
+		m.State, m.WakeFailed = nstance.Waking, letter == "W"
+	case "a", "i":
+		m.State, m.GoodSince = nstance.Booting, noon.Add(-time.Minute)
+	case "c":
+		m.State, m.RegisteredAt = nstance.Booting, time.Time{}
+		m.RegisterBy, m.LaunchBy = noon.Add(time.Minute), noon.Add(10*time.Minute)
+	case "z":
+		m.State, m.GoodSince = nstance.Draining, noon.Add(-time.Minute)
+		m.Drain = newDrain(4*time.Minute, nstance.Cause{Kind: nstance.CauseStandby})
+	}
+	return m
+}
+
 func newNotice(id string, left time.Duration) nstance.Notice {
 	return nstance.Notice{
 		Kind: nstance.Reclaim, Action: "terminate", Source: "aws/spot", EventID: id,
@@ -110,6 +143,7 @@ func newDrain(left time.Duration, causes ...nstance.Cause) *nstance.Drain {
 func steps(d plan.Decision) string {
 	names := map[plan.ActionKind]string{
 		plan.StartDrain: "StartDrain", plan.Tighten: "Tighten", plan.CancelDrain: "CancelDrain", plan.Delete: "Delete",
+		plan.Park: "Park", plan.Wake: "Wake",
 	}
 	out := []string{}
 	for _, a := range d.Actions {
@@ -160,6 +194,16 @@ func withSurge(n int) func(*plan.View) {
 func goesFirst(member int) change { return func(v *plan.View) { v.Members[member].GoesFirst = true } }
 
 func paused(v *plan.View) { v.History.Paused = true }
+
+// pool gives the group a warm pool.
+func pool(size int) func(*plan.View) {
+	return func(v *plan.View) {
+		v.Group.WarmPool = nstance.WarmPool{Size: size, Mode: nstance.ParkStopped}
+		v.History.FullAt = v.Group.Size
+	}
+}
+
+func noReturn(v *plan.View) { v.Group.WarmPool.NoReturn = true }
 
 // afterTakeover makes every registered member one that a new leader has not
 // heard of yet.

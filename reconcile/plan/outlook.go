@@ -65,6 +65,10 @@ func (c *Census) outlook(m *Member, surplus bool) Outlook {
 	}
 	switch expires := c.passed(m.ExpireAt); {
 	case m.excluded(), m.State.Leaving(), c.undefined(), m.OnDemand && !expires:
+	case m.Standby && c.stalePooled(m):
+		leave(true, c.poolCause(m).Message)
+		out.Drifts = out.Drifted
+	case m.Standby:
 	case m.OnDemand && c.drainable(m):
 		leave(false, "older than expiry.on_demand_age")
 	case m.OnDemand:

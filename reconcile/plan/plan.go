@@ -19,7 +19,7 @@ import (
 // Plan says what one group needs next, and when to look again. It does not
 // change v.
 //
-// Six rules run in order over one census of the members. Replacement is not a
+// Eight rules run in order over one census of the members. Replacement is not a
 // rule of its own: a member that leaves is no longer counted, so the group has a
 // deficit, and a deficit is filled at once. Only surplus and rollout, which are
 // not urgent, wait for members to be ready.
@@ -71,10 +71,14 @@ func (p *planner) plan() {
 		return
 	}
 	p.holdUnhealthy()
-	p.removeDoomed()                // P2
-	p.refill()                      // P3
-	if p.settled() && !p.shrink() { // P4
-		p.rollOut() // P5
+	p.removeDoomed() // P2
+	p.refill()       // P3
+	p.bridgeLosses() // P7, which waits for nothing
+	if p.settled() {
+		if !p.shrink() { // P4
+			p.rollOut() // P5
+		}
+		p.keepPool() // P8
 	}
 	p.halt() // P6
 }

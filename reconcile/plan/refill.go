@@ -37,9 +37,7 @@ func (p *planner) missing() int {
 // the desired one is on hold, so that a reclaim does not import a bad image.
 func (p *planner) create(reason Reason) {
 	a := Action{Kind: Create, Reason: reason, Count: 1}
-	if p.held() {
-		a.LastGood = p.History.LastGoodHash != "" && p.History.LastGoodHash != p.Hash
-	}
+	a.LastGood = p.lastGood()
 	a.Market = p.nextMarket(reason)
 	if reason != ReasonReplace {
 		p.otherCreates++
@@ -54,6 +52,11 @@ func (p *planner) create(reason Reason) {
 		return
 	}
 	p.act(a)
+}
+
+// lastGood reports whether members are created from the last good definition.
+func (c *Census) lastGood() bool {
+	return c.held() && c.History.LastGoodHash != "" && c.History.LastGoodHash != c.Hash
 }
 
 // alike reports whether two creates differ in nothing.

@@ -77,8 +77,6 @@ func TestFinishesRemovals(t *testing.T) {
 		})), "Delete(d4)", nil},
 		{"repeated while deleting", "r r r d", changes(each("d", func(m *plan.Member) { m.State = nstance.Deleting })), "Delete(d4)", nil},
 		{"refused create does not count", "r r b", changes(each("b", func(m *plan.Member) { m.State = nstance.Failed })), "Create(size)", nil},
-		{"parked machine does not count", "r r r r", changes(each("r4", func(m *plan.Member) { m.State = nstance.Parked })), "none", nil},
-		{"parked machine without a running one", "r r r r", changes(each("r4", func(m *plan.Member) { m.State, m.Gone = nstance.Parked, true })), "none", nil},
 		{"drain without a recorded drain", "r r r d", changes(each("d", func(m *plan.Member) { m.Drain = nil })), "StartDrain(d4)", nil},
 		{"an on-demand member's drain", "r r r d", changes(each("d", func(m *plan.Member) { m.OnDemand, m.DrainOver = true, true })), "Delete(d4)", nil},
 	})

@@ -24,17 +24,22 @@ type View struct {
 	Frozen      bool          `json:"frozen"`            // no mutation except drains already under way
 	Breaker     string        `json:"breaker,omitempty"` // why silent members are not replaced; empty: they are
 	SpotFree    bool          `json:"spot_free"`         // spot capacity is not known to be sold out
+	Claims      int           `json:"claims,omitempty"`  // stand-by members that others asked for
 	Clock       string        `json:"clock,omitempty"`   // why the time cannot be trusted: nothing goes for its age or a deadline; empty: it can
 }
 
 // A Member is what Plan needs to know of one instance.
 type Member struct {
 	ID           nstance.InstanceID `json:"id"`
-	State        nstance.State      `json:"state"` // pending, provisioning, booting, draining, deleting or failed; ready is derived from GoodSince
+	State        nstance.State      `json:"state"` // pending, provisioning, booting, draining, deleting or failed, of stand-by members also parking, parked or waking; ready is derived from GoodSince
 	OnDemand     bool               `json:"on_demand"`
 	Reason       Reason             `json:"reason,omitempty"`
-	Market       nstance.MarketType `json:"market,omitempty"` // the actual one, or what was asked for while that is not known
-	Hash         string             `json:"hash,omitempty"`   // infra hash it was made from; "" is unknown or not comparable, which is not drift
+	Standby      bool               `json:"standby,omitempty"`     // of the warm pool
+	ParkMode     nstance.ParkMode   `json:"park_mode,omitempty"`   // Standby: how it waits
+	Woken        bool               `json:"woken,omitempty"`       // Standby: it has been woken since it was last parked
+	WakeFailed   bool               `json:"wake_failed,omitempty"` // Waking: the latest attempt came to nothing
+	Market       nstance.MarketType `json:"market,omitempty"`      // the actual one, or what was asked for while that is not known
+	Hash         string             `json:"hash,omitempty"`        // infra hash it was made from; "" is unknown or not comparable, which is not drift
 	CreatedAt    time.Time          `json:"created_at"`
 	HasMachine   bool               `json:"has_machine"`            // the provider accepted its create
 	Refusal      string             `json:"refusal,omitempty"`      // what the provider answered to its create; "" unless it is late and has no machine
@@ -80,6 +85,7 @@ const (
 	ReasonReplace  Reason = "replace"
 	ReasonRollout  Reason = "rollout"
 	ReasonOnDemand Reason = "on_demand"
+	ReasonStandby  Reason = "standby" // for the warm pool
 )
 
 // History is what a group remembers across plans. It is durable.
@@ -118,6 +124,8 @@ const (
 	StartDrain  ActionKind = "start_drain"
 	Tighten     ActionKind = "tighten" // an earlier deadline, or another set of causes
 	CancelDrain ActionKind = "cancel_drain"
+	Park        ActionKind = "park"   // mark durably, then ask the provider until the machine is stopped
+	Wake        ActionKind = "wake"   // mark durably, then ask the provider until the machine runs
 	Delete      ActionKind = "delete" // mark durably, then ask the provider until NotFound, then forget the record
 )
 
