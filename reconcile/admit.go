@@ -267,6 +267,9 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 		CreatedEpoch: s.opts.Epoch, InfraHash: g.hash, RuntimeHash: g.runtime,
 		LaunchTimeout: def.LaunchTimeout, RegistrationTimeout: def.RegistrationTimeout,
 	}
+	if a.Reason == plan.ReasonStandby {
+		rec.Standby = &records.Standby{Mode: g.spec.WarmPool.Mode}
+	}
 	kind := def.Kind
 	if a.LastGood {
 		h := &g.history
@@ -312,6 +315,8 @@ func voluntary(m *member) bool {
 		return m.rec.Reason != string(plan.ReasonReplace)
 	case stepDrain:
 		return m.drain.Voluntary
+	case stepPark:
+		return true
 	}
 	return false
 }

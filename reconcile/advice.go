@@ -35,7 +35,7 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice, once bool) {
 		m.advice = append(m.advice, n)
 	}
 	reason := "kind " + string(n.Kind) + " dooms nothing"
-	if at, setting := heeded(n, &m.group.spec); !at.IsZero() && !m.rec.OnDemand {
+	if at, setting := heeded(n, &m.group.spec); !at.IsZero() && !m.extra() {
 		reason += "; " + setting + " replaces the machine when the group's rollout permits"
 	}
 	s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: reason, Notice: &n})

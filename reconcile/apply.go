@@ -85,6 +85,11 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 		}
 		m.state, m.deleteCauses = nstance.Deleting, a.Causes
 		m.owe(stepDelete)
+	case plan.Park:
+		s.beginParking(m)
+	case plan.Wake:
+		m.state, m.standbyState = nstance.Waking, standbyState{wokenHere: true}
+		m.owe(stepWake)
 	case plan.Create: // has no member yet
 	}
 	if m.state.Leaving() && !a.Voluntary {

@@ -51,7 +51,7 @@ func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.questions.add(id) 
 // withdraws only those that leave.
 func (s *shard) membership(m *member, t balance.Target) balance.Membership {
 	switch {
-	case m.state.Leaving(), m.gone, m.preserve != nil:
+	case m.state.Leaving(), m.gone, m.preserve != nil, m.rec.Standby != nil && (m.asleep() || !m.woken()):
 		return balance.Out
 	case s.freezeOf(m.group) != nil:
 		return balance.Unchanged

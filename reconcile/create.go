@@ -325,7 +325,7 @@ func (s *shard) spec(rec records.Instance, def nstance.Definition, out Rendered)
 	return nstance.MachineSpec{
 		ID: rec.ID, Owner: owner, Group: rec.Group, CreatedAt: rec.CreatedAt, Epoch: rec.CreatedEpoch, Arch: def.Arch,
 		Image: rec.Image, InstanceType: rec.Shape.InstanceType, Subnet: rec.Shape.Subnet, Market: rec.Shape.Market,
-		MaxPrice: rec.Shape.MaxPrice, Args: out.Args, UserData: out.UserData, Token: rec.Token,
+		MaxPrice: rec.Shape.MaxPrice, Args: out.Args, UserData: out.UserData, Token: rec.Token, Park: parkMode(rec),
 	}
 }
 

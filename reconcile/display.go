@@ -26,6 +26,7 @@ func (s *shard) groupView(g *group) GroupView {
 	g.buffer = view.Members
 	n := plan.NewCensus(view, now).Counts()
 	v.Ready, v.Booting, v.Leaving, v.Gone, v.Stale, v.OnDemand, v.Preserved = n.Ready, n.Booting, n.Leaving, n.Gone, n.Stale, n.OnDemand, n.Preserved
+	v.Standby, v.Parked, v.Claims = n.Standby, n.Parked, slices.Clone(g.claims())
 	return v
 }
 
@@ -41,6 +42,9 @@ func (s *shard) instanceView(m *member) InstanceView {
 		known = m.machine
 	}
 	v.ProviderID, v.NodeProviderID = known.ProviderID, s.nodeProviderID(known)
+	if v.Standby = m.rec.Standby != nil; m.woken() {
+		v.WokenAt = m.rec.Standby.Since
+	}
 	if m.rec.Preserve != nil {
 		v.PreservedUntil = m.rec.Preserve.Until
 	}
@@ -94,7 +98,7 @@ func (s *shard) notifyGone(g *group) {
 // back to spot.
 func (g *group) setMarkets(v *GroupView) {
 	for _, m := range g.members {
-		if m.rec.OnDemand || m.state.Leaving() || m.gone {
+		if m.extra() || m.state.Leaving() || m.gone {
 			continue
 		}
 		if m.market() == nstance.OnDemand {

@@ -40,6 +40,13 @@ func (s *shard) handleDisconnected(m *member, clean bool, now time.Time) {
 
 // handleReport is the hot path: most reports are only stored.
 func (s *shard) handleReport(m *member, rep nstance.Report, now time.Time) {
+	if m.asleep() && m.rec.Standby.Mode != nstance.ParkRunning {
+		if m.state != nstance.Waking {
+			s.questions.add(m.id) // it may have been started by somebody else
+			return
+		}
+		s.awoke(m, now)
+	}
 	first := m.reportAt.IsZero()
 	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
 	m.healthTrack.Reported(now)
@@ -188,6 +195,9 @@ func (s *shard) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 	s.admission.MachineIn(m.rec.Shape.Subnet, mach.Zone)
 	s.recordMachine(m, now)
 	s.compareMarket(m)
+	if s.observeSleep(m, mach.Status, now) {
+		return
+	}
 	ending := mach.Status == nstance.StatusStopping || mach.Status == nstance.StatusDeleting
 	switch {
 	case ending && s.launchRetryable(m, mach.Cause, now): // once nothing is left of it

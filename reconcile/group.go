@@ -190,7 +190,7 @@ func (g *group) onDemandBeyondBase() bool {
 	}
 	n := -g.spec.Definition.Market.Base(g.spec.Size)
 	for _, m := range g.members {
-		if n += oneIf(!m.rec.OnDemand && !m.state.Leaving() && !m.gone && m.market() == nstance.OnDemand); n > 0 {
+		if n += oneIf(!m.extra() && !m.state.Leaving() && !m.gone && m.market() == nstance.OnDemand); n > 0 {
 			return true
 		}
 	}

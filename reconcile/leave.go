@@ -61,7 +61,7 @@ func (s *shard) leaveHold(g *group, now time.Time) (plan.Hold, bool) {
 	var held []*AvoidedPool
 	stay := 0
 	for _, m := range g.members {
-		if m.rec.OnDemand || m.state.Leaving() || m.gone || s.preserved(m, now) {
+		if m.extra() || m.state.Leaving() || m.gone || s.preserved(m, now) {
 			continue
 		}
 		p := s.poolToLeave(m, now)
@@ -139,7 +139,7 @@ func (s *shard) poolImpact(g *group, p Pool, now time.Time) PoolImpact {
 		out.Lost = append(out.Lost, ShapePlan{InstanceType: shape.InstanceType, Subnet: shape.Subnet, Market: shape.Market})
 	}
 	for _, m := range g.members {
-		if m.rec.OnDemand || m.state.Leaving() || m.gone || !s.inPool(m, p) {
+		if m.extra() || m.state.Leaving() || m.gone || !s.inPool(m, p) {
 			continue
 		}
 		out.Members++

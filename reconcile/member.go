@@ -16,7 +16,7 @@ type member struct {
 	rec       records.Instance // as last known to be durable
 	durable   bool             // rec exists in storage, or may
 	group     *group
-	state     nstance.State // pending, provisioning, booting, draining, deleting, failed
+	state     nstance.State // pending, provisioning, booting, draining, parking, parked, waking, deleting, failed
 	published memberPublications
 
 	origin
@@ -27,6 +27,7 @@ type member struct {
 	agentState
 	noticeState
 	removalState
+	standbyState
 	drainState
 	stepState
 }
@@ -115,10 +116,17 @@ type drainState struct {
 	operatorGoneAt time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
 }
 
+// standbyState is what this term knows of a stand-by member's sleep.
+type standbyState struct {
+	wokenHere  bool // this term has it woken
+	wakeFailed bool // the latest attempt to start its machine came to nothing
+}
+
 // memberPublications is what the journal was told of a member.
 type memberPublications struct {
 	market    bool // that its market is another than was asked for
 	contested bool // that its machine carries other marks
+	unwoken   bool // that its machine does not start
 }
 
 // stepState is the step that a member is owed.
@@ -139,12 +147,14 @@ const (
 	stepDrain  // make the drain in memory durable, then announce it
 	stepCancel // make the end of the drain durable, then announce it
 	stepDelete
+	stepPark         // make it durable that it is to sleep, then ask the provider until the machine is stopped
+	stepWake         // make it durable that it is to run, then ask the provider until the machine does
 	stepWriteNotices // make standing notices durable that nothing else follows from
 )
 
 // String returns the step's name in logs.
 func (s stepKind) String() string {
-	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "note"}[s]
+	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "park", "wake", "note"}[s]
 }
 
 // owe has a step done next, in place of any other, and at once.

@@ -20,6 +20,10 @@ func (r *Reconciler) perform(ctx context.Context, m *member) {
 		err = r.cancelDrain(ctx, m)
 	case stepDelete:
 		err = r.remove(ctx, m)
+	case stepPark:
+		err = r.park(ctx, m)
+	case stepWake:
+		err = r.wake(ctx, m)
 	case stepWriteNotices:
 		err = r.writeNotices(ctx, m)
 	case stepNone:

@@ -72,7 +72,7 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 	now := r.opts.Now()
 	r.detectPause(now)
 	r.updateClock()
-	next := earliest(r.askProvider(g, now), r.endPreserves(g, now))
+	next := earliest(r.askProvider(g, now), r.endPreserves(g, now), r.endClaims(g, now))
 	v := r.view(g, now, g.buffer[:0])
 	g.buffer = v.Members
 	census := plan.NewCensus(v, now)

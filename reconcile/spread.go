@@ -14,7 +14,7 @@ func (g *group) spread() *admission.Spread {
 	}
 	out := &admission.Spread{By: s.By, Limit: s.MaxShare.Of(g.spec.Size), Members: map[admission.Shape]int{}}
 	for _, m := range g.members {
-		if !m.rec.OnDemand && !m.state.Leaving() && m.state != nstance.Failed && !m.gone {
+		if !m.extra() && !m.state.Leaving() && m.state != nstance.Failed && !m.gone {
 			out.Members[capacityShape(m.rec.Shape)]++
 		}
 	}

@@ -52,6 +52,7 @@ type groupState struct {
 	LastGoodHash string               `json:"last_good_hash,omitempty"`
 	LastGood     string               `json:"last_good,omitempty"` // digest of the definition
 	LastGoodKind nstance.InstanceKind `json:"last_good_kind,omitempty"`
+	Claims       *[]Claim             `json:"claims,omitempty"`  // on stand-by members, oldest first
 	FullAt       int                  `json:"full_at,omitempty"` // size at which all members were last ready, lowered with the size
 
 	// Of the last good definition; both zero: not known.

@@ -16,7 +16,7 @@ import (
 func (s *shard) view(g *group, now time.Time, members []plan.Member) plan.View {
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
-		SpotFree: s.spotFree(g, now), Unreadable: g.unreadable, Removing: g.spec.Removing,
+		SpotFree: s.spotFree(g, now), Claims: len(g.claims()), Unreadable: g.unreadable, Removing: g.spec.Removing,
 		Frozen: s.freezeOf(g) != nil, Clock: s.clock.Distrust(),
 	}
 	if g.spec.Key == (nstance.GroupKey{}) { // it was never configured in this term
@@ -60,9 +60,12 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	if !m.machineKnown() && m.launchOver(now) {
 		v.Refusal = s.refusalOf(m, now)
 	}
-	if m.rec.OnDemand {
+	switch {
+	case m.rec.OnDemand:
 		v.ExpireAt = age(m, g.spec.Expiry.OnDemandAge)
-	} else {
+	case m.rec.Standby != nil:
+		s.viewStandby(g, m, &v)
+	default:
 		v.EligibleAt, v.EligibleFor = s.eligibleAt(g, m, now)
 		v.ExpireAt = age(m, g.spec.Expiry.ForcedAge)
 	}
@@ -143,7 +146,9 @@ func (s *shard) becameReady(m *member) {
 	if m.readyAt.IsZero() && !m.rec.RegisteredAt.Before(s.began) { // a former leader may have seen others ready
 		m.readyAt = s.opts.Now().UTC()
 	}
-	s.timeLaunch(m)
+	if !m.woken() {
+		s.timeLaunch(m)
+	}
 	s.recordReturn(m, m.market() == nstance.Spot)
 	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.rec.Replaces})
 	if h := &m.group.history; s.provesDefinition(m) && (h.Failures > 0 || h.Refusals > 0) {
@@ -171,7 +176,7 @@ func (s *shard) provesDefinition(m *member) bool {
 func (s *shard) checkMassNotice(g *group) {
 	noticed := 0
 	for _, m := range g.members {
-		if len(m.notices) > 0 && !m.rec.OnDemand {
+		if len(m.notices) > 0 && !m.extra() {
 			noticed++
 		}
 	}
@@ -195,7 +200,7 @@ func (s *shard) checkMassNotice(g *group) {
 // desired definition.
 func fresh(c *plan.Census) bool {
 	return !slices.ContainsFunc(c.Members, func(m plan.Member) bool {
-		return !m.State.Leaving() && !m.OnDemand && !m.Preserved && m.Hash != c.Hash
+		return !m.State.Leaving() && !m.OnDemand && !m.Standby && !m.Preserved && m.Hash != c.Hash
 	})
 }
 
@@ -224,7 +229,7 @@ func (s *shard) recordReadiness(g *group, c *plan.Census, ready int) {
 		return
 	}
 	for _, m := range g.members {
-		if !m.rec.OnDemand && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
+		if !m.extra() && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
 			g.history.recordLastGood(m)
 			s.saveSoon()
 			return

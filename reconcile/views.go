@@ -18,8 +18,11 @@ type GroupView struct {
 	Leaving        int        `json:"leaving"`
 	Gone           int        `json:"gone"` // their machine is gone, and they are not removed yet
 	Stale          int        `json:"stale"`
-	OnDemand       int        `json:"on_demand"`   // made by request, in none of the numbers above
-	SpotMarket     int        `json:"spot_market"` // members, by the market that the provider says they are in
+	Standby        int        `json:"standby,omitempty"` // members of the warm pool, in none of the numbers above
+	Parked         int        `json:"parked,omitempty"`  // of them, those that are asleep
+	Claims         []Claim    `json:"claims,omitempty"`  // on them, oldest first
+	OnDemand       int        `json:"on_demand"`         // made by request, in none of the numbers above
+	SpotMarket     int        `json:"spot_market"`       // members, by the market that the provider says they are in
 	OnDemandMarket int        `json:"on_demand_market"`
 	ReturnAt       time.Time  `json:"return_at,omitzero"` // when an on-demand member beyond the base may go back to spot; zero: there is none
 	FailedReturns  int        `json:"failed_returns"`     // to spot, in a row
@@ -64,6 +67,9 @@ type InstanceView struct {
 	Market         nstance.MarketType `json:"market,omitempty"`  // that it is in, as far as the provider says, else that it is asked for
 	Runtime        string             `json:"runtime,omitempty"` // runtime hash that its group wants; empty: unknown
 	Gone           bool               `json:"gone"`
+
+	Standby bool      `json:"standby,omitempty"` // of its group's warm pool
+	WokenAt time.Time `json:"woken_at,omitzero"` // since when it is awake in place of others; zero: it is not
 
 	PricePerHour    float64            `json:"price_per_hour,omitempty"`   // of its shape when it was created, in the cloud's currency; 0: not known
 	ShapeChoice     string             `json:"shape_choice,omitempty"`     // why it was created as this instance type, in this subnet and market; docs/provisioning.md lists the words

@@ -20,7 +20,9 @@ const (
 	GroupCreated          nstance.EventType = "group_created"           // through the API
 	GroupChanged          nstance.EventType = "group_changed"           // through the API; Reason: which fields
 	GroupRemovalRequested nstance.EventType = "group_removal_requested" // through the API: its members are drained and deleted first
-	RemovalRequested      nstance.EventType = "removal_requested"       // deletion of one instance, through the API
+	StandbyClaimed        nstance.EventType = "standby_claimed"         // a stand-by machine is to run in place of a node of others
+	StandbyReleased       nstance.EventType = "standby_released"
+	RemovalRequested      nstance.EventType = "removal_requested" // deletion of one instance, through the API
 )
 
 // What happens to the configuration. The reason names the identity that decided.
@@ -64,6 +66,6 @@ func All() []nstance.EventType {
 		NoticePublished, NoticeDetected, FilesApplied, FilesFailed, RecordRepaired, KeysRotated, OperatorRevoked, ConfigAccepted, ConfigHeld,
 		ConfigWithdrawn, ConfigRefused, GroupCreated, GroupChanged, GroupRemovalRequested, OperatorRegistered, CertificateRenewed,
 		RemovalRequested, Frozen, Thawed, RolloutPaused, RolloutResumed, RolledBack, RollbackEnded, Preserved, OrphanAdopted, ClockWrong,
-		ClockRight, DrillStarted, DrillSkipped,
+		ClockRight, DrillStarted, DrillSkipped, StandbyClaimed, StandbyReleased,
 	}
 }

@@ -54,6 +54,9 @@ type Instance struct {
 	Drifted      []string     `json:"drifted,omitempty"`   // fields whose change it was drained for
 	Cancelled    []PastDrain  `json:"cancelled,omitempty"` // drains that ended without its deletion, the latest ones
 
+	// Of a member of its group's warm pool; nil: an ordinary one.
+	Standby *Standby `json:"standby,omitempty"`
+
 	// The end.
 	Drain      *nstance.Drain   `json:"drain,omitempty"`
 	Generation uint64           `json:"generation,omitempty"` // of drains; outlives a cancel
@@ -72,6 +75,25 @@ type Shape struct {
 	Subnet       string             `json:"subnet,omitempty"`
 	Market       nstance.MarketType `json:"market,omitempty"`
 	MaxPrice     string             `json:"max_price,omitempty"`
+}
+
+// A Standby is what is durable of a stand-by member. Its drain stays on record while it
+// sleeps, so that nothing uses it.
+type Standby struct {
+	Mode   nstance.ParkMode `json:"mode"`                   // never changes
+	Phase  nstance.State    `json:"phase,omitempty"`        // parking: it is to sleep; waking: it is to run in place of others; empty: it was never parked
+	Since  time.Time        `json:"since,omitzero"`         // when the phase began
+	Serial string           `json:"renew_serial,omitempty"` // waking: of the certificate that counts no more; empty: none had been issued
+}
+
+// Asleep reports whether the instance is to sleep.
+func (r *Instance) Asleep() bool { return r.Standby != nil && r.Standby.Phase == nstance.Parking }
+
+// Outlived reports whether the instance slept since it was issued the certificate with a
+// serial: it must renew it before anything else.
+func (r *Instance) Outlived(serial string) bool {
+	s := r.Standby
+	return s != nil && s.Phase == nstance.Waking && s.Serial != "" && s.Serial == serial
 }
 
 // A KeyRecord describes one issued certificate and its key.

@@ -1,0 +1,412 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/plan"
+)
+
+// extra reports whether m is never counted in the size of its group.
+func (m *member) extra() bool { return m.rec.OnDemand || m.rec.Standby != nil }
+
+// slept reports whether m is a stand-by member that has been parked before.
+func (m *member) slept() bool { return m.rec.Standby != nil && m.rec.Standby.Phase != "" }
+
+// woken reports whether m is, or is to be, awake in place of others.
+func (m *member) woken() bool {
+	return m.state == nstance.Waking || m.rec.Standby != nil && m.rec.Standby.Phase == nstance.Waking && m.state != nstance.Parking
+}
+
+// asleep reports whether m is parked, or on its way there or back.
+func (m *member) asleep() bool {
+	return m.state == nstance.Parking || m.state == nstance.Parked || m.state == nstance.Waking
+}
+
+// parkMode returns what the provider must prepare for a machine that is to be parked.
+func parkMode(rec records.Instance) nstance.ParkMode {
+	if rec.Standby == nil || rec.Standby.Mode == nstance.ParkRunning {
+		return ""
+	}
+	return rec.Standby.Mode
+}
+
+// viewStandby adds what Plan needs to know of a stand-by member of g.
+func (s *shard) viewStandby(g *group, m *member, v *plan.Member) {
+	v.Standby, v.ParkMode, v.Woken, v.WakeFailed = true, m.rec.Standby.Mode, m.woken(), m.wakeFailed
+	if v.EligibleAt = age(m, g.spec.WarmPool.MaxAge); !v.EligibleAt.IsZero() {
+		v.EligibleFor = "older than warm_pool.max_age"
+	}
+	if !m.woken() {
+		return
+	}
+	v.LaunchBy = time.Time{}
+	if by := after(m.rec.Standby.Since, m.rec.LaunchTimeout); !m.wasReady && by.After(s.began) {
+		v.LaunchBy = by
+	}
+}
+
+// restoreSleep resets m to what its record says of its sleep. The step finds out what has
+// become of it.
+func (s *shard) restoreSleep(m *member) {
+	m.standbyState = standbyState{}
+	if m.rec.Asleep() {
+		m.state, m.drainState = nstance.Parking, drainState{drain: m.rec.Drain, drainEnded: true}
+		m.owe(stepPark)
+		return
+	}
+	m.state = nstance.Waking
+	m.owe(stepWake)
+}
+
+// beginParking has m sleep. Its drain stands meanwhile, so that nothing uses it.
+func (s *shard) beginParking(m *member) {
+	if m.drain != nil && !m.drainEnded {
+		s.publish(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
+	}
+	m.state, m.drainEnded, m.standbyState = nstance.Parking, true, standbyState{}
+	m.withdrawBy, m.withdrawalOver = time.Time{}, false
+	m.owe(stepPark)
+}
+
+// park takes the next step on the way of m to sleep: the durable mark, withdrawal from load
+// balancers, then the provider's Park until the machine is stopped.
+func (r *Reconciler) park(ctx context.Context, m *member) error {
+	if err := r.markParking(ctx, m); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	d, mode, parked := m.rec.Drain, m.rec.Standby.Mode, m.state == nstance.Parked
+	r.mu.Unlock()
+	if d != nil {
+		if err := r.opts.Drains.Start(ctx, *d); err != nil && !errors.Is(err, nstance.Conflict) { // which says that it is over
+			return err
+		}
+	}
+	if parked {
+		return nil
+	}
+	if !r.balancersLeft(m) {
+		return errAgain
+	}
+	if mode == nstance.ParkRunning {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.fellAsleep(m)
+		return nil
+	}
+	status, mach, err := r.askStatus(ctx, m, nstance.Parking)
+	if err != nil || status != nstance.StatusRunning {
+		return err
+	}
+	if err := r.startParking(ctx, mach, mode); err != nil {
+		return err
+	}
+	return errAgain
+}
+
+func (r *Reconciler) startParking(ctx context.Context, mach nstance.Machine, mode nstance.ParkMode) error {
+	parking := r.provider.Abilities().Parking
+	if parking == nil {
+		return nstance.FieldError("warm_pool.mode", "use running, or a provider that can park machines", "%s needs a provider that can", mode)
+	}
+	if err := r.opts.Check(); err != nil {
+		return err
+	}
+	return parking.Park(ctx, mach, mode)
+}
+
+// askStatus asks for the machine of m, which is in a state, and records the answer. Without
+// an error, and with a status that is not the wanted one, the step goes on.
+func (r *Reconciler) askStatus(ctx context.Context, m *member, in nstance.State) (nstance.MachineStatus, nstance.Machine, error) {
+	asked := r.opts.Now()
+	mach, err := r.provider.Get(ctx, m.id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case errors.Is(err, nstance.NotFound):
+		r.handleMissing(m, absenceOf(err), asked)
+		return "", mach, errAgain
+	case err != nil:
+		return "", mach, asUnavailable(err)
+	}
+	if err := r.checkMarks(m, mach); err != nil {
+		return "", mach, err
+	}
+	r.handleMachine(mach, asked)
+	if m.state != in { // it has arrived, or there is another plan for it
+		return "", mach, nil
+	}
+	if mach.Status != nstance.StatusRunning && mach.Status != nstance.StatusStopped {
+		return "", mach, errAgain
+	}
+	return mach.Status, mach, nil
+}
+
+// markParking makes it durable that m is to sleep.
+func (r *Reconciler) markParking(ctx context.Context, m *member) error {
+	r.mu.Lock()
+	need, marked := m.basis(), m.rec.Asleep()
+	r.mu.Unlock()
+	if marked {
+		return nil
+	}
+	rec, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
+		if rec.Deleting != nil || rec.Standby == nil || !need.holds(rec) {
+			return errOutdated
+		}
+		rec.Standby = &records.Standby{Mode: rec.Standby.Mode, Phase: nstance.Parking, Since: r.opts.Now().UTC()}
+		return nil
+	})
+	return r.tookRecord(m, rec, err)
+}
+
+// tookRecord has m be what its record says now, unless it could not be written.
+func (r *Reconciler) tookRecord(m *member, rec records.Instance, err error) error {
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	m.rec = rec
+	r.mu.Unlock()
+	return nil
+}
+
+// wake takes the next step of m's waking: the durable mark, which ends its drain, then the
+// provider's Wake until the machine runs.
+func (r *Reconciler) wake(ctx context.Context, m *member) error {
+	if err := r.markWaking(ctx, m); err != nil {
+		return err
+	}
+	if m.rec.Standby.Mode == nstance.ParkRunning {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.awoke(m, r.opts.Now())
+		return nil
+	}
+	status, mach, err := r.askStatus(ctx, m, nstance.Waking)
+	if err != nil || status != nstance.StatusStopped {
+		return err
+	}
+	if err := r.startWaking(ctx, m, mach); err != nil {
+		return err
+	}
+	return errAgain
+}
+
+func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Machine) error {
+	parking := r.provider.Abilities().Parking
+	if parking == nil {
+		return nstance.Errorf(nstance.Invalid, "the provider cannot wake machines")
+	}
+	if err := r.opts.Check(); err != nil {
+		return err
+	}
+	err := parking.Wake(ctx, mach)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.wakeFailed = err != nil
+	if err != nil && !m.published.unwoken {
+		r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: "its machine does not start; it is tried again", Code: nstance.CodeOf(err), Error: err.Error()})
+	}
+	m.published.unwoken = err != nil
+	return err
+}
+
+// markWaking makes it durable that m is to run, and ends its drain. The certificate that it
+// slept with is renewed before it counts.
+func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
+	r.mu.Lock()
+	marked := m.slept() && !m.rec.Asleep() && m.rec.Drain == nil
+	r.mu.Unlock()
+	if marked {
+		return nil
+	}
+	var ended uint64
+	rec, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
+		if rec.Deleting != nil || rec.Standby == nil {
+			return errOutdated
+		}
+		ended = rec.Generation
+		next := records.Standby{Mode: rec.Standby.Mode, Phase: nstance.Waking, Since: r.opts.Now().UTC()}
+		if rec.Current != nil && next.Mode != nstance.ParkRunning {
+			next.Serial = rec.Current.Serial
+		}
+		rec.Standby = &next
+		if rec.Drain != nil {
+			rec.Drain, rec.Notices, rec.Drifted = nil, nil, nil
+			rec.Generation++
+		}
+		return nil
+	})
+	if err := r.tookRecord(m, rec, err); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	m.drainState = drainState{}
+	r.publish(m, nstance.Event{Type: nstance.EventWakeRequested})
+	r.mu.Unlock()
+	return r.opts.Drains.Cancel(ctx, m.id, ended)
+}
+
+// observeSleep records what a machine's status says of a stand-by member that sleeps or is
+// woken, and reports whether that is all: then a machine that is stopped is not lost.
+func (s *shard) observeSleep(m *member, status nstance.MachineStatus, now time.Time) bool {
+	if m.rec.Standby == nil || m.rec.Standby.Mode == nstance.ParkRunning {
+		return false
+	}
+	stopped := status == nstance.StatusStopped
+	switch running := status == nstance.StatusRunning; {
+	case m.state == nstance.Parking && stopped && m.rec.Asleep():
+		s.fellAsleep(m)
+	case m.state == nstance.Parked && running:
+		m.state = nstance.Parking // somebody else has started it
+		m.owe(stepPark)
+	case m.state == nstance.Waking && running:
+		s.awoke(m, now)
+	case m.state == nstance.Booting && m.woken() && stopped:
+		m.state = nstance.Waking
+		m.owe(stepWake)
+	case m.asleep():
+	default:
+		return false
+	}
+	return stopped || status == nstance.StatusStopping
+}
+
+// fellAsleep records that the machine of m is stopped.
+func (s *shard) fellAsleep(m *member) {
+	m.state = nstance.Parked
+	if m.rec.Standby.Mode != nstance.ParkRunning {
+		m.agentState = agentState{wasReady: m.wasReady, readyAt: m.readyAt}
+	}
+	s.rebalance(m.group)
+	if m.foundAt.IsZero() || s.opts.Now().Sub(m.rec.Standby.Since) < s.opts.Now().Sub(s.began) { // else a former leader has published it
+		s.publish(m, nstance.Event{Type: nstance.EventParked})
+	}
+	s.queue.add(m.group.key, false)
+}
+
+// awoke records that the machine of m runs. It is ready when its agent reports.
+func (s *shard) awoke(m *member, now time.Time) {
+	m.state = nstance.Booting
+	m.owe(stepNone)
+	if m.rec.Standby.Mode != nstance.ParkRunning {
+		connected, grace := m.connected, m.graceUntil
+		m.agentState = agentState{healthTrack: s.health.Begin(now, connected), connected: connected, readyAt: m.readyAt}
+		if !m.wokenHere {
+			m.graceUntil = grace
+		}
+	}
+	m.wasReady, m.wakeFailed = false, false
+	s.rebalance(m.group)
+	if m.wokenHere {
+		s.publish(m, nstance.Event{Type: nstance.EventWoken})
+	}
+	s.queue.add(m.group.key, true)
+}
+
+// A Claim has a stand-by member of a group run in place of a node that is not of this
+// shard.
+type Claim struct {
+	Node    string    `json:"node"`
+	EventID string    `json:"event_id,omitempty"` // of what happens to the node
+	Reason  string    `json:"reason,omitempty"`
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
+}
+
+// How long claims stand, and how many of a group there may be.
+const (
+	LongestClaim = 24 * time.Hour
+	MaxClaims    = 256
+)
+
+// ClaimStandby has a stand-by member of a group run in place of a node, until c.Until, at
+// most LongestClaim from now, or until it is released. It returns the claim once that is
+// durable. Another claim of the same node extends the first. Fails with NotFound, Invalid
+// for a claim without a node or an end, Conflict when the group has no warm pool,
+// and Unavailable while it is not durable.
+func (r *Admin) ClaimStandby(ctx context.Context, key nstance.GroupKey, c Claim) (claim Claim, known bool, err error) {
+	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		now := r.opts.Now().UTC()
+		switch {
+		case c.Node == "":
+			return nstance.Event{}, nstance.FieldError("node", "name the node that is lost", "is empty")
+		case !c.Until.After(now) || c.Until.Sub(now) > LongestClaim:
+			return nstance.Event{}, nstance.FieldError("duration", "use up to "+LongestClaim.String(), "%s is out of range", c.Until.Sub(now))
+		case g.spec.WarmPool.Size == 0:
+			return nstance.Event{}, &nstance.Error{Code: nstance.Conflict, Msg: "group " + key.String() + " has no stand-by machines", Remedy: "set warm_pool.size of the group"}
+		}
+		i := g.claimOf(c.Node)
+		if known = i >= 0; known {
+			claim = g.claims()[i]
+			if !c.Until.After(claim.Until) {
+				return nstance.Event{}, nil
+			}
+			claim.Until = c.Until.UTC()
+			claims := slices.Clone(g.claims())
+			claims[i] = claim
+			g.setClaims(claims)
+			return nstance.Event{Type: eventtype.StandbyClaimed, Reason: "node " + c.Node + ", until " + claim.Until.Format(time.RFC3339)}, nil
+		}
+		if len(g.claims()) >= MaxClaims {
+			return nstance.Event{}, nstance.Errorf(nstance.Throttled, "group %s has %d claims already", key, MaxClaims)
+		}
+		claim = Claim{Node: c.Node, EventID: c.EventID, Reason: c.Reason, Since: now, Until: c.Until.UTC()}
+		g.setClaims(append(slices.Clip(g.claims()), claim))
+		return nstance.Event{Type: eventtype.StandbyClaimed, Reason: "node " + c.Node + withMessage(c.Reason)}, nil
+	})
+	return claim, known, err
+}
+
+// ReleaseStandby ends the claim of a node, and reports whether there was one. It returns
+// once that is durable. Fails as Pause does.
+func (r *Admin) ReleaseStandby(ctx context.Context, key nstance.GroupKey, node string) (known bool, err error) {
+	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
+		i := g.claimOf(node)
+		if known = i >= 0; !known {
+			return nstance.Event{}, nil
+		}
+		g.setClaims(slices.Delete(slices.Clone(g.claims()), i, i+1))
+		return nstance.Event{Type: eventtype.StandbyReleased, Reason: "node " + node}, nil
+	})
+	return known, err
+}
+
+// claims returns the claims on stand-by members, oldest first, which must not be changed.
+func (g *group) claims() []Claim {
+	if g.history.Claims == nil {
+		return nil
+	}
+	return *g.history.Claims
+}
+
+func (g *group) setClaims(c []Claim) {
+	g.history.Claims = nil
+	if len(c) > 0 {
+		g.history.Claims = &c
+	}
+}
+
+func (g *group) claimOf(node string) int {
+	return slices.IndexFunc(g.claims(), func(c Claim) bool { return c.Node == node })
+}
+
+// endClaims ends the claims of g whose time is over, and returns when the next one is.
+func (s *shard) endClaims(g *group, now time.Time) (next time.Time) {
+	over := func(c Claim) bool { return !now.Before(c.Until) }
+	if slices.ContainsFunc(g.claims(), over) {
+		g.setClaims(slices.DeleteFunc(slices.Clone(g.claims()), over))
+		s.saveSoon()
+	}
+	for _, c := range g.claims() {
+		next = earliest(next, c.Until)
+	}
+	return next
+}

@@ -1,0 +1,368 @@
+package reconcile_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
+)
+
+// pooledGroup is a group of three with a warm pool.
+func pooledGroup(pool int) nstance.Group {
+	g := webGroup(3)
+	g.WarmPool = nstance.WarmPool{Size: pool, Mode: nstance.ParkStopped}
+	return g
+}
+
+// newPooledWorld has a cloud that boots machines in a minute and wakes them in a second.
+func newPooledWorld(t *testing.T, g nstance.Group) *world {
+	w := newWorld(t, simcloud.Options{
+		Boot: simcloud.Delay{Min: time.Minute}, Park: simcloud.Delay{Min: 3 * time.Second}, Wake: simcloud.Delay{Min: time.Second},
+	})
+	w.startLeader(g)
+	w.advance(5 * time.Minute)
+	require.Len(t, w.in(nstance.Parked), g.WarmPool.Size)
+	require.Equal(t, 3, w.group().Ready)
+	return w
+}
+
+func (w *world) instance(id nstance.InstanceID) reconcile.InstanceView {
+	r, _ := w.leader()
+	v, err := r.Instance(id)
+	require.NoError(w.t, err)
+	return v
+}
+
+// lose reclaims a ready member and returns it.
+func (w *world) lose(warning time.Duration) nstance.InstanceID {
+	lost := w.ready()[0]
+	require.NoError(w.t, w.cloud.Reclaim(lost, warning))
+	return lost
+}
+
+// TestPoolIsFilled: stand-by machines are made on demand and prepared for their mode,
+// drained and parked once they were ready, and in none of the numbers of the group.
+func TestPoolIsFilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(2))
+		defer w.close()
+		for _, id := range w.in(nstance.Parked) {
+			spec, _ := w.cloud.Spec(id)
+			require.Equal(t, nstance.OnDemand, spec.Market, "spot machines cannot be parked")
+			require.Equal(t, nstance.ParkStopped, spec.Park)
+			require.Equal(t, 1, w.count(nstance.EventReady, id))
+			require.Equal(t, 1, w.count(nstance.EventDrainStarted, id), "work may have come meanwhile")
+			require.Equal(t, 1, w.count(nstance.EventParked, id))
+			v := w.instance(id)
+			require.True(t, v.Standby)
+			require.NotNil(t, v.Drain, "nothing is to use it while it sleeps")
+			mach, err := w.cloud.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, nstance.StatusStopped, mach.Status)
+		}
+		g := w.group()
+		require.Equal(t, []int{3, 2, 2, 0, 0}, []int{g.Ready, g.Standby, g.Parked, g.Leaving, g.OnDemandMarket})
+		asked := func() int {
+			return w.cloud.Count(simcloud.OpGet) + w.cloud.Count(simcloud.OpPark) + w.cloud.Count(simcloud.OpWake)
+		}
+		before := asked()
+		w.advance(time.Hour)
+		require.Equal(t, before, asked(), "sleeping costs nothing but the lists of all machines")
+	})
+}
+
+// TestBridge: a lost member is replaced and a stand-by machine woken at the same instant;
+// when the replacement is ready, the bridge is drained and parked again.
+func TestBridge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(1))
+		defer w.close()
+		bridge := w.in(nstance.Parked)[0]
+		w.lose(2 * time.Minute)
+		synctest.Wait()
+		w.advance(time.Second)
+		requested := w.first(nstance.EventReplacementRequested, anyEvent)
+		woken := w.first(nstance.EventWakeRequested, func(e nstance.Event) bool { return e.Instance == bridge })
+		require.Less(t, woken.Time.Sub(requested.Time).Abs(), 100*time.Millisecond)
+		w.advance(10 * time.Second)
+		require.Contains(t, w.ready(), bridge, "long before its replacement is ready")
+		v := w.instance(bridge)
+		require.False(t, v.WokenAt.IsZero())
+		require.Nil(t, v.Drain)
+		require.Equal(t, 1, w.group().Standby)
+		w.advance(3 * time.Minute)
+		require.Equal(t, 3, w.group().Ready)
+		require.Equal(t, []nstance.InstanceID{bridge}, w.in(nstance.Parked), "it goes back when its work is done")
+		require.Equal(t, 2, w.count(nstance.EventDrainStarted, bridge))
+		require.True(t, w.instance(bridge).WokenAt.IsZero())
+		require.Len(t, w.cloud.Machines(), 4)
+	})
+}
+
+func anyEvent(nstance.Event) bool { return true }
+
+// TestBridgesWholeLoss: with fewer stand-by machines than losses each of them is woken, and
+// none goes back before the group is whole.
+func TestBridgesWholeLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(2))
+		defer w.close()
+		for _, id := range w.ready() {
+			require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
+		}
+		w.advance(10 * time.Second)
+		require.Empty(t, w.in(nstance.Parked))
+		require.Equal(t, 3, w.count(nstance.EventReplacementRequested, ""), "stand-by machines replace nothing")
+		w.advance(4 * time.Minute)
+		require.Len(t, w.in(nstance.Parked), 2)
+		require.Equal(t, 3, w.group().Ready)
+		require.Len(t, w.cloud.Machines(), 5)
+	})
+}
+
+// TestPoolSurvivesFailover: whatever a leader was about to do with a stand-by machine, the
+// next one finishes, and wakes none for the change alone.
+func TestPoolSurvivesFailover(t *testing.T) {
+	for name, at := range map[string]struct {
+		after time.Duration // since the loss
+		want  nstance.State // of the bridge as the leader stops
+	}{
+		"asleep":          {0, nstance.Parked},
+		"waking":          {1500 * time.Millisecond, nstance.Waking},
+		"bridging":        {20 * time.Second, nstance.Ready},
+		"after the whole": {4 * time.Minute, nstance.Parked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newPooledWorld(t, pooledGroup(1))
+				defer w.close()
+				bridge := w.in(nstance.Parked)[0]
+				if at.after > 0 {
+					w.lose(2 * time.Minute)
+					w.advance(at.after)
+				}
+				require.Equal(t, at.want, w.instance(bridge).State)
+				wakes := w.count(nstance.EventWakeRequested, bridge)
+				w.stopLeader()
+				w.startLeader(pooledGroup(1))
+				w.advance(15 * time.Second)
+				if at.want == nstance.Waking || at.want == nstance.Ready {
+					require.Contains(t, w.ready(), bridge)
+				}
+				w.advance(6 * time.Minute)
+				require.Equal(t, []nstance.InstanceID{bridge}, w.in(nstance.Parked))
+				require.Equal(t, wakes, w.count(nstance.EventWakeRequested, bridge), "a change of leader is no loss")
+				require.Equal(t, 3, w.group().Ready)
+				require.Len(t, w.cloud.Machines(), 4)
+			})
+		})
+	}
+}
+
+// TestFailsToWake: while a stand-by machine does not start, the group is replaced as if
+// there was none, another one is woken, and it sleeps on when it is not needed any more.
+func TestFailsToWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(2))
+		defer w.close()
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpWake, Code: nstance.Capacity, Times: 1})
+		w.lose(2 * time.Minute)
+		w.advance(30 * time.Second)
+		require.Equal(t, 1, w.count(nstance.EventAlarm, ""))
+		require.Len(t, w.in(nstance.Waking), 0)
+		require.NotEmpty(t, w.in(nstance.Ready))
+		w.advance(5 * time.Minute)
+		require.Equal(t, 3, w.group().Ready)
+		require.Len(t, w.in(nstance.Parked), 2)
+		require.Zero(t, w.count(nstance.EventMachineGone, ""))
+		require.Len(t, w.cloud.Machines(), 5, "nothing was deleted because of an error")
+	})
+}
+
+// TestSilentAfterWaking: a machine that runs and does not report within its launch timeout
+// is deleted, and another one made.
+func TestSilentAfterWaking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := pooledGroup(1)
+		w := newPooledWorld(t, g)
+		defer w.close()
+		bridge := w.in(nstance.Parked)[0]
+		w.mu.Lock()
+		w.broken[bridge] = true
+		w.mu.Unlock()
+		w.lose(2 * time.Minute)
+		w.advance(30 * time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventDeleted, bridge))
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Equal(t, 3, w.group().Ready)
+		require.Len(t, w.cloud.Machines(), 4)
+	})
+}
+
+// TestParkedMachineIsGone: a stand-by machine that ends while it sleeps is made anew.
+func TestParkedMachineIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(1))
+		defer w.close()
+		gone := w.in(nstance.Parked)[0]
+		require.NoError(t, w.cloud.Kill(gone))
+		w.advance(15 * time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventDeleted, gone))
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Len(t, w.cloud.Machines(), 4)
+	})
+}
+
+// TestPoolIsRefreshed: a new definition and an old age make stand-by machines anew, one at
+// a time.
+func TestPoolIsRefreshed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := pooledGroup(2)
+		g.WarmPool.MaxAge = 24 * time.Hour
+		w := newPooledWorld(t, g)
+		defer w.close()
+		before := w.in(nstance.Parked)
+		g.Definition.UserData.Content = "v2"
+		g.Definition.Track = []string{nstance.TrackUserData}
+		r, _ := w.leader()
+		require.NoError(t, r.Desire([]nstance.Group{g}))
+		for range 60 {
+			w.advance(30 * time.Second)
+			require.GreaterOrEqual(t, w.group().Parked, 1, "never both at once")
+		}
+		fresh := w.in(nstance.Parked)
+		require.Len(t, fresh, 2)
+		require.NotContains(t, fresh, before[0])
+		require.NotContains(t, fresh, before[1])
+		w.advance(25 * time.Hour)
+		require.Len(t, w.in(nstance.Parked), 2)
+		require.NotContains(t, w.in(nstance.Parked), fresh[0], "older than max_age")
+		require.Len(t, w.cloud.Machines(), 5)
+	})
+}
+
+// TestPoolEnds: what is beyond the size of the pool is deleted, and all of it with its group.
+func TestPoolEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(3))
+		defer w.close()
+		r, _ := w.leader()
+		require.NoError(t, r.Desire([]nstance.Group{pooledGroup(1)}))
+		w.advance(2 * time.Minute)
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Len(t, w.cloud.Machines(), 4)
+		require.NoError(t, r.Remove(web))
+		w.advance(2 * time.Minute)
+		require.Empty(t, w.cloud.Machines())
+		require.Equal(t, 1, w.count(nstance.EventGroupRemoved, ""))
+	})
+}
+
+// TestPoolWithoutReturn: a stand-by machine that was used is deleted, and another one made.
+func TestPoolWithoutReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := pooledGroup(1)
+		g.WarmPool.NoReturn = true
+		w := newPooledWorld(t, g)
+		defer w.close()
+		used := w.in(nstance.Parked)[0]
+		w.lose(2 * time.Minute)
+		w.advance(8 * time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventDeleted, used))
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Len(t, w.cloud.Machines(), 4)
+	})
+}
+
+// TestRunningPool: stand-by machines that run on are ready at once, without any call to the
+// provider.
+func TestRunningPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := pooledGroup(1)
+		g.WarmPool.Mode = nstance.ParkRunning
+		w := newPooledWorld(t, g)
+		defer w.close()
+		bridge := w.in(nstance.Parked)[0]
+		w.lose(2 * time.Minute)
+		w.advance(time.Second)
+		require.Contains(t, w.ready(), bridge)
+		w.advance(4 * time.Minute)
+		require.Equal(t, []nstance.InstanceID{bridge}, w.in(nstance.Parked))
+		require.Zero(t, w.cloud.Count(simcloud.OpPark)+w.cloud.Count(simcloud.OpWake))
+	})
+}
+
+// TestClaims: a stand-by machine runs for a node of others until it is released or its time
+// is over; claims are durable.
+func TestClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := pooledGroup(2)
+		w := newPooledWorld(t, g)
+		defer w.close()
+		r, _ := w.leader()
+		claim := func(node string, d time.Duration) (reconcile.Claim, bool) {
+			r, _ := w.leader()
+			c, known, err := r.Admin().ClaimStandby(t.Context(), web, reconcile.Claim{Node: node, EventID: "e1", Until: time.Now().Add(d)})
+			require.NoError(t, err)
+			return c, known
+		}
+		_, known := claim("n1", time.Hour)
+		require.False(t, known)
+		_, known = claim("n1", time.Minute)
+		require.True(t, known, "a node has one claim")
+		w.advance(20 * time.Second)
+		require.Len(t, w.in(nstance.Parked), 1)
+		w.stopLeader()
+		w.startLeader(g)
+		w.advance(2 * time.Minute)
+		require.Len(t, w.in(nstance.Parked), 1, "the claim is durable")
+		require.Len(t, w.group().Claims, 1)
+		claim("n2", 10*time.Minute)
+		w.advance(20 * time.Second)
+		require.Empty(t, w.in(nstance.Parked))
+		r, _ = w.leader()
+		known, err := r.Admin().ReleaseStandby(t.Context(), web, "n1")
+		require.NoError(t, err)
+		require.True(t, known)
+		w.advance(time.Minute)
+		require.Len(t, w.in(nstance.Parked), 1)
+		w.advance(11 * time.Minute)
+		require.Len(t, w.in(nstance.Parked), 2, "its time is over")
+		require.Empty(t, w.group().Claims)
+
+		refused := func(c reconcile.Claim) error {
+			_, _, err := r.Admin().ClaimStandby(t.Context(), web, c)
+			return err
+		}
+		require.ErrorIs(t, refused(reconcile.Claim{Until: time.Now().Add(time.Hour)}), nstance.Invalid)
+		require.ErrorIs(t, refused(reconcile.Claim{Node: "n3"}), nstance.Invalid)
+		require.ErrorIs(t, refused(reconcile.Claim{Node: "n3", Until: time.Now().Add(25 * time.Hour)}), nstance.Invalid)
+		require.NoError(t, r.Desire([]nstance.Group{webGroup(3)}))
+		require.ErrorIs(t, refused(reconcile.Claim{Node: "n3", Until: time.Now().Add(time.Hour)}), nstance.Conflict)
+	})
+}
+
+// TestStartedBySomebodyElse: a parked machine that runs without having been woken is parked
+// again.
+func TestStartedBySomebodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(1))
+		defer w.close()
+		id := w.in(nstance.Parked)[0]
+		mach, err := w.cloud.Get(context.Background(), id)
+		require.NoError(t, err)
+		require.NoError(t, w.cloud.Wake(context.Background(), mach))
+		w.advance(time.Minute)
+		require.Equal(t, []nstance.InstanceID{id}, w.in(nstance.Parked))
+		mach, err = w.cloud.Get(context.Background(), id)
+		require.NoError(t, err)
+		require.Equal(t, nstance.StatusStopped, mach.Status)
+		require.Equal(t, 3, w.group().Ready)
+	})
+}
