@@ -47,9 +47,9 @@ const (
 	EventDrainedWithoutServer EventType = "drained_without_server" // its agent ran its hook without a command
 	EventDrainAcknowledged    EventType = "drain_acknowledged"
 	EventDrainCutShort        EventType = "drain_cut_short" // the deadline came first
-	EventParked               EventType = "parked"         // a stand-by machine sleeps, or waits without work
-	EventWakeRequested        EventType = "wake_requested" // a stand-by machine is to run in place of others
-	EventWoken                EventType = "woken"          // its machine runs; it is ready when its agent has a new certificate and reports
+	EventParked               EventType = "parked"          // a stand-by machine sleeps, or waits without work
+	EventWakeRequested        EventType = "wake_requested"  // a stand-by machine is to run in place of others
+	EventWoken                EventType = "woken"           // its machine runs; it is ready when its agent has a new certificate and reports
 	EventDeleteRequested      EventType = "delete_requested"
 	EventGroupRemoved         EventType = "group_removed" // the last managed member of a removed group is gone
 	EventDeleted              EventType = "deleted"

@@ -44,6 +44,7 @@ func (g Group) Validate(field string) error {
 	}
 	v.spread(g.Spread)
 	v.order(g)
+	v.warmPool(g.WarmPool)
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
 	v.word("on_rebalance", string(g.Rebalancing()), string(NoticeIgnore), string(NoticeReplace))
 	v.word("on_maintenance", string(g.Maintaining()), string(NoticeIgnore), string(NoticeReplace))
@@ -196,6 +197,15 @@ func isPrice(s string) bool {
 	whole, fraction, dotted := strings.Cut(s, ".")
 	digits := whole + fraction
 	return whole != "" && (fraction != "" || !dotted) && len(s) <= maxPrice && strings.Trim(digits, "0123456789") == "" && strings.Trim(digits, "0") != ""
+}
+
+func (v *validator) warmPool(p WarmPool) {
+	if p == (WarmPool{}) {
+		return
+	}
+	v.count("warm_pool.size", p.Size, maxGroupSize)
+	v.word("warm_pool.mode", string(p.Mode), string(ParkStopped), string(ParkHibernated), string(ParkRunning))
+	v.duration("warm_pool.max_age", p.MaxAge)
 }
 
 func (v *validator) spread(s Spread) {

@@ -88,8 +88,23 @@ var plainFields = []struct {
 	{"on_maintenance", func(g *nstance.Group) string { return string(g.Maintaining()) }},
 	{"spread", func(g *nstance.Group) string { return g.Spread.String() }},
 	{"order", func(g *nstance.Group) string { return string(g.Ordering()) }},
+	{"warm_pool", func(g *nstance.Group) string { return warmPool(g.WarmPool) }},
 	{"on_reclaim", func(g *nstance.Group) string { return string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)) }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
+}
+
+func warmPool(p nstance.WarmPool) string {
+	if p.Size == 0 {
+		return ""
+	}
+	out := fmt.Sprintf("%d %s", p.Size, p.Mode)
+	if p.MaxAge > 0 {
+		out += ", at most " + spelt(p.MaxAge) + " old"
+	}
+	if p.NoReturn {
+		out += ", used once"
+	}
+	return out
 }
 
 func reclaimLimit(l nstance.ReclaimLimit) string {

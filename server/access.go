@@ -37,6 +37,8 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_AvoidPool_FullMethodName:            {nstance.RoleAdmin},
 	apiv1.OperatorService_ReleasePool_FullMethodName:          {nstance.RoleAdmin},
 	apiv1.OperatorService_ListAvoidedPools_FullMethodName:     {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_ClaimStandby_FullMethodName:         {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_ReleaseStandby_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_ListInstances_FullMethodName:        {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetInstance_FullMethodName:          {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetConsoleOutput_FullMethodName:     {nstance.RoleOperator, nstance.RoleAdmin},

@@ -153,6 +153,12 @@ var rpcRows = map[string]rpcRow{
 	"OperatorService/RollbackGroup": {about: aboutGroup, request: func(a callTarget) proto.Message {
 		return &apiv1.RollbackGroupRequest{Tenant: a.tenant, Group: a.group, DryRun: true}
 	}},
+	"OperatorService/ClaimStandby": {about: aboutGroup, request: func(a callTarget) proto.Message {
+		return &apiv1.ClaimStandbyRequest{Tenant: a.tenant, Group: a.group, Node: "n1"}
+	}},
+	"OperatorService/ReleaseStandby": {about: aboutGroup, request: func(a callTarget) proto.Message {
+		return &apiv1.ReleaseStandbyRequest{Tenant: a.tenant, Group: a.group, Node: "n1"}
+	}},
 	"OperatorService/CreateInstance": {about: aboutGroup, request: func(a callTarget) proto.Message {
 		return &apiv1.CreateInstanceRequest{Tenant: a.tenant, Group: a.group, Id: string(newInstanceID()), DryRun: true}
 	}},

@@ -208,7 +208,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"load_balancers": {LoadBalancers: &apiv1.Strings{Values: []string{"x"}}}, "drain_timeout": {DrainTimeout: durationpb.New(0)},
 		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)}, "market": {Market: &apiv1.Market{Type: "on-demand"}},
 		"spread": {Spread: &apiv1.Spread{MaxShare: "1"}}, "on_reclaim": {OnReclaim: "cordon"},
-		"order": {Order: "cheapest"}, "on_rebalance": {OnRebalance: "replace"}, "on_maintenance": {OnMaintenance: "ignore"},
+		"order": {Order: "cheapest"}, "warm_pool": {WarmPool: &apiv1.WarmPool{Size: 1}}, "on_rebalance": {OnRebalance: "replace"}, "on_maintenance": {OnMaintenance: "ignore"},
 	}
 	for field, req := range refused {
 		req.Group = "web"

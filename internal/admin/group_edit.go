@@ -36,6 +36,10 @@ type groupForm struct {
 	spreadBy, maxShare, onReclaim string
 	onRebalance, onMaintenance    string
 	order                         string
+	warmSize                      int32
+	warmMode                      string
+	warmAge                       time.Duration
+	warmOnce                      bool
 	fallbackReclaims              int32
 	fallbackWindow                time.Duration
 }
@@ -66,6 +70,10 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.onMaintenance, "on-maintenance", "", "what planned maintenance does that ends or restarts a machine: ignore, or replace it (default replace)")
 	f.flags.StringVar(&f.onReclaim, "on-reclaim", "", "what is done with the work on a member that is reclaimed: drain, or cordon to let it end by itself (default drain)")
 	f.flags.StringVar(&f.order, "order", "", "which of the permitted shapes with capacity a new member has: listed, cheapest or steadiest (default listed)")
+	f.flags.Int32Var(&f.warmSize, "warm-pool", 0, "stand-by machines, which are woken for members that are lost; 0 for none")
+	f.flags.StringVar(&f.warmMode, "warm-mode", "", "with --warm-pool: how they wait: stopped, hibernated or running (default stopped)")
+	f.flags.Var(duration.NewFlag(&f.warmAge, 0), "warm-max-age", "with --warm-pool: age from which they are made anew, one at a time")
+	f.flags.BoolVar(&f.warmOnce, "warm-once", false, "with --warm-pool: one that was woken is deleted when it is not needed any more, and another one made")
 	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone or subnet (default pool)")
 	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
@@ -131,6 +139,20 @@ func (f *groupForm) spread() *apiv1.Spread {
 		return nil
 	}
 	return &apiv1.Spread{By: f.spreadBy, MaxShare: f.maxShare}
+}
+
+// warmPool returns the stand-by machines, which are replaced as a whole.
+func (f *groupForm) warmPool() (*apiv1.WarmPool, error) {
+	if !f.flags.Changed("warm-pool") {
+		for _, name := range []string{"warm-mode", "warm-max-age", "warm-once"} {
+			if f.flags.Changed(name) {
+				return nil, nstance.FieldError("--"+name, "add --warm-pool: it is replaced as a whole", "is given alone")
+			}
+		}
+		return nil, nil
+	}
+	back := !f.warmOnce
+	return &apiv1.WarmPool{Size: f.warmSize, Mode: f.warmMode, MaxAge: f.span("warm-max-age", f.warmAge), Return: &back}, nil
 }
 
 // variables takes name=value apart. An empty list is none.
@@ -202,12 +224,16 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	pool, err := f.warmPool()
+	if err != nil {
+		return nil, err
+	}
 	text, err := textOrFile("--args", f.args)
 	return &apiv1.CreateGroupRequest{
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
 		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim,
-		OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, Order: f.order,
+		OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, Order: f.order, WarmPool: pool,
 	}, err
 }
 
@@ -263,8 +289,13 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	pool, err := f.warmPool()
+	if err != nil {
+		return nil, err
+	}
 	req := &apiv1.UpdateGroupRequest{
-		Size: said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
+		WarmPool: pool,
+		Size:     said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
 		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
 		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim, OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, Order: f.order,
 	}
@@ -374,6 +405,7 @@ func (t *table) group(g *apiv1.Group) {
 		{"Rollout", pace(g.GetRollout())},
 		{"Spread", spreadText(g.GetSpread())},
 		{"Order of shapes", g.GetOrder()},
+		{"Warm pool", warmPoolText(g)},
 		{"On reclaim", g.GetOnReclaim()},
 		{"On rebalance", g.GetOnRebalance()},
 		{"On maintenance", g.GetOnMaintenance()},
@@ -406,6 +438,18 @@ func spreadText(s *apiv1.Spread) string {
 		return ""
 	}
 	return "at most " + s.GetMaxShare() + " in one " + s.GetBy()
+}
+
+func warmPoolText(g *apiv1.Group) string {
+	p := g.GetWarmPool()
+	if p == nil && g.GetStandby() == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d %s; there are %d, of which %d asleep", p.GetSize(), p.GetMode(), g.GetStandby(), g.GetParked())
+	if n := len(g.GetClaims()); n > 0 {
+		text += ", " + plural(n, "claim")
+	}
+	return text
 }
 
 func marketText(m *apiv1.Market) string {

@@ -399,7 +399,7 @@ func TestPlan(t *testing.T) {
 		join := filepath.Join(t.TempDir(), "join.sh")
 		require.NoError(t, os.WriteFile(join, []byte("#!/bin/sh"), 0o600))
 		flags := strings.Fields(`--tenant default --template vm --size 4 --instance-type large,small --subnet-pool b --var a=b --args {} --load-balancer front
-			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --return-after 1h --on-demand-base 1 --max-share 50% --order cheapest --on-reclaim cordon --on-rebalance replace --on-maintenance ignore --bootstrap-data ` + join + ` --protect`)
+			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --return-after 1h --on-demand-base 1 --max-share 50% --order cheapest --warm-pool 2 --warm-mode hibernated --warm-max-age 168h --on-reclaim cordon --on-rebalance replace --on-maintenance ignore --bootstrap-data ` + join + ` --warm-once --protect`)
 		r := w.run(append([]string{"plan", "--group", "web"}, flags...)...)
 		require.Zero(t, r.code, r.errors)
 		planned := asked.GetGroup()

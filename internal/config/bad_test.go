@@ -49,7 +49,7 @@ func TestBadInput(t *testing.T) {
 		{"a setting of nothing like it", template(`"userdata": {"content": "x", "colour": 1}`),
 			`templates.web.userdata.colour: c:5:84: unknown setting "colour" (valid here: source, encoding, content, sha256)`},
 		{"an awkward name", group(`"a.b": 1`),
-			`groups.default.web["a.b"]: c:6:62: unknown setting "a.b" (valid here: template, drain_timeout, rollout, protect, spread, order, drill, on_reclaim, on_rebalance, on_maintenance, size, instance_type, instance_types, subnet_pool, load_balancers, args, vars, market)`},
+			`groups.default.web["a.b"]: c:6:62: unknown setting "a.b" (valid here: template, drain_timeout, rollout, protect, spread, order, warm_pool, drill, on_reclaim, on_rebalance, on_maintenance, size, instance_type, instance_types, subnet_pool, load_balancers, args, vars, market)`},
 		{"a duplicate setting", group(`"size": 2`),
 			`groups.default.web.size: c:6:62: is given twice (keep one of them)`},
 		{"a duplicate within args", group(`"args": {"a": [{"b": 1, "b": 1}]}`),
@@ -57,9 +57,10 @@ func TestBadInput(t *testing.T) {
 		{"a duplicate group", with("", web, `"a": {"template": "web", "size": 1}, "a": {"template": "web", "size": 2}`),
 			`groups.default.a: c:6:61: is given twice (keep one of them)`},
 
-		// Settings of later versions.
-		{"a warm pool", group(`"warm_pool": {}`),
-			`groups.default.web.warm_pool: c:6:62: is not supported by this version (remove it)`},
+		{"a warm pool without a size", group(`"warm_pool": {}`),
+			`groups.default.web.warm_pool.size: c:6:75: is missing (add it)`},
+		{"a warm pool of machines that sleep otherwise", group(`"warm_pool": {"size": 1, "mode": "frozen"}`),
+			`groups.default.web.warm_pool.mode: c:6:95: unknown word "frozen" (valid here: stopped, hibernated, running)`},
 
 		// Secrets.
 		{"a source of secrets that is unknown", `{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "sim"}, "secrets": {"source": "vault://me:hunter2@x"}}}`,

@@ -144,6 +144,11 @@ func (d *decoder) group(c *Config, path string, g Group) {
 		return
 	}
 	d.order(c, path, g, t)
+	if g.WarmPool != nil {
+		if wrong, remedy := c.unparkable(g.WarmPool.Mode); wrong != "" {
+			d.wrong(join(path, "warm_pool.mode"), remedy, "%s", wrong)
+		}
+	}
 	if g.Size == nil && t.Size == nil {
 		d.wrong(join(path, "size"), "add it here or to the template", "is missing")
 	}
@@ -169,6 +174,15 @@ const (
 
 // priced reports whether the provider, as far as it is known, says what machines cost.
 func (c *Config) priced() bool { return c.kind == nil || c.kind.Prices }
+
+// unparkable says why the provider, as far as it is known, has no machines that wait in a
+// mode, and what to do; empty: it has.
+func (c *Config) unparkable(mode nstance.ParkMode) (wrong, remedy string) {
+	if c.kind == nil || mode == "" || mode == nstance.ParkRunning || slices.Contains(c.kind.Park, mode) {
+		return "", ""
+	}
+	return fmt.Sprintf("provider %s cannot have machines %s", c.kind.Name, mode), "use " + strings.Join(append(plain(c.kind.Park), string(nstance.ParkRunning)), " or ")
+}
 
 func (d *decoder) shape(c *Config, path string, s Shape) {
 	if s.InstanceType != "" && s.InstanceTypes != nil {

@@ -198,13 +198,12 @@ type Group struct {
 	Protect       bool                  `name:"protect" default:"false" doc:"refuse deletion of the group"`
 	Spread        *Spread               `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
 	Order         nstance.ShapeOrder    `name:"order" default:"listed" enum:"listed|cheapest|steadiest" doc:"which of the permitted shapes with capacity a new machine has: the first one as listed; the one that costs least now, reclaims included; the one whose pool is reclaimed least often"`
+	WarmPool      *WarmPool             `name:"warm_pool" absent:"none" doc:"stand-by machines beside its members, which are woken for those that are lost until their replacements are ready"`
 	Drill         *Drill                `name:"drill" absent:"none" doc:"rehearsals of an interruption at regular times, while the group is healthy"`
 	OnReclaim     nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
 	OnRebalance   nstance.NoticeAction  `name:"on_rebalance" default:"ignore" enum:"ignore|replace" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing, or replace the machine as a rollout does"`
 	OnMaintenance nstance.NoticeAction  `name:"on_maintenance" default:"replace" enum:"ignore|replace" doc:"what planned maintenance does that ends or restarts a machine: nothing, or replace the machine as a rollout does, from a day before"`
 	Shape
-
-	_ later `name:"warm_pool" doc:"stand-by machines"`
 }
 
 // A Shape is what both a template and a group may say. A group's wins.
@@ -270,6 +269,14 @@ func (c *Config) Drills() map[nstance.GroupKey]Drill {
 		}
 	}
 	return out
+}
+
+// WarmPool is how many stand-by machines a group has.
+type WarmPool struct {
+	Size   int              `name:"size" required:"true" min:"0" max:"100000" doc:"number of stand-by machines, which are never counted in the size of the group; they are on-demand machines"`
+	Mode   nstance.ParkMode `name:"mode" default:"stopped" enum:"stopped|hibernated|running" doc:"how they wait: powered off, with their memory on disk, or running without work; the provider must be able to"`
+	MaxAge time.Duration    `name:"max_age" absent:"they do not age" min:"1m" doc:"age from which they are made anew, one at a time"`
+	Return bool             `name:"return" default:"true" doc:"one that was woken is parked again; false deletes it, and makes another one"`
 }
 
 // Spread bounds how much of a group is in one place.

@@ -91,6 +91,9 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	if g.OnReclaim != nstance.ReclaimDrain { // which is the zero value of a group
 		merged.OnReclaim = g.OnReclaim
 	}
+	if g.WarmPool != nil {
+		merged.WarmPool = nstance.WarmPool{Size: g.WarmPool.Size, Mode: g.WarmPool.Mode, MaxAge: g.WarmPool.MaxAge, NoReturn: !g.WarmPool.Return}
+	}
 	if g.Spread != nil {
 		merged.Spread = nstance.Spread(*g.Spread)
 	}

@@ -41,6 +41,7 @@ type Override struct {
 	Market        *Purchase             `json:"market,omitempty"` // replaces the whole
 	Spread        *Dispersal            `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
 	Order         nstance.ShapeOrder    `json:"order,omitempty"`
+	WarmPool      *Reserve              `json:"warm_pool,omitempty"` // replaces the whole; without Size there is none
 	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
 	OnRebalance   nstance.NoticeAction  `json:"on_rebalance,omitempty"`
 	OnMaintenance nstance.NoticeAction  `json:"on_maintenance,omitempty"`
@@ -61,6 +62,14 @@ type Purchase struct {
 type Reclaims struct {
 	Reclaims int      `json:"reclaims"`
 	Window   Duration `json:"window"`
+}
+
+// A Reserve is a WarmPool as the API says it.
+type Reserve struct {
+	Size     int              `json:"size,omitempty"`
+	Mode     nstance.ParkMode `json:"mode,omitempty"` // empty: stopped
+	MaxAge   Duration         `json:"max_age,omitempty"`
+	NoReturn bool             `json:"no_return,omitempty"`
 }
 
 // A Dispersal is a Spread as the API says it.
@@ -233,6 +242,9 @@ func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
 	if g.Order == nstance.OrderCheapest && !c.priced() {
 		err = errors.Join(err, nstance.FieldError("order", unpricedRemedy, unpriced, c.kind.Name))
 	}
+	if wrong, remedy := c.unparkable(g.WarmPool.Mode); wrong != "" {
+		err = errors.Join(err, nstance.FieldError("warm_pool.mode", remedy, "%s", wrong))
+	}
 	return g, errors.Join(validate(g), err)
 }
 
@@ -297,6 +309,9 @@ func laySettings(g *nstance.Group, o Override) (err error) {
 	default:
 		g.OnReclaim = o.OnReclaim
 	}
+	if o.WarmPool != nil {
+		g.WarmPool = o.WarmPool.pool()
+	}
 	if o.Spread != nil {
 		g.Spread, err = o.Spread.spread()
 	}
@@ -311,6 +326,21 @@ func laySettings(g *nstance.Group, o Override) (err error) {
 		r.MaxSurge, err = surge, errors.Join(err, wrong)
 	}
 	return err
+}
+
+func (r *Reserve) pool() nstance.WarmPool {
+	if *r == (Reserve{}) {
+		return nstance.WarmPool{}
+	}
+	return nstance.WarmPool{Size: r.Size, Mode: cmp.Or(r.Mode, nstance.ParkStopped), MaxAge: time.Duration(r.MaxAge), NoReturn: r.NoReturn}
+}
+
+// ReserveOf returns a warm pool as the API says it; nil: none.
+func ReserveOf(p nstance.WarmPool) *Reserve {
+	if p == (nstance.WarmPool{}) {
+		return nil
+	}
+	return &Reserve{Size: p.Size, Mode: p.Mode, MaxAge: Duration(p.MaxAge), NoReturn: p.NoReturn}
 }
 
 func (d *Dispersal) spread() (s nstance.Spread, err error) {

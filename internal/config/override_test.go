@@ -25,6 +25,7 @@ func everything() config.Override {
 			FallbackWhen: &config.Reclaims{Reclaims: 3, Window: config.Duration(time.Hour)}},
 		Spread: &config.Dispersal{By: nstance.SpreadType, MaxShare: "30%"}, OnReclaim: nstance.ReclaimCordon,
 		OnRebalance: nstance.NoticeReplace, OnMaintenance: nstance.NoticeIgnore, Order: nstance.OrderSteadiest,
+		WarmPool: &config.Reserve{Size: 2, Mode: nstance.ParkHibernated, MaxAge: config.Duration(time.Hour), NoReturn: true},
 	}
 }
 
@@ -54,7 +55,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"load_balancers": {LoadBalancers: []string{"front"}}, "drain_timeout": {DrainTimeout: span(0)},
 		"rollout": {Rollout: &config.Pace{MaxSurge: "2"}}, "protect": {Protect: new(false)},
 		"market": {Market: &config.Purchase{Type: nstance.Spot}}, "spread": {Spread: &config.Dispersal{MaxShare: "50%"}}, "on_reclaim": {OnReclaim: nstance.ReclaimDrain},
-		"order": {Order: nstance.OrderListed}, "on_rebalance": {OnRebalance: nstance.NoticeIgnore}, "on_maintenance": {OnMaintenance: nstance.NoticeIgnore},
+		"order": {Order: nstance.OrderListed}, "warm_pool": {WarmPool: &config.Reserve{}}, "on_rebalance": {OnRebalance: nstance.NoticeIgnore}, "on_maintenance": {OnMaintenance: nstance.NoticeIgnore},
 	} {
 		t.Run(field, func(t *testing.T) {
 			require.Equal(t, field, o.Restricted())
@@ -251,7 +252,7 @@ func TestOverrideIsStored(t *testing.T) {
 	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge", "bootstrap_data": "1f",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
 		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
-		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}, "order": "steadiest", "on_reclaim": "cordon", "on_rebalance": "replace", "on_maintenance": "ignore"}`, string(data))
+		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}, "order": "steadiest", "warm_pool": {"size": 2, "mode": "hibernated", "max_age": "1h0m0s", "no_return": true}, "on_reclaim": "cordon", "on_rebalance": "replace", "on_maintenance": "ignore"}`, string(data))
 	var got config.Override
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, everything(), got)

@@ -152,7 +152,8 @@ func TestEverySettingIsUsed(t *testing.T) {
 			Rollout:   nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: 10 * time.Second, HaltAfter: 3},
 			OnReclaim: nstance.ReclaimCordon,
 			Order:     nstance.OrderSteadiest, OnRebalance: nstance.NoticeReplace, OnMaintenance: nstance.NoticeIgnore,
-			Spread: nstance.Spread{By: nstance.SpreadZone, MaxShare: nstance.Count{N: 50, Percent: true}},
+			WarmPool: nstance.WarmPool{Size: 2, Mode: nstance.ParkHibernated, MaxAge: 7 * 24 * time.Hour, NoReturn: true},
+			Spread:   nstance.Spread{By: nstance.SpreadZone, MaxShare: nstance.Count{N: 50, Percent: true}},
 			Definition: nstance.Definition{
 				Kind: "web", Arch: nstance.ARM64, Role: "worker", InstanceTypes: []string{"t4g.small", "t4g.medium"},
 				SubnetPool: "edge", Subnets: []string{"subnet-3"},

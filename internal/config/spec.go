@@ -37,6 +37,10 @@ func (r trial) trySpecs(at string, g nstance.Group, args any, userData []byte) {
 		spec.Market, spec.MaxPrice = g.Definition.Market.Fallback, ""
 		r.trySpec(at, join(at, "instance_type"), g, spec)
 	}
+	if mode := g.WarmPool.Mode; g.WarmPool.Size > 0 && mode != nstance.ParkRunning {
+		spec.Market, spec.MaxPrice, spec.Park = nstance.OnDemand, "", mode
+		r.trySpec(at, join(at, "instance_type"), g, spec)
+	}
 }
 
 func (r trial) sampleSpec(g nstance.Group, args any, userData []byte) (nstance.MachineSpec, error) {
@@ -64,7 +68,7 @@ func (r trial) sampleSpec(g nstance.Group, args any, userData []byte) (nstance.M
 // trySpec has the provider check one spec. typePath is where its instance type
 // comes from.
 func (r trial) trySpec(at, typePath string, g nstance.Group, spec nstance.MachineSpec) {
-	key := strings.Join([]string{at, spec.InstanceType, spec.Subnet, string(spec.Market)}, "\x00")
+	key := strings.Join([]string{at, spec.InstanceType, spec.Subnet, string(spec.Market), string(spec.Park)}, "\x00")
 	if r.checked[key] {
 		return
 	}

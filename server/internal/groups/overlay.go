@@ -36,6 +36,7 @@ type effective struct {
 	Protect       bool                  `json:"protect,omitempty"`
 	Spread        *config.Dispersal     `json:"spread,omitempty"`
 	Order         nstance.ShapeOrder    `json:"order,omitempty"`
+	WarmPool      *config.Reserve       `json:"warm_pool,omitempty"`
 	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
 	OnRebalance   nstance.NoticeAction  `json:"on_rebalance,omitempty"`
 	OnMaintenance nstance.NoticeAction  `json:"on_maintenance,omitempty"`
@@ -51,7 +52,7 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 	return &effective{
 		Template: spec.Template, Size: spec.Size, Definition: digest, DrainTimeout: config.Duration(spec.DrainTimeout),
 		Rollout: config.PaceOf(spec.Rollout), Protect: spec.Protect,
-		Spread: config.DispersalOf(spec.Spread), Order: spec.Order, OnReclaim: spec.OnReclaim,
+		Spread: config.DispersalOf(spec.Spread), Order: spec.Order, WarmPool: config.ReserveOf(spec.WarmPool), OnReclaim: spec.OnReclaim,
 		OnRebalance: spec.OnRebalance, OnMaintenance: spec.OnMaintenance,
 	}
 }
@@ -60,7 +61,7 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 // there is neither.
 func (e *effective) group(key nstance.GroupKey, def nstance.Definition) nstance.Group {
 	spec := nstance.Group{Key: key, Template: e.Template, Size: e.Size, Definition: def, DrainTimeout: time.Duration(e.DrainTimeout), Protect: e.Protect}
-	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread, Order: e.Order, OnReclaim: e.OnReclaim, OnRebalance: e.OnRebalance, OnMaintenance: e.OnMaintenance}); err == nil {
+	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread, Order: e.Order, WarmPool: e.WarmPool, OnReclaim: e.OnReclaim, OnRebalance: e.OnRebalance, OnMaintenance: e.OnMaintenance}); err == nil {
 		return laid
 	}
 	return spec

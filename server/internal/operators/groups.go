@@ -86,7 +86,7 @@ func (*Service) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRequest) 
 		Size: sizeOf(req.Size), Template: config.TemplateName(req.GetTemplate()), InstanceTypes: req.GetInstanceTypes(),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), Vars: req.GetVars(), LoadBalancers: req.GetLoadBalancers(),
 		DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()), Market: purchaseOf(req.GetMarket()),
-		Spread: dispersalOf(req.GetSpread()), Order: nstance.ShapeOrder(req.GetOrder()), OnReclaim: nstance.ReclaimAction(req.GetOnReclaim()),
+		Spread: dispersalOf(req.GetSpread()), Order: nstance.ShapeOrder(req.GetOrder()), WarmPool: reserveOf(req.GetWarmPool()), OnReclaim: nstance.ReclaimAction(req.GetOnReclaim()),
 		OnRebalance: nstance.NoticeAction(req.GetOnRebalance()), OnMaintenance: nstance.NoticeAction(req.GetOnMaintenance()),
 	}
 	if req.GetProtect() {

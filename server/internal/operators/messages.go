@@ -27,6 +27,10 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
 		Spread: spreadMessage(g.Spread), Order: string(g.Ordering()), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
 		OnRebalance: string(g.Rebalancing()), OnMaintenance: string(g.Maintaining()),
+		WarmPool: warmPoolMessage(g.WarmPool), Standby: int32(g.Standby), Parked: int32(g.Parked),
+	}
+	for _, claim := range g.Claims {
+		m.Claims = append(m.Claims, claimMessage(claim))
 	}
 	for _, h := range g.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))
@@ -55,6 +59,22 @@ func marketMessage(m nstance.Market) *apiv1.Market {
 	return out
 }
 
+func warmPoolMessage(p nstance.WarmPool) *apiv1.WarmPool {
+	if p.Size == 0 {
+		return nil
+	}
+	back := !p.NoReturn
+	m := &apiv1.WarmPool{Size: int32(p.Size), Mode: string(p.Mode), Return: &back}
+	if p.MaxAge > 0 {
+		m.MaxAge = durationpb.New(p.MaxAge)
+	}
+	return m
+}
+
+func claimMessage(c reconcile.Claim) *apiv1.StandbyClaim {
+	return &apiv1.StandbyClaim{Node: c.Node, EventId: c.EventID, Reason: c.Reason, Since: wire.Time(c.Since), Until: wire.Time(c.Until)}
+}
+
 func spreadMessage(s nstance.Spread) *apiv1.Spread {
 	if s == (nstance.Spread{}) {
 		return nil
@@ -74,6 +94,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 		CreatedAt: wire.Time(v.CreatedAt), RegisteredAt: wire.Time(v.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
 		OnDemand: v.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: v.Reason,
 		InfraHash: v.InfraHash, NodeProviderId: v.NodeProviderID, ShapeChoice: v.ShapeChoice, PricePerHour: v.PricePerHour,
+		Standby: v.Standby, WokenAt: wire.Time(v.WokenAt),
 	}
 	if asked := v.RequestedMarket; asked != "" && asked != v.Market {
 		m.MarketAsked = string(asked)

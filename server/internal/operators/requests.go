@@ -17,6 +17,7 @@ func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
 		Size: sizeOf(req.Size), InstanceType: req.InstanceType, Template: config.TemplateName(req.GetTemplate()),
 		SubnetPool: config.PoolName(req.GetSubnetPool()), DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()),
 		Protect: req.Protect, Market: purchaseOf(req.GetMarket()), Spread: dispersalOf(req.GetSpread()), Order: nstance.ShapeOrder(req.GetOrder()),
+		WarmPool:    reserveOf(req.GetWarmPool()),
 		OnReclaim:   nstance.ReclaimAction(req.GetOnReclaim()),
 		OnRebalance: nstance.NoticeAction(req.GetOnRebalance()), OnMaintenance: nstance.NoticeAction(req.GetOnMaintenance()),
 	}
@@ -80,6 +81,16 @@ func dispersalOf(s *apiv1.Spread) *config.Dispersal {
 		return nil
 	}
 	return &config.Dispersal{By: nstance.SpreadBy(s.GetBy()), MaxShare: s.GetMaxShare()}
+}
+
+func reserveOf(p *apiv1.WarmPool) *config.Reserve {
+	if p == nil {
+		return nil
+	}
+	return &config.Reserve{
+		Size: int(p.GetSize()), Mode: nstance.ParkMode(p.GetMode()), MaxAge: config.Duration(p.GetMaxAge().AsDuration()),
+		NoReturn: p.Return != nil && !p.GetReturn(),
+	}
 }
 
 func purchaseOf(m *apiv1.Market) *config.Purchase {
