@@ -115,6 +115,9 @@ func (a *Agent) session(ctx context.Context, r *route, id *identity) error {
 	case errors.Is(err, errRenewed):
 		a.o.Log.Info("certificate renewed")
 		r.reconnectNow(addr)
+	case errors.Is(err, errSlept):
+		a.o.Log.Info("the machine was asleep, reconnecting", "addr", addr)
+		r.reconnectNow(addr)
 	default:
 		r.recordFailure(duration, refused(err))
 		a.logFailure(ctx, "session ended, reconnecting", addr, err, true)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/registration"
@@ -109,4 +110,23 @@ func TestRenewalUsesElapsedTime(t *testing.T) {
 			require.LessOrEqual(t, s.countCalls("renew"), 61)
 		})
 	})
+}
+
+// TestSlept: a session does not outlast a sleep of its machine, whichever clock stood still.
+func TestSlept(t *testing.T) {
+	now := time.Now()
+	later := now.Add(time.Hour)
+	for name, c := range map[string]struct {
+		last, now time.Time
+		want      bool
+	}{
+		"an ordinary tick":              {now, now.Add(time.Second), false},
+		"a late tick":                   {now, now.Add(4 * time.Second), false},
+		"the process was stopped":       {now, later, true},
+		"the monotonic clock stood":     {now, later.Round(0), true},
+		"the clock was set back":        {now, now.Add(-time.Hour), false},
+		"the clock was set ahead a bit": {now, now.Add(3 * time.Second).Round(0), false},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, agent.Slept(c.last, c.now)) })
+	}
 }

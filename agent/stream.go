@@ -30,6 +30,17 @@ const (
 	maxRenewalWindow = time.Hour
 )
 
+// sleepCheck is how often it is looked whether the machine was asleep, and shortestSleep
+// how far the clock must have advanced beyond that.
+const (
+	sleepCheck    = time.Second
+	shortestSleep = 5 * time.Second
+)
+
+// errSlept ends a session whose connection the machine has slept over: the server has
+// given it up, and this side would learn of that only when it sends.
+var errSlept = errors.New("the machine was asleep")
+
 // errRenewed ends a session whose certificate has a successor.
 var errRenewed = errors.New("certificate renewed")
 
@@ -80,6 +91,7 @@ func (s *stream) run(ctx context.Context) error {
 		return err
 	}
 	workers.Go(func() { s.keepCertificate(life) })
+	workers.Go(func() { s.watchSleep(life) })
 	reports := make(chan nstance.Report)
 	workers.Go(func() { s.makeReports(life, reports) })
 	return s.sendLoop(ctx, reports, func() { end(nil) })
@@ -184,6 +196,29 @@ func (s *stream) closeSession(reason string, hangUp func()) {
 	s.send(func(o *outbox) *apiv1.ConnectRequest { return o.sendGoodbye(reason) })
 	_ = s.grpc.CloseSend()
 	<-s.closed
+}
+
+// watchSleep ends the session when the machine was asleep, or its clock was set ahead.
+func (s *stream) watchSleep(life context.Context) {
+	ticks := time.NewTicker(sleepCheck)
+	defer ticks.Stop()
+	for last := time.Now(); ; last = time.Now() {
+		select {
+		case <-life.Done():
+			return
+		case <-ticks.C:
+		}
+		if slept(last, time.Now()) {
+			s.stop(errSlept)
+			return
+		}
+	}
+}
+
+// slept reports whether the machine was asleep between two looks at the clock. The
+// monotonic clock stands still meanwhile, unless only this process was stopped.
+func slept(last, now time.Time) bool {
+	return now.Round(0).Sub(last.Round(0)) > sleepCheck+shortestSleep
 }
 
 // makeReports makes a report at once and then every interval. It is separate from

@@ -37,10 +37,10 @@ type Options struct {
 	// called under the reconciler's lock: it must not block, nor call back.
 	Changed func(v GroupView, gone bool)
 
-	// Deleting is called when the deletion of an instance has become durable, and
-	// Deleted when its record is gone. Both are called under the reconciler's lock,
-	// as Changed is.
-	Deleting, Deleted func(nstance.InstanceID)
+	// Deleting is called when the deletion of an instance has become durable, Deleted
+	// when its record is gone, and Parked when the machine of a stand-by instance has
+	// been stopped. They are called under the reconciler's lock, as Changed is.
+	Deleting, Deleted, Parked func(nstance.InstanceID)
 
 	// Journal receives every decision, in order and numbered, under the reconciler's
 	// lock: it must not block, nor call back. Events has neither restriction.
@@ -190,6 +190,9 @@ func withDefaults(opts *Options) Options {
 	}
 	if o.Deleted == nil {
 		o.Deleted = func(nstance.InstanceID) {}
+	}
+	if o.Parked == nil {
+		o.Parked = func(nstance.InstanceID) {}
 	}
 	if o.Drains == nil {
 		o.Drains = drain.New(nil)

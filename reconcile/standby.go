@@ -284,6 +284,7 @@ func (s *shard) fellAsleep(m *member) {
 	m.state = nstance.Parked
 	if m.rec.Standby.Mode != nstance.ParkRunning {
 		m.agentState = agentState{wasReady: m.wasReady, readyAt: m.readyAt}
+		s.opts.Parked(m.id)
 	}
 	s.rebalance(m.group)
 	if m.foundAt.IsZero() || s.opts.Now().Sub(m.rec.Standby.Since) < s.opts.Now().Sub(s.began) { // else a former leader has published it

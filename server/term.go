@@ -92,7 +92,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		ConsistencyWindow: consistency(t.conf),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, Changed: t.operators.GroupChanged, HealthInterval: t.conf.Shard.HealthInterval,
-		Deleting: func(id nstance.InstanceID) { t.agents.EndSession(id) }, Deleted: t.forget,
+		Deleting: func(id nstance.InstanceID) { t.agents.EndSession(id) }, Deleted: t.forget, Parked: func(id nstance.InstanceID) { t.agents.EndParked(id) },
 		DrainTimeout: t.conf.Shard.DefaultDrainTimeout, MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			MaxUserData: maxUserData(t.conf),

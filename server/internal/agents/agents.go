@@ -144,6 +144,14 @@ func (a *Agents) EndSession(id nstance.InstanceID) {
 	}
 }
 
+// EndParked ends the session of an instance whose machine is stopped: the agent finds a
+// new one when it wakes. It never blocks.
+func (a *Agents) EndParked(id nstance.InstanceID) {
+	if s := a.sessions.get(id); s != nil {
+		s.cancel(errParked)
+	}
+}
+
 // Forget drops what is known of a deleted instance.
 func (a *Agents) Forget(id nstance.InstanceID) { a.notices.forget(id) }
 

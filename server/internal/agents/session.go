@@ -70,6 +70,7 @@ type session struct {
 var (
 	errReplaced error = &nstance.Error{Code: nstance.Conflict, Msg: "the agent opened a newer session"}
 	errDeleted  error = &nstance.Error{Code: nstance.NotFound, Msg: "the instance is being deleted"}
+	errParked   error = &nstance.Error{Code: nstance.Unavailable, Msg: "the machine is stopped"}
 	errSlow     error = &nstance.Error{Code: nstance.Unavailable, Msg: "the agent does not read its messages"}
 	errInterval error = &nstance.Error{Code: nstance.Unavailable, Msg: "the report interval has changed: reconnect"}
 )
@@ -222,14 +223,26 @@ func (s *session) cancelDrain(generation uint64) {
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_DrainCancel{DrainCancel: &apiv1.DrainCancel{Generation: generation}}})
 }
 
-// askRenewal asks an agent to renew a certificate whose authority is being retired.
+// askRenewal asks an agent to renew a certificate whose authority is being retired, and
+// at once one that its machine slept with.
 func (s *session) askRenewal() {
-	if s.identity.Issuer == s.agents.Keys.Identity.Issuer() {
+	within := s.agents.RenewalSpread()
+	switch {
+	case s.outlived():
+		within = 0
+	case s.identity.Issuer == s.agents.Keys.Identity.Issuer():
 		return
 	}
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
-		Renewal: &apiv1.RenewalRequest{Within: durationpb.New(s.agents.RenewalSpread())},
+		Renewal: &apiv1.RenewalRequest{Within: durationpb.New(within)},
 	}})
+}
+
+// outlived reports whether the certificate of the session is one that the machine slept
+// with: it may have been copied meanwhile, and proves nothing until it is renewed.
+func (s *session) outlived() bool {
+	rec, _ := s.agents.shard.Records().Get(s.id)
+	return rec.Outlived(s.identity.Serial)
 }
 
 // goAway asks the agent to come back, and ends the session soon.

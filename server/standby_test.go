@@ -1,0 +1,113 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+)
+
+// pooledConfiguration has a group without members and with one stand-by machine.
+func pooledConfiguration(pool string) string {
+	text := fmt.Sprintf(configuration, "", 0)
+	return strings.Replace(text, `"web": {"template": "vm", "size": 0}`, `"web": {"template": "vm", "size": 0, "drain_timeout": "0", "warm_pool": `+pool+`}`, 1)
+}
+
+// parkedAgent returns the identity of an agent whose machine is parked.
+func (w *world) parkedAgent() (nstance.InstanceID, *client) {
+	w.Helper()
+	id := w.awaitMachineOf("web")
+	w.awaitEvent(nstance.EventCreated, id)
+	agent := w.registerAgent(id)
+	k := agent.connect()
+	k.awaitAck(k.sendReport())
+	w.awaitEvent(nstance.EventParked, id)
+	require.Equal(w, codes.Unavailable, status.Code(receive(w.T, k.ended)), "a session does not outlast its machine's sleep")
+	return id, agent
+}
+
+// TestWokenAgentRenewsFirst: what an agent reports with the certificate that its machine slept
+// with counts for nothing: it is asked to renew it at once, and then the old one is dead.
+func TestWokenAgentRenewsFirst(t *testing.T) {
+	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
+	api := w.admin()
+	id, agent := w.parkedAgent()
+	parked := w.instance(api, id)
+	require.Equal(t, []any{"parked", true}, []any{parked.GetState(), parked.GetStandby()})
+	require.Nil(t, parked.GetWokenAt())
+
+	claim, err := api.ClaimStandby(t.Context(), &apiv1.ClaimStandbyRequest{Group: "web", Node: "node-7", EventId: "e1", Reason: "reclaimed"})
+	require.NoError(t, err)
+	require.False(t, claim.GetUnchanged())
+	require.Equal(t, "node-7", claim.GetClaim().GetNode())
+	w.awaitEvent(nstance.EventWoken, id)
+
+	slept := agent.connect()
+	for slept.nextMessage().GetRenewal() == nil {
+		continue
+	}
+	slept.awaitAck(slept.sendReport())
+	require.Equal(t, "booting", w.instance(api, id).GetState(), "the old certificate proves nothing")
+	old := *agent
+	agent.renewCertificate()
+	k := agent.connect()
+	k.awaitAck(k.sendReport())
+	require.Eventually(t, func() bool { return w.instance(api, id).GetState() == "ready" }, eventually, time.Millisecond)
+	require.NotNil(t, w.instance(api, id).GetWokenAt())
+
+	group := w.getGroup(api, "web")
+	require.Equal(t, []int32{1, 0, 0}, []int32{group.GetStandby(), group.GetParked(), group.GetReady()})
+	require.Equal(t, "node-7", group.GetClaims()[0].GetNode())
+	again, err := api.ClaimStandby(t.Context(), &apiv1.ClaimStandbyRequest{Group: "web", Node: "node-7"})
+	require.NoError(t, err)
+	require.True(t, again.GetUnchanged())
+	released, err := api.ReleaseStandby(t.Context(), &apiv1.ReleaseStandbyRequest{Group: "web", Node: "node-7"})
+	require.NoError(t, err)
+	require.False(t, released.GetUnchanged())
+	require.Eventually(t, func() bool { return w.instance(api, id).GetState() == "parked" }, eventually, time.Millisecond)
+	require.Equal(t, codes.PermissionDenied, status.Code(receive(t, old.open(t.Context()).ended)), "its successor is in use")
+}
+
+// TestClaimsAreRefused: a claim names the field that is wrong, and an operator claims in its
+// own tenant only.
+func TestClaimsAreRefused(t *testing.T) {
+	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
+	api := w.admin()
+	for name, c := range map[string]struct {
+		req  *apiv1.ClaimStandbyRequest
+		code codes.Code
+		says string
+	}{
+		"no node":      {&apiv1.ClaimStandbyRequest{Group: "web"}, codes.InvalidArgument, "node"},
+		"no such pool": {&apiv1.ClaimStandbyRequest{Group: "db", Tenant: "blue", Node: "n"}, codes.Aborted, "warm_pool.size"},
+		"no group":     {&apiv1.ClaimStandbyRequest{Group: "x", Node: "n"}, codes.NotFound, "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := api.ClaimStandby(t.Context(), c.req)
+			require.Equal(t, c.code, status.Code(err), "%v", err)
+			require.Contains(t, fmt.Sprint(err, status.Convert(err).Details()), c.says)
+		})
+	}
+}
+
+// TestRunningStandby: a stand-by machine that runs on keeps its session and its certificate.
+func TestRunningStandby(t *testing.T) {
+	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1, "mode": "running"}`)})
+	api := w.admin()
+	id := w.awaitMachineOf("web")
+	w.awaitEvent(nstance.EventCreated, id)
+	k := w.registerAgent(id).connect()
+	k.awaitAck(k.sendReport())
+	w.awaitEvent(nstance.EventParked, id)
+	_, err := api.ClaimStandby(t.Context(), &apiv1.ClaimStandbyRequest{Group: "web", Node: "n"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return w.instance(api, id).GetState() == "ready" }, eventually, time.Millisecond)
+	k.awaitAck(k.sendReport())
+}
