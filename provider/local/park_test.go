@@ -224,6 +224,26 @@ func TestParkingRefused(t *testing.T) {
 		require.ErrorIs(t, c.Wake(t.Context(), m), nstance.Conflict)
 		require.ErrorIs(t, c.Park(t.Context(), m, nstance.ParkHibernated), nstance.Conflict)
 	})
+	t.Run("a hibernated process that is killed while it wakes is not started anew", func(t *testing.T) {
+		dir := t.TempDir()
+		c := open(t, local.Options{Command: writesPIDs, Dir: dir, Grace: 20 * time.Millisecond})
+		var machines []nstance.Machine
+		var pids [][2]int
+		for range 2 {
+			s := newParkable(nstance.ParkHibernated)
+			s.Args = json.RawMessage(`{"wake_delay": "50ms"}`)
+			m := create(t, c, s)
+			machines, pids = append(machines, m), append(pids, startedPIDs(t, dir, m.ID, 1))
+			park(t, c, m, nstance.ParkHibernated)
+		}
+		require.NoError(t, c.Wake(t.Context(), machines[0]))
+		require.NoError(t, syscall.Kill(pids[0][0], syscall.SIGKILL))
+		becomes(t, c, machines[0].ID, nstance.StatusFailed)
+		require.NoError(t, c.Wake(t.Context(), machines[1]))
+		becomes(t, c, machines[1].ID, nstance.StatusRunning) // the first one's delay is over too
+		becomes(t, c, machines[0].ID, nstance.StatusFailed)
+		require.Equal(t, pids[0], startedPIDs(t, dir, machines[0].ID, 1))
+	})
 	t.Run("a wake while the machine stops", func(t *testing.T) {
 		dir := t.TempDir()
 		c := open(t, local.Options{Command: writesPIDs, Dir: dir, Grace: time.Hour})
