@@ -44,7 +44,7 @@ var (
 const MaxEvents = maxEvents
 
 // NewGate is the cloud as servers in other processes see it.
-func NewGate(p nstance.Provider) (nstance.Provider, *gate) {
+func NewGate(p parkingProvider) (nstance.Provider, *gate) {
 	g := newGate()
 	return gated{p, g}, g
 }

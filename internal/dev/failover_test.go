@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/dev"
+	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
@@ -60,6 +61,7 @@ func TestGate(t *testing.T) {
 	cloud := simcloud.New(nil)
 	defer cloud.Close()
 	p, g := dev.NewGate(cloud)
+	require.NotNil(t, provider.AbilitiesOf(p).Parking, "it hides no ability to park")
 	spec := func() nstance.MachineSpec {
 		now := time.Now().UTC()
 		id, err := nstance.NewInstanceID("web", now)

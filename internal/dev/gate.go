@@ -29,8 +29,13 @@ func newGate() *gate {
 
 // A gated provider has a gate in front of its creates.
 type gated struct {
-	nstance.Provider
+	parkingProvider
 	*gate
+}
+
+type parkingProvider interface {
+	nstance.Provider
+	nstance.Parker
 }
 
 // Create implements nstance.Provider.
@@ -38,12 +43,12 @@ func (g gated) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Ma
 	g.asked(spec.ID)
 	hang, work := g.arrive()
 	if !hang {
-		m, err := g.Provider.Create(ctx, spec)
+		m, err := g.parkingProvider.Create(ctx, spec)
 		g.made(m.ID, m.ProviderID)
 		return m, err
 	}
 	if work {
-		m, err := g.Provider.Create(ctx, spec)
+		m, err := g.parkingProvider.Create(ctx, spec)
 		if err != nil {
 			return m, err
 		}

@@ -25,7 +25,7 @@ type kindOptions struct {
 // options.command.
 func Kind(command ...string) provider.Kind {
 	return provider.Kind{
-		Name: "local", Options: &kindOptions{}, Args: &args{}, Spot: true, FreeTypes: true,
+		Name: "local", Options: &kindOptions{}, Args: &args{}, Spot: true, Park: parkModes(), FreeTypes: true,
 		Consistency: 100 * time.Millisecond, MaxUserData: maxUserData,
 		Check: func(s provider.Settings) error {
 			_, err := decodeOptions(s, command)

@@ -11,6 +11,7 @@
 // Args of a spec, all optional:
 //
 //	boot_delay  how long the machine stays pending before its process starts
+//	wake_delay  likewise when it is woken
 //	env         more environment variables, an object of strings
 //
 // Image, instance type and subnet are labels without effect. The package needs a

@@ -1,3 +1,5 @@
+//go:build unix
+
 package local_test
 
 import (
@@ -61,9 +63,32 @@ func play(role string) {
 				fmt.Println("server:", err)
 			}
 		}
+		if err := hibernateOne(self); err != nil {
+			fmt.Println("server:", err)
+		}
 		<-time.After(time.Hour)
 	}
 	os.Exit(0)
+}
+
+// hibernateOne prints a line when an agent is hibernated.
+func hibernateOne(self string) error {
+	c, err := local.New(&local.Options{Command: []string{self, "play", "agent"}, Dir: os.Getenv("TEST_DIR"), Stderr: os.Stdout})
+	if err != nil {
+		return err
+	}
+	m, err := c.Create(context.Background(), newParkable(nstance.ParkHibernated))
+	if err != nil {
+		return err
+	}
+	if err := c.Park(context.Background(), m, nstance.ParkHibernated); err != nil {
+		return err
+	}
+	for m.Status != nstance.StatusStopped && err == nil {
+		m, err = c.Get(context.Background(), m.ID)
+	}
+	fmt.Println("hibernated", err)
+	return err
 }
 
 var owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"}
@@ -187,6 +212,7 @@ func TestProvider(t *testing.T) {
 				return providertest.Subject{
 					Provider: open(t, local.Options{Command: idle, Dir: dir, Protocol: protocol, Grace: 50 * time.Millisecond}),
 					Spot:     true,
+					Park:     modes,
 					UserData: func(ctx context.Context, m nstance.Machine) ([]byte, error) {
 						for _, name := range []string{local.EnvMetadataURL, local.EnvProvider} {
 							t.Setenv(name, environment(t, dir, m.ID, name))
@@ -195,6 +221,7 @@ func TestProvider(t *testing.T) {
 					},
 					BadArgs: map[string]json.RawMessage{
 						"boot_delay": json.RawMessage(`{"boot_delay": "-1s"}`),
+						"wake_delay": json.RawMessage(`{"wake_delay": "-1s"}`),
 						"env":        json.RawMessage(`{"env": ["A=B"]}`),
 					},
 				}
@@ -496,11 +523,12 @@ func TestKilledParent(t *testing.T) {
 	server := exec.Command(argv[0], argv[1:]...)
 	server.Env = append(os.Environ(), "TEST_DIR="+t.TempDir())
 	server.Stdout, server.Stderr = w, w
+	server.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no process of its session adopts its machines
 	require.NoError(t, server.Start())
 	w.Close() // now only the server and its machines hold it
 	before := ""
 	require.NoError(t, pipe.SetReadDeadline(time.Now().Add(soon)))
-	for b := make([]byte, 256); !strings.Contains(before, "booted") || !strings.Contains(before, "deaf <nil>"); {
+	for b := make([]byte, 256); !strings.Contains(before, "booted") || !strings.Contains(before, "deaf <nil>") || !strings.Contains(before, "hibernated <nil>"); {
 		n, err := pipe.Read(b)
 		require.NoError(t, err, "so far: %q", before)
 		before += string(b[:n])

@@ -17,13 +17,19 @@ import (
 // owns it from its creation until all of it has been removed.
 type machine struct {
 	*machines.Part
-	c    *Cloud
-	args args
+	c        *Cloud
+	args     args
+	parkMode nstance.ParkMode // empty: it cannot be parked
 
 	onExit   func()        // called when the process ended by itself; may be nil
 	removed  chan struct{} // closed when all of it has been removed
 	stop     chan struct{} // closed by Stop
 	stopping bool          // guarded by the set's lock: stop is closed
+	orders   chan order    // sent by Park and Wake; has room for the one that the status permits
+	parked   bool          // guarded by the set's lock: a stopped machine can be woken
+
+	alive     bool // of run: the process runs or is suspended
+	suspended bool // of run: the process has got sigSuspend
 
 	mu     sync.Mutex // guards pid: no signal is sent after the process was reaped
 	pid    int        // of the process and its group; 0: no process
@@ -31,12 +37,20 @@ type machine struct {
 	tether *os.File // write end of the child's descriptor 3
 }
 
+// An order is what Park or Wake asks for.
+type order string
+
+const (
+	orderPark order = "park"
+	orderWake order = "wake"
+)
+
 // A processExit is the end of a process, without an error for exit status zero.
 type processExit struct{ err error }
 
-func newMachine(c *Cloud, p *machines.Part, a args, onExit func()) *machine {
+func newMachine(c *Cloud, p *machines.Part, a args) *machine {
 	return &machine{
-		Part: p, c: c, args: a, onExit: onExit,
+		Part: p, c: c, args: a, orders: make(chan order, 1),
 		removed: make(chan struct{}), stop: make(chan struct{}), exited: make(chan processExit, 1),
 	}
 }
@@ -93,7 +107,7 @@ func (m *machine) start() error {
 		_ = tether.Close()
 		return err
 	}
-	m.tether = tether
+	m.tether, m.alive = tether, true
 	m.setPID(cmd.Process.Pid)
 	m.setStatus(nstance.StatusRunning)
 	m.c.machines.Go(func() { m.exited <- processExit{m.reap(cmd)} })
@@ -134,8 +148,8 @@ func (m *machine) setPID(pid int) {
 	m.pid = pid
 }
 
-// signal sends s to the machine's process: SIGKILL to all of its group. It
-// reports whether there was one.
+// signal sends s to the machine's process, and to all of its group unless s is
+// SIGTERM. It reports whether there was one.
 func (m *machine) signal(s syscall.Signal) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,8 +160,8 @@ func (m *machine) signal(s syscall.Signal) bool {
 	return true
 }
 
-// run starts the process after the boot delay and handles its end, a reclaim and
-// the deletion.
+// run starts the process after the boot delay and handles its end, parking, a
+// reclaim and the deletion.
 func (m *machine) run() {
 	defer m.remove()
 	boot := time.NewTimer(time.Duration(m.args.BootDelay))
@@ -164,10 +178,15 @@ func (m *machine) run() {
 			m.terminate()
 			return
 		case <-boot.C:
-			if err := m.start(); err != nil {
-				m.handleExit(err)
+			m.boot()
+		case what := <-m.orders:
+			if what == orderWake {
+				boot.Reset(time.Duration(m.args.WakeDelay))
+			} else {
+				m.park()
 			}
 		case exit := <-m.exited:
+			m.alive, m.suspended = false, false
 			m.handleExit(exit.err)
 		case at := <-m.Reclaims:
 			reclaim.Stop()
@@ -177,6 +196,24 @@ func (m *machine) run() {
 		case <-reclaim.C:
 			m.reclaim()
 			return
+		}
+	}
+}
+
+// boot starts a pending machine, or continues it where it was suspended.
+func (m *machine) boot() {
+	m.c.machines.Lock()
+	pending := m.View.Status == nstance.StatusPending
+	m.c.machines.Unlock()
+	switch {
+	case !pending: // it has ended
+	case m.suspended:
+		m.suspended = false
+		m.signal(sigContinue)
+		m.setStatus(nstance.StatusRunning)
+	default:
+		if err := m.start(); err != nil {
+			m.handleExit(err)
 		}
 	}
 }
@@ -198,19 +235,26 @@ func (m *machine) handleExit(err error) {
 	}
 }
 
-// terminate sends SIGTERM, and SIGKILL after Options.Grace.
+// terminate sends SIGTERM, and SIGKILL after Options.Grace, at once to a suspended
+// process. It returns when the process has ended.
 func (m *machine) terminate() {
-	if !m.signal(syscall.SIGTERM) {
+	if !m.alive {
 		return
 	}
-	grace := time.NewTimer(m.c.o.Grace)
+	wait := m.c.o.Grace
+	if m.suspended {
+		wait = 0
+	}
+	m.signal(syscall.SIGTERM)
+	grace := time.NewTimer(wait)
 	defer grace.Stop()
 	select {
 	case <-m.exited:
 	case <-grace.C:
-		_ = m.signal(syscall.SIGKILL)
+		m.signal(syscall.SIGKILL)
 		<-m.exited
 	}
+	m.alive, m.suspended = false, false
 }
 
 // reclaim kills the process; the machine is stopped for stoppedTime.
@@ -230,10 +274,15 @@ func (m *machine) reclaim() {
 // remove removes the machine's service, folder and entries.
 func (m *machine) remove() {
 	defer close(m.removed)
-	if m.tether != nil {
-		_ = m.tether.Close()
-	}
+	m.closeTether()
 	if err := m.c.machines.Remove(m); err != nil {
 		m.c.o.Log.Warn("folder of machine not removed", "instance_id", m.View.ID, "err", err)
+	}
+}
+
+func (m *machine) closeTether() {
+	if m.tether != nil {
+		_ = m.tether.Close()
+		m.tether = nil
 	}
 }

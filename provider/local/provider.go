@@ -20,6 +20,7 @@ const zone = "local"
 // args are the Args of a spec.
 type args struct {
 	BootDelay provider.Duration `json:"boot_delay" doc:"how long it is pending before its process starts" default:"0s"`
+	WakeDelay provider.Duration `json:"wake_delay" doc:"how long it is pending when it is woken, before its process starts or goes on" default:"0s"`
 	Env       map[string]string `json:"env" doc:"more environment variables"`
 }
 
@@ -35,7 +36,9 @@ func (c *Cloud) launch(ctx context.Context, spec nstance.MachineSpec, o Launch) 
 		return nstance.Machine{}, err
 	}
 	return c.machines.Create(ctx, spec, machines.Name{Handle: o.Handle, Zone: o.Zone}, func(p *machines.Part) *machine {
-		return newMachine(c, p, a, o.Exited)
+		m := newMachine(c, p, a)
+		m.parkMode, m.onExit = spec.Park, o.Exited
+		return m
 	})
 }
 

@@ -24,7 +24,10 @@ type Remote struct {
 	client http.Client
 }
 
-var _ nstance.Provider = (*Remote)(nil)
+var (
+	_ nstance.Provider = (*Remote)(nil)
+	_ nstance.Parker   = (*Remote)(nil)
+)
 
 // Dial returns the cloud that is served at the socket path. It connects at the
 // first call, so the serving process may start later, or restart. Close the Remote
@@ -92,7 +95,27 @@ func (r *Remote) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 
 // Delete implements [nstance.Provider].
 func (r *Remote) Delete(ctx context.Context, m nstance.Machine) error {
-	a, _, err := r.call(ctx, pathDelete, request{Machine: &m})
+	return r.act(ctx, pathDelete, request{Machine: &m})
+}
+
+// ParkModes implements [nstance.Parker]: it returns the modes of a [Cloud] on this
+// system, without a call. Where the served provider is no Parker, Park and Wake fail
+// with Invalid.
+func (r *Remote) ParkModes() []nstance.ParkMode { return parkModes() }
+
+// Park implements [nstance.Parker].
+func (r *Remote) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
+	return r.act(ctx, pathPark, request{Machine: &m, Mode: mode})
+}
+
+// Wake implements [nstance.Parker].
+func (r *Remote) Wake(ctx context.Context, m nstance.Machine) error {
+	return r.act(ctx, pathWake, request{Machine: &m})
+}
+
+// act makes a call that is answered with Done.
+func (r *Remote) act(ctx context.Context, path string, req request) error {
+	a, _, err := r.call(ctx, path, req)
 	switch {
 	case err != nil:
 		return err

@@ -1,3 +1,5 @@
+//go:build unix
+
 package local_test
 
 import (
@@ -66,7 +68,7 @@ func TestRemoteProvider(t *testing.T) {
 		dir := t.TempDir()
 		remote, _ := serve(t, open(t, local.Options{Command: idle, Dir: dir, Grace: 50 * time.Millisecond}))
 		return providertest.Subject{
-			Provider: remote, Spot: true,
+			Provider: remote, Spot: true, Park: modes,
 			UserData: func(ctx context.Context, m nstance.Machine) ([]byte, error) {
 				for _, name := range []string{local.EnvMetadataURL, local.EnvProvider} {
 					t.Setenv(name, environment(t, dir, m.ID, name))
@@ -108,6 +110,17 @@ func (s *script) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 
 func (s *script) Delete(ctx context.Context, _ nstance.Machine) error { return s.answer(ctx) }
 
+func (*script) ParkModes() []nstance.ParkMode { return modes }
+
+func (s *script) Park(ctx context.Context, _ nstance.Machine, mode nstance.ParkMode) error {
+	if mode != nstance.ParkHibernated {
+		return fmt.Errorf("mode %q was asked for", mode)
+	}
+	return s.answer(ctx)
+}
+
+func (s *script) Wake(ctx context.Context, _ nstance.Machine) error { return s.answer(ctx) }
+
 func (s *script) List(ctx context.Context, _ nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
 		for _, m := range s.list {
@@ -122,7 +135,7 @@ func (s *script) List(ctx context.Context, _ nstance.Owner) iter.Seq2[nstance.Ma
 }
 
 // each makes every call once and returns the results.
-func each(ctx context.Context, p nstance.Provider) map[string]error {
+func each(ctx context.Context, p *local.Remote) map[string]error {
 	spec := newSpec()
 	_, create := p.Create(ctx, spec)
 	_, get := p.Get(ctx, spec.ID)
@@ -130,7 +143,11 @@ func each(ctx context.Context, p nstance.Provider) map[string]error {
 	for _, err := range p.List(ctx, owner) {
 		list = err
 	}
-	return map[string]error{"create": create, "get": get, "list": list, "delete": p.Delete(ctx, nstance.Machine{ID: spec.ID, Owner: owner})}
+	m := nstance.Machine{ID: spec.ID, Owner: owner}
+	return map[string]error{
+		"create": create, "get": get, "list": list, "delete": p.Delete(ctx, m),
+		"park": p.Park(ctx, m, nstance.ParkHibernated), "wake": p.Wake(ctx, m),
+	}
 }
 
 func TestRemoteErrors(t *testing.T) {
@@ -279,13 +296,14 @@ func TestRemoteWithoutAnswer(t *testing.T) {
 }
 
 func TestRemoteContext(t *testing.T) {
-	for _, op := range []string{"create", "get", "list", "delete"} {
+	for _, op := range []string{"create", "get", "list", "delete", "park", "wake"} {
 		t.Run("of a "+op+" ends at the cloud too", func(t *testing.T) {
 			s := &script{block: make(chan struct{})}
 			remote, _ := serve(t, s)
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			spec := newSpec()
+			m := nstance.Machine{ID: spec.ID, Owner: owner}
 			var err error
 			switch op {
 			case "create":
@@ -297,7 +315,11 @@ func TestRemoteContext(t *testing.T) {
 				for _, err = range remote.List(ctx, owner) {
 				}
 			case "delete":
-				err = remote.Delete(ctx, nstance.Machine{ID: spec.ID, Owner: owner})
+				err = remote.Delete(ctx, m)
+			case "park":
+				err = remote.Park(ctx, m, nstance.ParkHibernated)
+			case "wake":
+				err = remote.Wake(ctx, m)
 			}
 			require.Error(t, err)
 			select {

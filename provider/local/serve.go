@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider"
 )
 
 const (
@@ -76,16 +77,18 @@ func removeStaleSocket(ctx context.Context, path string) error {
 }
 
 // Serve serves p, usually a [Cloud], to the [Remote]s of other processes until ctx
-// ends. Then it waits up to a second for calls in progress, cancels the others,
+// ends; they park machines if p is an [nstance.Parker]. Then it waits up to a second for calls in progress, cancels the others,
 // whose callers get Ambiguous or Unavailable, and returns nil. When a caller
 // disconnects, the context of its call ends. There is no authentication: every
 // process that can connect to l may do everything, so use [Listen]. Serve closes l.
 func Serve(ctx context.Context, l net.Listener, p nstance.Provider) error {
-	f := &frontend{p: p, slots: make(chan struct{}, maxCalls)}
+	f := &frontend{p: p, parker: provider.AbilitiesOf(p).Parking, slots: make(chan struct{}, maxCalls)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+pathCreate, f.single(f.create))
 	mux.HandleFunc("POST "+pathGet, f.single(f.get))
 	mux.HandleFunc("POST "+pathDelete, f.single(f.delete))
+	mux.HandleFunc("POST "+pathPark, f.single(f.park))
+	mux.HandleFunc("POST "+pathWake, f.single(f.wake))
 	mux.HandleFunc("POST "+pathList, f.list)
 	s := &http.Server{
 		Handler:           f.limit(mux),
@@ -114,8 +117,9 @@ func Serve(ctx context.Context, l net.Listener, p nstance.Provider) error {
 
 // A frontend serves the calls of a provider.
 type frontend struct {
-	p     nstance.Provider
-	slots chan struct{} // one for each call in progress
+	p      nstance.Provider
+	parker nstance.Parker // nil if p is none
+	slots  chan struct{}  // one for each call in progress
 }
 
 // waitForCalls waits until no call is in progress, and admits no other.
@@ -169,10 +173,36 @@ func (f *frontend) get(ctx context.Context, req request) (answer, error) {
 
 func (f *frontend) delete(ctx context.Context, req request) (answer, error) {
 	if req.Machine == nil {
-		return answer{}, nstance.FieldError("machine", "", "is missing")
+		return answer{}, errNoMachine
 	}
 	return answer{Done: true}, f.p.Delete(ctx, *req.Machine)
 }
+
+func (f *frontend) park(ctx context.Context, req request) (answer, error) {
+	if err := f.checkParking(req); err != nil {
+		return answer{}, err
+	}
+	return answer{Done: true}, f.parker.Park(ctx, *req.Machine, req.Mode)
+}
+
+func (f *frontend) wake(ctx context.Context, req request) (answer, error) {
+	if err := f.checkParking(req); err != nil {
+		return answer{}, err
+	}
+	return answer{Done: true}, f.parker.Wake(ctx, *req.Machine)
+}
+
+func (f *frontend) checkParking(req request) error {
+	switch {
+	case req.Machine == nil:
+		return errNoMachine
+	case f.parker == nil:
+		return nstance.Errorf(nstance.Invalid, "this cloud parks no machines")
+	}
+	return nil
+}
+
+var errNoMachine = nstance.FieldError("machine", "", "is missing")
 
 func (f *frontend) list(w http.ResponseWriter, r *http.Request) {
 	req, err := read(w, r)

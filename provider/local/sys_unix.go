@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"github.com/nstance-go/nstance"
 )
 
 const supported = true
@@ -14,9 +16,19 @@ const supported = true
 // killed with it, and so that only the parent handles Ctrl-C at the terminal.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// send signals the process pid; SIGKILL goes to its whole group.
+// The signals of a hibernated machine.
+const (
+	sigSuspend  = syscall.SIGSTOP
+	sigContinue = syscall.SIGCONT
+)
+
+func parkModes() []nstance.ParkMode {
+	return []nstance.ParkMode{nstance.ParkStopped, nstance.ParkHibernated}
+}
+
+// send signals the group of process pid, or with SIGTERM the process alone.
 func send(pid int, s syscall.Signal) {
-	if s == syscall.SIGKILL {
+	if s != syscall.SIGTERM {
 		pid = -pid
 	}
 	_ = syscall.Kill(pid, s) // an error means that it has ended already

@@ -21,6 +21,8 @@ const (
 	pathGet    = "/get"
 	pathList   = "/list"
 	pathDelete = "/delete"
+	pathPark   = "/park"
+	pathWake   = "/wake"
 )
 
 // A request is one call, with the fields that the call needs.
@@ -29,14 +31,15 @@ type request struct {
 	Args    []byte               `json:"args,omitempty"`    // create: unchanged, possibly not JSON
 	ID      nstance.InstanceID   `json:"id,omitempty"`      // get
 	Owner   nstance.Owner        `json:"owner,omitzero"`    // list
-	Machine *nstance.Machine     `json:"machine,omitempty"` // delete
+	Machine *nstance.Machine     `json:"machine,omitempty"` // delete, park, wake
+	Mode    nstance.ParkMode     `json:"mode,omitempty"`    // park
 }
 
 // An answer has one of these.
 type answer struct {
 	Machine *nstance.Machine `json:"machine,omitempty"`
 	Error   *failure         `json:"error,omitempty"`
-	Done    bool             `json:"done,omitempty"` // of delete; of list: its end
+	Done    bool             `json:"done,omitempty"` // of delete, park and wake; of list: its end
 }
 
 // A failure is an nstance.Error on the wire.
