@@ -299,7 +299,7 @@ func (s *shard) awoke(m *member, now time.Time) {
 	m.owe(stepNone)
 	if m.rec.Standby.Mode != nstance.ParkRunning {
 		connected, grace := m.connected, m.graceUntil
-		m.agentState = agentState{healthTrack: s.health.Begin(now, connected), connected: connected, readyAt: m.readyAt}
+		m.agentState = agentState{healthTrack: s.health.Begin(now, true), connected: connected, readyAt: m.readyAt}
 		if !m.wokenHere {
 			m.graceUntil = grace
 		}

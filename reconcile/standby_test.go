@@ -205,6 +205,28 @@ func TestSilentAfterWaking(t *testing.T) {
 	})
 }
 
+// TestSilentAfterWakingAndFailover: the next leader does not wait for such a machine either.
+func TestSilentAfterWakingAndFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := pooledGroup(1)
+		w := newPooledWorld(t, g)
+		defer w.close()
+		bridge := w.in(nstance.Parked)[0]
+		w.mu.Lock()
+		w.broken[bridge] = true
+		w.mu.Unlock()
+		w.lose(2 * time.Minute)
+		w.advance(10 * time.Second)
+		w.stopLeader()
+		w.advance(20 * time.Minute)
+		w.startLeader(g)
+		w.advance(30 * time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventDeleted, bridge))
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Len(t, w.cloud.Machines(), 4)
+	})
+}
+
 // TestParkedMachineIsGone: a stand-by machine that ends while it sleeps is made anew.
 func TestParkedMachineIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -137,6 +137,7 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 			return nstance.Errorf(nstance.NotFound, "deleted")
 		}
 		rec.RegisteredAt = a.w.clockOf(r).now().UTC()
+		rec.Current = &records.KeyRecord{Serial: "0"}
 		return nil
 	})
 	if err == nil {
@@ -160,7 +161,7 @@ func (a *agent) report(r *reconcile.Reconciler) {
 		return
 	}
 	a.lastReport = time.Now()
-	if a.loseMessage() {
+	if a.loseMessage() || !a.renew(r) {
 		return
 	}
 	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true}})

@@ -119,7 +119,7 @@ func (c *checker) checkBalancers(machines []nstance.Machine) {
 		in := c.w.cloud.AttachedTo(lb.ID)
 		for _, m := range machines {
 			key := nstance.GroupKey{Tenant: m.Owner.Tenant, Group: m.Group}
-			named := slices.Contains(c.w.currentGroup(key).Definition.LoadBalancers, lb.Name)
+			named := slices.Contains(c.w.currentGroup(key).Definition.LoadBalancers, lb.Name) && !c.isIdle(m.ID)
 			if member := slices.Contains(in, m.ProviderID); member != named {
 				c.violated("balancer", "machine %s of group %s in load balancer %s: %t, desired: %t", m.ID, key, lb.Name, member, named)
 			}

@@ -192,10 +192,11 @@ func (c *checker) checkSettled() {
 		if o, _ := c.w.orderOf(r.ID); r.OnDemand && (o.unwanted || time.Since(r.CreatedAt) > orderAge+2*drainTimeout) {
 			c.violated("order", "%s is deleted and still has a record", r.ID)
 		}
-		if !r.OnDemand {
+		if !r.OnDemand && r.Standby == nil {
 			members[keyOf(*r)]++
 		}
 	}
+	c.checkPools()
 	for _, g := range c.w.desiredGroups() {
 		if n := members[g.Key]; g.Removing || n != g.Size {
 			c.violated("I8", "%d records for group %s of %d, removing: %t", n, g.Key, g.Size, g.Removing)

@@ -26,6 +26,10 @@ func (c *checker) checkCreate(spec nstance.MachineSpec) {
 	if again || rec.OnDemand {
 		return
 	}
+	if rec.Standby != nil {
+		c.checkStandbyCreate(spec, rec)
+		return
+	}
 	counted, running := 0, c.w.cloud.running()
 	for _, r := range c.w.store.members(keyOf(rec)) {
 		if r.ID != spec.ID && r.Deleting == nil && r.Drain == nil && r.Preserve == nil && running[r.ID] && c.isHealthy(r.ID) {

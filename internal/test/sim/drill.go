@@ -37,6 +37,7 @@ func (d *driver) drill() {
 	d.drillPending(web, true)
 	d.drillUndefined()
 	d.drillAvoid(web)
+	d.drillBridge()
 }
 
 // drillSilence partitions every agent of a group. As long as the provider shows their

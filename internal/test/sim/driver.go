@@ -55,7 +55,7 @@ var kinds = []struct {
 	{"rollback", 2, act.rollback}, {"group", 2, act.toggle}, {"order", 5, act.orderOne}, {"disturb balancer", 3, act.disturbBalancer},
 	{"clock", 3, act.setClockWrong}, {"date", 2, act.setStorageClockWrong}, {"freeze group", 2, act.freezeGroup}, {"preserve", 2, act.preserveOne}, {"age", 2, act.age},
 	{"leave pending", 3, act.leavePending}, {"fail starts", 2, act.failStarts}, {"sell out spot", 2, act.sellOutSpot},
-	{"avoid pool", 2, act.avoidPool},
+	{"avoid pool", 2, act.avoidPool}, {"disturb stand-by", 4, act.disturbStandby}, {"claim", 2, act.claim},
 }
 
 // play runs the schedule until the time for faults is over and the last act has ended.
@@ -331,6 +331,9 @@ func (d *driver) heal() {
 	d.thaw(wholeShard)
 	for _, pool := range avoidablePools {
 		d.release(pool)
+	}
+	for i := range claimants {
+		d.releaseClaim(claimant(i))
 	}
 	d.mu.Lock()
 	d.nextWithoutAgent = 0

@@ -20,11 +20,12 @@ const (
 	orderAge     = 20 * time.Minute // of instances on demand
 )
 
-// The permanent groups: one for each of two tenants, of the same name. Each tenant may
-// have a temporary one.
+// The permanent groups: one for each of two tenants, of the same name, and one with a warm
+// pool. Each tenant may have a temporary one.
 var (
 	web     = nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}
 	webToo  = nstance.GroupKey{Tenant: "acme", Group: "web"}
+	pooled  = nstance.GroupKey{Tenant: "acme", Group: "pooled"} // with stand-by machines
 	tenants = []nstance.TenantID{web.Tenant, webToo.Tenant}
 )
 
@@ -64,6 +65,9 @@ func (w *World) newGroup(key nstance.GroupKey, surge int) nstance.Group {
 			UserData: content(key, "v0"), LaunchTimeout: 5 * time.Minute, RegistrationTimeout: 3 * time.Minute,
 			LoadBalancers: balancersOf(key),
 		},
+	}
+	if key == pooled {
+		g.WarmPool = nstance.WarmPool{Size: poolSize, Mode: nstance.ParkStopped}
 	}
 	if key == webToo {
 		g.Definition.Market = nstance.Market{

@@ -63,12 +63,12 @@ func (s *witness) all() []*records.Instance {
 	return slices.Collect(maps.Values(s.records))
 }
 
-// members returns the records of a group, without instances on demand.
+// members returns the records of a group, without instances on demand and stand-by ones.
 func (s *witness) members(key nstance.GroupKey) (out []*records.Instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, rec := range s.records {
-		if keyOf(*rec) == key && !rec.OnDemand {
+		if keyOf(*rec) == key && !rec.OnDemand && rec.Standby == nil {
 			out = append(out, rec)
 		}
 	}
@@ -219,6 +219,9 @@ func (c *checker) checkCancel(old, now records.Instance) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, cause := range old.Drain.Causes {
+		if cause.Kind == nstance.CauseStandby && now.Standby != nil {
+			continue // it is needed again
+		}
 		if cause.Kind != nstance.CauseNotice || !c.withdrawn[cause.EventID] {
 			c.violatedLocked("I9", "the drain of %s was cancelled although its cause (%s %s) is in force", now.ID, cause.Kind, cause.EventID)
 		}
@@ -245,6 +248,9 @@ func (c *checker) checkDrainEnd(old, now records.Instance) {
 // checkLeave checks a write by which a member starts to leave: I4, and the cap on unhealthy
 // members.
 func (c *checker) checkLeave(old, now records.Instance) {
+	if now.Standby != nil {
+		return
+	}
 	before, after := leaving(old), leaving(now)
 	if before != "" || after == "" {
 		return

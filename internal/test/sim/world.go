@@ -74,6 +74,7 @@ type World struct {
 	noticed          map[nstance.InstanceID]bool
 	partitioned      map[nstance.InstanceID]int // partitioned from the servers, counted
 	stops            map[nstance.InstanceID]context.CancelFunc
+	serials          map[nstance.InstanceID]int // of the certificates that agents have
 }
 
 // truthCloud is the cloud with access to its true state.
@@ -153,19 +154,20 @@ func newWorld(cfg Config) *World {
 	w := &World{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 1)), began: time.Now(),
 		mute: map[nstance.InstanceID]bool{}, noticed: map[nstance.InstanceID]bool{}, partitioned: map[nstance.InstanceID]int{},
-		stops: map[nstance.InstanceID]context.CancelFunc{}, walls: map[string]*wall{},
+		stops: map[nstance.InstanceID]context.CancelFunc{}, walls: map[string]*wall{}, serials: map[nstance.InstanceID]int{},
 		dated:  rand.New(rand.NewPCG(cfg.Seed, 8)).IntN(3) > 0,
 		groups: map[nstance.GroupKey]*groupState{}, orders: map[nstance.InstanceID]*order{},
 	}
 	w.check, w.store = newChecker(w), newWitness(w)
 	w.reading.Store(int64(time.Second))
-	for _, key := range []nstance.GroupKey{web, webToo} {
+	for _, key := range []nstance.GroupKey{web, webToo, pooled} {
 		surge := w.rng.IntN(3)
 		w.setGroup(key, func(g *nstance.Group) { *g = w.newGroup(key, surge) })
 	}
 	w.cloud = truthCloud{simcloud.New(&simcloud.Options{
 		Seed: cfg.Seed, Latency: simcloud.Delay{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond},
 		Boot: simcloud.Delay{Min: 5 * time.Second, Max: 40 * time.Second}, Shutdown: simcloud.Delay{Min: time.Second, Max: 20 * time.Second},
+		Park: simcloud.Delay{Min: time.Second, Max: 10 * time.Second}, Wake: simcloud.Delay{Min: time.Second, Max: 8 * time.Second},
 		Lag: simcloud.Delay{Min: 0, Max: 10 * time.Second}, Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpAny: {PerSecond: float64(cfg.Size + side), Burst: 4 * (cfg.Size + side)}},
 		OnStart: w.booted, OnStop: w.stopped,
 	})}
