@@ -97,6 +97,7 @@ var commands = map[string]struct {
 	"thaw group":            {changes, "web", "", ""},
 	"thaw shard":            {changes, "", "", ""},
 	"top":                   {looks, "", "it is a view; group list and instance list are its data", ""},
+	"warm-pool estimate":    {looks, "", "", ""},
 	"version":               {looks, "", "", ""},
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -141,24 +142,26 @@ func TestOutput(t *testing.T) {
 		"interruption-show":   {"interruption", "show", "e1"},
 		"cost":                {"cost", "--since", "2026-10-01T00:00:00Z", "--until", "2026-10-11T00:00:00Z", "--factor", "m5.*/spot=0.5", "--price", "m5.large=0.1"},
 		"interruption-rates":  {"interruption", "rates", "--since", "2026-10-01T00:00:00Z", "--until", "2026-10-11T00:00:00Z"},
-		"preserve":            {"instance", "preserve", string(webA), "--for", "2h", "--yes"},
-		"preserve-end":        {"instance", "preserve", string(webA), "--end", "--yes"},
-		"preserve-dry-run":    {"instance", "preserve", string(webA), "--dry-run"},
-		"record-show":         {"record", "show", "state/eu1a.json"},
-		"record-repair":       {"record", "repair", "state/eu1a.json", "--from", "testdata/shard.jsonc", "--yes"},
-		"record-remove-dry":   {"record", "repair", "state/eu1a.json", "--remove", "--dry-run"},
-		"config-validate":     {"config", "validate", "testdata/shard.jsonc"},
-		"events":              {"events"},
-		"events-instance":     {"events", "--instance", string(webB)},
-		"scale":               {"group", "scale", "web", "5"},
-		"delete":              {"instance", "delete", string(webA), "--yes"},
-		"drain":               {"instance", "drain", string(webA), "--yes", "--reason", "kernel update"},
-		"interrupt":           {"interrupt", string(webA), "--yes"},
-		"interrupt-dry-run":   {"interrupt", string(webA), "--dry-run"},
-		"orphan-list":         {"orphan", "list"},
-		"orphan-adopt":        {"orphan", "adopt", string(webNew), "--yes"},
-		"orphan-delete":       {"orphan", "delete", string(webNew), string(gone), "--yes"},
-		"orphan-dry-run":      {"orphan", "delete", string(webNew), "--dry-run"},
+		"warm-pool-estimate": {"warm-pool", "estimate", "--size", "2", "--price", "0.192", "--disk", "40", "--disk-price", "0.0952", "--reclaims", "60",
+			"--boot", "4m", "--wake", "25s", "--drain", "5m", "--max-age", "7d", "--notice", "0"},
+		"preserve":          {"instance", "preserve", string(webA), "--for", "2h", "--yes"},
+		"preserve-end":      {"instance", "preserve", string(webA), "--end", "--yes"},
+		"preserve-dry-run":  {"instance", "preserve", string(webA), "--dry-run"},
+		"record-show":       {"record", "show", "state/eu1a.json"},
+		"record-repair":     {"record", "repair", "state/eu1a.json", "--from", "testdata/shard.jsonc", "--yes"},
+		"record-remove-dry": {"record", "repair", "state/eu1a.json", "--remove", "--dry-run"},
+		"config-validate":   {"config", "validate", "testdata/shard.jsonc"},
+		"events":            {"events"},
+		"events-instance":   {"events", "--instance", string(webB)},
+		"scale":             {"group", "scale", "web", "5"},
+		"delete":            {"instance", "delete", string(webA), "--yes"},
+		"drain":             {"instance", "drain", string(webA), "--yes", "--reason", "kernel update"},
+		"interrupt":         {"interrupt", string(webA), "--yes"},
+		"interrupt-dry-run": {"interrupt", string(webA), "--dry-run"},
+		"orphan-list":       {"orphan", "list"},
+		"orphan-adopt":      {"orphan", "adopt", string(webNew), "--yes"},
+		"orphan-delete":     {"orphan", "delete", string(webNew), string(gone), "--yes"},
+		"orphan-dry-run":    {"orphan", "delete", string(webNew), "--dry-run"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, form := range []string{"table", "json", "yaml"} {
@@ -333,6 +336,42 @@ func TestCostRefusesNumbers(t *testing.T) {
 			require.Equal(t, 2, r.code, wrong)
 			require.Contains(t, r.errors, flag)
 		}
+	}
+}
+
+// TestWarmPoolEstimate: the sums are those of the document.
+func TestWarmPoolEstimate(t *testing.T) {
+	all := func(more ...string) []string {
+		return append([]string{"warm-pool", "estimate", "-o", "json", "--price", "0.1", "--boot", "6m"}, more...)
+	}
+	var e admin.PoolEstimate
+	estimate := func(args ...string) {
+		r := newWorld(t).run(all(args...)...)
+		require.Zero(t, r.code, r.errors)
+		e = admin.PoolEstimate{}
+		require.NoError(t, json.Unmarshal([]byte(r.out), &e))
+	}
+	estimate("--size", "2", "--wake", "36s", "--disk", "100", "--disk-price", "0.08", "--reclaims", "10", "--drain", "4m")
+	require.InDelta(t, 16, e.Waiting, 1e-9, "2 disks of 100 GB")
+	require.InDelta(t, 10*0.1/6, e.Bridging, 1e-9, "10 times 10 minutes")
+	require.InDelta(t, 1, e.MissingWithout, 1e-9)
+	require.InDelta(t, 0.1, e.MissingWith, 1e-9)
+	require.InDelta(t, e.Total/0.9, e.CostOfHourLess, 1e-9)
+	require.InDelta(t, 2*(73+8), e.RunningSpares, 1e-9)
+	estimate("--mode", "hibernated", "--wake", "1m", "--memory", "32", "--memory-price", "0.17")
+	require.InDelta(t, 5.44, e.Waiting, 1e-9)
+	estimate("--mode", "running", "--reclaims", "10")
+	require.InDelta(t, 73, e.Total, 1e-9)
+	estimate("--wake", "1m", "--notice", "10m", "--reclaims", "10")
+	require.True(t, e.LostWithinNotice)
+	require.Zero(t, e.CostOfHourLess)
+	for flag, args := range map[string][]string{
+		"--size": {"--wake", "1m", "--size", "0"}, "--wake": nil, "--memory": {"--wake", "1m", "--memory", "1"},
+		"--reclaims": {"--wake", "1m", "--reclaims", "-1"}, "--disk": {"--wake", "1m", "--disk", "NaN"},
+	} {
+		r := newWorld(t).run(all(args...)...)
+		require.Equal(t, 2, r.code, flag)
+		require.Contains(t, r.errors, flag)
 	}
 }
 
