@@ -25,8 +25,7 @@ import (
 
 // mentionsInternal are the exported names that mention a type of an internal package.
 var mentionsInternal = []struct{ name, reason string }{
-	{"reconcile.Admin.Records", "the server of this module shares the records with its reconciler; their type is the format in storage"},
-	{"reconcile.Admin.LivingRecords", "likewise, with what is not durable yet; other programs use Instances"},
+	{"reconcile.Admin.Internals", "the server of this module asks more of its reconciler than is promised to other programs: they use the rest of Admin"},
 	{"registration.KeysOf", "the server of this module rotates its keys while they are in use; other programs call NewKeys or LoadKeys"},
 	{"spot/spottest.Server", "it embeds the metadata service that provider/local serves; Options and Event have public names by alias"},
 	{"spot/spottest.Server.Maintenance", "likewise"},
@@ -140,7 +139,7 @@ func TestJSONNames(t *testing.T) {
 		nstance.Event{}, nstance.Group{}, nstance.Identity{}, nstance.ImageQuery{}, nstance.LoadBalancer{}, nstance.Machine{}, nstance.MachineNotice{},
 		nstance.MachineSpec{}, nstance.Report{}, nstance.DrainEvent{},
 		plan.View{}, plan.Decision{}, plan.Counts{}, plan.Outlook{},
-		reconcile.GroupView{}, reconcile.InstanceView{}, reconcile.OrphanView{}, reconcile.FreezeView{}, reconcile.RuntimeView{}, reconcile.AvoidedPool{}, reconcile.PoolOutlook{}, nstance.ZoneShift{},
+		reconcile.GroupView{}, reconcile.InstanceView{}, reconcile.OrphanView{}, reconcile.AvoidedPool{}, reconcile.PoolOutlook{}, nstance.ZoneShift{},
 		reconcile.GroupPlan{}, reconcile.Impact{}, reconcile.Attention{},
 		agent.Status{},
 	} {

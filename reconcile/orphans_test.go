@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,9 +48,10 @@ func (w *world) exists(id nstance.InstanceID) bool {
 func (w *world) keepReason(id nstance.InstanceID) string {
 	w.t.Helper()
 	r, _ := w.leader()
-	o, err := r.Admin().Orphan(id)
-	require.NoError(w.t, err)
-	return o.Spared
+	all := r.Admin().Orphans()
+	i := slices.IndexFunc(all, func(o reconcile.OrphanView) bool { return o.Machine.ID == id })
+	require.NotEqual(w.t, -1, i, "%s is no orphan", id)
+	return all[i].Spared
 }
 
 // withSettledLeader is withGroup with a leader that has led long enough to collect orphans.
@@ -463,7 +465,7 @@ func TestAdoptOrphans(t *testing.T) {
 		for _, id := range before {
 			err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 			require.NoError(t, err)
-			rec, ok := w.r.Admin().Records().Get(id)
+			rec, ok := w.r.Admin().Internals().Records().Get(id)
 			require.True(t, ok)
 			require.Equal(t, web, rec.Key())
 			require.True(t, rec.Registered(), "counts as registered")

@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
@@ -34,7 +35,7 @@ type shard interface {
 	Records() *records.Records
 	Abilities() provider.Abilities
 	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
-	Runtime(id nstance.InstanceID) (reconcile.RuntimeView, error)
+	Runtime(id nstance.InstanceID) (loop.Runtime, error)
 	RuntimeHashes() map[nstance.GroupKey]string
 	FrozenGroups() map[nstance.GroupKey]bool
 }
@@ -78,7 +79,7 @@ type Agents struct {
 }
 
 // New returns the agents of one term. Sessions begin at once, all else with Run.
-func New(store storage.Store, r *reconcile.Admin, drains *drain.Coordinator, opts Options) *Agents {
+func New(store storage.Store, r shard, drains *drain.Coordinator, opts Options) *Agents {
 	a := &Agents{Options: opts, shard: r, drains: drains, sessions: newSessions(r.Observe)}
 	a.sessions.contested = opts.Contested
 	a.files = newFileKeeper(a, store)

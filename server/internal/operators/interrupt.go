@@ -38,10 +38,10 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 		resp.Instances = append(resp.Instances, string(id))
 	}
 	if req.GetDryRun() {
-		resp.Plan = c.term.Reconciler.Rehearse(key, ids, n)
+		resp.Plan = c.term.Internals.Rehearse(key, ids, n)
 		return resp, nil
 	}
-	if err := c.term.Reconciler.Thawed(key); err != nil {
+	if err := c.term.Internals.Thawed(key); err != nil {
 		return nil, err // the notice would be recorded without effect
 	}
 	if req.GetThroughMetadata() || o.InterruptThroughMetadata {
@@ -95,7 +95,7 @@ func (c caller) interrupted(req *apiv1.InterruptRequest) (nstance.GroupKey, []ns
 // group lacks already.
 func (t *Term) oldestReady(g reconcile.GroupView, count int, force bool) ([]nstance.InstanceID, error) {
 	var ready []reconcile.InstanceView
-	for _, id := range t.Reconciler.InstanceIDs(func(key nstance.GroupKey) bool { return key == g.Key }) {
+	for _, id := range t.Internals.InstanceIDs(func(key nstance.GroupKey) bool { return key == g.Key }) {
 		if v, err := t.Reconciler.Instance(id); err == nil && v.State == nstance.Ready && !v.OnDemand {
 			ready = append(ready, v)
 		}

@@ -26,14 +26,11 @@ func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusReq
 			resp.Instances += int32(g.Ready + g.Booting + g.Leaving + g.OnDemand)
 		}
 	}
-	if f, frozen := c.term.Reconciler.Frozen(); frozen {
+	if f, frozen := c.term.Internals.Frozen(); frozen {
 		resp.Frozen, resp.FrozenAt = cmp.Or(f.Reason, "no reason was given"), wire.Time(f.Since)
 		resp.Holds = append(resp.Holds, holdMessage(plan.Hold{Kind: plan.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
 	}
-	for _, h := range c.term.Reconciler.AvoidedHolds() {
-		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
-	}
-	if h, held := c.term.Reconciler.ClockHold(); held {
+	for _, h := range c.term.Reconciler.Holds() {
 		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
 	}
 	list := c.term.Attention()

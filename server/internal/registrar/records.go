@@ -47,7 +47,7 @@ type Records struct {
 var _ registration.Records = (*Records)(nil)
 
 // NewRecords returns the records of one term.
-func NewRecords(store storage.Store, r *reconcile.Admin, opts Options) *Records {
+func NewRecords(store storage.Store, r shard, opts Options) *Records {
 	return &Records{Options: opts, store: store, shard: r}
 }
 
