@@ -3,9 +3,7 @@ package nstance
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"io"
 	"strings"
 )
@@ -44,16 +42,6 @@ func (u UserData) Template() (string, error) {
 		}
 	}
 	return u.decode(raw)
-}
-
-// Digest returns the SHA-256 of the fetched bytes in hex, or "" if nothing was
-// fetched.
-func (u UserData) Digest() string {
-	if u.Source != SourceURL || u.Fetched == nil {
-		return ""
-	}
-	sum := sha256.Sum256(u.Fetched)
-	return hex.EncodeToString(sum[:])
 }
 
 func (u UserData) decode(raw []byte) (string, error) {

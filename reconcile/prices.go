@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
@@ -166,7 +167,7 @@ func (r *Reconciler) spotQuestion() spotQuestion {
 		for _, s := range def.Subnets {
 			subnets[s] = true
 		}
-		if g.spec.Ordering() == nstance.OrderSteadiest && g.spec.Size > 0 {
+		if groupspec.Order(&g.spec) == nstance.OrderSteadiest && g.spec.Size > 0 {
 			key := typesKey(def.InstanceTypes)
 			q.scoredOf[key] = max(q.scoredOf[key], g.spec.Size)
 		}
@@ -209,7 +210,7 @@ func (r internals) SetPoolRates(rates []loop.PoolRate) {
 
 // requestFor returns what a member of g with this definition asks the admission queue for.
 func (s *shard) requestFor(g *group, def nstance.Definition) admission.Request {
-	request := admission.Request{Count: 1, InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market, Order: g.spec.Ordering()}
+	request := admission.Request{Count: 1, InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market, Order: groupspec.Order(&g.spec)}
 	if request.Order == nstance.OrderSteadiest {
 		request.Scores = s.zoneScores[typesKey(def.InstanceTypes)]
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/loop"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
@@ -181,7 +182,7 @@ func (a *Agents) ReceiveNotice(id nstance.InstanceID, n nstance.Notice, ack func
 // reportDetection enters a notice into the journal, unless its event is known.
 func (a *Agents) reportDetection(id nstance.InstanceID, n nstance.Notice) {
 	v, err := a.shard.Instance(id)
-	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID || n.SameEvent(o) })
+	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID || notice.SameEvent(n, o) })
 	if err == nil && !known && !n.Cancelled {
 		a.Journal(nstance.Event{
 			Type: eventtype.NoticeDetected, Time: a.Now().UTC(), Instance: id,

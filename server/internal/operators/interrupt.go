@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -32,7 +33,7 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	n.Source = nstance.RehearsalSource + c.Subject
+	n.Source = notice.RehearsalSource + c.Subject
 	resp := &apiv1.InterruptResponse{EventId: n.EventID}
 	for _, id := range ids {
 		resp.Instances = append(resp.Instances, string(id))
@@ -65,7 +66,7 @@ func (t *Term) Drill(ctx context.Context, key nstance.GroupKey, d config.Drill) 
 	if err != nil {
 		return err
 	}
-	n.Source = nstance.RehearsalSource + "drill"
+	n.Source = notice.RehearsalSource + "drill"
 	return t.receiveAll(ctx, ids, n)
 }
 

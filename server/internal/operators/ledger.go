@@ -16,6 +16,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/loop"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
@@ -379,7 +380,7 @@ func problemTexts(all []ledger.Problem) (out []string) {
 func interruptionMessage(i *ledger.Interruption) *apiv1.Interruption {
 	return &apiv1.Interruption{
 		EventId: i.Notice.EventID, Tenant: string(i.Tenant), Group: string(i.Group), Instance: string(i.ID), Notice: wire.Notice(i.Notice),
-		Rehearsal: i.Notice.Rehearsed(), DetectedAt: wire.Time(i.Notice.DetectedAt), ReceivedAt: wire.Time(i.Notice.ReceivedAt),
+		Rehearsal: notice.Rehearsed(i.Notice), DetectedAt: wire.Time(i.Notice.DetectedAt), ReceivedAt: wire.Time(i.Notice.ReceivedAt),
 		Replacement: string(i.Replacement), DrainStartedAt: wire.Time(i.DrainStarted), DrainedAt: wire.Time(i.DrainEnded), DrainOutcome: i.DrainOutcome,
 		GoneAt: wire.Time(i.GoneAt), DeletedAt: wire.Time(i.DeletedAt), Withdrawn: i.Withdrawn, Ignored: i.Ignored, Outcome: string(i.Outcome),
 		InstanceType: i.Pool.InstanceType, Zone: i.Pool.Zone, Market: string(i.Pool.Market),
