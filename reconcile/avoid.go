@@ -38,8 +38,8 @@ func (p Pool) String() string {
 	return strings.Join(out, " ")
 }
 
-// Validate fails with Invalid unless p names something, in words that have no spaces.
-func (p Pool) Validate() error {
+// validate fails with Invalid unless p names something, in words that have no spaces.
+func (p Pool) validate() error {
 	if p == (Pool{}) {
 		return nstance.FieldError("pool", "name a zone, an instance type or a market", "is empty")
 	}
@@ -134,7 +134,7 @@ func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool, dryRun bool) (stan
 // checkAvoided returns what is avoided if a request is accepted, and whether it changes
 // anything.
 func (s *shard) checkAvoided(p AvoidedPool, now time.Time) (stands AvoidedPool, changed bool, err error) {
-	if err := p.Validate(); err != nil {
+	if err := p.validate(); err != nil {
 		return p, false, err
 	}
 	if left := p.Until.Sub(now); left <= 0 || left > longestAvoidance+time.Minute { // the caller has another clock
@@ -157,9 +157,12 @@ func (s *shard) checkAvoided(p AvoidedPool, now time.Time) (stands AvoidedPool, 
 }
 
 // ReleasePool ends the avoidance of a pool, and returns once that is durable. It reports
-// whether it was avoided. The reason is for the journal. Fails with Conflict when only the
-// cloud avoids it, and with Unavailable as Pause does. A dry run only checks.
+// whether it was avoided. The reason is for the journal. Fails with Invalid for a pool that
+// makes no sense, with Conflict when only the cloud avoids it, and with Unavailable as Pause does. A dry run only checks.
 func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun bool) (released bool, err error) {
+	if err := p.validate(); err != nil {
+		return false, err
+	}
 	err = r.changePools(ctx, func(now time.Time) (bool, error) {
 		i := r.avoidedIndex(p)
 		switch released = i >= 0; {

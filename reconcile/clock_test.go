@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/test/wallclock"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -193,7 +194,7 @@ func TestWrongClockIsReported(t *testing.T) {
 	withClocks(t, 1, c, func(t *testing.T, w *world) {
 		r, _ := w.leader()
 		require.Empty(t, w.group().Holds)
-		require.Empty(t, reconcile.Problems(r.Admin().Attention()))
+		require.Empty(t, attention.Problems(r.Admin().Attention()))
 		set := time.Now()
 		c.storage.Store(int64(-time.Hour))
 		w.advance(time.Minute)
@@ -204,8 +205,8 @@ func TestWrongClockIsReported(t *testing.T) {
 		shard, held := clockHold(r)
 		require.True(t, held)
 		require.Equal(t, h, shard)
-		require.Len(t, reconcile.Problems(r.Admin().Attention()), 1)
-		require.Contains(t, reconcile.Problems(r.Admin().Attention())[0], h.Reason)
+		require.Len(t, attention.Problems(r.Admin().Attention()), 1)
+		require.Contains(t, attention.Problems(r.Admin().Attention())[0], h.Reason)
 		event := w.first(eventtype.ClockWrong, func(nstance.Event) bool { return true })
 		require.True(t, strings.HasPrefix(event.Reason, h.Reason), event.Reason)
 		require.Empty(t, event.Group)
@@ -215,7 +216,7 @@ func TestWrongClockIsReported(t *testing.T) {
 		c.storage.Store(0)
 		w.advance(40 * time.Second)
 		require.Empty(t, w.group().Holds)
-		require.Empty(t, reconcile.Problems(r.Admin().Attention()))
+		require.Empty(t, attention.Problems(r.Admin().Attention()))
 		require.Equal(t, 1, w.count(eventtype.ClockRight, ""))
 	})
 }

@@ -147,7 +147,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, w
 	if err != nil {
 		return err
 	}
-	rec := r.recordOf(mach, ReasonOrphan)
+	rec := r.recordOf(mach, reasonOrphan)
 	rec.Deleting = &records.Deletion{At: r.opts.Now().UTC(), Why: why}
 	m, err := r.writeOrphanRecord(ctx, mach, rec)
 	if err != nil {
@@ -212,8 +212,5 @@ func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine
 	r.queue.add(g.key, true)
 	return m, nil
 }
-
-// ReasonAdopted is why a record exists that was made for an orphan.
-const ReasonAdopted plan.Reason = "adopted"
 
 func (r internals) Reread(ctx context.Context) error { return r.readRecordsAgain(ctx) }

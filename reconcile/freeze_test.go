@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -100,7 +100,7 @@ func TestFreezeStopsChanges(t *testing.T) {
 			require.ErrorContains(t, err, "audit")
 			require.ErrorIs(t, w.r.Delete(t.Context(), w.ready()[0], "", true), nstance.Conflict)
 			require.ErrorIs(t, w.r.Admin().Internals().Thawed(nstance.GroupKey{}), nstance.Conflict)
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "the shard is frozen")
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "the shard is frozen")
 			w.advance(time.Hour)
 			w.requireMembers(2)
 		})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // Orphans returns the machines with our marks that have no record, sorted by ID.
@@ -52,7 +53,7 @@ func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason s
 		if err != nil {
 			return err
 		}
-		rec := r.recordOf(mach, ReasonAdopted)
+		rec := r.recordOf(mach, records.ReasonAdopted)
 		rec.RegisteredAt = latest(rec.CreatedAt, mach.CreatedAt.UTC())
 		m, err = r.writeOrphanRecord(ctx, mach, rec)
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
@@ -173,7 +174,7 @@ func TestOrphanIsKept(t *testing.T) {
 			require.Contains(t, w.keepReason(a), "2 machines without a record are more than 1")
 			require.Equal(t, 1, w.count(nstance.EventAlarm, ""))
 			require.Len(t, w.r.Admin().Orphans(), 2)
-			require.Len(t, reconcile.Problems(w.r.Admin().Attention()), 2)
+			require.Len(t, attention.Problems(w.r.Admin().Attention()), 2)
 
 			require.NoError(t, w.r.Admin().DeleteOrphan(w.ctx, a, "asked for"))
 			w.advance(5 * time.Minute)
@@ -270,7 +271,7 @@ func TestOrphanIsKept(t *testing.T) {
 			require.True(t, w.exists(id))
 			require.Empty(t, w.r.Admin().Orphans())
 			require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, id))
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], key)
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], key)
 		})
 	})
 	t.Run("while storage cannot be read", func(t *testing.T) {
@@ -368,7 +369,7 @@ func TestOrphanVanishes(t *testing.T) {
 		require.NoError(t, w.cloud.Kill(id))
 		w.advance(150 * time.Second)
 		require.Empty(t, w.r.Admin().Orphans())
-		require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+		require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 		w.requireMembers(3)
 	})
 }
@@ -470,7 +471,7 @@ func TestAdoptOrphans(t *testing.T) {
 			require.Equal(t, web, rec.Key())
 			require.True(t, rec.Registered(), "counts as registered")
 			require.Nil(t, rec.Current, "its key is unknown")
-			require.Equal(t, string(reconcile.ReasonAdopted), rec.Reason)
+			require.Equal(t, records.ReasonAdopted, rec.Reason)
 			require.Equal(t, 1, w.count(eventtype.OrphanAdopted, id))
 			err = w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 			require.ErrorIs(t, err, nstance.NotFound)

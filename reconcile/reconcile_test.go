@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -412,7 +413,7 @@ func TestUnreadableRecordIsNotAbsence(t *testing.T) {
 		w.advance(30 * time.Minute)
 		require.Len(t, w.cloud.Machines(), 3, "neither replaced nor deleted")
 		require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, victim))
-		require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], key)
+		require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], key)
 		require.NotEmpty(t, w.group().Holds)
 	})
 }

@@ -100,7 +100,7 @@ func (r *Records) registrationOf(ctx context.Context, rec records.Instance) regi
 		Deleting: rec.Deleting != nil, Addresses: rec.Addresses, Hostname: rec.Hostname, RegisteredAt: rec.RegisteredAt,
 		Succession: registration.Succession{
 			Current: (*registration.KeyRecord)(rec.Current), Pending: (*registration.KeyRecord)(rec.Pending),
-			Open: rec.Reason == string(reconcile.ReasonAdopted) && rec.Current == nil,
+			Open: rec.Reason == records.ReasonAdopted && rec.Current == nil,
 		},
 	}
 	r.Successors.promote(string(rec.ID), &reg.Succession)
