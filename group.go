@@ -57,10 +57,21 @@ type Definition struct {
 	Certificates        map[string]Certificate `json:"certificates,omitempty"` // those that Files name
 	PostApply           []string               `json:"post_apply,omitempty"`   // command that the agent runs after files have changed; nil: none
 	Secrets             map[string]string      `json:"secrets,omitempty"`      // digests of the tracked secrets in Files, by name
-	Track               []string               `json:"track,omitempty"`        // what else the infra hash covers: vars, image, userdata, secrets
+	Track               []Tracked              `json:"track,omitempty"`        // what else the infra hash covers
 	LaunchTimeout       time.Duration          `json:"launch_timeout"`         // create to ready; 0: no limit
 	RegistrationTimeout time.Duration          `json:"registration_timeout"`   // machine exists to registered; 0: no limit
 }
+
+// A Tracked is what the infra hash covers on request.
+type Tracked string
+
+// What can be tracked.
+const (
+	TrackVars     Tracked = "vars"     // those that user data or Args name
+	TrackImage    Tracked = "image"    // resolved
+	TrackUserData Tracked = "userdata" // as it was fetched
+	TrackSecrets  Tracked = "secrets"  // in Files
+)
 
 // A Rollout bounds voluntary change of a group.
 type Rollout struct {

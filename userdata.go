@@ -10,22 +10,20 @@ import (
 
 // UserData is the template of the user data with which a machine boots first.
 type UserData struct {
-	Source   string `json:"source,omitempty"`   // inline (the default) or url
-	Encoding string `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
-	Content  string `json:"content,omitempty"`  // the template, or its URL
-	SHA256   string `json:"sha256,omitempty"`   // expected hex digest of the fetched bytes, before decoding
-	Fetched  []byte `json:"fetched,omitempty"`  // the bytes from the URL; nil: not fetched yet
+	Source   UserDataSource `json:"source,omitempty"`   // empty: inline
+	Encoding string         `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
+	Content  string         `json:"content,omitempty"`  // the template, or its URL
+	SHA256   string         `json:"sha256,omitempty"`   // expected hex digest of the fetched bytes, before decoding
+	Fetched  []byte         `json:"fetched,omitempty"`  // the bytes from the URL; nil: not fetched yet
 }
 
-// The words of UserData and Definition.Track.
-const (
-	SourceInline = "inline"
-	SourceURL    = "url"
+// A UserDataSource says what UserData.Content is.
+type UserDataSource string
 
-	TrackVars     = "vars"
-	TrackImage    = "image"
-	TrackUserData = "userdata"
-	TrackSecrets  = "secrets"
+// The sources.
+const (
+	SourceInline UserDataSource = "inline" // the template
+	SourceURL    UserDataSource = "url"    // its URL
 )
 
 // maxUserDataTemplate is the longest decoded template in bytes: 1 MiB. Clouds

@@ -79,7 +79,7 @@ func (d Definition) validate(field string) error {
 	v.market(d.Market, d.Role)
 	v.files(d)
 	for _, track := range d.Track {
-		v.word("track", track, TrackVars, TrackImage, TrackUserData, TrackSecrets)
+		v.word("track", string(track), string(TrackVars), string(TrackImage), string(TrackUserData), string(TrackSecrets))
 	}
 	v.duration("launch_timeout", d.LaunchTimeout)
 	v.duration("registration_timeout", d.RegistrationTimeout)
@@ -147,7 +147,7 @@ func (v *validator) object(field string, data json.RawMessage) {
 }
 
 func (v *validator) userData(u UserData) {
-	v.word("userdata.source", u.Source, "", SourceInline, SourceURL)
+	v.word("userdata.source", string(u.Source), "", string(SourceInline), string(SourceURL))
 	v.word("userdata.encoding", u.Encoding, "", "plain", "base64", "gzip", "base64+gzip")
 	if u.Source == SourceURL && u.Fetched == nil {
 		v.wrong("userdata.fetched", "fetch the URL and put its bytes here", "is missing")
