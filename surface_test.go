@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,8 +37,7 @@ var mentionsInternal = []struct{ name, reason string }{
 // cannot name.
 func TestSurfaceIsPublic(t *testing.T) {
 	exported, public := exportData(t)
-	open := func(path string) (io.ReadCloser, error) { return os.Open(exported[path]) }
-	packages := importer.ForCompiler(token.NewFileSet(), "gc", open)
+	packages := importerOf(exported)
 	found := map[string]bool{}
 	for _, path := range public {
 		pkg, err := packages.Import(path)
@@ -52,6 +53,52 @@ func TestSurfaceIsPublic(t *testing.T) {
 		delete(found, exception.name)
 	}
 	require.Empty(t, found, "these mention types of internal packages, which other modules cannot name")
+}
+
+// mostNames are how many exported names, declarations and methods, a package may have. Who
+// raises one of them changes the table of docs/design/023-surface.md too.
+var mostNames = []struct {
+	pkg  string
+	most int
+}{
+	{".", 264}, {"reconcile", 77}, {"storage", 36}, {"server/config", 8}, {"registration", 35}, {"provider/simcloud", 68},
+}
+
+// TestSurfaceStaysSmall: the packages that are promised to other programs get no name by
+// accident.
+func TestSurfaceStaysSmall(t *testing.T) {
+	exported, _ := exportData(t)
+	packages := importerOf(exported)
+	design := read(t, "docs/design/023-surface.md")
+	for _, budget := range mostNames {
+		pkg, err := packages.Import(path.Join(module, budget.pkg))
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(exportedNames(pkg)), budget.most, "%s: unexport what other programs do not need, or raise its figure: %v", budget.pkg, exportedNames(pkg))
+		require.Regexp(t, regexp.MustCompile(`(?m)^\| `+strings.Replace("`"+budget.pkg+"`", "`.`", "root", 1)+` \|.* `+strconv.Itoa(budget.most)+` \|`), design)
+	}
+}
+
+// exportedNames returns the exported declarations of a package, and the exported methods of
+// its types.
+func exportedNames(pkg *types.Package) (names []string) {
+	for _, name := range pkg.Scope().Names() {
+		obj := pkg.Scope().Lookup(name)
+		if !obj.Exported() {
+			continue
+		}
+		names = append(names, name)
+		typ, isType := obj.(*types.TypeName)
+		named, isNamed := obj.Type().(*types.Named)
+		if !isType || !isNamed || typ.IsAlias() {
+			continue
+		}
+		for method := range named.Methods() {
+			if method.Exported() {
+				names = append(names, name+"."+method.Name())
+			}
+		}
+	}
+	return names
 }
 
 // exportData returns the files with what each package exports, and the public packages of
@@ -73,6 +120,11 @@ func exportData(t *testing.T) (files map[string]string, public []string) {
 			public = append(public, p.ImportPath)
 		}
 	}
+}
+
+// importerOf reads packages from what exportData returns.
+func importerOf(files map[string]string) types.Importer {
+	return importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
 }
 
 func isInternal(path string) bool {
