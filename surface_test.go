@@ -29,8 +29,6 @@ import (
 var mentionsInternal = []struct{ name, reason string }{
 	{"reconcile.Admin.Internals", "the server of this module asks more of its reconciler than is promised to other programs: they use the rest of Admin"},
 	{"registration.KeysOf", "the server of this module rotates its keys while they are in use; other programs call NewKeys or LoadKeys"},
-	{"spot/spottest.Server", "it embeds the metadata service that provider/local serves; Options and Event have public names by alias"},
-	{"spot/spottest.Server.Maintenance", "likewise"},
 }
 
 // TestSurfaceIsPublic: what a public package exports mentions no type that other modules
