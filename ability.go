@@ -138,21 +138,17 @@ type Balancer interface {
 
 	// JoinBalancer makes the machines members of lb, all or, if it fails, any
 	// part of them. One that is a member already stays one. It is called with
-	// up to MaxBalancerBatch machines. Fails with NotFound when there is no such
+	// up to 100 machines. Fails with NotFound when there is no such
 	// load balancer, or one of the machines is gone.
 	JoinBalancer(ctx context.Context, lb LoadBalancer, machines []Machine) error
 
 	// LeaveBalancer ends the membership of the machines, all or, if it fails,
 	// any part of them. A machine that is not a member, or does not exist any
 	// more, is skipped. Nil means that no new connection goes to them. It is called with
-	// up to MaxBalancerBatch machines. Fails with NotFound when there is no such
+	// up to 100 machines. Fails with NotFound when there is no such
 	// load balancer.
 	LeaveBalancer(ctx context.Context, lb LoadBalancer, machines []Machine) error
 }
-
-// MaxBalancerBatch is how many machines one call of a Balancer is given at
-// most.
-const MaxBalancerBatch = 100
 
 // A LoadBalancer is what machines join to be sent traffic: a target group, a
 // backend, a pool.

@@ -34,7 +34,7 @@ var belowRooms = []string{"api/v1", "confighash", "drain", "health", "journal", 
 	"server/internal/ports", "internal/..."}
 
 // smallest are packages that every other one of the module may import but the root.
-var smallest = []string{"internal/clip", "internal/eventtype", "internal/filelimit", "internal/sleep"}
+var smallest = []string{"internal/clip", "internal/eventtype", "internal/filelimit", "internal/groupspec", "internal/notice", "internal/sleep"}
 
 // floors says which packages of this module a package may reach, directly or
 // not, beside the root. Whatever is not listed may reach anything below its
@@ -49,6 +49,8 @@ var floors = []struct {
 	{"./internal/clip", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/eventtype", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/filelimit", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
+	{"./internal/groupspec", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
+	{"./internal/notice", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/sleep", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/conformance", nil, append([]string{"google.golang.org/", "github.com/stretchr/"}, heavy...), "what suites share knows no seam"},
 	{"./internal/templates", nil, []string{"github.com/", "google.golang.org/"}, "reading templates is standard library only"},
@@ -90,7 +92,8 @@ var floors = []struct {
 	{"./reconcile/internal/orphans", nil, append([]string{"google.golang.org/"}, heavy...), "what becomes of an orphan depends on listings and one look at the shard"},
 	{"./reconcile/internal/balance", nil, append([]string{"google.golang.org/"}, heavy...), "load balancers need members and a provider"},
 	{"./reconcile/internal/wallclock", []string{"storage"}, append([]string{"google.golang.org/"}, heavy...), "a clock is judged by what storage says of the time"},
-	{"./reconcile", []string{"internal/layout", "confighash", "drain", "health", "provider", "reconcile/internal/admission", "reconcile/internal/balance", "reconcile/internal/orphans", "reconcile/plan", "reconcile/internal/wallclock", "internal/records", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
+	{"./internal/loop", []string{"internal/duration", "internal/layout", "internal/nearest", "internal/records", "provider", "storage"}, append([]string{"google.golang.org/"}, heavy...), "what the server asks of the loop knows neither of them"},
+	{"./reconcile", []string{"internal/layout", "internal/loop", "confighash", "drain", "health", "provider", "reconcile/internal/admission", "reconcile/internal/balance", "reconcile/internal/orphans", "reconcile/plan", "reconcile/internal/wallclock", "internal/records", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./internal/machinefiles", []string{"internal/command", "internal/pki"}, append([]string{"google.golang.org/"}, heavy...), "keeping files knows no wire"},
 	{"./agent", []string{"internal/machinefiles", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/wire"}, append([]string{"github.com/go-jose"}, heavy...), "the agent runs on every machine and stays small"},
 	{"./internal/files", []string{"internal/keyring", "internal/pki", "internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "making files knows no wire, no session and no storage"},

@@ -3,10 +3,10 @@ package nstance
 // A Fact is something that happened and that a Reconciler should know. The set is
 // closed:
 //
-//   - about groups: [Desired], [Removed], [Balancing]
+//   - about groups: [Desired], [Balancing]
 //   - from agents: [Registered], [Connected], [Disconnected], [Reported],
 //     [FilesReported], [Noticed]
-//   - about drains: [Drained], [DrainedWithoutServer], [ExecutorsChanged]
+//   - about drains: [DrainedWithoutServer]
 //   - from the provider: [MachineSeen], [MachineMissing]
 //
 // A fact is a value: it is read concurrently, and must not be changed, once it was
@@ -15,13 +15,8 @@ type Fact interface{ fact() }
 
 type (
 	// Desired replaces the wanted state of every group of the shard. A group
-	// that is missing keeps its members: removal is Removed, never an omission.
+	// that is missing keeps its members: removal is Group.Removing, never an omission.
 	Desired struct{ Groups []Group }
-
-	// Removed asks for a group's managed members to be drained and deleted,
-	// until a Desired names the group again. It is the same as a Desired whose
-	// group says Removing, which the owner of the groups repeats in each term.
-	Removed struct{ Key GroupKey }
 
 	// Balancing replaces the load balancers that groups may name. Members leave
 	// a load balancer that is missing, as far as its provider still permits,
@@ -67,9 +62,6 @@ type (
 	// Connected says that an agent's session began.
 	Connected struct{ ID InstanceID }
 
-	// Drained carries an accepted acknowledgement.
-	Drained struct{ Ack Ack }
-
 	// DrainedWithoutServer says that the instance's agent ran its hook without a
 	// command, because no server acknowledged the notice EventID in time.
 	DrainedWithoutServer struct {
@@ -78,10 +70,6 @@ type (
 		Outcome Outcome
 		Message string // at most 256 bytes
 	}
-
-	// ExecutorsChanged says that an operator that executes a tenant's drains
-	// (empty: every tenant's) has connected or disconnected.
-	ExecutorsChanged struct{ Tenant TenantID }
 
 	// MachineSeen carries the provider's present answer about a machine. A
 	// definite NotFound is MachineMissing.
@@ -96,7 +84,6 @@ type (
 )
 
 func (Desired) fact()              {}
-func (Removed) fact()              {}
 func (Balancing) fact()            {}
 func (Registered) fact()           {}
 func (Reported) fact()             {}
@@ -104,8 +91,6 @@ func (FilesReported) fact()        {}
 func (Noticed) fact()              {}
 func (Connected) fact()            {}
 func (Disconnected) fact()         {}
-func (Drained) fact()              {}
 func (DrainedWithoutServer) fact() {}
-func (ExecutorsChanged) fact()     {}
 func (MachineSeen) fact()          {}
 func (MachineMissing) fact()       {}

@@ -31,14 +31,17 @@ type File struct {
 	Field       string            `json:"field,omitempty"`       // secret: the field of the JSON object in it; empty: all of it
 	Object      string            `json:"object,omitempty"`      // storage: the object's key
 	Certificate string            `json:"certificate,omitempty"` // certificate: its name
-	Part        string            `json:"part,omitempty"`        // certificate: cert, chain or ca
+	Part        CertificatePart   `json:"part,omitempty"`        // certificate: what of it
 }
 
-// The parts of a certificate that a file may hold.
+// A CertificatePart is what of a certificate a file holds.
+type CertificatePart string
+
+// The parts.
 const (
-	PartCert  = "cert"  // the certificate alone
-	PartChain = "chain" // followed by its issuer's
-	PartCA    = "ca"    // what to trust for certificates of other machines
+	PartCert  CertificatePart = "cert"  // the certificate alone
+	PartChain CertificatePart = "chain" // followed by its issuer's
+	PartCA    CertificatePart = "ca"    // what to trust for certificates of other machines
 )
 
 // A Certificate describes what the server certifies for a key that the machine

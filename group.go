@@ -1,7 +1,6 @@
 package nstance
 
 import (
-	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -40,10 +39,6 @@ type Group struct {
 	Pending string `json:"pending,omitempty"`
 }
 
-// Defined reports whether g has a definition. Without one no machine is created,
-// and members stay.
-func (g Group) Defined() bool { return g.Definition.Kind != "" }
-
 // A Definition is what a machine of a group is made from. What the two
 // configuration hashes cover is decided in package confighash.
 type Definition struct {
@@ -63,10 +58,21 @@ type Definition struct {
 	Certificates        map[string]Certificate `json:"certificates,omitempty"` // those that Files name
 	PostApply           []string               `json:"post_apply,omitempty"`   // command that the agent runs after files have changed; nil: none
 	Secrets             map[string]string      `json:"secrets,omitempty"`      // digests of the tracked secrets in Files, by name
-	Track               []string               `json:"track,omitempty"`        // what else the infra hash covers: vars, image, userdata, secrets
+	Track               []Tracked              `json:"track,omitempty"`        // what else the infra hash covers
 	LaunchTimeout       time.Duration          `json:"launch_timeout"`         // create to ready; 0: no limit
 	RegistrationTimeout time.Duration          `json:"registration_timeout"`   // machine exists to registered; 0: no limit
 }
+
+// A Tracked is what the infra hash covers on request.
+type Tracked string
+
+// What can be tracked.
+const (
+	TrackVars     Tracked = "vars"     // those that user data or Args name
+	TrackImage    Tracked = "image"    // resolved
+	TrackUserData Tracked = "userdata" // as it was fetched
+	TrackSecrets  Tracked = "secrets"  // in Files
+)
 
 // A Rollout bounds voluntary change of a group.
 type Rollout struct {
@@ -84,25 +90,11 @@ const (
 	NoticeReplace NoticeAction = "replace" // as a rollout does: few at a time, the replacement first
 )
 
-// Rebalancing is OnRebalance, with its default.
-func (g *Group) Rebalancing() NoticeAction { return cmp.Or(g.OnRebalance, NoticeIgnore) }
-
-// Maintaining is OnMaintenance, with its default.
-func (g *Group) Maintaining() NoticeAction { return cmp.Or(g.OnMaintenance, NoticeReplace) }
-
 // A Spread bounds how many members of a group are in one place, as far as there is
 // capacity elsewhere: it never costs a member. It moves no member that there is.
 type Spread struct {
 	By       SpreadBy `json:"by"`        // what counts as one place
 	MaxShare Count    `json:"max_share"` // members in one place, a percentage of the group's size or a number
-}
-
-// String returns what a person reads, such as at most 34% in one pool; empty: no bound.
-func (s Spread) String() string {
-	if s == (Spread{}) {
-		return ""
-	}
-	return "at most " + s.MaxShare.String() + " in one " + string(s.By)
 }
 
 // A ShapeOrder says which of the permitted shapes that have capacity a create has. It
@@ -115,9 +107,6 @@ const (
 	OrderCheapest  ShapeOrder = "cheapest"  // the one that costs least now, with the work that reclaims of its pool cost
 	OrderSteadiest ShapeOrder = "steadiest" // the one whose pool is reclaimed least often
 )
-
-// Ordering is Order, with its default.
-func (g *Group) Ordering() ShapeOrder { return cmp.Or(g.Order, OrderListed) }
 
 // A ReclaimAction says what is done with the work on a machine that the cloud reclaims.
 // It is replaced at once in either case.

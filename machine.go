@@ -49,15 +49,6 @@ type ReclaimLimit struct {
 	Window   time.Duration `json:"window"`
 }
 
-// Base returns how many members of a group of the given size must be on-demand
-// beside others on spot.
-func (m Market) Base(size int) int {
-	if m.Type != Spot {
-		return 0
-	}
-	return min(m.OnDemandBase.Of(size), size)
-}
-
 // A MarketType names a kind of capacity.
 type MarketType string
 

@@ -2,7 +2,6 @@ package nstance
 
 import (
 	"cmp"
-	"strings"
 	"time"
 )
 
@@ -31,45 +30,6 @@ type Notice struct {
 	// Margin is how long before the end of the machine a drain for this notice ends, as
 	// the leader has learned from earlier deletions; 0: 10 s.
 	Margin time.Duration `json:"margin,omitempty"`
-}
-
-// deadlineSlack is how far repeated measurements of one deadline may differ:
-// clouds give whole seconds, and messages take time.
-const deadlineSlack = 2 * time.Second
-
-// Tightens reports whether n leaves less time than known, its earlier form.
-func (n Notice) Tightens(known Notice) bool {
-	return !n.Deadline.IsZero() && (known.Deadline.IsZero() || n.Deadline.Before(known.Deadline.Add(-deadlineSlack)))
-}
-
-// Repeats reports whether n adds nothing to known, an earlier form of it. It is the
-// one rule for that, of agents and servers: deadlines only tighten, and the present
-// measurement of an unchanged deadline differs a little from the earlier one.
-func (n Notice) Repeats(known Notice) bool {
-	return n.EventID == known.EventID && n.Kind == known.Kind && n.Action == known.Action && n.Source == known.Source &&
-		n.Cancelled == known.Cancelled && n.NotBefore.Equal(known.NotBefore) && !n.Tightens(known)
-}
-
-// eventSlack is how far two sources may differ on the time of one event: EC2's event bus
-// has no time of the interruption, only that of the warning. Two interruptions of one
-// instance are at least as far apart as EC2's warning is early, two minutes.
-const eventSlack = time.Minute
-
-// SameEvent reports whether n and known, of two sources for the same kind of
-// announcement, announce one event of a machine: aws/spot by the machine's agent, and
-// aws/spot/eventbridge by the provider. A cloud's event IDs differ by source. The end of
-// a notice, Cancelled, is the same event as the notice.
-func (n Notice) SameEvent(known Notice) bool {
-	return n.Kind == known.Kind && n.Source != known.Source && n.announcement() == known.announcement() && !n.Rehearsed() &&
-		n.NotBefore.Sub(known.NotBefore).Abs() <= eventSlack &&
-		(n.Deadline.IsZero() || known.Deadline.IsZero() || n.Deadline.Sub(known.Deadline).Abs() <= eventSlack)
-}
-
-// announcement returns the cloud and what it announces, without the way.
-func (n Notice) announcement() string {
-	cloud, rest, _ := strings.Cut(n.Source, "/")
-	what, _, _ := strings.Cut(rest, "/")
-	return cloud + "/" + what
 }
 
 const (
@@ -130,17 +90,3 @@ const (
 
 // Dooms reports whether the machine will be gone whatever its owner does.
 func (k NoticeKind) Dooms() bool { return k == Reclaim || k == Stop || k == Terminate }
-
-// Restarts reports whether maintenance ends or restarts the machine, as far as the
-// notice says. Live migration (Compute Engine's MIGRATE_ON_HOST_MAINTENANCE) and a
-// freeze of seconds (Azure's Freeze) do not.
-func (n Notice) Restarts() bool {
-	return n.Kind == Maintenance && n.Action != "Freeze" && !strings.HasPrefix(n.Action, "MIGRATE")
-}
-
-// RehearsalSource begins the source of a notice that is rehearsed: the cloud takes
-// nothing back.
-const RehearsalSource = "rehearsal/"
-
-// Rehearsed reports whether the notice was made for a rehearsal.
-func (n Notice) Rehearsed() bool { return strings.HasPrefix(n.Source, RehearsalSource) }

@@ -2,9 +2,6 @@ package nstance
 
 import "time"
 
-// ReportVersion is the version of the report's JSON form.
-const ReportVersion = "1.0.0"
-
 // A Report is what an agent says about its machine, once a report interval.
 type Report struct {
 	Version           string             `json:"version"`

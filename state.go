@@ -4,7 +4,9 @@ package nstance
 // such as unhealthy, noticed, drifted and expired stand beside it.
 type State string
 
-// The states, in the order of an ordinary life.
+// The states, in the order of an ordinary life. Deleting follows on any of
+// them but Failed, and nothing but Deleted follows on Deleting. Draining goes back to ready or booting when a drain is
+// cancelled, ready back to booting when a new leader has not heard from the agent yet.
 const (
 	Pending      State = "pending"      // chosen, its intent is being written
 	Provisioning State = "provisioning" // intent durable, the provider has been asked
@@ -17,38 +19,8 @@ const (
 	Failed       State = "failed"       // its create was definitely refused
 	Parking      State = "parking"      // stand-by: being stopped or hibernated
 	Parked       State = "parked"       // stand-by: asleep
-	Waking       State = "waking"       // stand-by: being started
+	Waking       State = "waking"       // stand-by: being started, then booting
 )
-
-var transitions = map[State][]State{
-	Pending:      {Provisioning, Deleting, Failed},
-	Provisioning: {Booting, Deleting, Failed},
-	Booting:      {Ready, Gone, Draining, Deleting, Parking},
-	Ready:        {Booting, Gone, Draining, Deleting, Parking},
-	Gone:         {Deleting},
-	Draining:     {Booting, Ready, Deleting, Parking},
-	Deleting:     {Deleted},
-	Parking:      {Parked, Deleting},
-	Parked:       {Waking, Deleting},
-	Waking:       {Booting, Deleting},
-	Deleted:      nil,
-	Failed:       nil,
-}
-
-// Valid reports whether s is one of the states above.
-func (s State) Valid() bool { _, ok := transitions[s]; return ok }
-
-// CanBecome reports whether an instance may go from s to next. Staying is not a
-// transition. Draining goes back to ready or booting when a drain is cancelled,
-// ready back to booting when a new leader has not heard from the agent yet.
-func (s State) CanBecome(next State) bool {
-	for _, t := range transitions[s] {
-		if t == next {
-			return true
-		}
-	}
-	return false
-}
 
 // Leaving reports whether the instance is being removed: it does not count
 // towards its group's size.

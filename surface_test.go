@@ -9,8 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,19 +27,15 @@ import (
 
 // mentionsInternal are the exported names that mention a type of an internal package.
 var mentionsInternal = []struct{ name, reason string }{
-	{"reconcile.Admin.Records", "the server of this module shares the records with its reconciler; their type is the format in storage"},
-	{"reconcile.Admin.LivingRecords", "likewise, with what is not durable yet; other programs use Instances"},
+	{"reconcile.Admin.Internals", "the server of this module asks more of its reconciler than is promised to other programs: they use the rest of Admin"},
 	{"registration.KeysOf", "the server of this module rotates its keys while they are in use; other programs call NewKeys or LoadKeys"},
-	{"spot/spottest.Server", "it embeds the metadata service that provider/local serves; Options and Event have public names by alias"},
-	{"spot/spottest.Server.Maintenance", "likewise"},
 }
 
 // TestSurfaceIsPublic: what a public package exports mentions no type that other modules
 // cannot name.
 func TestSurfaceIsPublic(t *testing.T) {
 	exported, public := exportData(t)
-	open := func(path string) (io.ReadCloser, error) { return os.Open(exported[path]) }
-	packages := importer.ForCompiler(token.NewFileSet(), "gc", open)
+	packages := importerOf(exported)
 	found := map[string]bool{}
 	for _, path := range public {
 		pkg, err := packages.Import(path)
@@ -53,6 +51,52 @@ func TestSurfaceIsPublic(t *testing.T) {
 		delete(found, exception.name)
 	}
 	require.Empty(t, found, "these mention types of internal packages, which other modules cannot name")
+}
+
+// mostNames are how many exported names, declarations and methods, a package may have. Who
+// raises one of them changes the table of docs/design/023-surface.md too.
+var mostNames = []struct {
+	pkg  string
+	most int
+}{
+	{".", 264}, {"reconcile", 77}, {"storage", 36}, {"server/config", 8}, {"registration", 35}, {"provider/simcloud", 68},
+}
+
+// TestSurfaceStaysSmall: the packages that are promised to other programs get no name by
+// accident.
+func TestSurfaceStaysSmall(t *testing.T) {
+	exported, _ := exportData(t)
+	packages := importerOf(exported)
+	design := read(t, "docs/design/023-surface.md")
+	for _, budget := range mostNames {
+		pkg, err := packages.Import(path.Join(module, budget.pkg))
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(exportedNames(pkg)), budget.most, "%s: unexport what other programs do not need, or raise its figure: %v", budget.pkg, exportedNames(pkg))
+		require.Regexp(t, regexp.MustCompile(`(?m)^\| `+strings.Replace("`"+budget.pkg+"`", "`.`", "root", 1)+` \|.* `+strconv.Itoa(budget.most)+` \|`), design)
+	}
+}
+
+// exportedNames returns the exported declarations of a package, and the exported methods of
+// its types.
+func exportedNames(pkg *types.Package) (names []string) {
+	for _, name := range pkg.Scope().Names() {
+		obj := pkg.Scope().Lookup(name)
+		if !obj.Exported() {
+			continue
+		}
+		names = append(names, name)
+		typ, isType := obj.(*types.TypeName)
+		named, isNamed := obj.Type().(*types.Named)
+		if !isType || !isNamed || typ.IsAlias() {
+			continue
+		}
+		for method := range named.Methods() {
+			if method.Exported() {
+				names = append(names, name+"."+method.Name())
+			}
+		}
+	}
+	return names
 }
 
 // exportData returns the files with what each package exports, and the public packages of
@@ -74,6 +118,11 @@ func exportData(t *testing.T) (files map[string]string, public []string) {
 			public = append(public, p.ImportPath)
 		}
 	}
+}
+
+// importerOf reads packages from what exportData returns.
+func importerOf(files map[string]string) types.Importer {
+	return importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
 }
 
 func isInternal(path string) bool {
@@ -140,7 +189,7 @@ func TestJSONNames(t *testing.T) {
 		nstance.Event{}, nstance.Group{}, nstance.Identity{}, nstance.ImageQuery{}, nstance.LoadBalancer{}, nstance.Machine{}, nstance.MachineNotice{},
 		nstance.MachineSpec{}, nstance.Report{}, nstance.DrainEvent{},
 		plan.View{}, plan.Decision{}, plan.Counts{}, plan.Outlook{},
-		reconcile.GroupView{}, reconcile.InstanceView{}, reconcile.OrphanView{}, reconcile.FreezeView{}, reconcile.RuntimeView{}, reconcile.AvoidedPool{}, reconcile.PoolOutlook{}, nstance.ZoneShift{},
+		reconcile.GroupView{}, reconcile.InstanceView{}, reconcile.OrphanView{}, reconcile.AvoidedPool{}, reconcile.PoolOutlook{}, nstance.ZoneShift{},
 		reconcile.GroupPlan{}, reconcile.Impact{}, reconcile.Attention{},
 		agent.Status{},
 	} {

@@ -3,31 +3,27 @@ package nstance
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"io"
 	"strings"
 )
 
 // UserData is the template of the user data with which a machine boots first.
 type UserData struct {
-	Source   string `json:"source,omitempty"`   // inline (the default) or url
-	Encoding string `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
-	Content  string `json:"content,omitempty"`  // the template, or its URL
-	SHA256   string `json:"sha256,omitempty"`   // expected hex digest of the fetched bytes, before decoding
-	Fetched  []byte `json:"fetched,omitempty"`  // the bytes from the URL; nil: not fetched yet
+	Source   UserDataSource `json:"source,omitempty"`   // empty: inline
+	Encoding string         `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
+	Content  string         `json:"content,omitempty"`  // the template, or its URL
+	SHA256   string         `json:"sha256,omitempty"`   // expected hex digest of the fetched bytes, before decoding
+	Fetched  []byte         `json:"fetched,omitempty"`  // the bytes from the URL; nil: not fetched yet
 }
 
-// The words of UserData and Definition.Track.
-const (
-	SourceInline = "inline"
-	SourceURL    = "url"
+// A UserDataSource says what UserData.Content is.
+type UserDataSource string
 
-	TrackVars     = "vars"
-	TrackImage    = "image"
-	TrackUserData = "userdata"
-	TrackSecrets  = "secrets"
+// The sources.
+const (
+	SourceInline UserDataSource = "inline" // the template
+	SourceURL    UserDataSource = "url"    // its URL
 )
 
 // maxUserDataTemplate is the longest decoded template in bytes: 1 MiB. Clouds
@@ -44,16 +40,6 @@ func (u UserData) Template() (string, error) {
 		}
 	}
 	return u.decode(raw)
-}
-
-// Digest returns the SHA-256 of the fetched bytes in hex, or "" if nothing was
-// fetched.
-func (u UserData) Digest() string {
-	if u.Source != SourceURL || u.Fetched == nil {
-		return ""
-	}
-	sum := sha256.Sum256(u.Fetched)
-	return hex.EncodeToString(sum[:])
 }
 
 func (u UserData) decode(raw []byte) (string, error) {

@@ -46,26 +46,25 @@ func (g Group) Validate(field string) error {
 	v.order(g)
 	v.warmPool(g.WarmPool)
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
-	v.word("on_rebalance", string(g.Rebalancing()), string(NoticeIgnore), string(NoticeReplace))
-	v.word("on_maintenance", string(g.Maintaining()), string(NoticeIgnore), string(NoticeReplace))
-	if g.Defined() {
-		v.add(g.Definition.Validate(field))
+	v.word("on_rebalance", string(g.OnRebalance), "", string(NoticeIgnore), string(NoticeReplace))
+	v.word("on_maintenance", string(g.OnMaintenance), "", string(NoticeIgnore), string(NoticeReplace))
+	if g.Definition.Kind != "" {
+		v.add(g.Definition.validate(field))
 	}
 	return v.err()
 }
 
 // order refuses a choice by price among one shape: nothing would be chosen.
 func (v *validator) order(g Group) {
-	v.word("order", string(g.Ordering()), string(OrderListed), string(OrderCheapest), string(OrderSteadiest))
+	v.word("order", string(g.Order), "", string(OrderListed), string(OrderCheapest), string(OrderSteadiest))
 	shapes := max(1, len(g.Definition.InstanceTypes)) * max(1, len(g.Definition.Subnets))
-	if g.Defined() && g.Order == OrderCheapest && shapes < 2 {
+	if g.Definition.Kind != "" && g.Order == OrderCheapest && shapes < 2 {
 		v.wrong("order", "list several instance_types, or subnets in several zones", "cheapest has one shape to choose from")
 	}
 }
 
-// Validate returns nil, or an Invalid error that names each wrong field below field
-// (empty: as it stands in d) and the remedy.
-func (d Definition) Validate(field string) error {
+// validate is Validate for what d says.
+func (d Definition) validate(field string) error {
 	v := validator{prefix: field}
 	v.add(d.Kind.Validate(v.path("kind")))
 	v.word("arch", string(d.Arch), string(AMD64), string(ARM64))
@@ -81,7 +80,7 @@ func (d Definition) Validate(field string) error {
 	v.market(d.Market, d.Role)
 	v.files(d)
 	for _, track := range d.Track {
-		v.word("track", track, TrackVars, TrackImage, TrackUserData, TrackSecrets)
+		v.word("track", string(track), string(TrackVars), string(TrackImage), string(TrackUserData), string(TrackSecrets))
 	}
 	v.duration("launch_timeout", d.LaunchTimeout)
 	v.duration("registration_timeout", d.RegistrationTimeout)
@@ -149,7 +148,7 @@ func (v *validator) object(field string, data json.RawMessage) {
 }
 
 func (v *validator) userData(u UserData) {
-	v.word("userdata.source", u.Source, "", SourceInline, SourceURL)
+	v.word("userdata.source", string(u.Source), "", string(SourceInline), string(SourceURL))
 	v.word("userdata.encoding", u.Encoding, "", "plain", "base64", "gzip", "base64+gzip")
 	if u.Source == SourceURL && u.Fetched == nil {
 		v.wrong("userdata.fetched", "fetch the URL and put its bytes here", "is missing")

@@ -25,7 +25,7 @@ func sound() nstance.Group {
 				"app/cert": {Kind: nstance.FileCertificate, Certificate: "web", Part: "cert"},
 			},
 			Certificates: map[string]nstance.Certificate{"web": {CommonName: "web"}}, LoadBalancers: []string{"front"},
-			Track: []string{nstance.TrackImage}, LaunchTimeout: time.Minute, RegistrationTimeout: time.Minute,
+			Track: []nstance.Tracked{nstance.TrackImage}, LaunchTimeout: time.Minute, RegistrationTimeout: time.Minute,
 		},
 	}
 }
@@ -83,7 +83,7 @@ func TestValidateGroup(t *testing.T) {
 		"files.../up": func(g *nstance.Group) {
 			g.Definition.Files = map[string]nstance.File{"../up": {Kind: nstance.FileString}}
 		},
-		"track":                func(g *nstance.Group) { g.Definition.Track = []string{"weather"} },
+		"track":                func(g *nstance.Group) { g.Definition.Track = []nstance.Tracked{"weather"} },
 		"launch_timeout":       func(g *nstance.Group) { g.Definition.LaunchTimeout = -1 },
 		"registration_timeout": func(g *nstance.Group) { g.Definition.RegistrationTimeout = -1 },
 	} {

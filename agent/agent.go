@@ -123,7 +123,7 @@ func (a *Agent) setStatus(registered, connected bool, lastError error) {
 // report returns a health report. Its notices are added when it is sent.
 func (a *Agent) report(ctx context.Context) nstance.Report {
 	r := nstance.Report{
-		Version: nstance.ReportVersion, InstanceID: a.o.InstanceID,
+		Version: wire.ReportVersion, InstanceID: a.o.InstanceID,
 		Probes: a.collector.Probes(ctx), OneMinute: a.collector.Usage(),
 		ConfigHash: wire.Text(a.certs.identityDir.configHash()), CanDrain: a.drains.hook != nil,
 		Files: a.files.store.Status(), FilesError: wire.Text(a.files.store.LastError()),

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 func TestRegistration(t *testing.T) {
@@ -25,7 +25,7 @@ func TestRegistration(t *testing.T) {
 			r := v.awaitMessage(t, isReport)
 			require.EqualValues(t, 1, r.GetNumber())
 			require.Equal(t, "v1:sha256:cafe", r.GetReport().GetConfigHash())
-			require.Equal(t, nstance.ReportVersion, r.GetReport().GetVersion())
+			require.Equal(t, wire.ReportVersion, r.GetReport().GetVersion())
 			synctest.Wait()
 			require.Equal(t, began, time.Now(), "nothing waited")
 			status := a.Status()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -78,7 +79,7 @@ func (o *outbox) observe(n nstance.Notice, now time.Time) bool {
 		known = o.notices[i]
 		clockSet := known.restored && !n.Deadline.IsZero() && n.Deadline.Sub(known.Deadline).Abs() > restoredSlack
 		known.restored = false
-		if n.DetectedAt = known.DetectedAt; n.Repeats(known.Notice) && !clockSet {
+		if n.DetectedAt = known.DetectedAt; notice.Repeats(n, known.Notice) && !clockSet {
 			return false
 		}
 	case !o.hasRoom():

@@ -102,7 +102,7 @@ func infraOf(d nstance.Definition) infra {
 		InstanceTypes: d.InstanceTypes,
 		SubnetPool:    d.SubnetPool,
 		Args:          d.Args,
-		UserData:      userData{d.UserData.Source, d.UserData.Encoding, d.UserData.Content, d.UserData.SHA256},
+		UserData:      userData{string(d.UserData.Source), d.UserData.Encoding, d.UserData.Content, d.UserData.SHA256},
 		Market:        market{string(d.Market.Type), d.Market.MaxPrice, string(d.Market.Fallback)},
 		Tracked:       trackedOf(d),
 	}
@@ -180,7 +180,7 @@ func runtimeOf(d nstance.Definition) runtime {
 		}
 		r.Files[path] = file{
 			Kind: string(f.Kind), Source: f.Content + f.Secret + f.Object + f.Certificate, // of which its kind has one
-			Part: f.Field + f.Part, Env: f.Env, JSON: f.JSON, Mode: f.Mode,
+			Part: f.Field + string(f.Part), Env: f.Env, JSON: f.JSON, Mode: f.Mode,
 		}
 	}
 	for name, c := range d.Certificates {

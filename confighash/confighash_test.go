@@ -114,7 +114,7 @@ func TestEachFieldIsClassified(t *testing.T) {
 		Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", Image: "ami-2",
 		InstanceTypes: []string{"m7g.xlarge", "t4g.xlarge"}, SubnetPool: "edge", Subnets: []string{"subnet-2"},
 		Args: json.RawMessage(`{"ratio":1}`), UserData: nstance.UserData{Content: "x"},
-		Vars: map[string]string{"color": "blue"}, Market: nstance.Market{Type: nstance.Spot}, Track: []string{"image"},
+		Vars: map[string]string{"color": "blue"}, Market: nstance.Market{Type: nstance.Spot}, Track: []nstance.Tracked{"image"},
 		LoadBalancers: []string{"private"}, Secrets: map[string]string{"db": "x"}, LaunchTimeout: time.Second, RegistrationTimeout: time.Second,
 		Files: served().Files, Certificates: served().Certificates, PostApply: served().PostApply,
 	}

@@ -2,6 +2,8 @@ package confighash
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"slices"
 
@@ -27,12 +29,21 @@ func trackedOf(d nstance.Definition) tracked {
 		out.Image = d.Image
 	}
 	if slices.Contains(d.Track, nstance.TrackUserData) {
-		out.UserData = d.UserData.Digest()
+		out.UserData = fetchedDigest(d.UserData)
 	}
 	if slices.Contains(d.Track, nstance.TrackSecrets) {
 		out.Secrets = d.Secrets
 	}
 	return out
+}
+
+// fetchedDigest returns the SHA-256 of what was fetched in hex, or "" if nothing was.
+func fetchedDigest(u nstance.UserData) string {
+	if u.Source != nstance.SourceURL || u.Fetched == nil {
+		return ""
+	}
+	sum := sha256.Sum256(u.Fetched)
+	return hex.EncodeToString(sum[:])
 }
 
 // namedVars returns those variables of d on which its rendered user data and

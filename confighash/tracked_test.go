@@ -13,7 +13,7 @@ import (
 // tracking is a definition with everything tracked.
 func tracking() nstance.Definition {
 	d := full()
-	d.Track = []string{"vars", "image", "userdata"}
+	d.Track = []nstance.Tracked{"vars", "image", "userdata"}
 	d.UserData = nstance.UserData{Source: "url", Content: "https://example/u", Fetched: []byte("{{.Vars.color}}")}
 	return d
 }
@@ -21,7 +21,7 @@ func tracking() nstance.Definition {
 func TestTracked(t *testing.T) {
 	with := func(track string, change func(*nstance.Definition)) confighash.Hash {
 		d := tracking()
-		d.Track = []string{track}
+		d.Track = []nstance.Tracked{nstance.Tracked(track)}
 		change(&d)
 		return infraHash(t, d)
 	}

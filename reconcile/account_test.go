@@ -10,7 +10,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 )
 
 // An account is a cloud that names itself, unless err is set.
@@ -40,7 +39,7 @@ func TestUnknownAccount(t *testing.T) {
 		w.startLeader(webGroup(2))
 		w.advance(time.Hour)
 		require.Empty(w.t, w.cloud.Machines())
-		require.Contains(w.t, w.attentionFor(reconcile.AttentionLoading)[0].Why, "no credentials")
+		require.Contains(w.t, w.attentionFor("loading")[0].Why, "no credentials")
 		w.stopLeader()
 		require.NoError(w.t, w.runError)
 

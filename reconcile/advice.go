@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
+	"github.com/nstance-go/nstance/internal/notice"
 )
 
 // maintenanceLead is how long before its maintenance a member may be replaced: long
@@ -24,7 +26,7 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice, once bool) {
 		s.queue.add(m.group.key, false)
 	}
 	switch {
-	case known >= 0 && (n.Repeats(m.advice[known]) || n.SameEvent(m.advice[known])):
+	case known >= 0 && (notice.Repeats(n, m.advice[known]) || notice.SameEvent(n, m.advice[known])):
 		return
 	case known >= 0:
 		m.advice[known] = n
@@ -69,9 +71,9 @@ func (m *member) durableAdvice() (out []nstance.Notice) {
 // and the setting that says so; zero: it does not.
 func heeded(n nstance.Notice, g *nstance.Group) (at time.Time, setting string) {
 	switch {
-	case n.Kind == nstance.Rebalance && g.Rebalancing() == nstance.NoticeReplace:
+	case n.Kind == nstance.Rebalance && groupspec.OnRebalance(g) == nstance.NoticeReplace:
 		return n.ReceivedAt, "on_rebalance"
-	case n.Restarts() && g.Maintaining() == nstance.NoticeReplace:
+	case notice.Restarts(n) && groupspec.OnMaintenance(g) == nstance.NoticeReplace:
 		if early := n.NotBefore.Add(-maintenanceLead); !n.NotBefore.IsZero() && early.After(n.ReceivedAt) {
 			return early, "on_maintenance"
 		}

@@ -11,25 +11,36 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// Kinds of what needs attention, beside the kinds of holds.
+// An AttentionKind says what needs attention: a kind of hold, one of AttentionKinds, or what
+// a program adds.
+type AttentionKind string
+
 const (
-	AttentionShort      = "short"         // a group has fewer ready members than its size
-	AttentionOrphan     = "orphan"        // a machine without a record
-	AttentionRecord     = "record"        // a record that cannot be read
-	AttentionSnapshot   = "snapshot"      // the snapshot of the records was of no use
-	AttentionLoading    = "loading"       // the shard's records are not read yet
-	AttentionBalancer   = "load_balancer" // members of a load balancer are not up to date
-	AttentionDefinition = "rollback"      // a group is rolled back to a definition that cannot be read
-	AttentionMarket     = "market"        // machines are in another market than was asked for
-	AttentionAlarm      = "alarm"         // one was raised lately; servers list those
-	AttentionRefused    = "refused"       // the latest desired groups, which made no sense
-	AttentionUnrecorded = "unrecorded"    // an instance has registered, and its record does not say so
-	AttentionStuck      = "stuck"         // members are not ready for long, and no timeout ends that
+	attentionShort      AttentionKind = "short"         // a group has fewer ready members than its size
+	attentionOrphan     AttentionKind = "orphan"        // a machine without a record
+	attentionRecord     AttentionKind = "record"        // a record that cannot be read
+	attentionSnapshot   AttentionKind = "snapshot"      // the snapshot of the records was of no use
+	attentionLoading    AttentionKind = "loading"       // the shard's records are not read yet
+	attentionBalancer   AttentionKind = "load_balancer" // members of a load balancer are not up to date
+	attentionDefinition AttentionKind = "rollback"      // a group is rolled back to a definition that cannot be read
+	attentionMarket     AttentionKind = "market"        // machines are in another market than was asked for
+	attentionRefused    AttentionKind = "refused"       // the latest desired groups, which made no sense
+	attentionUnrecorded AttentionKind = "unrecorded"    // an instance has registered, and its record does not say so
+	attentionStuck      AttentionKind = "stuck"         // members are not ready for long, and no timeout ends that
 )
+
+// AttentionKinds returns the kinds that Attention lists beside those of holds: short, orphan,
+// record, snapshot, loading, load_balancer, rollback, market, refused, unrecorded and stuck.
+func AttentionKinds() []AttentionKind {
+	return []AttentionKind{
+		attentionShort, attentionOrphan, attentionRecord, attentionSnapshot, attentionLoading, attentionBalancer, attentionDefinition, attentionMarket,
+		attentionRefused, attentionUnrecorded, attentionStuck,
+	}
+}
 
 // An Attention is one thing that an operator should see.
 type Attention struct {
-	Kind    string             `json:"kind"`
+	Kind    AttentionKind      `json:"kind"`
 	Subject string             `json:"subject"`          // what needs it: a group, an instance, a record, the shard
 	Tenant  nstance.TenantID   `json:"tenant,omitempty"` // of the group or instance; empty: it concerns the shard
 	Group   nstance.GroupID    `json:"group,omitempty"`
@@ -43,14 +54,6 @@ type Attention struct {
 // passingHolds end by themselves within moments, or show as a group that is
 // short.
 var passingHolds = []string{plan.HoldSettling, plan.HoldBudget}
-
-// HoldKinds returns the kinds of holds that need attention, sorted.
-func HoldKinds() []string {
-	return []string{
-		plan.HoldBackoff, plan.HoldBreaker, plan.HoldCapacity, plan.HoldClock, plan.HoldDefinition, plan.HoldFrozen, plan.HoldHalted, plan.HoldPaused, plan.HoldRolledBack,
-		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldPending, plan.HoldAvoided,
-	}
-}
 
 // Attention lists what needs attention, sorted by kind and subject: groups that
 // are short of members or held, records that cannot be read, machines without a
@@ -69,58 +72,45 @@ func (r *Admin) Attention() []Attention {
 	return out
 }
 
-// Problems returns in words what of a list is neither a group's own hold or lack
-// of members nor an alarm.
-func Problems(list []Attention) (out []string) {
-	for _, a := range list {
-		held := a.Group != "" && slices.Contains(HoldKinds(), a.Kind)
-		if !held && a.Kind != AttentionShort && a.Kind != AttentionAlarm {
-			out = append(out, a.Why)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
 func compareAttention(a, b Attention) int {
-	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Subject, b.Subject), strings.Compare(a.Why, b.Why))
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Subject, b.Subject), strings.Compare(a.Why, b.Why))
 }
 
 func (s *shard) groupAttention(g *group) (out []Attention) {
 	v := s.groupView(g)
-	entry := func(kind, why, remedy string, since, until time.Time) Attention {
+	entry := func(kind AttentionKind, why, remedy string, since, until time.Time) Attention {
 		return Attention{
 			Kind: kind, Subject: "group " + g.key.String(), Tenant: g.key.Tenant, Group: g.key.Group,
 			Since: since, Until: until, Why: why, Remedy: remedy,
 		}
 	}
 	if g.defined() && !g.spec.Removing && v.Ready < v.Size {
-		out = append(out, entry(AttentionShort, shortOf(v), "nstance-admin events --group "+string(g.key.Group), g.belowSizeSince, time.Time{}))
+		out = append(out, entry(attentionShort, shortOf(v), "nstance-admin events --group "+string(g.key.Group), g.belowSizeSince, time.Time{}))
 	}
 	if rb := g.history.Rollback; rb != nil && g.rollbackSpec == nil {
-		out = append(out, entry(AttentionDefinition,
+		out = append(out, entry(attentionDefinition,
 			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
 			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))
 	}
 	if n := s.stuck(g); n > 0 {
-		out = append(out, entry(AttentionStuck, fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", n, stuckAfter),
+		out = append(out, entry(attentionStuck, fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", n, stuckAfter),
 			"set launch_timeout or registration_timeout in the definition", time.Time{}, time.Time{}))
 	}
 	for _, m := range g.members {
 		if m.unrecordedRegistration {
-			a := entry(AttentionUnrecorded, fmt.Sprintf("%s has registered, and its record does not say so", m.id), "write RegisteredAt to its record, then observe Registered again", time.Time{}, time.Time{})
+			a := entry(attentionUnrecorded, fmt.Sprintf("%s has registered, and its record does not say so", m.id), "write RegisteredAt to its record, then observe Registered again", time.Time{}, time.Time{})
 			a.Subject, a.ID = "instance "+string(m.id), m.id
 			out = append(out, a)
 		}
 	}
 	if n := g.marketsDiffer(); n > 0 {
-		out = append(out, entry(AttentionMarket, fmt.Sprintf("%d members are in another market than was asked for", n),
+		out = append(out, entry(attentionMarket, fmt.Sprintf("%d members are in another market than was asked for", n),
 			"nstance-admin instance list --group "+string(g.key.Group), time.Time{}, time.Time{}))
 	}
 	for _, h := range v.Holds {
 		everywhere := h.Kind == plan.HoldFrozen && s.frozen != nil || h.Kind == plan.HoldClock
 		if !everywhere && !slices.Contains(passingHolds, h.Kind) {
-			out = append(out, entry(h.Kind, h.Reason, holdRemedy(h.Kind, g.key.Group), h.Since, h.Until))
+			out = append(out, entry(AttentionKind(h.Kind), h.Reason, holdRemedy(h.Kind, g.key.Group), h.Since, h.Until))
 		}
 	}
 	return out
@@ -188,13 +178,13 @@ func holdRemedy(kind string, group nstance.GroupID) string {
 func (r *Reconciler) shardAttention() (out []Attention) {
 	for _, p := range r.unreadableRecords {
 		out = append(out, Attention{
-			Kind: AttentionRecord, Subject: "record " + p.Key, ID: p.ID,
+			Kind: attentionRecord, Subject: "record " + p.Key, ID: p.ID,
 			Why:    fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err),
 			Remedy: "nstance-admin record show " + p.Key + ", then nstance-admin record repair " + p.Key,
 		})
 	}
 	if err := r.refusedGroups; err != nil {
-		out = append(out, Attention{Kind: AttentionRefused, Subject: "shard", Why: fmt.Sprintf("the latest desired groups are refused, the former ones stay: %v", err)})
+		out = append(out, Attention{Kind: attentionRefused, Subject: "shard", Why: fmt.Sprintf("the latest desired groups are refused, the former ones stay: %v", err)})
 	}
 	if f := r.frozen; f != nil {
 		out = append(out, Attention{
@@ -209,10 +199,10 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 		})
 	}
 	if r.loadError != nil {
-		out = append(out, Attention{Kind: AttentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.loadError)})
+		out = append(out, Attention{Kind: attentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.loadError)})
 	}
 	if err := r.records.SnapshotProblem(); err != nil {
-		out = append(out, Attention{Kind: AttentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
+		out = append(out, Attention{Kind: attentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
 	}
 	return slices.Concat(out, r.avoidedAttention(), r.orphanAttention(), r.balancerAttention())
 }
@@ -226,7 +216,7 @@ func (s *shard) orphanAttention() (out []Attention) {
 			why, spared = "it will be deleted", ""
 		}
 		out = append(out, Attention{
-			Kind: AttentionOrphan, Subject: "machine " + o.Machine.ProviderID, ID: id, Since: o.FirstListed, Remedy: spared,
+			Kind: attentionOrphan, Subject: "machine " + o.Machine.ProviderID, ID: id, Since: o.FirstListed, Remedy: spared,
 			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.Machine.ProviderID, id, why),
 		})
 	}
@@ -237,13 +227,13 @@ func (s *shard) orphanAttention() (out []Attention) {
 func (r *Reconciler) balancerAttention() (out []Attention) {
 	for _, f := range r.balance.Failures() {
 		out = append(out, Attention{
-			Kind: AttentionBalancer, Subject: "load balancer " + f.Name, Since: f.Since,
+			Kind: attentionBalancer, Subject: "load balancer " + f.Name, Since: f.Since,
 			Why: fmt.Sprintf("load balancer %s is not up to date since %s: %v", f.Name, f.Since.UTC().Format(time.RFC3339), f.Err),
 		})
 	}
 	if names := r.balance.Names(); len(names) > 0 && r.provider.Abilities().Balancers == nil {
 		out = append(out, Attention{
-			Kind: AttentionBalancer, Subject: "shard", Remedy: "remove them from the configuration",
+			Kind: attentionBalancer, Subject: "shard", Remedy: "remove them from the configuration",
 			Why: "the provider cannot change load balancers: no machine joins " + strings.Join(names, ", "),
 		})
 	}

@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // attentionFor returns what needs attention for one reason.
-func (w *world) attentionFor(kind string) (out []reconcile.Attention) {
+func (w *world) attentionFor(kind reconcile.AttentionKind) (out []reconcile.Attention) {
 	r, _ := w.leader()
 	for _, a := range r.Admin().Attention() {
 		if a.Kind == kind {
@@ -42,7 +43,7 @@ func TestAttention(t *testing.T) {
 			g := w.group()
 			require.Equal(t, [3]int{2, 0, 1}, [3]int{g.Ready, g.Booting, g.Gone})
 			require.Equal(t, []nstance.InstanceID{dead}, w.in(nstance.Gone))
-			short := w.attentionFor(reconcile.AttentionShort)
+			short := w.attentionFor("short")
 			require.Len(t, short, 1)
 			require.Equal(t, "group default/web", short[0].Subject)
 			require.Equal(t, "2 of 3 members are ready, 1 gone", short[0].Why)
@@ -53,7 +54,7 @@ func TestAttention(t *testing.T) {
 			require.Equal(t, frozenAt, frozen[0].Since)
 			require.Contains(t, frozen[0].Why, "audit")
 			require.Equal(t, "nstance-admin thaw group web", frozen[0].Remedy)
-			require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+			require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 
 			require.NoError(t, w.r.Admin().Thaw(t.Context(), web, requester))
 			w.advance(30 * time.Minute)
@@ -92,7 +93,7 @@ func TestAttention(t *testing.T) {
 			id := w.createOrphan(10*time.Minute, nil)
 			require.NoError(t, w.r.Admin().FreezeShard(t.Context(), "audit"))
 			w.advance(20 * time.Minute)
-			orphans := w.attentionFor(reconcile.AttentionOrphan)
+			orphans := w.attentionFor("orphan")
 			require.Len(t, orphans, 1)
 			require.Equal(t, id, orphans[0].ID)
 			require.Contains(t, orphans[0].Remedy, "nstance-admin orphan adopt "+string(id))

@@ -14,13 +14,9 @@ import (
 )
 
 const (
-	// MaxAvoided is how many pools may be avoided at once by request.
-	MaxAvoided = 64
-
-	// LongestAvoidance is how long a pool may be avoided by one request.
-	LongestAvoidance = 30 * 24 * time.Hour
-
-	maxPoolName = 128 // bytes of a zone or an instance type
+	maxAvoided       = 64 // pools, by request
+	longestAvoidance = 30 * 24 * time.Hour
+	maxPoolName      = 128 // bytes of a zone or an instance type
 )
 
 // A Pool is capacity that machines are made from: of a zone, of an instance type, in a
@@ -42,8 +38,8 @@ func (p Pool) String() string {
 	return strings.Join(out, " ")
 }
 
-// Validate fails with Invalid unless p names something, in words that have no spaces.
-func (p Pool) Validate() error {
+// validate fails with Invalid unless p names something, in words that have no spaces.
+func (p Pool) validate() error {
 	if p == (Pool{}) {
 		return nstance.FieldError("pool", "name a zone, an instance type or a market", "is empty")
 	}
@@ -120,8 +116,8 @@ func (p *AvoidedPool) remedy() string {
 // else is permitted for them. For a pool that is avoided already it replaces duration,
 // reason and drain; one that differs by less than a minute changes nothing. It returns what
 // is avoided and whether that has changed, once it is durable. Fails with Invalid for a pool
-// or time that makes no sense, with Conflict when too many pools are avoided, and with
-// Unavailable as Pause does. A dry run only checks.
+// that makes no sense or more than 30 days, with Conflict when 64 pools are avoided already,
+// and with Unavailable as Pause does. A dry run only checks.
 func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool, dryRun bool) (stands AvoidedPool, changed bool, err error) {
 	err = r.changePools(ctx, func(now time.Time) (bool, error) {
 		stands, changed, err = r.checkAvoided(p, now)
@@ -138,10 +134,10 @@ func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool, dryRun bool) (stan
 // checkAvoided returns what is avoided if a request is accepted, and whether it changes
 // anything.
 func (s *shard) checkAvoided(p AvoidedPool, now time.Time) (stands AvoidedPool, changed bool, err error) {
-	if err := p.Validate(); err != nil {
+	if err := p.validate(); err != nil {
 		return p, false, err
 	}
-	if left := p.Until.Sub(now); left <= 0 || left > LongestAvoidance+time.Minute { // the caller has another clock
+	if left := p.Until.Sub(now); left <= 0 || left > longestAvoidance+time.Minute { // the caller has another clock
 		return p, false, nstance.FieldError("duration", "use more than 0 and at most 720h", "a pool cannot be avoided until %s", p.Until.UTC().Format(time.RFC3339))
 	}
 	p.Since, p.Until, p.Cloud = now.UTC(), p.Until.UTC(), false
@@ -151,19 +147,22 @@ func (s *shard) checkAvoided(p AvoidedPool, now time.Time) (stands AvoidedPool, 
 		if s.avoided[known].repeats(p) {
 			return s.avoided[known], false, nil
 		}
-	case len(s.avoided) >= MaxAvoided:
+	case len(s.avoided) >= maxAvoided:
 		return p, false, &nstance.Error{
 			Code: nstance.Conflict, Remedy: "nstance-admin pool release",
-			Msg: fmt.Sprintf("%d pools are avoided already, which is the most", MaxAvoided),
+			Msg: fmt.Sprintf("%d pools are avoided already, which is the most", maxAvoided),
 		}
 	}
 	return p, true, nil
 }
 
 // ReleasePool ends the avoidance of a pool, and returns once that is durable. It reports
-// whether it was avoided. The reason is for the journal. Fails with Conflict when only the
-// cloud avoids it, and with Unavailable as Pause does. A dry run only checks.
+// whether it was avoided. The reason is for the journal. Fails with Invalid for a pool that
+// makes no sense, with Conflict when only the cloud avoids it, and with Unavailable as Pause does. A dry run only checks.
 func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun bool) (released bool, err error) {
+	if err := p.validate(); err != nil {
+		return false, err
+	}
 	err = r.changePools(ctx, func(now time.Time) (bool, error) {
 		i := r.avoidedIndex(p)
 		switch released = i >= 0; {
@@ -185,14 +184,6 @@ func (r *Admin) AvoidedPools() []AvoidedPool {
 	defer r.mu.Unlock()
 	now := r.opts.Now()
 	return slices.DeleteFunc(r.allAvoided(), func(p AvoidedPool) bool { return !p.stands(now) })
-}
-
-// AvoidedHolds returns the same as holds of the whole shard.
-func (r *Admin) AvoidedHolds() (out []HoldView) {
-	for _, p := range r.AvoidedPools() {
-		out = append(out, p.hold())
-	}
-	return out
 }
 
 // changePools changes what is avoided on request, and returns once that is durable.
@@ -316,7 +307,7 @@ func (s *shard) publishShard(e nstance.Event) {
 func (s *shard) restoreAvoided(all []AvoidedPool) {
 	s.avoided = slices.Clone(all)
 	for i := range s.avoided {
-		if latest := s.opts.Now().Add(LongestAvoidance); s.avoided[i].Until.After(latest) {
+		if latest := s.opts.Now().Add(longestAvoidance); s.avoided[i].Until.After(latest) {
 			s.avoided[i].Until = latest.UTC()
 		}
 	}

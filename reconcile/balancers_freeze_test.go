@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 )
 
 // freezeMode is one way to freeze and thaw the group.
@@ -102,7 +102,7 @@ func TestBalancerRemovedDuringFreezeIsLeftAfterThaw(t *testing.T) {
 			w.cloud.Inject(simcloud.Fault{ID: "lb-1", Times: -1, Code: nstance.Internal})
 			require.NoError(t, c.thaw(w))
 			w.advance(10 * time.Minute)
-			require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+			require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 		})
 	})
 	t.Run("members of living machines only", func(t *testing.T) {

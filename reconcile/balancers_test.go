@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -257,13 +258,13 @@ func TestFailingBalancerDelaysDeleteForLimitedTime(t *testing.T) {
 				w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(2, "front")}})
 				w.advance(20 * time.Second)
 				require.Len(t, w.cloud.Machines(), 3, "delete waits for a limited time")
-				require.Contains(t, strings.Join(reconcile.Problems(w.r.Admin().Attention()), "\n"), "load balancer front is not up to date")
+				require.Contains(t, strings.Join(attention.Problems(w.r.Admin().Attention()), "\n"), "load balancer front is not up to date")
 				w.advance(time.Minute)
 				w.requireMembers(2)
 				require.Equal(t, 1, w.alarms("could not be withdrawn from front"))
 				w.cloud.ClearFaults()
 				w.advance(2 * time.Minute)
-				require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+				require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 				require.Len(t, w.cloud.AttachedTo("lb-1"), 3)
 			})
 		})
@@ -285,7 +286,7 @@ func TestVanishedBalancerDelaysNoDelete(t *testing.T) {
 			calls := w.cloud.Count(simcloud.OpMembers)
 			w.advance(time.Hour)
 			require.Equal(t, calls, w.cloud.Count(simcloud.OpMembers), "and no longer tracked")
-			require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+			require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 		})
 	})
 	t.Run("from the configuration, calls hang", func(t *testing.T) {
@@ -293,7 +294,7 @@ func TestVanishedBalancerDelaysNoDelete(t *testing.T) {
 			w.cloud.Inject(simcloud.Fault{ID: "lb-1", Times: -1, Code: nstance.Internal})
 			w.r.Observe(nstance.Balancing{})
 			w.advance(10 * time.Minute)
-			require.Empty(t, reconcile.Problems(w.r.Admin().Attention()), "dropped without an answer")
+			require.Empty(t, attention.Problems(w.r.Admin().Attention()), "dropped without an answer")
 		})
 	})
 	t.Run("from the cloud", func(t *testing.T) {
@@ -302,7 +303,7 @@ func TestVanishedBalancerDelaysNoDelete(t *testing.T) {
 			w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(2, "front")}})
 			w.advance(15 * time.Second)
 			require.Len(t, w.cloud.Machines(), 2, "a missing load balancer has no members")
-			require.Contains(t, strings.Join(reconcile.Problems(w.r.Admin().Attention()), "\n"), "no load balancer")
+			require.Contains(t, strings.Join(attention.Problems(w.r.Admin().Attention()), "\n"), "no load balancer")
 			w.cloud.SetBalancer("lb-1", true)
 			w.advance(2 * time.Minute)
 			w.requireBalanced("lb-1")
@@ -462,7 +463,7 @@ func TestProviderWithoutBalancersIsReported(t *testing.T) {
 		w.startLeader(balancedGroup(2, "front"))
 		w.advance(2 * time.Minute)
 		w.requireMembers(2)
-		require.Contains(t, strings.Join(reconcile.Problems(w.r.Admin().Attention()), "\n"), "the provider cannot change load balancers: no machine joins front")
+		require.Contains(t, strings.Join(attention.Problems(w.r.Admin().Attention()), "\n"), "the provider cannot change load balancers: no machine joins front")
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(1, "front")}})
 		w.advance(10 * time.Second)
 		w.requireMembers(1)

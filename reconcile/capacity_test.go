@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
@@ -352,7 +353,7 @@ func TestRehearsalLeavesCapacity(t *testing.T) {
 		w.advance(2 * time.Minute)
 		require.Equal(t, map[string]int{"small/spot": 2}, w.shapes())
 		w.r.Observe(nstance.Noticed{ID: w.ready()[0], Notice: nstance.Notice{
-			Kind: nstance.Reclaim, Source: nstance.RehearsalSource + "eve", EventID: "rehearsal-1", Deadline: time.Now().Add(time.Minute), DetectedAt: time.Now(),
+			Kind: nstance.Reclaim, Source: notice.RehearsalSource + "eve", EventID: "rehearsal-1", Deadline: time.Now().Add(time.Minute), DetectedAt: time.Now(),
 		}})
 		w.advance(2 * time.Minute)
 		w.requireMembers(2)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/test/wallclock"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -78,8 +79,17 @@ func (w *world) setSlowDrain(slow bool) {
 // hasClockHold reports whether the leader holds actions that depend on its clock.
 func (w *world) hasClockHold() bool {
 	r, _ := w.leader()
-	_, held := r.Admin().ClockHold()
+	_, held := clockHold(r)
 	return held
+}
+
+func clockHold(r *reconcile.Reconciler) (h reconcile.HoldView, held bool) {
+	for _, h := range r.Admin().Holds() {
+		if h.Kind == plan.HoldClock {
+			return h, true
+		}
+	}
+	return h, false
 }
 
 func TestClockVerdict(t *testing.T) {
@@ -127,7 +137,7 @@ func TestClockVerdict(t *testing.T) {
 				}
 				w.advance(45 * time.Second)
 				r, _ := w.leader()
-				h, held := r.Admin().ClockHold()
+				h, held := clockHold(r)
 				require.Equal(t, k.want != "", held, h.Reason)
 				require.Contains(t, h.Reason, k.want)
 			})
@@ -184,7 +194,7 @@ func TestWrongClockIsReported(t *testing.T) {
 	withClocks(t, 1, c, func(t *testing.T, w *world) {
 		r, _ := w.leader()
 		require.Empty(t, w.group().Holds)
-		require.Empty(t, reconcile.Problems(r.Admin().Attention()))
+		require.Empty(t, attention.Problems(r.Admin().Attention()))
 		set := time.Now()
 		c.storage.Store(int64(-time.Hour))
 		w.advance(time.Minute)
@@ -192,11 +202,11 @@ func TestWrongClockIsReported(t *testing.T) {
 		require.Equal(t, "this server's clock is 1h0m0s ahead of storage's: set it right, by NTP", h.Reason)
 		require.WithinRange(t, h.Since, set, set.Add(5*time.Second))
 		require.Zero(t, h.Until)
-		shard, held := r.Admin().ClockHold()
+		shard, held := clockHold(r)
 		require.True(t, held)
 		require.Equal(t, h, shard)
-		require.Len(t, reconcile.Problems(r.Admin().Attention()), 1)
-		require.Contains(t, reconcile.Problems(r.Admin().Attention())[0], h.Reason)
+		require.Len(t, attention.Problems(r.Admin().Attention()), 1)
+		require.Contains(t, attention.Problems(r.Admin().Attention())[0], h.Reason)
 		event := w.first(eventtype.ClockWrong, func(nstance.Event) bool { return true })
 		require.True(t, strings.HasPrefix(event.Reason, h.Reason), event.Reason)
 		require.Empty(t, event.Group)
@@ -206,7 +216,7 @@ func TestWrongClockIsReported(t *testing.T) {
 		c.storage.Store(0)
 		w.advance(40 * time.Second)
 		require.Empty(t, w.group().Holds)
-		require.Empty(t, reconcile.Problems(r.Admin().Attention()))
+		require.Empty(t, attention.Problems(r.Admin().Attention()))
 		require.Equal(t, 1, w.count(eventtype.ClockRight, ""))
 	})
 }
@@ -504,7 +514,7 @@ func TestNoticeFromClockBehind(t *testing.T) {
 		w.advance(time.Second)
 		recorded := func() []nstance.Notice {
 			r, _ := w.leader()
-			rec, ok := r.Admin().Records().Get(id)
+			rec, ok := r.Admin().Internals().Records().Get(id)
 			require.True(t, ok)
 			return rec.Notices
 		}

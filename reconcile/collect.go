@@ -142,12 +142,12 @@ func (r *Reconciler) addLateRecord(rec records.Instance) {
 func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, why nstance.Cause) error {
 	mach, err := r.lookAtOrphan(ctx, listed)
 	if err == nil {
-		err = r.Admin().Thawed(nstance.GroupKey{Tenant: mach.Owner.Tenant, Group: mach.Group})
+		err = r.internals().Thawed(nstance.GroupKey{Tenant: mach.Owner.Tenant, Group: mach.Group})
 	}
 	if err != nil {
 		return err
 	}
-	rec := r.recordOf(mach, ReasonOrphan)
+	rec := r.recordOf(mach, reasonOrphan)
 	rec.Deleting = &records.Deletion{At: r.opts.Now().UTC(), Why: why}
 	m, err := r.writeOrphanRecord(ctx, mach, rec)
 	if err != nil {
@@ -213,11 +213,4 @@ func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine
 	return m, nil
 }
 
-// ReasonAdopted is why a record exists that was made for an orphan.
-const ReasonAdopted plan.Reason = "adopted"
-
-// Reread brings memory up to date with the records in storage: after an operator
-// has repaired one by hand, say. A record that is new becomes a member, and a
-// group is held no longer once each of its records can be read. An error means
-// that nothing was learned.
-func (r *Admin) Reread(ctx context.Context) error { return r.readRecordsAgain(ctx) }
+func (r internals) Reread(ctx context.Context) error { return r.readRecordsAgain(ctx) }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -231,7 +232,7 @@ func TestRollback(t *testing.T) {
 			w.startLeader(groupWithUserData(3, "v2"))
 			w.advance(30 * time.Minute)
 			require.Equal(t, before, begun(), "no plan")
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "rolled back to definition")
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "rolled back to definition")
 			w.hold(plan.HoldDefinition)
 			require.NoError(t, w.r.Admin().UndoRollback(t.Context(), web, requester))
 			w.requireReadyFor(3, 30*time.Minute)

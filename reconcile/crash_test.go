@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 )
 
 // A story is a scenario. It begins with a group at size whose members are all ready, and
@@ -318,7 +318,7 @@ func (c *crash) requireOutcome(y story, with strike) {
 	require.Zero(t, g.Stale+g.Leaving+g.Booting)
 	require.Empty(t, g.Holds, "the group has no holds")
 	r, drains := c.w.leader()
-	require.Empty(t, reconcile.Problems(r.Admin().Attention()))
+	require.Empty(t, attention.Problems(r.Admin().Attention()))
 	require.Empty(t, drains.Active())
 	if y.balancer != "" {
 		c.w.requireBalanced("lb-1")

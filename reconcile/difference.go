@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/groupspec"
 )
 
 // differences lists the fields in which two groups differ, those first that
@@ -84,10 +85,10 @@ var plainFields = []struct {
 	{"expiry.eligible_age", func(g *nstance.Group) string { return spelt(g.Expiry.EligibleAge) }},
 	{"expiry.forced_age", func(g *nstance.Group) string { return spelt(g.Expiry.ForcedAge) }},
 	{"expiry.on_demand_age", func(g *nstance.Group) string { return spelt(g.Expiry.OnDemandAge) }},
-	{"on_rebalance", func(g *nstance.Group) string { return string(g.Rebalancing()) }},
-	{"on_maintenance", func(g *nstance.Group) string { return string(g.Maintaining()) }},
-	{"spread", func(g *nstance.Group) string { return g.Spread.String() }},
-	{"order", func(g *nstance.Group) string { return string(g.Ordering()) }},
+	{"on_rebalance", func(g *nstance.Group) string { return string(groupspec.OnRebalance(g)) }},
+	{"on_maintenance", func(g *nstance.Group) string { return string(groupspec.OnMaintenance(g)) }},
+	{"spread", func(g *nstance.Group) string { return spreadText(g.Spread) }},
+	{"order", func(g *nstance.Group) string { return string(groupspec.Order(g)) }},
 	{"warm_pool", func(g *nstance.Group) string { return warmPool(g.WarmPool) }},
 	{"on_reclaim", func(g *nstance.Group) string { return string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)) }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
@@ -105,6 +106,14 @@ func warmPool(p nstance.WarmPool) string {
 		out += ", used once"
 	}
 	return out
+}
+
+// spreadText says it in words, such as at most 34% in one pool; empty: no bound.
+func spreadText(s nstance.Spread) string {
+	if s == (nstance.Spread{}) {
+		return ""
+	}
+	return "at most " + s.MaxShare.String() + " in one " + string(s.By)
 }
 
 func reclaimLimit(l nstance.ReclaimLimit) string {

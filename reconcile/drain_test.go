@@ -104,7 +104,7 @@ func TestLateDrainKeepsItsExecutor(t *testing.T) {
 		require.Contains(t, w.in(nstance.Draining), id)
 		w.stopLeader()
 		faulty.ClearFaults()
-		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.Nil(t, rec.Drain, "not landed yet")
 
@@ -116,7 +116,7 @@ func TestLateDrainKeepsItsExecutor(t *testing.T) {
 		w.startLeader(webGroup(3))
 		w.advance(2 * time.Minute)
 		require.Equal(t, nstance.ExecutorAgent, w.recordedExecutor(id), "the new leader would have chosen the operator")
-		rec, err = w.r.Admin().Records().Refresh(w.ctx, id)
+		rec, err = w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, rec.Drain.Generation)
 		v, err := w.r.Instance(id)
@@ -172,7 +172,7 @@ func TestDrainRequestIsRecordedBeforeAnswer(t *testing.T) {
 		d, err := w.r.Drain(w.ctx, id, requester)
 		require.NoError(t, err)
 		require.Contains(t, d.Causes, nstance.Cause{Kind: nstance.CauseRequest, Message: requester})
-		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.Equal(t, d.Causes, rec.Drain.Causes)
 
@@ -228,7 +228,7 @@ func TestNoticeAboutPreservedMember(t *testing.T) {
 				require.Contains(t, e.Reason, "preserved")
 				require.Positive(t, w.acked[e.Notice.EventID])
 				recorded := func() []nstance.Notice {
-					rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+					rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 					require.NoError(t, err)
 					return rec.Notices
 				}
@@ -255,7 +255,7 @@ func TestNoticeAboutPreservedMember(t *testing.T) {
 			w.advance(10 * time.Second)
 			require.NoError(t, w.cloud.Withdraw(id))
 			w.advance(10 * time.Second)
-			rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+			rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 			require.NoError(t, err)
 			require.Empty(t, rec.Notices)
 		})
@@ -313,7 +313,7 @@ func TestCutShortDrainIsRecorded(t *testing.T) {
 				for w.count(nstance.EventDeleteRequested, d.Instance) == 0 {
 					w.advance(time.Second)
 				}
-				rec, err := w.r.Admin().Records().Refresh(w.ctx, d.Instance)
+				rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, d.Instance)
 				require.NoError(t, err)
 				require.NotNil(t, rec.Deleting)
 				require.Equal(t, !acknowledged, rec.CutShort)
@@ -360,7 +360,7 @@ func TestNoticesOnlyTighten(t *testing.T) {
 		require.Equal(t, []time.Time{noticed}, []time.Time{v.Notices[0].Deadline})
 		announce(time.Minute)
 		require.True(t, drainEnd().Before(first))
-		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 		require.NoError(t, err)
 		require.True(t, drainEnd().Equal(rec.Drain.Deadline))
 	})

@@ -9,11 +9,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 )
 
-// BeginDrill reports whether a regular drill of a group is to be carried out now: the
-// latest one began so long ago, and the group is healthy. That it begins is durable then,
-// so no drill is repeated by the next leader. The first call begins the wait for the first
-// drill. Fails as Pause does.
-func (r *Admin) BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration) (begun bool, err error) {
+func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every time.Duration) (begun bool, err error) {
 	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		now := r.opts.Now().UTC()
 		switch {

@@ -23,7 +23,7 @@ func TestDrillsAreDue(t *testing.T) {
 		w.advance(2 * time.Minute)
 		due := func() bool {
 			t.Helper()
-			begun, err := w.r.Admin().BeginDrill(t.Context(), web, 24*time.Hour)
+			begun, err := w.r.Admin().Internals().BeginDrill(t.Context(), web, 24*time.Hour)
 			require.NoError(t, err)
 			return begun
 		}
@@ -56,7 +56,7 @@ func TestDrillsAreDue(t *testing.T) {
 		require.True(t, due(), "as soon as it is healthy again")
 		require.Equal(t, 2, w.count(eventtype.DrillStarted, ""))
 
-		_, err := w.r.Admin().BeginDrill(t.Context(), nstance.GroupKey{Tenant: "default", Group: "none"}, time.Hour)
+		_, err := w.r.Admin().Internals().BeginDrill(t.Context(), nstance.GroupKey{Tenant: "default", Group: "none"}, time.Hour)
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
 }

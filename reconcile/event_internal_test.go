@@ -178,7 +178,7 @@ func TestImpactPlansNothing(t *testing.T) {
 func TestRemovalIsReverted(t *testing.T) {
 	r, specs := newIdleShard(t, 1000, 10)
 	changed := specs[500].Key
-	r.Observe(nstance.Removed{Key: changed})
+	require.NoError(t, r.Remove(changed))
 	require.Equal(t, []nstance.GroupKey{changed}, processQueue(r))
 	r.Observe(nstance.Desired{Groups: eventGroups(1000, 10)})
 	require.Equal(t, []nstance.GroupKey{changed}, processQueue(r))

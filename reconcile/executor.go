@@ -30,7 +30,7 @@ const rewatchPause = 100 * time.Millisecond
 // followDrains takes what the drain coordinator publishes until ctx ends.
 func (r *Reconciler) followDrains(ctx context.Context) {
 	if notifier, ok := r.opts.Drains.(executorNotifier); ok {
-		stop := notifier.NotifyExecutors(func(tenant nstance.TenantID) { r.Observe(nstance.ExecutorsChanged{Tenant: tenant}) })
+		stop := notifier.NotifyExecutors(r.recordExecutors)
 		defer stop()
 	}
 	var last nstance.Seq
@@ -41,11 +41,26 @@ func (r *Reconciler) followDrains(ctx context.Context) {
 			}
 			last = max(last, e.Seq)
 			if e.Ack != nil {
-				r.Observe(nstance.Drained{Ack: *e.Ack})
+				r.recordAck(*e.Ack)
 			}
 		}
 		sleep.For(ctx, rewatchPause)
 	}
+}
+
+// recordAck records an accepted acknowledgement.
+func (r *Reconciler) recordAck(a nstance.Ack) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.withMember(a.Instance, func(m *member) { r.handleDrained(m, a) })
+}
+
+// recordExecutors records that an operator that executes a tenant's drains (empty: every
+// tenant's) has connected or disconnected.
+func (r *Reconciler) recordExecutors(tenant nstance.TenantID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.executorsChanged(tenant)
 }
 
 // operatorDrains reports whether an operator would carry out m's drain.

@@ -39,7 +39,7 @@ func (w *world) slow(on bool) {
 func (w *world) recordedExecutor(id nstance.InstanceID) nstance.Executor {
 	w.t.Helper()
 	r, drains := w.leader()
-	rec, err := r.Admin().Records().Refresh(w.ctx, id)
+	rec, err := r.Admin().Internals().Records().Refresh(w.ctx, id)
 	require.NoError(w.t, err)
 	require.NotNil(w.t, rec.Drain)
 	d, ok := drains.Of(id)

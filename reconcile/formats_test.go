@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
@@ -174,7 +175,7 @@ func TestUpgradeReplacesNothing(t *testing.T) {
 		} {
 			require.Zero(t, w.count(typ, ""), typ)
 		}
-		require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+		require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 		for name, check := range map[nstance.GroupID]func(reconcile.GroupView) bool{
 			"plain":  func(g reconcile.GroupView) bool { return g.Stale == 0 && g.Ready == 3 },
 			"paused": func(g reconcile.GroupView) bool { return g.Paused && g.Stale == 2 && g.Ready == 2 },
@@ -261,8 +262,8 @@ func TestNewerMajorIsRefused(t *testing.T) {
 	t.Run("state: nothing is planned", func(t *testing.T) {
 		upgraded(t, with(t, "state/", newer), func(t *testing.T, w *world) {
 			require.False(t, w.r.Loaded())
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "state/s1.json")
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "upgrade this program")
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "state/s1.json")
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "upgrade this program")
 			require.ErrorIs(t, w.r.Admin().Pause(t.Context(), recordedKey("plain"), ""), nstance.Unavailable)
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
 			require.Equal(t, "2.0", w.object(layout.StateKey("s1"))["format"], "it is not overwritten")
@@ -271,15 +272,15 @@ func TestNewerMajorIsRefused(t *testing.T) {
 	t.Run("records: their group is held", func(t *testing.T) {
 		upgraded(t, with(t, "instance/s1/default/plain/", newer), func(t *testing.T, w *world) {
 			require.Equal(t, 3, w.count(nstance.EventRecordUnreadable, ""))
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "instance/s1/default/plain/")
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "upgrade this program")
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "instance/s1/default/plain/")
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "upgrade this program")
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate), "unreadable is not missing")
 			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 		})
 	})
 	t.Run("definitions: a rollback needs its own", func(t *testing.T) {
 		upgraded(t, with(t, "definition/", newer), func(t *testing.T, w *world) {
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "group default/back is rolled back to definition")
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "group default/back is rolled back to definition")
 			require.Equal(t, 11, w.cloud.Count(simcloud.OpCreate))
 			require.Zero(t, w.cloud.Count(simcloud.OpDelete))
 		})

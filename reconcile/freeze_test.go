@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -86,10 +86,10 @@ func TestFreezeStopsChanges(t *testing.T) {
 			w.r.Observe(nstance.Desired{Groups: []nstance.Group{other, webGroup(2)}})
 			w.advance(5 * time.Minute)
 			require.Len(t, w.cloud.Machines(), 2)
-			require.NoError(t, w.r.Admin().Thawed(other.Key))
-			require.ErrorIs(t, w.r.Admin().Thawed(web), nstance.Conflict)
-			require.ErrorContains(t, w.r.Admin().Thawed(web), "nstance-admin thaw group web")
-			require.NoError(t, w.r.Admin().Thawed(nstance.GroupKey{}))
+			require.NoError(t, w.r.Admin().Internals().Thawed(other.Key))
+			require.ErrorIs(t, w.r.Admin().Internals().Thawed(web), nstance.Conflict)
+			require.ErrorContains(t, w.r.Admin().Internals().Thawed(web), "nstance-admin thaw group web")
+			require.NoError(t, w.r.Admin().Internals().Thawed(nstance.GroupKey{}))
 		})
 	})
 	t.Run("requests are refused", func(t *testing.T) {
@@ -99,8 +99,8 @@ func TestFreezeStopsChanges(t *testing.T) {
 			require.ErrorIs(t, err, nstance.Conflict)
 			require.ErrorContains(t, err, "audit")
 			require.ErrorIs(t, w.r.Delete(t.Context(), w.ready()[0], "", true), nstance.Conflict)
-			require.ErrorIs(t, w.r.Admin().Thawed(nstance.GroupKey{}), nstance.Conflict)
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], "the shard is frozen")
+			require.ErrorIs(t, w.r.Admin().Internals().Thawed(nstance.GroupKey{}), nstance.Conflict)
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], "the shard is frozen")
 			w.advance(time.Hour)
 			w.requireMembers(2)
 		})
@@ -211,7 +211,7 @@ func TestNoticeDuringFreeze(t *testing.T) {
 				require.Len(t, w.acked, 1, "acknowledged")
 				v, err := w.r.Instance(id)
 				require.NoError(t, err)
-				rec, _ := w.r.Admin().Records().Get(id)
+				rec, _ := w.r.Admin().Internals().Records().Get(id)
 				require.Len(t, rec.Notices, 1, "because it is recorded")
 				require.Nil(t, v.Drain)
 				require.Contains(t, w.first(nstance.EventNoticeReceived, func(e nstance.Event) bool { return e.Instance == id }).Reason, "frozen")
@@ -241,7 +241,7 @@ func TestNoticeDuringFreeze(t *testing.T) {
 			w.advance(10 * time.Second)
 			require.NoError(t, w.cloud.Withdraw(id))
 			w.advance(10 * time.Second)
-			rec, ok := w.r.Admin().Records().Get(id)
+			rec, ok := w.r.Admin().Internals().Records().Get(id)
 			require.True(t, ok)
 			require.Empty(t, rec.Notices)
 			w.changeLeader(webGroup(3))

@@ -25,7 +25,7 @@ func (w *world) startGarbageCollection() (stop func()) {
 	wg.Go(func() {
 		for pause(ctx, 20*time.Minute) {
 			r, _ := w.leader()
-			if _, err := r.Admin().Records().CollectGarbage(ctx); err != nil && ctx.Err() == nil {
+			if _, err := r.Admin().Internals().Records().CollectGarbage(ctx); err != nil && ctx.Err() == nil {
 				w.t.Error(err)
 			}
 		}
@@ -94,7 +94,7 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 			r, _ := w.leader()
 			require.ErrorIs(t, r.Admin().FreezeShard(t.Context(), "hold further members"), nstance.Unavailable)
 			for range 30 {
-				_, err := r.Admin().Records().CollectGarbage(t.Context())
+				_, err := r.Admin().Internals().Records().CollectGarbage(t.Context())
 				require.NoError(t, err)
 				for _, rec := range w.records() {
 					require.NoError(t, f.DeleteIfMatch(t.Context(), rec.Key, rec.Version))

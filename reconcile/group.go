@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
@@ -76,7 +77,7 @@ type desiredSpec struct {
 }
 
 func desiredSpecFor(spec nstance.Group) (desiredSpec, error) {
-	if !spec.Defined() {
+	if !groupspec.Defined(&spec) {
 		return desiredSpec{spec: spec}, nil
 	}
 	infra, err := confighash.Infra(spec.Definition)
@@ -105,7 +106,7 @@ func (g *group) configure(w desiredSpec, now time.Time) {
 
 // defined reports whether the group's definition is known. Without one nothing is
 // planned.
-func (g *group) defined() bool { return g.configured.spec.Defined() }
+func (g *group) defined() bool { return groupspec.Defined(&g.configured.spec) }
 
 // rollbackOver reports whether the definition that the group was rolled back from is
 // not configured any more. A hash of another version does not prove that.
@@ -188,7 +189,7 @@ func (g *group) onDemandBeyondBase() bool {
 	if !g.defined() || g.spec.Definition.Market.Type != nstance.Spot {
 		return false
 	}
-	n := -g.spec.Definition.Market.Base(g.spec.Size)
+	n := -groupspec.OnDemandBase(&g.spec.Definition.Market, g.spec.Size)
 	for _, m := range g.members {
 		if n += oneIf(!m.extra() && !m.state.Leaving() && !m.gone && m.market() == nstance.OnDemand); n > 0 {
 			return true

@@ -53,8 +53,7 @@ func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 	return out, nil
 }
 
-// Await blocks until the shard's records have been read, or ctx ends.
-func (r *Admin) Await(ctx context.Context) error {
+func (r internals) Await(ctx context.Context) error {
 	select {
 	case <-r.known:
 		return nil

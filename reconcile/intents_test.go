@@ -207,7 +207,7 @@ func TestRecordDecidesUserData(t *testing.T) {
 		id := w.ready()[0]
 		spec, _ := w.cloud.Spec(id)
 		sum := sha256.Sum256(spec.UserData)
-		rec, _ := w.r.Admin().Records().Get(id)
+		rec, _ := w.r.Admin().Internals().Records().Get(id)
 		require.Equal(t, hex.EncodeToString(sum[:]), rec.UserDataDigest)
 	})
 }

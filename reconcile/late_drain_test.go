@@ -24,7 +24,7 @@ func TestDrainMeetsLateWrite(t *testing.T) {
 	drained := func(w *world, id nstance.InstanceID) nstance.Drain {
 		require.NoError(w.t, w.cloud.Reclaim(id, time.Hour))
 		w.advance(10 * time.Second)
-		rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+		rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 		require.NoError(w.t, err)
 		require.NotNil(w.t, rec.Drain)
 		require.Equal(w.t, rec.Drain.Generation, rec.Generation)
@@ -50,7 +50,7 @@ func TestDrainMeetsLateWrite(t *testing.T) {
 				rec.Generation, rec.Drain.Generation, rec.Drain.Deadline = 9, 9, later
 			})
 			w.advance(time.Until(first.Deadline) + time.Minute)
-			rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+			rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 			require.NoError(t, err)
 			require.Nil(t, rec.Deleting, "the ended drain is not the recorded one")
 			w.advance(15 * time.Minute)
@@ -124,7 +124,7 @@ func TestSilentMemberUnderNotice(t *testing.T) {
 			require.NoError(t, w.cloud.Withdraw(id))
 			w.advance(10 * time.Second)
 			require.Equal(t, 1, w.count(nstance.EventDrainCancelled, id))
-			rec, _ := w.r.Admin().Records().Get(id)
+			rec, _ := w.r.Admin().Internals().Records().Get(id)
 			require.Empty(t, rec.Notices)
 			w.setAgentSilent(id, true)
 			w.stopLeader()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -35,7 +36,7 @@ func (s *shard) poolToLeave(m *member, now time.Time) *AvoidedPool {
 // avoided.
 func (s *shard) hasPlaceFor(g *group, m *member, now time.Time) bool {
 	def := g.spec.Definition
-	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && def.Market.Base(g.spec.Size) > 0 {
+	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && groupspec.OnDemandBase(&def.Market, g.spec.Size) > 0 {
 		def = inMarket(def, nstance.OnDemand)
 	}
 	return s.admission.Open(s.requestFor(g, def), now)
@@ -130,7 +131,7 @@ func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
 func (s *shard) poolImpact(g *group, p Pool, now time.Time) PoolImpact {
 	out := PoolImpact{Key: g.key}
 	def := g.spec.Definition
-	if def.Market.Base(g.spec.Size) > 0 {
+	if groupspec.OnDemandBase(&def.Market, g.spec.Size) > 0 {
 		def.Market.Fallback = nstance.OnDemand
 	}
 	lost, left := s.admission.Divide(s.requestFor(g, def), avoidanceOf(p, time.Time{}, ""), now)

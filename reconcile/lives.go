@@ -5,20 +5,11 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 )
 
-// A LifeKeeper gets the last state of an instance's record, the instance that replaces
-// it, if there is one by then, and the time.
-type LifeKeeper = func(last records.Instance, replacedBy nstance.InstanceID, at time.Time, done func(error))
-
-// OnEnd has keep called with each instance of which the provider has nothing left,
-// before its record is deleted.
-// The record stays until keep has called done, once, without an error; after an error
-// keep is called again. So an instance is passed to keep again after a crash. keep is
-// called outside of the reconciler's lock, must not block, and may call done at once.
-// OnEnd is called before Run.
-func (r *Admin) OnEnd(keep LifeKeeper) { r.onEnd = keep }
+func (r internals) OnEnd(keep loop.LifeKeeper) { r.onEnd = keep }
 
 // A lifeState says how far the life of an ended member has been recorded.
 type lifeState int
@@ -81,9 +72,7 @@ func (m *member) story() records.Story {
 	return records.Story{ReadyAt: m.readyAt, PricePerHour: m.price}
 }
 
-// LivingRecords returns the records of all instances, with what this term knows of them
-// that is not durable yet.
-func (r *Admin) LivingRecords() []records.Instance {
+func (r internals) LivingRecords() []records.Instance {
 	all := r.records.All()
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -64,7 +64,7 @@ func TestLives(t *testing.T) {
 			require.False(t, life.LaunchedAt.IsZero())
 			require.Zero(t, life.ReadyAt, "a former leader saw that")
 
-			rec, ok := w.r.Admin().Records().Get(replacement)
+			rec, ok := w.r.Admin().Internals().Records().Get(replacement)
 			require.True(t, ok)
 			require.Equal(t, lost, rec.Replaces, "the next leader knows")
 		})
@@ -102,7 +102,7 @@ func TestLives(t *testing.T) {
 			w.stopLeader()
 			w.startLeader(webGroup(1))
 			w.advance(2 * time.Minute)
-			rec, ok := w.r.Admin().Records().Get(spared)
+			rec, ok := w.r.Admin().Internals().Records().Get(spared)
 			require.True(t, ok)
 			require.Len(t, rec.Cancelled, 1)
 			w.slow(false)
@@ -151,7 +151,7 @@ func TestLifeBeforeRecord(t *testing.T) {
 		}
 		require.NotEmpty(t, left, "of %s or the other one", gone)
 		require.Len(t, w.lives()[left], 1, "a failed deletion does not write it again")
-		_, ok := w.r.Admin().Records().Get(left)
+		_, ok := w.r.Admin().Internals().Records().Get(left)
 		require.True(t, ok)
 		w.stopLeader()
 		w.wrap = nil
@@ -189,4 +189,4 @@ func TestLedgerUnwritable(t *testing.T) {
 	})
 }
 
-func recordsOf(w *world) []records.Instance { return w.r.Admin().Records().All() }
+func recordsOf(w *world) []records.Instance { return w.r.Admin().Internals().Records().All() }

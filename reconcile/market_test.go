@@ -293,11 +293,11 @@ func TestActualMarket(t *testing.T) {
 			require.Equal(t, 1, w.count(nstance.EventMarketDiffers, v.ID))
 		}
 		require.Equal(t, 2, w.group().OnDemandMarket)
-		var kinds []string
+		var kinds []reconcile.AttentionKind
 		for _, a := range w.r.Admin().Attention() {
 			kinds = append(kinds, a.Kind)
 		}
-		require.Contains(t, kinds, reconcile.AttentionMarket)
+		require.Contains(t, kinds, reconcile.AttentionKind("market"))
 		w.advance(3 * time.Hour)
 		w.requireMembers(2)
 		require.LessOrEqual(t, w.cloud.Count(simcloud.OpCreate), 2+4, "return to spot fails and backs off")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 )
 
 // forgetNoticeAfter is how long after its deadline a notice is kept for a machine
@@ -50,7 +51,7 @@ func (s *shard) handleNotice(m *member, f nstance.Noticed) {
 		call(ack)
 		return
 	case known < 0:
-		if n.Kind == nstance.Reclaim && !n.Rehearsed() {
+		if n.Kind == nstance.Reclaim && !notice.Rehearsed(n) {
 			s.admission.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
 			s.recordReclaim(m, s.opts.Now())
 		}
@@ -65,7 +66,7 @@ func (s *shard) handleNotice(m *member, f nstance.Noticed) {
 			e.Reason = "preserved: it is recorded, and acted on when that ends"
 		}
 		s.publish(m, e)
-	case n.Tightens(m.notices[known]):
+	case notice.Tightens(n, m.notices[known]):
 		m.notices[known].Deadline = n.Deadline
 		s.receiveNotice(m, &m.notices[known])
 	case s.consequenceDurable(m, n.EventID):
@@ -84,7 +85,7 @@ func (m *member) eventID(n nstance.Notice) string {
 			return n.EventID
 		}
 		for i := range standing {
-			if n.SameEvent(standing[i]) {
+			if notice.SameEvent(n, standing[i]) {
 				m.addAlias(n.EventID, standing[i].EventID)
 				return standing[i].EventID
 			}
@@ -255,5 +256,5 @@ func (s *shard) recordStandingNotices(g *group, now time.Time) {
 }
 
 func sameNotices(a, b []nstance.Notice) bool {
-	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return x.Repeats(y) && y.Repeats(x) })
+	return slices.EqualFunc(a, b, func(x, y nstance.Notice) bool { return notice.Repeats(x, y) && notice.Repeats(y, x) })
 }

@@ -21,11 +21,6 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	defer r.mu.Unlock()
 	now := r.opts.Now()
 	switch f := f.(type) {
-	case nstance.Removed:
-		if g := r.groups[f.Key]; g != nil {
-			r.setRemoving(g, true)
-			r.queue.add(g.key, false)
-		}
 	case nstance.Balancing:
 		r.balance.Configure(f.LoadBalancers)
 	case nstance.Registered:
@@ -40,12 +35,8 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 		r.withMember(f.ID, func(m *member) { m.updateFiles(f) })
 	case nstance.Noticed:
 		r.withMember(f.ID, func(m *member) { r.handleNotice(m, f) })
-	case nstance.Drained:
-		r.withMember(f.Ack.Instance, func(m *member) { r.handleDrained(m, f.Ack) })
 	case nstance.DrainedWithoutServer:
 		r.withMember(f.ID, func(m *member) { r.handleLoneDrain(m, f) })
-	case nstance.ExecutorsChanged:
-		r.executorsChanged(f.Tenant)
 	case nstance.MachineSeen:
 		r.handleMachine(f.Machine, now)
 	case nstance.MachineMissing:

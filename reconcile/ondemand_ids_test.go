@@ -35,7 +35,7 @@ func TestUsedIDsAreRefused(t *testing.T) {
 			id := w.newID()
 			_, err := w.store.PutIfAbsent(w.ctx, keyIn("zoo", id), []byte("{torn"))
 			require.NoError(t, err)
-			require.NoError(t, w.r.Admin().Reread(w.ctx))
+			require.NoError(t, w.r.Admin().Internals().Reread(w.ctx))
 			refused(w, id)
 			require.Len(t, w.ids(), 1)
 		})
@@ -90,7 +90,7 @@ func TestOnDemandInRemovedGroup(t *testing.T) {
 func TestOnDemandIsCountedByTenant(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		w.readyOnDemand()
-		require.Equal(t, 1, w.r.Admin().OnDemand(web.Tenant))
-		require.Zero(t, w.r.Admin().OnDemand("blue"))
+		require.Equal(t, 1, w.r.Admin().Internals().OnDemand(web.Tenant))
+		require.Zero(t, w.r.Admin().Internals().OnDemand("blue"))
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 )
@@ -96,7 +97,7 @@ func TestPricesUnreadable(t *testing.T) {
 func TestSteadiestShape(t *testing.T) {
 	orderedWorld(t, nstance.OrderSteadiest, nil, func(w *world, g nstance.Group) {
 		w.startLeader(g)
-		w.r.Admin().SetPoolRates([]reconcile.PoolRate{
+		w.r.Admin().Internals().SetPoolRates([]loop.PoolRate{
 			{InstanceType: "small", Zone: "zone-a", Market: nstance.Spot, MachineTime: 1000 * time.Hour, Reclaims: 100},
 			{InstanceType: "small", Zone: "zone-b", Market: nstance.Spot, MachineTime: 1000 * time.Hour, Reclaims: 2},
 			{InstanceType: "large", Zone: "zone-a", Market: nstance.Spot, MachineTime: 1000 * time.Hour, Reclaims: 50},
@@ -152,7 +153,7 @@ func TestReclaimMemoryFollowsRate(t *testing.T) {
 			orderedWorld(t, nstance.OrderListed, nil, func(w *world, g nstance.Group) {
 				w.startLeader(g)
 				w.advance(2 * time.Minute)
-				w.r.Admin().SetPoolRates([]reconcile.PoolRate{{InstanceType: "small", Zone: "zone-a", Market: nstance.Spot, MachineTime: 100 * time.Hour, Reclaims: reclaims}})
+				w.r.Admin().Internals().SetPoolRates([]loop.PoolRate{{InstanceType: "small", Zone: "zone-a", Market: nstance.Spot, MachineTime: 100 * time.Hour, Reclaims: reclaims}})
 				_, err := w.cloud.ReclaimPool(spotPoolOf("small", "zone-a"), 1, 2*time.Minute)
 				require.NoError(t, err)
 				w.advance(time.Hour)

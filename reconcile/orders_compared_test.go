@@ -19,8 +19,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 )
 
 // A spotTrace says when pools have capacity. What runs in a pool is reclaimed, all of it,
@@ -177,13 +177,13 @@ func capacityOf(up bool) int {
 func (w *world) setRates(reader *ledger.Reader) {
 	r, _ := w.leader()
 	now := time.Now()
-	rates, err := reader.Rates(w.ctx, now.Add(-ledger.RatePeriod), now, ledger.OpenAll(r.Admin().LivingRecords()), func(nstance.TenantID) bool { return true })
+	rates, err := reader.Rates(w.ctx, now.Add(-ledger.RatePeriod), now, ledger.OpenAll(r.Admin().Internals().LivingRecords()), func(nstance.TenantID) bool { return true })
 	require.NoError(w.t, err)
-	var known []reconcile.PoolRate
+	var known []loop.PoolRate
 	for _, p := range rates.Pools {
-		known = append(known, reconcile.PoolRate{InstanceType: p.Pool.InstanceType, Zone: p.Pool.Zone, Market: p.Pool.Market, MachineTime: p.MachineTime, Reclaims: p.Reclaims})
+		known = append(known, loop.PoolRate{InstanceType: p.Pool.InstanceType, Zone: p.Pool.Zone, Market: p.Pool.Market, MachineTime: p.MachineTime, Reclaims: p.Reclaims})
 	}
-	r.Admin().SetPoolRates(known)
+	r.Admin().Internals().SetPoolRates(known)
 }
 
 // TestOrdersCompared: the steadiest order is interrupted least, the cheapest costs least,

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/records"
 )
 
 // Orphans returns the machines with our marks that have no record, sorted by ID.
@@ -19,8 +20,8 @@ func (r *Admin) Orphans() []OrphanView {
 	return out
 }
 
-// Orphan returns one of them, or NotFound.
-func (r *Admin) Orphan(id nstance.InstanceID) (OrphanView, error) {
+// orphan returns one of them, or NotFound.
+func (r *Admin) orphan(id nstance.InstanceID) (OrphanView, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o, ok := r.orphans.Get(id)
@@ -52,7 +53,7 @@ func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason s
 		if err != nil {
 			return err
 		}
-		rec := r.recordOf(mach, ReasonAdopted)
+		rec := r.recordOf(mach, records.ReasonAdopted)
 		rec.RegisteredAt = latest(rec.CreatedAt, mach.CreatedAt.UTC())
 		m, err = r.writeOrphanRecord(ctx, mach, rec)
 		return err
@@ -68,9 +69,9 @@ func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason s
 
 // withOrphan runs do with a machine of which storage, read again, holds no record.
 func (r *Admin) withOrphan(ctx context.Context, id nstance.InstanceID, do func(nstance.Machine) error) error {
-	known, err := r.Orphan(id)
+	known, err := r.orphan(id)
 	if err == nil {
-		err = r.Thawed(nstance.GroupKey{Tenant: known.Machine.Owner.Tenant, Group: known.Machine.Group})
+		err = r.internals().Thawed(nstance.GroupKey{Tenant: known.Machine.Owner.Tenant, Group: known.Machine.Group})
 	}
 	if err != nil {
 		return err
@@ -82,7 +83,7 @@ func (r *Admin) withOrphan(ctx context.Context, id nstance.InstanceID, do func(n
 	if err := r.readRecordsAgain(ctx); err != nil {
 		return err
 	}
-	o, err := r.Orphan(id)
+	o, err := r.orphan(id)
 	if err != nil {
 		return nstance.Errorf(nstance.Conflict, "%s has a record by now: it is no orphan", id)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// ReasonOrphan is why the record of an orphan exists: to make its deletion
+// reasonOrphan is why the record of an orphan exists: to make its deletion
 // durable before it begins.
-const ReasonOrphan plan.Reason = "orphan"
+const reasonOrphan plan.Reason = "orphan"
 
 // orphanGroup takes the orphans whose mark names no group, which is for display
 // only.
@@ -48,7 +48,7 @@ func (s *shard) orphanShard() orphans.Shard {
 	view := orphans.Shard{Now: s.opts.Now(), TermBegan: s.began, FoundNoRecord: s.foundNoRecord, ClockWrong: s.clock.Distrust(), Frozen: s.thawed}
 	for _, m := range s.members {
 		switch {
-		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == ReasonOrphan:
+		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == reasonOrphan:
 			view.Deleting++
 			continue
 		case m.durable && m.rec.Deleting == nil:

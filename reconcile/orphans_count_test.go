@@ -113,7 +113,7 @@ func TestRecordBeforeTombstone(t *testing.T) {
 		}})
 		require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, requester), nstance.Conflict)
 		require.True(t, w.exists(id))
-		rec, ok := w.r.Admin().Records().Get(id)
+		rec, ok := w.r.Admin().Internals().Records().Get(id)
 		require.True(t, ok)
 		require.Nil(t, rec.Deleting)
 		require.Empty(t, w.r.Admin().Orphans())

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
@@ -47,9 +49,10 @@ func (w *world) exists(id nstance.InstanceID) bool {
 func (w *world) keepReason(id nstance.InstanceID) string {
 	w.t.Helper()
 	r, _ := w.leader()
-	o, err := r.Admin().Orphan(id)
-	require.NoError(w.t, err)
-	return o.Spared
+	all := r.Admin().Orphans()
+	i := slices.IndexFunc(all, func(o reconcile.OrphanView) bool { return o.Machine.ID == id })
+	require.NotEqual(w.t, -1, i, "%s is no orphan", id)
+	return all[i].Spared
 }
 
 // withSettledLeader is withGroup with a leader that has led long enough to collect orphans.
@@ -171,7 +174,7 @@ func TestOrphanIsKept(t *testing.T) {
 			require.Contains(t, w.keepReason(a), "2 machines without a record are more than 1")
 			require.Equal(t, 1, w.count(nstance.EventAlarm, ""))
 			require.Len(t, w.r.Admin().Orphans(), 2)
-			require.Len(t, reconcile.Problems(w.r.Admin().Attention()), 2)
+			require.Len(t, attention.Problems(w.r.Admin().Attention()), 2)
 
 			require.NoError(t, w.r.Admin().DeleteOrphan(w.ctx, a, "asked for"))
 			w.advance(5 * time.Minute)
@@ -268,7 +271,7 @@ func TestOrphanIsKept(t *testing.T) {
 			require.True(t, w.exists(id))
 			require.Empty(t, w.r.Admin().Orphans())
 			require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, id))
-			require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], key)
+			require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], key)
 		})
 	})
 	t.Run("while storage cannot be read", func(t *testing.T) {
@@ -366,7 +369,7 @@ func TestOrphanVanishes(t *testing.T) {
 		require.NoError(t, w.cloud.Kill(id))
 		w.advance(150 * time.Second)
 		require.Empty(t, w.r.Admin().Orphans())
-		require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+		require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 		w.requireMembers(3)
 	})
 }
@@ -463,12 +466,12 @@ func TestAdoptOrphans(t *testing.T) {
 		for _, id := range before {
 			err := w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 			require.NoError(t, err)
-			rec, ok := w.r.Admin().Records().Get(id)
+			rec, ok := w.r.Admin().Internals().Records().Get(id)
 			require.True(t, ok)
 			require.Equal(t, web, rec.Key())
 			require.True(t, rec.Registered(), "counts as registered")
 			require.Nil(t, rec.Current, "its key is unknown")
-			require.Equal(t, string(reconcile.ReasonAdopted), rec.Reason)
+			require.Equal(t, records.ReasonAdopted, rec.Reason)
 			require.Equal(t, 1, w.count(eventtype.OrphanAdopted, id))
 			err = w.r.Admin().AdoptOrphan(w.ctx, id, requester)
 			require.ErrorIs(t, err, nstance.NotFound)

@@ -69,7 +69,7 @@ func (s *shard) trustRecord(m *member) {
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
 		m.state, m.step, m.deleteCauses = nstance.Deleting, stepDelete, []nstance.Cause{m.rec.Deleting.Why}
-	case m.rec.Asleep(), m.slept() && m.drain == nil:
+	case m.sleepsOrWakes():
 		s.restoreSleep(m)
 	case m.drain != nil:
 		m.state, m.step = nstance.Draining, stepDrain // which announces it

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -64,7 +65,7 @@ func TestGroupWithoutDefinition(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, w.r.Groups(), 2)
 			require.Equal(t, 3, v.Size)
-			require.False(t, v.Defined())
+			require.False(t, groupspec.Defined(&v.Group))
 			require.Empty(t, v.Hash)
 			require.Len(t, v.Holds, 1)
 			require.Equal(t, plan.HoldPending, v.Holds[0].Kind)

@@ -73,7 +73,7 @@ func (s *shard) recordShifts(shifts []nstance.ZoneShift, now time.Time) {
 	var all []AvoidedPool
 	for _, shift := range shifts {
 		p := s.shiftedPool(shift, now)
-		if p.Validate() == nil && p.stands(now) && !containsPool(all, p.Pool) && len(all) < MaxAvoided {
+		if p.validate() == nil && p.stands(now) && !containsPool(all, p.Pool) && len(all) < maxAvoided {
 			all = append(all, p)
 		}
 	}

@@ -53,14 +53,14 @@ func TestPreserve(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, drained := w.r.Drain(ctx, id, "")
-			for _, err := range []error{drained, w.r.Delete(ctx, id, "", false), w.r.Delete(ctx, id, "", true), w.r.Admin().Removable(id)} {
+			for _, err := range []error{drained, w.r.Delete(ctx, id, "", false), w.r.Delete(ctx, id, "", true), w.r.Admin().Internals().Removable(id)} {
 				require.ErrorIs(t, err, nstance.Conflict)
 				require.ErrorContains(t, err, "nstance-admin instance preserve --end "+string(id))
 			}
 			w.advance(time.Hour)
 			require.True(t, runs(w, id))
 			w.advance(2 * time.Hour)
-			require.ErrorIs(t, w.r.Admin().Removable(id), nstance.NotFound)
+			require.ErrorIs(t, w.r.Admin().Internals().Removable(id), nstance.NotFound)
 			gone := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == id })
 			require.Len(t, gone.Drain.Causes, 1)
 			require.Contains(t, gone.Drain.Causes[0].Message, "it was preserved until", "the refused requests left no cause")

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
 )
@@ -165,7 +167,7 @@ func (r *Reconciler) spotQuestion() spotQuestion {
 		for _, s := range def.Subnets {
 			subnets[s] = true
 		}
-		if g.spec.Ordering() == nstance.OrderSteadiest && g.spec.Size > 0 {
+		if groupspec.Order(&g.spec) == nstance.OrderSteadiest && g.spec.Size > 0 {
 			key := typesKey(def.InstanceTypes)
 			q.scoredOf[key] = max(q.scoredOf[key], g.spec.Size)
 		}
@@ -196,20 +198,7 @@ func (r *Reconciler) recordScores(types string, zones map[string]int) {
 	r.zoneScores[types] = zones
 }
 
-// A PoolRate is how often the cloud took machines of one pool back: those of one type in
-// one zone and market.
-type PoolRate struct {
-	InstanceType string             `json:"instance_type"`
-	Zone         string             `json:"zone"`
-	Market       nstance.MarketType `json:"market"`
-	MachineTime  time.Duration      `json:"machine_time_ns"` // that machines ran, all together
-	Reclaims     int                `json:"reclaims"`
-}
-
-// SetPoolRates replaces what is known of how often pools are reclaimed, in the last month
-// or so. A group's order of shapes uses it, and so does the time for which a
-// reclaimed pool is avoided. Without a call all pools count alike.
-func (r *Admin) SetPoolRates(rates []PoolRate) {
+func (r internals) SetPoolRates(rates []loop.PoolRate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := make([]admission.Rate, len(rates))
@@ -221,7 +210,7 @@ func (r *Admin) SetPoolRates(rates []PoolRate) {
 
 // requestFor returns what a member of g with this definition asks the admission queue for.
 func (s *shard) requestFor(g *group, def nstance.Definition) admission.Request {
-	request := admission.Request{Count: 1, InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market, Order: g.spec.Ordering()}
+	request := admission.Request{Count: 1, InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market, Order: groupspec.Order(&g.spec)}
 	if request.Order == nstance.OrderSteadiest {
 		request.Scores = s.zoneScores[typesKey(def.InstanceTypes)]
 	}

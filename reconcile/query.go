@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -50,9 +51,7 @@ func (r *Reconciler) Instances() []InstanceView {
 	return out
 }
 
-// InstanceIDs returns the IDs of the instances whose group keep accepts, sorted.
-// keep must not call the reconciler.
-func (r *Admin) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.InstanceID {
+func (r internals) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.InstanceID {
 	r.mu.Lock()
 	var out []nstance.InstanceID
 	for id, m := range r.members {
@@ -65,31 +64,20 @@ func (r *Admin) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.Instance
 	return out
 }
 
-// A MemberPool is what machines of one group share: a cloud takes capacity back by type,
-// zone and market. An empty field is not known.
-type MemberPool struct {
-	Group        nstance.GroupKey
-	InstanceType string
-	Zone         string
-	Market       nstance.MarketType // the actual one, as far as it is known
-}
-
-// CountPools returns how many machines run in each pool, those made by request too.
-func (r *Admin) CountPools() map[MemberPool]int {
+func (r internals) CountPools() map[loop.MemberPool]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := map[MemberPool]int{}
+	out := map[loop.MemberPool]int{}
 	for _, m := range r.members {
 		if m.machine.ProviderID != "" && !m.gone {
 			instanceType := cmp.Or(m.machine.InstanceType, m.rec.Shape.InstanceType)
-			out[MemberPool{m.rec.Key(), instanceType, cmp.Or(m.machine.Zone, m.rec.Zone), m.market()}]++
+			out[loop.MemberPool{Group: m.rec.Key(), InstanceType: instanceType, Zone: cmp.Or(m.machine.Zone, m.rec.Zone), Market: m.market()}]++
 		}
 	}
 	return out
 }
 
-// GroupKeys returns the key of every group, in the order of Groups.
-func (r *Admin) GroupKeys() []nstance.GroupKey {
+func (r internals) GroupKeys() []nstance.GroupKey {
 	r.mu.Lock()
 	var out []nstance.GroupKey
 	for key, g := range r.groups {
@@ -150,9 +138,7 @@ func (r *Reconciler) Loaded() bool {
 	return r.loaded
 }
 
-// Removable returns nil if Drain and Delete would begin now. Else it fails as Instance
-// does, or with Conflict when a freeze forbids it or the instance is preserved.
-func (r *Admin) Removable(id nstance.InstanceID) error {
+func (r internals) Removable(id nstance.InstanceID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, err := r.removable(id)
@@ -181,9 +167,7 @@ func (s *shard) unpreserved(m *member) error {
 	}
 }
 
-// Rehearse describes what Plan would do if a notice for some members of a group arrived
-// now. Nothing is done.
-func (r *Admin) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstance.Notice) []string {
+func (r internals) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstance.Notice) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.groups[key]
@@ -208,18 +192,16 @@ func (r *Admin) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstan
 	return out
 }
 
-// Frozen returns since when the shard is frozen and why, and whether it is.
-func (r *Admin) Frozen() (FreezeView, bool) {
+func (r internals) Frozen() (loop.Freeze, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.frozen == nil {
-		return FreezeView{}, false
+		return loop.Freeze{}, false
 	}
-	return FreezeView(*r.frozen), true
+	return loop.Freeze(*r.frozen), true
 }
 
-// FrozenGroups returns the groups that a freeze keeps from being changed.
-func (r *Admin) FrozenGroups() map[nstance.GroupKey]bool {
+func (r internals) FrozenGroups() map[nstance.GroupKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[nstance.GroupKey]bool{}
@@ -231,48 +213,41 @@ func (r *Admin) FrozenGroups() map[nstance.GroupKey]bool {
 	return out
 }
 
-// Thawed returns nil unless a freeze forbids to change machines of a group: then
-// Conflict, with what is frozen, since when, and how to end it. The zero key asks
-// about the shard alone.
-func (r *Admin) Thawed(key nstance.GroupKey) error {
+func (r internals) Thawed(key nstance.GroupKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.thawed(key)
 }
 
-// ClockRight looks at the clock, and reports whether the time in what is stored
-// may decide something. Whatever now that is about is to be read before.
-func (r *Admin) ClockRight() bool {
+func (r internals) ClockRight() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.clockRight()
 }
 
-// ClockHold returns the hold of everything that the time in a record decides,
-// and whether there is one: while this server's clock cannot be trusted.
-func (r *Admin) ClockHold() (HoldView, bool) {
+// Holds returns what holds the whole shard but a freeze: pools that are avoided, and a
+// clock of this server that cannot be trusted, which holds what the time in a record
+// decides.
+func (r *Admin) Holds() (out []HoldView) {
+	for _, p := range r.AvoidedPools() {
+		out = append(out, p.hold())
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: r.clock.Distrust()}, Since: r.clock.Since()}, r.clock.Distrust() != ""
+	if why := r.clock.Distrust(); why != "" {
+		out = append(out, HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: why}, Since: r.clock.Since()})
+	}
+	return out
 }
 
-// OnDemand returns how many instances on demand a tenant has.
-func (r *Admin) OnDemand(tenant nstance.TenantID) int {
+func (r internals) OnDemand(tenant nstance.TenantID) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.onDemand(tenant)
 }
 
-// QueueAge returns how long the group has waited that has waited longest to be
-// planned, for metrics.
-func (r *Admin) QueueAge() time.Duration { return r.queue.age() }
+func (r internals) QueueAge() time.Duration { return r.queue.age() }
 
-// Abilities returns what the provider can do beside its own methods, within the
-// bounds that Options.Provider sets.
-func (r *Admin) Abilities() provider.Abilities { return r.provider.Abilities() }
+func (r internals) Abilities() provider.Abilities { return r.provider.Abilities() }
 
-// Records gives access to the instance records, for components that own other fields
-// of them: registration. Tell the reconciler with a fact afterwards. Their type is
-// internal, since it is the format in storage: the server of this module shares them,
-// and other programs use Instance and Instances.
-func (r *Admin) Records() *records.Records { return r.records }
+func (r internals) Records() *records.Records { return r.records }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 )
 
 // recordReclaim counts a reclaim of m for market.fallback_when.
@@ -25,7 +26,7 @@ func (s *shard) recordReclaim(m *member, now time.Time) {
 
 // reclaimNoticed reports whether a reclaim was announced: it is counted.
 func reclaimNoticed(notices []nstance.Notice) bool {
-	return slices.ContainsFunc(notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim && !n.Rehearsed() })
+	return slices.ContainsFunc(notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim && !notice.Rehearsed(n) })
 }
 
 // before returns t without times in the future, by another leader's clock: they count as

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
@@ -92,7 +93,7 @@ func TestFallbackWhen(t *testing.T) {
 		limited(t, func(t *testing.T, w *world, _ nstance.Group) {
 			for _, event := range []string{"r1", "r2", "r3"} {
 				w.r.Observe(nstance.Noticed{ID: w.spotMember(), Notice: nstance.Notice{
-					Kind: nstance.Reclaim, Source: nstance.RehearsalSource + "eve", EventID: event, Deadline: time.Now().Add(time.Minute), DetectedAt: time.Now(),
+					Kind: nstance.Reclaim, Source: notice.RehearsalSource + "eve", EventID: event, Deadline: time.Now().Add(time.Minute), DetectedAt: time.Now(),
 				}})
 				w.advance(3 * time.Minute)
 			}

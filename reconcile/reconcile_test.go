@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -368,7 +369,7 @@ func TestLateIntentIsContinued(t *testing.T) {
 		id, err := nstance.NewInstanceID("web", time.Now())
 		require.NoError(t, err)
 		former := records.New(w.store, "s1", &records.Options{Epoch: w.epoch})
-		intent, ok := w.r.Admin().Records().Get(before[0])
+		intent, ok := w.r.Admin().Internals().Records().Get(before[0])
 		require.True(t, ok)
 		intent.ID, intent.CreatedAt, intent.RegisteredAt = id, id.Time(), time.Time{}
 		_, err = former.Create(w.ctx, intent)
@@ -387,14 +388,14 @@ func TestLateIntentOfRemovedGroup(t *testing.T) {
 	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 		id, err := nstance.NewInstanceID("web", time.Now())
 		require.NoError(t, err)
-		intent, ok := w.r.Admin().Records().Get(w.ready()[0])
+		intent, ok := w.r.Admin().Internals().Records().Get(w.ready()[0])
 		require.True(t, ok)
 		intent.ID, intent.Group, intent.CreatedAt, intent.RegisteredAt, intent.CreatedEpoch = id, "removed", id.Time(), time.Time{}, w.epoch-1
 		_, err = records.New(w.store, "s1", &records.Options{Epoch: w.epoch}).Create(w.ctx, intent)
 		require.NoError(t, err)
 		w.advance(30 * time.Minute)
 		require.Len(t, w.cloud.Machines(), 1)
-		_, ok = w.r.Admin().Records().Get(id)
+		_, ok = w.r.Admin().Internals().Records().Get(id)
 		require.False(t, ok, "deleted once its nonce has expired")
 	})
 }
@@ -412,7 +413,7 @@ func TestUnreadableRecordIsNotAbsence(t *testing.T) {
 		w.advance(30 * time.Minute)
 		require.Len(t, w.cloud.Machines(), 3, "neither replaced nor deleted")
 		require.Equal(t, 1, w.count(nstance.EventRecordUnreadable, victim))
-		require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], key)
+		require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], key)
 		require.NotEmpty(t, w.group().Holds)
 	})
 }

@@ -64,13 +64,13 @@ func TestNegativeSizeDeletesNothing(t *testing.T) {
 		w.advance(10 * time.Minute)
 		w.requireMembers(3)
 		require.Equal(t, 1, w.count(nstance.EventAlarm, ""))
-		refused := w.attentionFor(reconcile.AttentionRefused)
+		refused := w.attentionFor("refused")
 		require.Len(t, refused, 1)
 		require.Contains(t, refused[0].Why, "size: -1 is out of range")
 		w.setGroups(webGroup(2))
 		w.advance(10 * time.Minute)
 		w.requireMembers(2)
-		require.Empty(t, w.attentionFor(reconcile.AttentionRefused))
+		require.Empty(t, w.attentionFor("refused"))
 	})
 }
 
@@ -83,13 +83,13 @@ func TestRegistrationWithoutRecord(t *testing.T) {
 		id := w.cloud.Machines()[0].ID
 		w.r.Observe(nstance.Registered{ID: id})
 		require.Equal(t, 1, w.count(nstance.EventAlarm, id))
-		needs := w.attentionFor(reconcile.AttentionUnrecorded)
+		needs := w.attentionFor("unrecorded")
 		require.Len(t, needs, 1)
 		require.Equal(t, id, needs[0].ID)
 		require.Contains(t, needs[0].Remedy, "RegisteredAt")
 		require.NoError(t, w.r.Joined(t.Context(), id))
 		require.NoError(t, w.r.Joined(t.Context(), id), "once more")
-		require.Empty(t, w.attentionFor(reconcile.AttentionUnrecorded))
+		require.Empty(t, w.attentionFor("unrecorded"))
 		require.Equal(t, 1, w.count(nstance.EventRegistered, id))
 	})
 }
@@ -102,12 +102,12 @@ func TestStuckWithoutTimeout(t *testing.T) {
 	withGroup(t, 0, simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}}, func(t *testing.T, w *world) {
 		w.setGroups(unbounded)
 		w.advance(14 * time.Minute)
-		require.Empty(t, w.attentionFor(reconcile.AttentionStuck))
+		require.Empty(t, w.attentionFor("stuck"))
 		w.advance(2 * time.Minute)
-		needs := w.attentionFor(reconcile.AttentionStuck)
+		needs := w.attentionFor("stuck")
 		require.Len(t, needs, 1)
 		require.Contains(t, needs[0].Why, "2 members have not become ready in 15m0s")
 		w.advance(time.Hour)
-		require.Empty(t, w.attentionFor(reconcile.AttentionStuck), "they are ready")
+		require.Empty(t, w.attentionFor("stuck"), "they are ready")
 	})
 }

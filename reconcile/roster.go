@@ -113,7 +113,7 @@ func (s *shard) recovered(rec records.Instance, since time.Time) *member {
 	switch {
 	case rec.Deleting != nil:
 		m.state, m.step, m.deleteCauses, m.leftBefore = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}, true
-	case rec.Asleep(), m.slept() && rec.Drain == nil:
+	case m.sleepsOrWakes():
 		s.restoreSleep(m)
 	case rec.Drain != nil:
 		m.state, m.drain, m.leftBefore = nstance.Draining, rec.Drain, true

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
@@ -67,9 +68,9 @@ type shard struct {
 	rollbackSpecs     map[string]desiredSpec // what groups were rolled back to when this term began
 	silenceCache      silenceCount           // for the breaker
 	clock             *wallclock.Clock
-	heartbeatAt       time.Time  // when this process last showed that it runs
-	onEnd             LifeKeeper // nil: nothing keeps the lives of instances
-	doubtPublished    bool       // orphans are spared for lack of certainty, and that was published
+	heartbeatAt       time.Time       // when this process last showed that it runs
+	onEnd             loop.LifeKeeper // nil: nothing keeps the lives of instances
+	doubtPublished    bool            // orphans are spared for lack of certainty, and that was published
 }
 
 func newShard(o Options, client *provider.Client, records *records.Records, clock *wallclock.Clock) shard {

@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -37,7 +37,7 @@ func TestTakeoverFromSnapshot(t *testing.T) {
 		w.advance(time.Minute)
 		faulty.ClearFaults()
 		w.requireMembers(5)
-		require.Empty(t, reconcile.Problems(w.r.Admin().Attention()))
+		require.Empty(t, attention.Problems(w.r.Admin().Attention()))
 	})
 }
 
@@ -64,10 +64,10 @@ func TestUselessSnapshotIsReportedAndReplaced(t *testing.T) {
 		w.stopLeader()
 		w.startLeader(webGroup(2))
 		w.advance(10 * time.Second)
-		require.Len(t, reconcile.Problems(w.r.Admin().Attention()), 1)
-		require.Contains(t, reconcile.Problems(w.r.Admin().Attention())[0], obj.Key)
+		require.Len(t, attention.Problems(w.r.Admin().Attention()), 1)
+		require.Contains(t, attention.Problems(w.r.Admin().Attention())[0], obj.Key)
 		w.advance(2 * time.Minute)
 		w.requireMembers(2)
-		require.Empty(t, reconcile.Problems(w.r.Admin().Attention()), "a good one was written")
+		require.Empty(t, attention.Problems(w.r.Admin().Attention()), "a good one was written")
 	})
 }

@@ -31,7 +31,7 @@ func (w *world) announce(id nstance.InstanceID, n nstance.Notice, once bool) *at
 
 func (w *world) freshRecord(id nstance.InstanceID) records.Instance {
 	w.t.Helper()
-	rec, err := w.r.Admin().Records().Refresh(w.ctx, id)
+	rec, err := w.r.Admin().Internals().Records().Refresh(w.ctx, id)
 	require.NoError(w.t, err)
 	return rec
 }

@@ -18,6 +18,9 @@ func (m *member) extra() bool { return m.rec.OnDemand || m.rec.Standby != nil }
 // slept reports whether m is a stand-by member that has been parked before.
 func (m *member) slept() bool { return m.rec.Standby != nil && m.rec.Standby.Phase != "" }
 
+// sleepsOrWakes reports whether m sleeps, or was woken, as its record says.
+func (m *member) sleepsOrWakes() bool { return m.rec.Asleep() || m.slept() && m.rec.Drain == nil }
+
 // woken reports whether m is, or is to be, awake in place of others.
 func (m *member) woken() bool {
 	return m.state == nstance.Waking || m.rec.Standby != nil && m.rec.Standby.Phase == nstance.Waking && m.state != nstance.Parking
@@ -324,12 +327,12 @@ type Claim struct {
 
 // How long claims stand, and how many of a group there may be.
 const (
-	LongestClaim = 24 * time.Hour
-	MaxClaims    = 256
+	longestClaim = 24 * time.Hour
+	maxClaims    = 256
 )
 
 // ClaimStandby has a stand-by member of a group run in place of a node, until c.Until, at
-// most LongestClaim from now, or until it is released. It returns the claim once that is
+// most longestClaim from now, or until it is released. It returns the claim once that is
 // durable. Another claim of the same node extends the first. Fails with NotFound, Invalid
 // for a claim without a node or an end, Conflict when the group has no warm pool,
 // and Unavailable while it is not durable.
@@ -339,8 +342,8 @@ func (r *Admin) ClaimStandby(ctx context.Context, key nstance.GroupKey, c Claim)
 		switch {
 		case c.Node == "":
 			return nstance.Event{}, nstance.FieldError("node", "name the node that is lost", "is empty")
-		case !c.Until.After(now) || c.Until.Sub(now) > LongestClaim:
-			return nstance.Event{}, nstance.FieldError("duration", "use up to "+LongestClaim.String(), "%s is out of range", c.Until.Sub(now))
+		case !c.Until.After(now) || c.Until.Sub(now) > longestClaim:
+			return nstance.Event{}, nstance.FieldError("duration", "use up to "+longestClaim.String(), "%s is out of range", c.Until.Sub(now))
 		case g.spec.WarmPool.Size == 0:
 			return nstance.Event{}, &nstance.Error{Code: nstance.Conflict, Msg: "group " + key.String() + " has no stand-by machines", Remedy: "set warm_pool.size of the group"}
 		}
@@ -356,8 +359,8 @@ func (r *Admin) ClaimStandby(ctx context.Context, key nstance.GroupKey, c Claim)
 			g.setClaims(claims)
 			return nstance.Event{Type: eventtype.StandbyClaimed, Reason: "node " + c.Node + ", until " + claim.Until.Format(time.RFC3339)}, nil
 		}
-		if len(g.claims()) >= MaxClaims {
-			return nstance.Event{}, nstance.Errorf(nstance.Throttled, "group %s has %d claims already", key, MaxClaims)
+		if len(g.claims()) >= maxClaims {
+			return nstance.Event{}, nstance.Errorf(nstance.Throttled, "group %s has %d claims already", key, maxClaims)
 		}
 		claim = Claim{Node: c.Node, EventID: c.EventID, Reason: c.Reason, Since: now, Until: c.Until.UTC()}
 		g.setClaims(append(slices.Clip(g.claims()), claim))

@@ -251,7 +251,7 @@ func TestPoolIsRefreshed(t *testing.T) {
 		defer w.close()
 		before := w.in(nstance.Parked)
 		g.Definition.UserData.Content = "v2"
-		g.Definition.Track = []string{nstance.TrackUserData}
+		g.Definition.Track = []nstance.Tracked{nstance.TrackUserData}
 		r, _ := w.leader()
 		require.NoError(t, r.Desire([]nstance.Group{g}))
 		for range 60 {

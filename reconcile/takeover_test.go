@@ -127,7 +127,7 @@ func TestTakeoverOfIntentsWithoutMachine(t *testing.T) {
 			e := w.first(nstance.EventDeleteRequested, func(e nstance.Event) bool { return e.Instance == id })
 			require.Contains(w.t, e.Reason, "abandoned")
 			require.False(w.t, w.exists(id))
-			_, ok := w.r.Admin().Records().Get(id)
+			_, ok := w.r.Admin().Internals().Records().Get(id)
 			require.False(w.t, ok)
 		}
 		w.requireNoFailures()

@@ -99,21 +99,6 @@ type OrphanView struct {
 	Spared  string          `json:"spared,omitempty"` // why it is not collected; empty: it will be at the next look
 }
 
-// A FreezeView is a freeze: since when, and why.
-type FreezeView struct {
-	Since  time.Time `json:"since,omitzero"`
-	Reason string    `json:"reason,omitempty"`
-}
-
-// A RuntimeView is what an instance should have that can be changed while it runs.
-type RuntimeView struct {
-	Machine    nstance.Machine    `json:"machine"` // as last seen
-	Seen       bool               `json:"seen"`    // this term has seen the machine
-	Definition nstance.Definition `json:"definition"`
-	Hash       string             `json:"hash,omitempty"` // runtime hash of Definition
-	Frozen     bool               `json:"frozen"`         // a freeze forbids to change the machine
-}
-
 // A FieldChange is one field in which two definitions differ.
 type FieldChange struct {
 	confighash.Change

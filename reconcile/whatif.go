@@ -14,7 +14,7 @@ import (
 // A GroupPlan is what other desired values would do to one group.
 type GroupPlan struct {
 	Key           nstance.GroupKey `json:"key"`
-	Change        string           `json:"change"` // one of the words below
+	Change        GroupChange      `json:"change"`
 	SizeBefore    int              `json:"size_before"`
 	SizeAfter     int              `json:"size_after"`
 	Fields        []FieldChange    `json:"fields,omitempty"`
@@ -26,11 +26,14 @@ type GroupPlan struct {
 	Holds         []HoldView       `json:"holds,omitempty"`          // what would keep it from happening
 }
 
-// The values of GroupPlan.Change.
+// A GroupChange is what becomes of a group.
+type GroupChange string
+
+// The changes.
 const (
-	ChangeAdded    = "added"
-	ChangeChanged  = "changed"
-	ChangeReleased = "released" // no longer configured: it goes on as it is, as a dynamic group
+	ChangeAdded    GroupChange = "added"
+	ChangeChanged  GroupChange = "changed"
+	ChangeReleased GroupChange = "released" // no longer configured: it goes on as it is, as a dynamic group
 )
 
 // An InstancePlan is what would happen to one instance.

@@ -136,7 +136,7 @@ func (w *world) startLeader(groups ...nstance.Group) {
 	require.NoError(w.t, err)
 	lives := ledger.NewWriter(o.store, "s1", &ledger.WriterOptions{Check: o.check})
 	if w.keepLives {
-		r.Admin().OnEnd(ledger.NewStories(lives).Ended)
+		r.Admin().Internals().OnEnd(ledger.NewStories(lives).Ended)
 	}
 	done := make(chan struct{})
 	w.mu.Lock()
@@ -291,12 +291,12 @@ func (w *world) drain(ctx context.Context, drains *drain.Coordinator, id nstance
 }
 
 func (w *world) register(ctx context.Context, r *reconcile.Reconciler, id nstance.InstanceID) bool {
-	rec, ok := r.Admin().Records().Get(id)
+	rec, ok := r.Admin().Internals().Records().Get(id)
 	if !ok {
 		return false
 	}
 	if rec.RegisteredAt.IsZero() {
-		if _, err := r.Admin().Records().Update(ctx, id, func(rec *records.Instance) error {
+		if _, err := r.Admin().Internals().Records().Update(ctx, id, func(rec *records.Instance) error {
 			if rec.Deleting != nil {
 				return nstance.Errorf(nstance.Denied, "instance %s is being deleted", id)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -83,7 +84,7 @@ func (a raisedAlarm) attention() reconcile.Attention {
 		why += ", " + strconv.Itoa(a.count) + " times"
 	}
 	return reconcile.Attention{
-		Kind: reconcile.AttentionAlarm, Subject: subject, Tenant: a.Tenant, Group: a.Group, ID: a.Instance, Since: a.first,
+		Kind: attention.Alarm, Subject: subject, Tenant: a.Tenant, Group: a.Group, ID: a.Instance, Since: a.first,
 		Until: a.Time.Add(alarmMemory), Why: why, Remedy: "nstance-admin events --type alarm",
 	}
 }

@@ -1,9 +1,10 @@
 package server
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/configuration"
@@ -24,14 +25,11 @@ const (
 )
 
 // attentionKinds returns every kind, sorted.
-func attentionKinds() []string {
-	kinds := append(reconcile.HoldKinds(),
-		reconcile.AttentionShort, reconcile.AttentionOrphan, reconcile.AttentionRecord, reconcile.AttentionSnapshot,
-		reconcile.AttentionLoading, reconcile.AttentionBalancer, reconcile.AttentionDefinition, reconcile.AttentionMarket, reconcile.AttentionAlarm,
-		reconcile.AttentionRefused, reconcile.AttentionUnrecorded, reconcile.AttentionStuck,
-		configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
+func attentionKinds() []reconcile.AttentionKind {
+	kinds := slices.Concat(attention.HoldKinds(), reconcile.AttentionKinds(), []reconcile.AttentionKind{
+		attention.Alarm, configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
 		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionNotices, attentionNotLeading,
-	)
+	})
 	slices.Sort(kinds)
 	return kinds
 }
@@ -65,12 +63,12 @@ func (t *term) attention() []reconcile.Attention {
 		entries(attentionJournal, "look at the disk of this server", s.events.Problems()),
 		entries(attentionKeys, "look at the storage", s.keys.Problems()),
 	)
-	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return strings.Compare(a.Kind, b.Kind) })
+	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return cmp.Compare(a.Kind, b.Kind) })
 	return out
 }
 
 // entries makes one entry of the shard for each problem.
-func entries(kind, remedy string, why []string) (out []reconcile.Attention) {
+func entries(kind reconcile.AttentionKind, remedy string, why []string) (out []reconcile.Attention) {
 	for _, w := range why {
 		out = append(out, reconcile.Attention{Kind: kind, Subject: "shard", Why: w, Remedy: remedy})
 	}
@@ -82,9 +80,9 @@ func entries(kind, remedy string, why []string) (out []reconcile.Attention) {
 func attentionRows(list []reconcile.Attention) []web.Attention {
 	rows := []web.Attention{}
 	for _, a := range list {
-		i := slices.IndexFunc(rows, func(r web.Attention) bool { return r.Kind == a.Kind })
+		i := slices.IndexFunc(rows, func(r web.Attention) bool { return r.Kind == string(a.Kind) })
 		if i < 0 {
-			i, rows = len(rows), append(rows, web.Attention{Kind: a.Kind, Since: a.Since})
+			i, rows = len(rows), append(rows, web.Attention{Kind: string(a.Kind), Since: a.Since})
 		}
 		r := &rows[i]
 		if r.Count++; !a.Since.IsZero() && (r.Since.IsZero() || a.Since.Before(r.Since)) {
@@ -101,10 +99,10 @@ func attentionRows(list []reconcile.Attention) []web.Attention {
 func attentionCounts(list []reconcile.Attention) map[string]int {
 	out := map[string]int{}
 	for _, kind := range attentionKinds() {
-		out[kind] = 0
+		out[string(kind)] = 0
 	}
 	for _, a := range list {
-		out[a.Kind]++
+		out[string(a.Kind)]++
 	}
 	return out
 }

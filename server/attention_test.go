@@ -9,7 +9,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -42,20 +41,20 @@ func TestAttentionIsConsistent(t *testing.T) {
 	_, err = api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.Error(t, err)
 
-	require.Eventually(t, func() bool { return len(listAttention(t, api)[reconcile.AttentionShort]) == 2 }, eventually, time.Millisecond)
+	require.Eventually(t, func() bool { return len(listAttention(t, api)["short"]) == 2 }, eventually, time.Millisecond)
 	all, theirs := listAttention(t, api), listAttention(t, blue)
 	t.Run("administrators see all", func(t *testing.T) {
-		require.Equal(t, "group blue/db", all[reconcile.AttentionShort][0].GetSubject())
-		require.Equal(t, "0 of 2 members are ready, 2 booting", all[reconcile.AttentionShort][1].GetWhy())
-		require.NotNil(t, all[reconcile.AttentionShort][1].GetSince())
+		require.Equal(t, "group blue/db", all["short"][0].GetSubject())
+		require.Equal(t, "0 of 2 members are ready, 2 booting", all["short"][1].GetWhy())
+		require.NotNil(t, all["short"][1].GetSince())
 		require.Contains(t, all[plan.HoldFrozen][0].GetWhy(), "audit")
-		require.Equal(t, "instance "+string(id), all[reconcile.AttentionAlarm][0].GetSubject())
+		require.Equal(t, "instance "+string(id), all["alarm"][0].GetSubject())
 		require.Contains(t, all["config_refused"][0].GetRemedy(), "nstance-admin config refresh")
 	})
 	t.Run("operators see their tenant", func(t *testing.T) {
-		require.Len(t, theirs[reconcile.AttentionShort], 1)
+		require.Len(t, theirs["short"], 1)
 		require.Len(t, theirs[plan.HoldFrozen], 1)
-		require.Len(t, theirs[reconcile.AttentionAlarm], 1)
+		require.Len(t, theirs["alarm"], 1)
 		require.Empty(t, theirs["config_refused"])
 		for _, list := range listAttention(t, w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()) {
 			for _, a := range list {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
@@ -91,10 +92,15 @@ func Standbys(s *Server) int { return s.peers.Connected() }
 func Relief(s *Server) bool { return s.peers.HasRelief() }
 
 // AttentionKinds are the kinds in the attention list.
-func AttentionKinds() []string { return attentionKinds() }
+func AttentionKinds() (kinds []string) {
+	for _, kind := range attentionKinds() {
+		kinds = append(kinds, string(kind))
+	}
+	return kinds
+}
 
 // Problems is the attention list as texts, also while s does not lead.
-func Problems(s *Server) []string { return reconcile.Problems(s.attention()) }
+func Problems(s *Server) []string { return attention.Problems(s.attention()) }
 
 // NotLeading is the entry of the attention list that tells why s cannot lead.
 func NotLeading(s *Server) (why []string) {

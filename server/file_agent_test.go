@@ -11,6 +11,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // A fileAgent is an agent session that receives files step by step.
@@ -36,7 +37,7 @@ func (k *fileAgent) reportFiles() {
 }
 
 func (k *fileAgent) healthReport() *apiv1.HealthReport {
-	r := &apiv1.HealthReport{Version: nstance.ReportVersion, ConfigHash: k.hash}
+	r := &apiv1.HealthReport{Version: wire.ReportVersion, ConfigHash: k.hash}
 	for _, f := range k.have {
 		r.Files = append(r.Files, &apiv1.FileStatus{Path: f.Path, Digest: f.Digest, Error: f.Error})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
@@ -111,7 +112,7 @@ func TestInterruptGroup(t *testing.T) {
 	for _, id := range members[:2] {
 		e := w.awaitEvent(nstance.EventNoticeReceived, id)
 		require.Equal(t, resp.GetEventId(), e.Notice.EventID)
-		require.True(t, e.Notice.Rehearsed())
+		require.True(t, notice.Rehearsed(*e.Notice))
 		w.awaitEvent(nstance.EventDrainStarted, id)
 	}
 	require.Equal(t, 2, w.countEvents(nstance.EventNoticeReceived))

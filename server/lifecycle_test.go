@@ -16,7 +16,6 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -222,8 +221,8 @@ func TestCorruptRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, shard.GetProblems(), 1)
 	require.Contains(t, shard.GetProblems()[0], key)
-	require.Equal(t, 1, w.attentionOfKind(reconcile.AttentionRecord).Count)
-	require.Empty(t, w.attentionOfKind(reconcile.AttentionRecord).Why, "the page has no login")
+	require.Equal(t, 1, w.attentionOfKind("record").Count)
+	require.Empty(t, w.attentionOfKind("record").Why, "the page has no login")
 	theirs, err := w.registerClient(nstance.RoleOperator, "blue").operatorAPI().GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 	require.NoError(t, err)
 	require.Empty(t, theirs.GetProblems())

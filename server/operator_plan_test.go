@@ -13,7 +13,6 @@ import (
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -58,7 +57,7 @@ func TestPlan(t *testing.T) {
 	t.Run("another definition", func(t *testing.T) {
 		resp := w.planConfig(api, replaceOnce(t, defaultConfig(1), `"content": "{{.Nonce}}"`, `"content": "new {{.Nonce}}"`))
 		p := planOfGroup(t, resp, "web")
-		require.Equal(t, reconcile.ChangeChanged, p.GetChange())
+		require.Equal(t, "changed", p.GetChange())
 		require.Len(t, p.GetInstances(), 1)
 		require.Equal(t, string(id), p.GetInstances()[0].GetId())
 		require.Equal(t, "replace", p.GetInstances()[0].GetAction())
@@ -74,10 +73,10 @@ func TestPlan(t *testing.T) {
 		text := replaceOnce(t, defaultConfig(1), `"blue": {"db": {`, `"blue": {"cache": {`)
 		resp := w.planConfig(api, text)
 		require.Len(t, resp.GetGroups(), 2)
-		require.Equal(t, reconcile.ChangeReleased, planOfGroup(t, resp, "db").GetChange())
+		require.Equal(t, "released", planOfGroup(t, resp, "db").GetChange())
 		require.Empty(t, planOfGroup(t, resp, "db").GetInstances())
 		p := planOfGroup(t, resp, "cache")
-		require.Equal(t, reconcile.ChangeAdded, p.GetChange())
+		require.Equal(t, "added", p.GetChange())
 		require.EqualValues(t, 1, p.GetCreates())
 		require.Equal(t, 15*time.Minute, p.GetEstimate().AsDuration())
 		require.Contains(t, p.GetEstimateBasis(), "upper bound")
@@ -101,7 +100,7 @@ func TestPlan(t *testing.T) {
 		w := newWorld(t, setup{webSize: 2, store: store})
 		w.awaitMachine("blue") // creates of the other group are not caused by the plan
 		p := planOfGroup(t, w.planConfig(w.admin(), defaultConfig(3)), "web")
-		require.Equal(t, reconcile.ChangeAdded, p.GetChange(), "the server has no such group")
+		require.Equal(t, "added", p.GetChange(), "the server has no such group")
 		require.Empty(t, p.GetInstances())
 		require.Zero(t, p.GetCreates())
 		require.Equal(t, plan.HoldPending, p.GetHolds()[0].GetKind())
@@ -210,7 +209,7 @@ func TestPlanResolvesNewNames(t *testing.T) {
 		p := planOfGroup(t, resp, "web")
 		require.Empty(t, p.GetInstances(), "it is not known yet whether it is another image")
 		require.Zero(t, p.GetCreates())
-		require.Equal(t, reconcile.ChangeChanged, p.GetChange())
+		require.Equal(t, "changed", p.GetChange())
 		require.Len(t, p.GetHolds(), 1)
 		require.Equal(t, plan.HoldPending, p.GetHolds()[0].GetKind())
 		require.Contains(t, p.GetHolds()[0].GetReason(), "image base is not known yet")

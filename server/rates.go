@@ -6,8 +6,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/sleep"
-	"github.com/nstance-go/nstance/reconcile"
 )
 
 // rateInterval is how often the ledger is read for the rates of pools. Only what is new
@@ -33,9 +33,9 @@ func (t *term) readRates(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	known := make([]reconcile.PoolRate, len(rates.Pools))
+	known := make([]loop.PoolRate, len(rates.Pools))
 	for i, r := range rates.Pools {
-		known[i] = reconcile.PoolRate{InstanceType: r.Pool.InstanceType, Zone: r.Pool.Zone, Market: r.Pool.Market, MachineTime: r.MachineTime, Reclaims: r.Reclaims}
+		known[i] = loop.PoolRate{InstanceType: r.Pool.InstanceType, Zone: r.Pool.Zone, Market: r.Pool.Market, MachineTime: r.MachineTime, Reclaims: r.Reclaims}
 	}
 	t.reconciler.SetPoolRates(known)
 	return nil

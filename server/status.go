@@ -73,7 +73,7 @@ func (s *Server) status(ctx context.Context) web.Status {
 		}
 		out.Instances = append(out.Instances, row)
 	}
-	interruptions, err := s.operators.LatestInterruptions(ctx, t.reconciler, shownInterruptions)
+	interruptions, err := s.operators.LatestInterruptions(ctx, t.reconciler.Internals, shownInterruptions)
 	for _, i := range interruptions {
 		out.Interruptions = append(out.Interruptions, interruptionRow(i))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/internal/webhook"
@@ -39,7 +40,7 @@ type term struct {
 	log        *slog.Logger
 	began      time.Time
 	drains     *drain.Coordinator
-	reconciler *reconcile.Admin
+	reconciler fleet
 	registrar  verifyingRegistrar
 	groups     *groups.Groups
 	agents     *agents.Agents
@@ -55,6 +56,12 @@ type term struct {
 	quit       chan error      // why this server should stop leading
 	done       chan struct{}   // closed when run has returned
 	exposures  *registrar.Exposures
+}
+
+// A fleet is a reconciler with all that this server asks of it.
+type fleet struct {
+	*reconcile.Admin
+	loop.Internals
 }
 
 // A verifyingRegistrar also says whether a certificate is still in use.
@@ -85,7 +92,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.conf = s.config.InForce()
 	t.drains = drain.New(&drain.Options{Log: s.log})
 	owner := nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID}
-	loop, err := reconcile.New(s.provider, s.store, &reconcile.Options{
+	r, err := reconcile.New(s.provider, s.store, &reconcile.Options{
 		Owner: owner,
 		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s, t},
 		Subnets:           slices.Concat(slices.Collect(maps.Values(t.conf.Shard.SubnetPools))...),
@@ -103,7 +110,8 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.reconciler = loop.Admin()
+	admin := r.Admin()
+	t.reconciler = fleet{admin, admin.Internals()}
 	t.reconciler.OnEnd(t.stories.Ended)
 	t.exposures = registrar.NewExposures(t.reconciler.Drain, t.alarm, s.opts.Now, t.log)
 	t.tuner = newTuner(t)
@@ -135,7 +143,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.operators.TermOptions = operators.TermOptions{
-		Lease: granted, Began: t.began, Reconciler: t.reconciler, Drains: t.drains, Groups: t.groups, Agents: t.agents, Records: t.records,
+		Lease: granted, Began: t.began, Reconciler: t.reconciler.Admin, Internals: t.reconciler.Internals, Drains: t.drains, Groups: t.groups, Agents: t.agents, Records: t.records,
 		Configs: t.config, Log: t.log, Verify: t.registrar.Verify, Renew: t.registrar.Renew, Bound: t.bound, Journal: t.journal,
 		Attention: t.attention,
 	}

@@ -229,7 +229,7 @@ func TestExecutorChoice(t *testing.T) {
 	}
 	t.Run("a late executor takes over drains that have none", func(t *testing.T) {
 		k := talks[5]
-		k.awaitAckKeepingOthers(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}}))
+		k.awaitAckKeepingOthers(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: wire.ReportVersion}}}))
 		require.Equal(t, string(nstance.ExecutorNone), drain(ids[5]).GetExecutor(), "its agent has no hook")
 		watch := w.watch(api, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true})
 		d := watch.awaitOperatorDrain(ids[5])

@@ -405,7 +405,7 @@ func (k *agentSession) send(m *apiv1.ConnectRequest) uint64 {
 }
 
 func (k *agentSession) sendReport() uint64 {
-	return k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion, CanDrain: true}}})
+	return k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: wire.ReportVersion, CanDrain: true}}})
 }
 
 // sendNotice sends a set of one notice and returns its revision.
@@ -423,7 +423,7 @@ func (k *agentSession) sendNotices(all ...*apiv1.Notice) uint64 {
 // sendReportWith sends a report with notices. Their revision is the number of the message before.
 func (k *agentSession) sendReportWith(notices ...*apiv1.Notice) uint64 {
 	return k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{
-		Version: nstance.ReportVersion, CanDrain: true, Notices: &apiv1.StandingNotices{Revision: k.lastNumber, Notices: notices},
+		Version: wire.ReportVersion, CanDrain: true, Notices: &apiv1.StandingNotices{Revision: k.lastNumber, Notices: notices},
 	}}})
 }
 

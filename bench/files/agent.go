@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -36,7 +35,7 @@ func newAgent(ctx context.Context, conn *grpc.ClientConn, placed func(string, ti
 	if m, err := stream.Recv(); err != nil || m.GetWelcome() == nil {
 		return nil, fmt.Errorf("no welcome: %w", wire.ErrorOf(err))
 	}
-	return a, a.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: nstance.ReportVersion}}})
+	return a, a.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: wire.ReportVersion}}})
 }
 
 func (a *agent) send(m *apiv1.ConnectRequest) error {

@@ -43,7 +43,7 @@ func newAgent(ctx context.Context, r *rig.Rig, n int, id nstance.InstanceID, cer
 func (a *agent) report() error {
 	a.number++
 	err := a.stream.Send(&apiv1.ConnectRequest{Number: a.number, Message: &apiv1.ConnectRequest_Report{
-		Report: &apiv1.HealthReport{Version: nstance.ReportVersion, CpuUsage: 10, MemoryUsage: 20},
+		Report: &apiv1.HealthReport{Version: wire.ReportVersion, CpuUsage: 10, MemoryUsage: 20},
 	}})
 	for err == nil {
 		var m *apiv1.ConnectResponse

@@ -185,7 +185,7 @@ type Template struct {
 	RegistrationTimeout time.Duration        `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
 	Files               map[FilePath]File    `name:"files" key:"path"`
 	Image               ImageName            `name:"image" absent:"what args or the provider say" doc:"name of its image"`
-	Track               []string             `name:"track" absent:"none of them" enum:"vars|image|userdata|secrets" doc:"further changes that replace a machine: variables that user data or args name, another image under the same name, other user data at the same URL, another content of a secret in files"`
+	Track               []nstance.Tracked    `name:"track" absent:"none of them" enum:"vars|image|userdata|secrets" doc:"further changes that replace a machine: variables that user data or args name, another image under the same name, other user data at the same URL, another content of a secret in files"`
 	PostApply           Command              `name:"post_apply" doc:"program and arguments that the agent runs, without a shell, after files have changed"`
 	Shape
 }
@@ -220,10 +220,10 @@ type Shape struct {
 
 // UserData is the template of the user data for the first boot.
 type UserData struct {
-	Source   string `name:"source" default:"inline" enum:"inline|url" doc:"where the content is: in this file, or at a URL"`
-	Encoding string `name:"encoding" default:"plain" enum:"plain|base64|gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
-	Content  string `name:"content" required:"true" doc:"template (Go text/template) of the user data; or where to fetch it: https://..., http://... or storage:userdata/... for an object of the shard's own store"`
-	SHA256   Digest `name:"sha256" absent:"not checked" doc:"digest that fetched content must have, before it is decoded"`
+	Source   nstance.UserDataSource `name:"source" default:"inline" enum:"inline|url" doc:"where the content is: in this file, or at a URL"`
+	Encoding string                 `name:"encoding" default:"plain" enum:"plain|base64|gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
+	Content  string                 `name:"content" required:"true" doc:"template (Go text/template) of the user data; or where to fetch it: https://..., http://... or storage:userdata/... for an object of the shard's own store"`
+	SHA256   Digest                 `name:"sha256" absent:"not checked" doc:"digest that fetched content must have, before it is decoded"`
 }
 
 // Market is how capacity is bought.

@@ -21,16 +21,16 @@ const objectPrefix = "files/"
 
 // A File is one file of a template, as written.
 type File struct {
-	Kind        string            `name:"kind" required:"true" enum:"certificate|secret|storage|env|json|string" doc:"where the content comes from"`
-	Mode        FileMode          `name:"mode" absent:"the agent's, 0640" doc:"permission bits in octal and in quotes, such as \"0600\"; closed to strangers, not executable"`
-	Content     *string           `name:"content" empty:"true" absent:"required for kind string" doc:"kind string: the template"`
-	Env         map[string]string `name:"env" absent:"required for kind env" doc:"kind env: templates of the values, by variable; quoted so that a shell and systemd read them alike"`
-	JSON        json.RawMessage   `name:"json" rendered:"files" absent:"required for kind json" doc:"kind json: an object, the strings within are templates"` // canonical JSON or nil
-	Secret      SecretName        `name:"secret" absent:"required for kind secret" doc:"kind secret: its name, as in nstance-admin secret put"`
-	Field       string            `name:"field" absent:"all of it" doc:"kind secret: the one field of the secret, a JSON object, that becomes the file"`
-	Object      ObjectKey         `name:"object" absent:"required for kind storage" doc:"kind storage: key of an object in the shard's storage, below files/; it is not rendered"`
-	Certificate CertificateName   `name:"certificate" absent:"required for kind certificate" doc:"kind certificate: its name in certificates"`
-	Part        string            `name:"part" default:"chain" enum:"cert|chain|ca" doc:"kind certificate: the certificate, with its issuer's, or the issuer's alone, to trust others by"`
+	Kind        string                  `name:"kind" required:"true" enum:"certificate|secret|storage|env|json|string" doc:"where the content comes from"`
+	Mode        FileMode                `name:"mode" absent:"the agent's, 0640" doc:"permission bits in octal and in quotes, such as \"0600\"; closed to strangers, not executable"`
+	Content     *string                 `name:"content" empty:"true" absent:"required for kind string" doc:"kind string: the template"`
+	Env         map[string]string       `name:"env" absent:"required for kind env" doc:"kind env: templates of the values, by variable; quoted so that a shell and systemd read them alike"`
+	JSON        json.RawMessage         `name:"json" rendered:"files" absent:"required for kind json" doc:"kind json: an object, the strings within are templates"` // canonical JSON or nil
+	Secret      SecretName              `name:"secret" absent:"required for kind secret" doc:"kind secret: its name, as in nstance-admin secret put"`
+	Field       string                  `name:"field" absent:"all of it" doc:"kind secret: the one field of the secret, a JSON object, that becomes the file"`
+	Object      ObjectKey               `name:"object" absent:"required for kind storage" doc:"kind storage: key of an object in the shard's storage, below files/; it is not rendered"`
+	Certificate CertificateName         `name:"certificate" absent:"required for kind certificate" doc:"kind certificate: its name in certificates"`
+	Part        nstance.CertificatePart `name:"part" default:"chain" enum:"cert|chain|ca" doc:"kind certificate: the certificate, with its issuer's, or the issuer's alone, to trust others by"`
 }
 
 // A Certificate is what is certified for a key that a machine makes.

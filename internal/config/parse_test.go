@@ -157,7 +157,7 @@ func TestEverySettingIsUsed(t *testing.T) {
 			Definition: nstance.Definition{
 				Kind: "web", Arch: nstance.ARM64, Role: "worker", InstanceTypes: []string{"t4g.small", "t4g.medium"},
 				SubnetPool: "edge", Subnets: []string{"subnet-3"},
-				LoadBalancers: []string{"front", "back"}, Track: []string{"vars", "image"},
+				LoadBalancers: []string{"front", "back"}, Track: []nstance.Tracked{"vars", "image"},
 				Args:     json.RawMessage(`{"disk":{"size":50,"type":"gp3"},"name":"{{.Instance.ID}}","tags":["web"]}`),
 				UserData: nstance.UserData{Source: "inline", Encoding: "plain", Content: "#!/bin/sh\necho {{.Vars.color}}\n"},
 				Vars:     map[string]string{"region": "eu", "color": "green", "level": "group"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
@@ -235,7 +236,7 @@ func (p *play) recover(ctx context.Context) error {
 func (p *play) hasNoProblems(ctx context.Context) error {
 	s, err := p.status(ctx)
 	for _, a := range s.Attention {
-		if a.Kind != reconcile.AttentionAlarm {
+		if reconcile.AttentionKind(a.Kind) != attention.Alarm {
 			return nstance.Errorf(nstance.Conflict, "the server needs attention: %s %s", a.Kind, a.Why)
 		}
 	}

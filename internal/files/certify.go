@@ -150,7 +150,7 @@ func sameAddress(a net.IP, b netip.Addr) bool {
 }
 
 // pem writes one part of a certificate.
-func pem(part string, c *x509.Certificate, by Authority) []byte {
+func pem(part nstance.CertificatePart, c *x509.Certificate, by Authority) []byte {
 	if part == nstance.PartCert {
 		return pki.MarshalCertificates(c.Raw)
 	}

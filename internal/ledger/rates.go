@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 )
 
 // Rates say what happened in each pool within a period.
@@ -127,7 +128,7 @@ func (c *counter) life(l *Life) {
 	rehearsed, reclaim := false, []Interruption{}
 	for _, i := range l.Interruptions() {
 		switch {
-		case i.Notice.Rehearsed():
+		case notice.Rehearsed(i.Notice):
 			rehearsed = rehearsed || !i.Withdrawn
 		case !c.within(i.At()):
 		default:
@@ -183,7 +184,7 @@ func (r *Rate) reclaimed(l *Life, notices []Interruption) {
 func (c *counter) ignored(i *Ignored) {
 	interruption := i.Interruption()
 	at := interruption.At()
-	if i.Notice.Rehearsed() || !c.within(at) {
+	if notice.Rehearsed(i.Notice) || !c.within(at) {
 		return
 	}
 	r := c.pool(c.of[i.ID])

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -101,7 +102,7 @@ func TestRatesOfUnknownPools(t *testing.T) {
 		}},
 		ledger.Entry{Ignored: &ledger.Ignored{ID: "2", At: day(6), Notice: nstance.Notice{Kind: nstance.Rebalance}}},
 		ledger.Entry{Ignored: &ledger.Ignored{ID: "2", At: day(20), Notice: nstance.Notice{Kind: nstance.Rebalance}}},
-		ledger.Entry{Ignored: &ledger.Ignored{ID: "2", At: day(6), Notice: nstance.Notice{Kind: nstance.Reclaim, Source: nstance.RehearsalSource}}},
+		ledger.Entry{Ignored: &ledger.Ignored{ID: "2", At: day(6), Notice: nstance.Notice{Kind: nstance.Reclaim, Source: notice.RehearsalSource}}},
 	)
 	rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), nil, everyTenant)
 	require.NoError(t, err)

@@ -27,7 +27,7 @@ func NewStories(w *Writer) *Stories {
 	return &Stories{w: w, registered: map[nstance.InstanceID]bool{}, ignored: map[nstance.InstanceID]int{}}
 }
 
-// Ended writes the life of an instance, as reconcile.LifeKeeper has it.
+// Ended writes the life of an instance, as loop.LifeKeeper has it.
 func (s *Stories) Ended(last records.Instance, replacedBy nstance.InstanceID, at time.Time, done func(error)) {
 	life := LifeOf(last, replacedBy, at)
 	s.w.Add(Entry{Life: &life}, done)

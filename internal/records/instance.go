@@ -8,6 +8,9 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
+// ReasonAdopted is the Reason of a record that was made for an orphan on request.
+const ReasonAdopted = "adopted"
+
 // An Instance is the durable record of one instance: from its intent, written
 // before the provider is asked, to the mark that makes its deletion
 // irrevocable. Fields of newer versions survive a rewrite. Durations are

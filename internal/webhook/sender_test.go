@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/webhook"
 )
 
@@ -151,7 +152,7 @@ func TestMessage(t *testing.T) {
 
 func TestKinds(t *testing.T) {
 	rehearsal := noticed(5)
-	rehearsal.Notice.Source = nstance.RehearsalSource + "admin"
+	rehearsal.Notice.Source = notice.RehearsalSource + "admin"
 	for _, c := range []struct {
 		event     nstance.Event
 		kind      webhook.Kind

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 )
 
 // A Kind says what a message is about.
@@ -70,13 +71,13 @@ func (t Term) message(e nstance.Event) (Message, bool) {
 
 func rehearsed(e nstance.Event) bool {
 	if e.Notice != nil {
-		return e.Notice.Rehearsed()
+		return notice.Rehearsed(*e.Notice)
 	}
 	if e.Drain == nil {
 		return false
 	}
 	for _, c := range e.Drain.Causes {
-		if !strings.HasPrefix(c.Message, nstance.RehearsalSource) {
+		if !strings.HasPrefix(c.Message, notice.RehearsalSource) {
 			return false
 		}
 	}

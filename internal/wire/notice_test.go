@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -27,7 +28,7 @@ func TestCheckNotice(t *testing.T) {
 		"time_left":  func(w *apiv1.Notice) { w.TimeLeft = durationpb.New(years) },
 		"not_before": func(w *apiv1.Notice) { w.NotBefore = timestamppb.New(now.Add(years)) },
 	} {
-		w := wire.NoticeAt(notice(), now)
+		w := wire.NoticeAt(announced(), now)
 		require.NoError(t, wire.CheckNotice(w, now))
 		spoil(w)
 		err := wire.CheckNotice(w, now)
@@ -40,7 +41,7 @@ func TestCheckNotice(t *testing.T) {
 		"no time":                 func(w *apiv1.Notice) { w.TimeLeft, w.NotBefore = nil, nil },
 		"a long event ID is cut":  func(w *apiv1.Notice) { w.EventId = strings.Repeat("é", 1000) },
 	} {
-		w := wire.NoticeAt(notice(), now)
+		w := wire.NoticeAt(announced(), now)
 		change(w)
 		require.NoError(t, wire.CheckNotice(w, now), name)
 	}
@@ -51,7 +52,7 @@ func TestCheckNotice(t *testing.T) {
 // can be kept, shown and sent on.
 func FuzzNoticeReceived(f *testing.F) {
 	for _, w := range []*apiv1.Notice{
-		{}, wire.NoticeAt(notice(), now), {Kind: "reclaim", EventId: "e\x00"},
+		{}, wire.NoticeAt(announced(), now), {Kind: "reclaim", EventId: "e\x00"},
 		{Kind: "new", EventId: "e", TimeLeft: &durationpb.Duration{Seconds: 1 << 62, Nanos: -1}},
 		{Kind: "stop", EventId: "e", SinceDetected: &durationpb.Duration{Seconds: -1 << 62}, NotBefore: &timestamppb.Timestamp{Seconds: 1 << 62}},
 	} {
@@ -78,6 +79,6 @@ func FuzzNoticeReceived(f *testing.F) {
 		_, err := json.Marshal(n)
 		require.NoError(t, err)
 		again := wire.NoticeReceived(roundTrip(t, wire.NoticeAt(n, now)), now)
-		require.True(t, again.Repeats(n))
+		require.True(t, notice.Repeats(again, n))
 	})
 }

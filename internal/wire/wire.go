@@ -17,6 +17,9 @@ import (
 	"github.com/nstance-go/nstance/internal/clip"
 )
 
+// ReportVersion is the version of the form of reports.
+const ReportVersion = "1.0.0"
+
 // Bounds on what one message may carry; the rest is cut off.
 const (
 	// MaxNotices is how many notices of a machine may stand at once.

@@ -27,7 +27,7 @@ const id = nstance.InstanceID("acc06bgm7733st2576nx5jht4ecjw")
 
 var now = time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
 
-func notice() nstance.Notice {
+func announced() nstance.Notice {
 	return nstance.Notice{
 		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(2 * time.Minute), NotBefore: now,
 		Source: "aws/spot", EventID: "e1", DetectedAt: now, Cancelled: true,
@@ -53,7 +53,7 @@ func roundTrip[M proto.Message](t testing.TB, m M) M {
 }
 
 func TestRoundTrip(t *testing.T) {
-	d, n := drained(), notice()
+	d, n := drained(), announced()
 	t.Run("notice", func(t *testing.T) { require.Equal(t, n, wire.NoticeOf(roundTrip(t, wire.Notice(n)))) })
 	t.Run("drain", func(t *testing.T) { require.Equal(t, &d, wire.DrainOf(roundTrip(t, wire.Drain(&d)))) })
 	t.Run("no drain", func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestRoundTrip(t *testing.T) {
 	t.Run("report", func(t *testing.T) {
 		n.Cancelled = false
 		r := nstance.Report{
-			Version: nstance.ReportVersion, InstanceID: id, Sequence: 5, Timestamp: now, UptimeSeconds: 90.5,
+			Version: wire.ReportVersion, InstanceID: id, Sequence: 5, Timestamp: now, UptimeSeconds: 90.5,
 			OneMinute:  nstance.Usage{CPUPercent: 12.5, MemoryPercent: 50, DiskPercent: 99.5, Load: 3.25},
 			ConfigHash: "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
 			Probes: []nstance.ProbeResult{{Name: "p", OK: true}, {Name: "q", Message: "refused"}},
@@ -148,7 +148,7 @@ func kindAction(k nstance.NoticeKind) string { return string(k) }
 // TestStrayBytes: what is sent on to many must not break their streams.
 func TestStrayBytes(t *testing.T) {
 	bad := "half \xc3"
-	d, n := drained(), notice()
+	d, n := drained(), announced()
 	d.Causes[0].Message, n.Source = bad, bad
 	r := nstance.Report{Version: bad, ConfigHash: bad, Notices: []nstance.Notice{n}, Probes: []nstance.ProbeResult{{Name: bad, Message: bad}}}
 	roundTrip(t, wire.Event(nstance.Event{Reason: bad, Error: bad, Drain: &d, Notice: &n}))
@@ -221,7 +221,7 @@ func TestErrors(t *testing.T) {
 // FuzzReport: whatever an agent sends becomes something that can be kept,
 // shown, and sent on.
 func FuzzReport(f *testing.F) {
-	b, err := proto.Marshal(wire.Report(nstance.Report{Version: "1", Notices: []nstance.Notice{notice()}}))
+	b, err := proto.Marshal(wire.Report(nstance.Report{Version: "1", Notices: []nstance.Notice{announced()}}))
 	require.NoError(f, err)
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {

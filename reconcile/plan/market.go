@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
 )
 
 // A marketShare is how a spot group divides into markets. Its on-demand base is
@@ -31,7 +32,7 @@ func (c *Census) dividesMarkets() bool {
 	if market.Type != nstance.Spot || c.undefined() {
 		return false
 	}
-	c.market.base = market.Base(c.size)
+	c.market.base = groupspec.OnDemandBase(market, c.size)
 	return c.market.base > 0 || slices.ContainsFunc(c.Members, func(m Member) bool { return m.Market == nstance.OnDemand && !m.extra() })
 }
 

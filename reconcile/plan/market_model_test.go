@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -21,7 +22,7 @@ func (w *world) someMarket() {
 
 func (w *world) onSpot() bool { return w.view.Group.Definition.Market.Type == nstance.Spot }
 
-func (w *world) base() int { return w.view.Group.Definition.Market.Base(w.size()) }
+func (w *world) base() int { return groupspec.OnDemandBase(&w.view.Group.Definition.Market, w.size()) }
 
 // market returns the market in which a planned create ends.
 func (w *world) market(a plan.Action) nstance.MarketType {

@@ -122,7 +122,7 @@ func (a *agent) watch(ctx context.Context) {
 }
 
 func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
-	rec, ok := r.Admin().Records().Get(a.id)
+	rec, ok := r.Admin().Internals().Records().Get(a.id)
 	if !ok || rec.Deleting != nil {
 		return false
 	}
@@ -132,7 +132,7 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 	}
 	bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, err := r.Admin().Records().Update(bounded, a.id, func(rec *records.Instance) error {
+	_, err := r.Admin().Internals().Records().Update(bounded, a.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.NotFound, "deleted")
 		}

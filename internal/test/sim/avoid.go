@@ -35,7 +35,7 @@ func (a act) avoidPool() {
 func (d *driver) avoid(pool reconcile.Pool, drain bool) {
 	d.check.recordShortage(shortageMemory)
 	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
-		_, _, err := r.Admin().AvoidPool(ctx, reconcile.AvoidedPool{Pool: pool, Until: time.Now().Add(reconcile.LongestAvoidance / 2), Reason: "drill", Drain: drain}, false)
+		_, _, err := r.Admin().AvoidPool(ctx, reconcile.AvoidedPool{Pool: pool, Until: time.Now().Add(15 * 24 * time.Hour), Reason: "drill", Drain: drain}, false)
 		return err
 	})
 	if err == nil {

@@ -120,7 +120,7 @@ func (p *process) lead(ctx context.Context, term *lease.Term, store storage.Stor
 		panic(err) // a mistake in this package
 	}
 	lives := ledger.NewWriter(store, shard, &ledger.WriterOptions{Check: p.w.check.term(term), Now: p.wall.now})
-	r.Admin().OnEnd(ledger.NewStories(lives).Ended)
+	r.Admin().Internals().OnEnd(ledger.NewStories(lives).Ended)
 	p.mu.Lock()
 	p.leads, p.drains = r, drains
 	p.mu.Unlock()

@@ -123,12 +123,12 @@ func (a *agent) renew(r *reconcile.Reconciler) bool {
 	a.w.mu.Lock()
 	held := a.w.serials[a.id]
 	a.w.mu.Unlock()
-	if rec, _ := r.Admin().Records().Get(a.id); !rec.Outlived(strconv.Itoa(held)) {
+	if rec, _ := r.Admin().Internals().Records().Get(a.id); !rec.Outlived(strconv.Itoa(held)) {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_, err := r.Admin().Records().Update(ctx, a.id, func(rec *records.Instance) error {
+	_, err := r.Admin().Internals().Records().Update(ctx, a.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.NotFound, "deleted")
 		}

@@ -84,11 +84,14 @@ func (k *Keeper) ended(b *balancer, machines []nstance.Machine, in bool, err err
 	}
 }
 
+// batch is how many machines one call of a nstance.Balancer is given at most.
+const batch = 100
+
 // inBatches makes calls about some machines each. A batch that is refused for
 // one of them is taken apart, so that it delays none of the others.
 func (k *Keeper) inBatches(machines []nstance.Machine, call func([]nstance.Machine) error) error {
 	var first error
-	for some := range slices.Chunk(machines, nstance.MaxBalancerBatch) {
+	for some := range slices.Chunk(machines, batch) {
 		if err := k.o.Check(); err != nil {
 			return err
 		}

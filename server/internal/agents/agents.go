@@ -20,6 +20,8 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/loop"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
@@ -34,7 +36,7 @@ type shard interface {
 	Records() *records.Records
 	Abilities() provider.Abilities
 	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
-	Runtime(id nstance.InstanceID) (reconcile.RuntimeView, error)
+	Runtime(id nstance.InstanceID) (loop.Runtime, error)
 	RuntimeHashes() map[nstance.GroupKey]string
 	FrozenGroups() map[nstance.GroupKey]bool
 }
@@ -78,7 +80,7 @@ type Agents struct {
 }
 
 // New returns the agents of one term. Sessions begin at once, all else with Run.
-func New(store storage.Store, r *reconcile.Admin, drains *drain.Coordinator, opts Options) *Agents {
+func New(store storage.Store, r shard, drains *drain.Coordinator, opts Options) *Agents {
 	a := &Agents{Options: opts, shard: r, drains: drains, sessions: newSessions(r.Observe)}
 	a.sessions.contested = opts.Contested
 	a.files = newFileKeeper(a, store)
@@ -188,7 +190,7 @@ func (a *Agents) ReceiveNotice(id nstance.InstanceID, n nstance.Notice, ack func
 // reportDetection enters a notice into the journal, unless its event is known.
 func (a *Agents) reportDetection(id nstance.InstanceID, n nstance.Notice) {
 	v, err := a.shard.Instance(id)
-	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID || n.SameEvent(o) })
+	known := slices.ContainsFunc(v.Notices, func(o nstance.Notice) bool { return o.EventID == n.EventID || notice.SameEvent(n, o) })
 	if err == nil && !known && !n.Cancelled {
 		a.Journal(nstance.Event{
 			Type: eventtype.NoticeDetected, Time: a.Now().UTC(), Instance: id,

@@ -16,8 +16,8 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
-	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -217,7 +217,7 @@ func (k *fileKeeper) updateGroup(ctx context.Context, key nstance.GroupKey) {
 
 // kit returns the kit for what a machine should have, made now if necessary. A freeze
 // keeps the kit that there is.
-func (k *fileKeeper) kit(ctx context.Context, key kitKey, v reconcile.RuntimeView) (*kitSlot, error) {
+func (k *fileKeeper) kit(ctx context.Context, key kitKey, v loop.Runtime) (*kitSlot, error) {
 	slot := k.slot(key)
 	current := func() bool {
 		made := slot.now.Load()
@@ -420,7 +420,7 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 }
 
 // ownVars lays the variables of an on-demand instance over those of its group.
-func (k *fileKeeper) ownVars(ctx context.Context, v *reconcile.RuntimeView, key kitKey, digest string) (kitKey, error) {
+func (k *fileKeeper) ownVars(ctx context.Context, v *loop.Runtime, key kitKey, digest string) (kitKey, error) {
 	own, err := k.agents.shard.Records().Definition(ctx, digest)
 	if err != nil {
 		return key, err
@@ -440,7 +440,7 @@ func (k *fileKeeper) ownVars(ctx context.Context, v *reconcile.RuntimeView, key 
 }
 
 // machineOf returns what templates and certificates say of a machine.
-func machineOf(rec records.Instance, v reconcile.RuntimeView) files.Machine {
+func machineOf(rec records.Instance, v loop.Runtime) files.Machine {
 	addresses := v.Machine.Addresses
 	if len(addresses) == 0 {
 		addresses = rec.Addresses

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -89,7 +90,7 @@ func (a *Agents) receiveNotice(id nstance.InstanceID, state *noticeState, once b
 func (d *noticeDedup) receive(n nstance.Notice) (state *noticeState, isNew bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if known := d.byEvent[n.EventID]; known != nil && n.Repeats(known.notice) {
+	if known := d.byEvent[n.EventID]; known != nil && notice.Repeats(n, known.notice) {
 		return known, false
 	}
 	limit := d.other
@@ -108,7 +109,7 @@ func (d *noticeDedup) receive(n nstance.Notice) (state *noticeState, isNew bool)
 // announced reports whether another source has announced the event. It needs the lock.
 func (d *noticeDedup) announced(n nstance.Notice) bool {
 	for _, known := range d.byEvent {
-		if !known.notice.Cancelled && n.SameEvent(known.notice) {
+		if !known.notice.Cancelled && notice.SameEvent(n, known.notice) {
 			return true
 		}
 	}

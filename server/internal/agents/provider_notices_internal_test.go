@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
@@ -71,10 +72,10 @@ func (s *fakeShard) WatchNotices(ctx context.Context, _ nstance.Owner) iter.Seq2
 	}
 }
 
-func (*fakeShard) Records() *records.Records                                       { return nil }
-func (*fakeShard) Runtime(nstance.InstanceID) (v reconcile.RuntimeView, err error) { return }
-func (*fakeShard) RuntimeHashes() map[nstance.GroupKey]string                      { return nil }
-func (*fakeShard) FrozenGroups() map[nstance.GroupKey]bool                         { return nil }
+func (*fakeShard) Records() *records.Records                              { return nil }
+func (*fakeShard) Runtime(nstance.InstanceID) (v loop.Runtime, err error) { return }
+func (*fakeShard) RuntimeHashes() map[nstance.GroupKey]string             { return nil }
+func (*fakeShard) FrozenGroups() map[nstance.GroupKey]bool                { return nil }
 
 // withProviderNotices runs the watch over a fake shard. receive has a notice yielded, and
 // acks counts its acknowledgements.

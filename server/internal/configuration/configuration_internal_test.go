@@ -118,7 +118,7 @@ func (s *server) size() int { return s.Term.InForce().Groups()[0].Size }
 // kinds of what needs attention.
 func (s *server) kinds() (kinds []string) {
 	for _, a := range s.Attention() {
-		kinds = append(kinds, a.Kind)
+		kinds = append(kinds, string(a.Kind))
 	}
 	return kinds
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/groupspec"
 )
 
 // maxGroups is how many overlays a shard may have: all of them are in one object.
@@ -314,7 +315,7 @@ func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nst
 	if err == nil {
 		err = who.Allowance.Check(o)
 	}
-	if err == nil && !v.Defined() {
+	if err == nil && !groupspec.Defined(&v.Group) {
 		err = nstance.Errorf(nstance.Unavailable, "group %s has no definition yet: %s", key, v.Pending)
 	}
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/groupspec"
 )
 
 // maxDefinitionWrites is how many definitions are written at the same time.
@@ -55,7 +56,7 @@ func (g *Groups) resolveGroup(conf *config.Config, key nstance.GroupKey, e overl
 	default:
 		r.Pending = r.err.Error()
 	}
-	if r.Definition = last.Definition; r.Defined() {
+	if r.Definition = last.Definition; groupspec.Defined(&r.Group) {
 		r.Template = last.Template
 	}
 	return r
@@ -72,7 +73,7 @@ func (g *Groups) base(conf *config.Config, last nstance.Group, e overlay) (nstan
 	case err == nil && !sized && e.Effective != nil: // a template that no longer has a size
 		base.Size = e.Effective.Size
 	case err == nil:
-	case last.Defined():
+	case groupspec.Defined(&last):
 		return last, nil
 	case e.Effective != nil:
 		return last, nstance.Errorf(nstance.Invalid, "definition %s cannot be read", e.Effective.Definition)
@@ -150,7 +151,7 @@ func (g *Groups) record(ctx context.Context, conf *config.Config, f *overlays, a
 		} else {
 			e.Dynamic = true
 		}
-		if r.Defined() {
+		if groupspec.Defined(&r.Group) {
 			e.Effective = effectiveOf(r.Group, digests[i])
 		}
 		if !reflect.DeepEqual(e, before) {
@@ -166,7 +167,7 @@ func (g *Groups) recordDefinitions(ctx context.Context, f overlays, all []resolu
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.SetLimit(maxDefinitionWrites)
 	for i, r := range all {
-		if r.Defined() {
+		if groupspec.Defined(&r.Group) {
 			tasks.Go(func() (err error) {
 				digests[i], err = g.defs.record(ctx, r.Definition, f.of(r.Key).definition())
 				return err

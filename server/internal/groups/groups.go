@@ -87,7 +87,7 @@ type Groups struct {
 }
 
 // New returns the groups of one term, which do nothing before Run.
-func New(store storage.Store, r *reconcile.Admin, opts Options) *Groups {
+func New(store storage.Store, r shard, opts Options) *Groups {
 	g := &Groups{
 		Options: opts, shard: r, defs: &definitions{records: r.Records(), log: opts.Log, known: map[string]nstance.Definition{}},
 		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{}, data: map[string]string{},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -18,9 +19,9 @@ type State struct {
 	Agents                  int           // connected
 	QueueAge                time.Duration // of the group that has waited longest to be planned
 	Groups                  []reconcile.GroupView
-	Pools                   map[reconcile.MemberPool]int // machines that run
-	Orphans                 int                          // machines with our marks and no record
-	Attention               map[string]int               // what needs attention, by kind
+	Pools                   map[loop.MemberPool]int // machines that run
+	Orphans                 int                     // machines with our marks and no record
+	Attention               map[string]int          // what needs attention, by kind
 	JournalLost             uint64
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server/internal/metrics"
@@ -38,7 +39,7 @@ func TestAllStateIsExported(t *testing.T) {
 			Group: nstance.Group{Key: nstance.GroupKey{Tenant: "t", Group: "g"}, Size: 11}, Ready: 12, Booting: 13, Leaving: 14, Stale: 15, OnDemand: 16, Preserved: 17, Gone: 18,
 			Holds: []reconcile.HoldView{hold(plan.HoldPaused), hold(plan.HoldBreaker), hold(plan.HoldPaused)},
 		}},
-		Pools: map[reconcile.MemberPool]int{
+		Pools: map[loop.MemberPool]int{
 			{Group: nstance.GroupKey{Tenant: "t", Group: "g"}, InstanceType: "small", Zone: "z", Market: nstance.Spot}: 19,
 			{Group: nstance.GroupKey{Tenant: "t", Group: "g"}, InstanceType: "small"}:                                  20,
 		},

@@ -15,7 +15,7 @@ func (*Service) GetConsoleOutput(ctx context.Context, req *apiv1.GetConsoleOutpu
 	if err != nil {
 		return nil, err
 	}
-	console := c.term.Reconciler.Abilities().Console
+	console := c.term.Internals.Abilities().Console
 	if console == nil {
 		return nil, &nstance.Error{
 			Code: nstance.Conflict, Field: "id", Msg: "the provider keeps no console output", Remedy: "look at the machine itself",

@@ -18,7 +18,7 @@ func (*Service) Freeze(ctx context.Context, req *apiv1.FreezeRequest) (*apiv1.Fr
 		resp.Unchanged = was.FrozenAlone
 		return resp, err
 	}
-	_, resp.Unchanged = c.term.Reconciler.Frozen()
+	_, resp.Unchanged = c.term.Internals.Frozen()
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err
 	}
@@ -37,7 +37,7 @@ func (*Service) Thaw(ctx context.Context, req *apiv1.ThawRequest) (*apiv1.ThawRe
 		resp.Unchanged = !was.FrozenAlone
 		return resp, err
 	}
-	_, frozen := c.term.Reconciler.Frozen()
+	_, frozen := c.term.Internals.Frozen()
 	resp.Unchanged = !frozen
 	if err := wholeShard(req.GetTenant()); err != nil || req.GetDryRun() {
 		return resp, err

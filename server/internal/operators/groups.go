@@ -17,7 +17,7 @@ func (*Service) ListGroups(ctx context.Context, req *apiv1.ListGroupsRequest) (*
 	if err := c.term.Groups.Await(ctx); err != nil {
 		return nil, err
 	}
-	keys := slices.DeleteFunc(c.term.Reconciler.GroupKeys(), func(key nstance.GroupKey) bool { return !c.sees(key.Tenant) })
+	keys := slices.DeleteFunc(c.term.Internals.GroupKeys(), func(key nstance.GroupKey) bool { return !c.sees(key.Tenant) })
 	var err error
 	resp.Groups, resp.NextPage, err = pageOf(req, keys, nstance.GroupKey.String, func(key nstance.GroupKey) *apiv1.Group {
 		g, err := c.term.Reconciler.Group(key)

@@ -14,7 +14,7 @@ import (
 // ListInstances implements the RPC.
 func (*Service) ListInstances(ctx context.Context, req *apiv1.ListInstancesRequest) (*apiv1.ListInstancesResponse, error) {
 	c, resp := callerOf(ctx), &apiv1.ListInstancesResponse{}
-	ids := c.term.Reconciler.InstanceIDs(c.wants(req.GetGroup()))
+	ids := c.term.Internals.InstanceIDs(c.wants(req.GetGroup()))
 	var err error
 	resp.Instances, resp.NextPage, err = pageOf(req, ids, func(id nstance.InstanceID) string { return string(id) }, func(id nstance.InstanceID) *apiv1.Instance {
 		v, err := c.term.Reconciler.Instance(id)
@@ -117,7 +117,7 @@ func (*Service) DeleteInstance(ctx context.Context, req *apiv1.DeleteInstanceReq
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
 	if err == nil && req.GetDryRun() {
-		err = c.term.Reconciler.Removable(v.ID)
+		err = c.term.Internals.Removable(v.ID)
 	}
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DeleteInstanceResponse{}, err
@@ -130,7 +130,7 @@ func (*Service) DrainInstance(ctx context.Context, req *apiv1.DrainInstanceReque
 	c := callerOf(ctx)
 	v, err := c.instance(req.GetId())
 	if err == nil && req.GetDryRun() {
-		err = c.term.Reconciler.Removable(v.ID)
+		err = c.term.Internals.Removable(v.ID)
 	}
 	if err != nil || req.GetDryRun() {
 		return &apiv1.DrainInstanceResponse{}, err

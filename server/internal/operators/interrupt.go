@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -32,16 +33,16 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	n.Source = nstance.RehearsalSource + c.Subject
+	n.Source = notice.RehearsalSource + c.Subject
 	resp := &apiv1.InterruptResponse{EventId: n.EventID}
 	for _, id := range ids {
 		resp.Instances = append(resp.Instances, string(id))
 	}
 	if req.GetDryRun() {
-		resp.Plan = c.term.Reconciler.Rehearse(key, ids, n)
+		resp.Plan = c.term.Internals.Rehearse(key, ids, n)
 		return resp, nil
 	}
-	if err := c.term.Reconciler.Thawed(key); err != nil {
+	if err := c.term.Internals.Thawed(key); err != nil {
 		return nil, err // the notice would be recorded without effect
 	}
 	if req.GetThroughMetadata() || o.InterruptThroughMetadata {
@@ -65,7 +66,7 @@ func (t *Term) Drill(ctx context.Context, key nstance.GroupKey, d config.Drill) 
 	if err != nil {
 		return err
 	}
-	n.Source = nstance.RehearsalSource + "drill"
+	n.Source = notice.RehearsalSource + "drill"
 	return t.receiveAll(ctx, ids, n)
 }
 
@@ -95,7 +96,7 @@ func (c caller) interrupted(req *apiv1.InterruptRequest) (nstance.GroupKey, []ns
 // group lacks already.
 func (t *Term) oldestReady(g reconcile.GroupView, count int, force bool) ([]nstance.InstanceID, error) {
 	var ready []reconcile.InstanceView
-	for _, id := range t.Reconciler.InstanceIDs(func(key nstance.GroupKey) bool { return key == g.Key }) {
+	for _, id := range t.Internals.InstanceIDs(func(key nstance.GroupKey) bool { return key == g.Key }) {
 		if v, err := t.Reconciler.Instance(id); err == nil && v.State == nstance.Ready && !v.OnDemand {
 			ready = append(ready, v)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
 )
@@ -131,7 +132,7 @@ func (s *interruptionReader) notice(e nstance.Event) {
 	if i == nil {
 		i = &apiv1.Interruption{
 			EventId: e.Notice.EventID, Tenant: string(e.Tenant), Group: string(e.Group), Instance: string(e.Instance),
-			Notice: wire.Notice(*e.Notice), Rehearsal: e.Notice.Rehearsed(), DetectedAt: wire.Time(e.Notice.DetectedAt),
+			Notice: wire.Notice(*e.Notice), Rehearsal: notice.Rehearsed(*e.Notice), DetectedAt: wire.Time(e.Notice.DetectedAt),
 		}
 		s.of[e.Instance] = append(s.of[e.Instance], i)
 	}

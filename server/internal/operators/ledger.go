@@ -15,10 +15,11 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/loop"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
-	"github.com/nstance-go/nstance/reconcile"
 )
 
 // An interruptionQuery selects interruptions.
@@ -289,7 +290,7 @@ func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterrup
 	for _, i := range journalled {
 		s.add(i)
 	}
-	live := c.term.Reconciler.LivingRecords()
+	live := c.term.Internals.LivingRecords()
 	s.learnRecords(live)
 	s.addRunning(live)
 	var problems []string
@@ -322,7 +323,7 @@ func (o *Service) GetInterruptionRates(ctx context.Context, req *apiv1.GetInterr
 	if !since.Before(until) {
 		return nil, nstance.FieldError("since", "name a time before until, which is now unless set", "%s is not before %s", since.Format(time.RFC3339), until.Format(time.RFC3339))
 	}
-	rates, err := o.Ledger.Rates(ctx, since, until, ledger.OpenAll(c.term.Reconciler.LivingRecords()), c.sees)
+	rates, err := o.Ledger.Rates(ctx, since, until, ledger.OpenAll(c.term.Internals.LivingRecords()), c.sees)
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +358,7 @@ func rateMessage(r *ledger.Rate, period time.Duration) *apiv1.InterruptionRate {
 // LatestInterruptions returns the latest interruptions of every tenant: those that are
 // running, from the records of r, and others from this server's journal alone, which
 // costs no call of storage.
-func (o *Service) LatestInterruptions(ctx context.Context, r *reconcile.Admin, limit int) ([]*apiv1.Interruption, error) {
+func (o *Service) LatestInterruptions(ctx context.Context, r loop.Internals, limit int) ([]*apiv1.Interruption, error) {
 	s := newSelection(interruptionQuery{limit: limit})
 	journalled, err := interruptions(ctx, o.Events, journal.Filter{Types: noticeTypes, Limit: limit})
 	for _, i := range journalled {
@@ -379,7 +380,7 @@ func problemTexts(all []ledger.Problem) (out []string) {
 func interruptionMessage(i *ledger.Interruption) *apiv1.Interruption {
 	return &apiv1.Interruption{
 		EventId: i.Notice.EventID, Tenant: string(i.Tenant), Group: string(i.Group), Instance: string(i.ID), Notice: wire.Notice(i.Notice),
-		Rehearsal: i.Notice.Rehearsed(), DetectedAt: wire.Time(i.Notice.DetectedAt), ReceivedAt: wire.Time(i.Notice.ReceivedAt),
+		Rehearsal: notice.Rehearsed(i.Notice), DetectedAt: wire.Time(i.Notice.DetectedAt), ReceivedAt: wire.Time(i.Notice.ReceivedAt),
 		Replacement: string(i.Replacement), DrainStartedAt: wire.Time(i.DrainStarted), DrainedAt: wire.Time(i.DrainEnded), DrainOutcome: i.DrainOutcome,
 		GoneAt: wire.Time(i.GoneAt), DeletedAt: wire.Time(i.DeletedAt), Withdrawn: i.Withdrawn, Ignored: i.Ignored, Outcome: string(i.Outcome),
 		InstanceType: i.Pool.InstanceType, Zone: i.Pool.Zone, Market: string(i.Pool.Market),
@@ -415,7 +416,7 @@ func (k *links) lifeMessage(l *ledger.Life) *apiv1.Life {
 
 // openLife returns the story so far of an instance with a record; nil if it has none.
 func (c caller) openLife(id nstance.InstanceID, events []nstance.Event) *apiv1.Life {
-	all := c.term.Reconciler.LivingRecords()
+	all := c.term.Internals.LivingRecords()
 	k := newLinks()
 	k.learnRecords(all)
 	registered := false
@@ -440,7 +441,7 @@ func (c caller) openLife(id nstance.InstanceID, events []nstance.Event) *apiv1.L
 func (o *Service) endedLife(ctx context.Context, c caller, id nstance.InstanceID) (life *apiv1.Life, problems []string, err error) {
 	var found *ledger.Life
 	k := newLinks()
-	k.learnRecords(c.term.Reconciler.LivingRecords())
+	k.learnRecords(c.term.Internals.LivingRecords())
 	for day, err := range o.Ledger.Days(ctx, id.Time(), time.Time{}) {
 		if err != nil {
 			return nil, problems, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -25,8 +26,8 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Kind: string(g.Definition.Kind), Failures: int32(g.Failures), BackoffUntil: wire.Time(g.BackoffUntil), OnDemand: int32(g.OnDemand),
 		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
 		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
-		Spread: spreadMessage(g.Spread), Order: string(g.Ordering()), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
-		OnRebalance: string(g.Rebalancing()), OnMaintenance: string(g.Maintaining()),
+		Spread: spreadMessage(g.Spread), Order: string(groupspec.Order(&g.Group)), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
+		OnRebalance: string(groupspec.OnRebalance(&g.Group)), OnMaintenance: string(groupspec.OnMaintenance(&g.Group)),
 		WarmPool: warmPoolMessage(g.WarmPool), Standby: int32(g.Standby), Parked: int32(g.Parked),
 	}
 	for _, claim := range g.Claims {

@@ -2,6 +2,7 @@ package operators
 
 import (
 	"context"
+	"slices"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -48,7 +49,12 @@ func (c caller) orphan(id string) (reconcile.OrphanView, error) {
 	if err != nil {
 		return reconcile.OrphanView{}, err
 	}
-	return c.term.Reconciler.Orphan(parsed)
+	all := c.term.Reconciler.Orphans()
+	i := slices.IndexFunc(all, func(o reconcile.OrphanView) bool { return o.Machine.ID == parsed })
+	if i < 0 {
+		return reconcile.OrphanView{}, nstance.Errorf(nstance.NotFound, "no machine without a record is %s", parsed)
+	}
+	return all[i], nil
 }
 
 func orphanMessage(o reconcile.OrphanView) *apiv1.Orphan {

@@ -70,7 +70,7 @@ func (c caller) planGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) (*
 func (c caller) planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {
 	m := &apiv1.GroupPlan{
 		Tenant: string(p.Key.Tenant), Group: string(p.Key.Group), SizeBefore: int32(p.SizeBefore), SizeAfter: int32(p.SizeAfter),
-		Fields: c.changeMessages(p.Fields), Creates: int32(p.Creates), Change: p.Change, EstimateBasis: p.EstimateBasis,
+		Fields: c.changeMessages(p.Fields), Creates: int32(p.Creates), Change: string(p.Change), EstimateBasis: p.EstimateBasis,
 	}
 	if p.Estimate > 0 {
 		m.Estimate = durationpb.New(p.Estimate)

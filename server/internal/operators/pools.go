@@ -32,11 +32,8 @@ func (o *Service) AvoidPool(ctx context.Context, req *apiv1.AvoidPoolRequest) (*
 
 // ReleasePool implements the RPC.
 func (*Service) ReleasePool(ctx context.Context, req *apiv1.ReleasePoolRequest) (*apiv1.ReleasePoolResponse, error) {
-	c, pool := callerOf(ctx), poolOf(req.GetPool())
-	if err := pool.Validate(); err != nil {
-		return nil, err
-	}
-	released, err := c.term.Reconciler.ReleasePool(ctx, pool, c.because(""), req.GetDryRun())
+	c := callerOf(ctx)
+	released, err := c.term.Reconciler.ReleasePool(ctx, poolOf(req.GetPool()), c.because(""), req.GetDryRun())
 	return &apiv1.ReleasePoolResponse{Unchanged: !released}, err
 }
 

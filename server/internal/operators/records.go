@@ -73,7 +73,7 @@ func (o *Service) RepairRecord(ctx context.Context, req *apiv1.RepairRecordReque
 		Time: o.Now().UTC(), Type: eventtype.RecordRepaired, Tenant: ref.Tenant, Group: ref.Group, Instance: ref.ID,
 		Reason: did + " by " + c.Subject,
 	})
-	return &apiv1.RepairRecordResponse{Version: string(now)}, c.term.Reconciler.Reread(ctx)
+	return &apiv1.RepairRecordResponse{Version: string(now)}, c.term.Internals.Reread(ctx)
 }
 
 // recordKey returns the key of what is asked for: an instance's record by its
@@ -93,7 +93,7 @@ func (t *Term) recordKey(ctx context.Context, name string) (string, error) {
 
 // recordOf returns the key of an instance's record, readable or not.
 func (t *Term) recordOf(ctx context.Context, id nstance.InstanceID) (string, error) {
-	if rec, ok := t.Reconciler.Records().Get(id); ok {
+	if rec, ok := t.Internals.Records().Get(id); ok {
 		return rec.Ref(t.service.Shard).Key(), nil
 	}
 	for entry, err := range t.service.Store.List(ctx, layout.InstancePrefix(t.service.Shard), "") {

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
@@ -65,6 +66,7 @@ type TermOptions struct {
 	Lease      *lease.Term
 	Began      time.Time
 	Reconciler *reconcile.Admin
+	Internals  loop.Internals // of Reconciler
 	Drains     *drain.Coordinator
 	Groups     groupEditor
 	Agents     agentSessions

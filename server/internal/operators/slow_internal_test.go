@@ -43,7 +43,7 @@ func quietTerm(t *testing.T) (*Term, *slowWatcher, *lease.Lease) {
 	o := NewService(Options{Issuer: func() string { return "key" }})
 	tm := o.NewTerm()
 	tm.TermOptions = TermOptions{
-		Lease: granted, Reconciler: r.Admin(), Drains: drain.New(nil), Groups: noGroups{}, Log: slog.New(slog.DiscardHandler), Bound: context.WithCancel,
+		Lease: granted, Reconciler: r.Admin(), Internals: r.Admin().Internals(), Drains: drain.New(nil), Groups: noGroups{}, Log: slog.New(slog.DiscardHandler), Bound: context.WithCancel,
 	}
 	tm.events, tm.groupFeeds = shortFeeds[watched](), shortFeeds[groupChange]()
 	d := slowpeer.New[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse](t.Context())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/reconcile"
@@ -26,20 +27,17 @@ func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusReq
 			resp.Instances += int32(g.Ready + g.Booting + g.Leaving + g.OnDemand)
 		}
 	}
-	if f, frozen := c.term.Reconciler.Frozen(); frozen {
+	if f, frozen := c.term.Internals.Frozen(); frozen {
 		resp.Frozen, resp.FrozenAt = cmp.Or(f.Reason, "no reason was given"), wire.Time(f.Since)
 		resp.Holds = append(resp.Holds, holdMessage(plan.Hold{Kind: plan.HoldFrozen, Reason: resp.GetFrozen()}, f.Since))
 	}
-	for _, h := range c.term.Reconciler.AvoidedHolds() {
-		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
-	}
-	if h, held := c.term.Reconciler.ClockHold(); held {
+	for _, h := range c.term.Reconciler.Holds() {
 		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
 	}
 	list := c.term.Attention()
 	resp.Attention, resp.AttentionOmitted = attentionMessages(c, list)
 	if c.Role == nstance.RoleAdmin {
-		resp.Problems = fitProblems(reconcile.Problems(list))
+		resp.Problems = fitProblems(attention.Problems(list))
 	}
 	return resp, nil
 }
@@ -67,7 +65,7 @@ func attentionMessages(c caller, list []reconcile.Attention) (out []*apiv1.Atten
 			omitted++
 		default:
 			out = append(out, &apiv1.Attention{
-				Kind: a.Kind, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
+				Kind: string(a.Kind), Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
 				Until: wire.Time(a.Until), Why: clip.Text(a.Why, maxWhy), Remedy: clip.Text(a.Remedy, maxWhy),
 			})
 		}

@@ -103,7 +103,7 @@ func (c caller) snapshot(wantsGroup func(nstance.GroupKey) bool, wantsInstance f
 	return func() (iter.Seq[watched], nstance.Seq) {
 		seq := c.term.events.of(c).Last()
 		return func(yield func(watched) bool) {
-			for _, id := range c.term.Reconciler.InstanceIDs(wantsGroup) {
+			for _, id := range c.term.Internals.InstanceIDs(wantsGroup) {
 				if !wantsInstance(id) {
 					continue
 				}
@@ -153,7 +153,7 @@ func bytesSet(d nstance.Definition) int {
 func (c caller) groupSnapshot() (iter.Seq[groupChange], nstance.Seq) {
 	seq := c.term.groupFeeds.of(c).Last()
 	return func(yield func(groupChange) bool) {
-		for _, key := range c.term.Reconciler.GroupKeys() {
+		for _, key := range c.term.Internals.GroupKeys() {
 			if !yield(groupChange{key: key}) {
 				return
 			}

@@ -47,7 +47,7 @@ type Records struct {
 var _ registration.Records = (*Records)(nil)
 
 // NewRecords returns the records of one term.
-func NewRecords(store storage.Store, r *reconcile.Admin, opts Options) *Records {
+func NewRecords(store storage.Store, r shard, opts Options) *Records {
 	return &Records{Options: opts, store: store, shard: r}
 }
 
@@ -100,7 +100,7 @@ func (r *Records) registrationOf(ctx context.Context, rec records.Instance) regi
 		Deleting: rec.Deleting != nil, Addresses: rec.Addresses, Hostname: rec.Hostname, RegisteredAt: rec.RegisteredAt,
 		Succession: registration.Succession{
 			Current: (*registration.KeyRecord)(rec.Current), Pending: (*registration.KeyRecord)(rec.Pending),
-			Open: rec.Reason == string(reconcile.ReasonAdopted) && rec.Current == nil,
+			Open: rec.Reason == records.ReasonAdopted && rec.Current == nil,
 		},
 	}
 	r.Successors.promote(string(rec.ID), &reg.Succession)

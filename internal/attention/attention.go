@@ -1,0 +1,36 @@
+// Package attention sorts what needs attention for those that show it.
+package attention
+
+import (
+	"slices"
+
+	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/reconcile/plan"
+)
+
+// Alarm is the kind of an entry that a server makes of an alarm that was raised lately.
+const Alarm reconcile.AttentionKind = "alarm"
+
+// HoldKinds returns the kinds of holds that need attention.
+func HoldKinds() []reconcile.AttentionKind {
+	return []reconcile.AttentionKind{
+		plan.HoldBackoff, plan.HoldBreaker, plan.HoldCapacity, plan.HoldClock, plan.HoldDefinition, plan.HoldFrozen, plan.HoldHalted, plan.HoldPaused, plan.HoldRolledBack,
+		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldPending, plan.HoldAvoided,
+	}
+}
+
+// short is the kind of a group that has fewer ready members than its size.
+const short reconcile.AttentionKind = "short"
+
+// Problems returns in words what of a list is neither a group's own hold or lack
+// of members nor an alarm.
+func Problems(list []reconcile.Attention) (out []string) {
+	for _, a := range list {
+		held := a.Group != "" && slices.Contains(HoldKinds(), a.Kind)
+		if !held && a.Kind != short && a.Kind != Alarm {
+			out = append(out, a.Why)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
