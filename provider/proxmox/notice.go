@@ -9,19 +9,31 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
-// noticeSource is the source of notices about nodes under maintenance.
-const noticeSource = "proxmox/maintenance"
+// How high availability sees a node (pve-ha-manager, PVE/HA/NodeStatus.pm). One that it has
+// fenced is unknown until it has come back.
+const (
+	haOnline      = "online"
+	haMaintenance = "maintenance"
+	haFence       = "fence"
+)
+
+// troubles are what high availability announces about nodes, by its state: the source of
+// the notices and their action.
+var troubles = map[string]struct{ source, action string }{
+	haMaintenance: {"proxmox/maintenance", "node maintenance"},
+	haFence:       {"proxmox/fence", "node fenced"},
+}
 
 // WatchNotices implements [nstance.NoticeWatcher]: machines cannot learn from
-// inside that their node is put under maintenance. That ends them: maintenance
-// mode moves what high availability manages to other nodes and nothing else
-// (pve-docs, ha-manager.adoc, "Maintenance Mode"), and these machines are not
-// managed by it. So the notice is a stop.
+// inside that their node is put under maintenance, or is fenced. Either ends them:
+// high availability moves what it manages to other nodes and nothing else (pve-docs,
+// ha-manager.adoc, "Maintenance Mode", "Fencing"), and these machines are not managed by
+// it. So the notice is a stop. That of a fenced node stands until the node is back.
 func (p *Provider) WatchNotices(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.MachineNotice, error] {
 	return func(yield func(nstance.MachineNotice, error) bool) {
-		standing := map[nstance.InstanceID]nstance.MachineNotice{}
+		standing, nodes := map[nstance.InstanceID]nstance.MachineNotice{}, map[string]string{}
 		for {
-			now, err := p.maintained(ctx, owner)
+			now, err := p.noticed(ctx, owner, nodes)
 			if err != nil {
 				if ctx.Err() != nil || !yield(nstance.MachineNotice{}, err) {
 					return
@@ -60,10 +72,10 @@ func announce(standing, now map[nstance.InstanceID]nstance.MachineNotice, yield 
 	return true
 }
 
-// maintained returns a notice for each of the owner's machines on a node under
-// maintenance. Proxmox VE names no deadline and no event: the notice is the same
-// for as long as the machine is on that node.
-func (p *Provider) maintained(ctx context.Context, owner nstance.Owner) (map[nstance.InstanceID]nstance.MachineNotice, error) {
+// noticed returns a notice for each of the owner's machines on a node in trouble, and keeps
+// in nodes which those are, by the state that announced it. Proxmox VE names no deadline and
+// no event: the notice is the same for as long as the machine is on that node.
+func (p *Provider) noticed(ctx context.Context, owner nstance.Owner, nodes map[string]string) (map[nstance.InstanceID]nstance.MachineNotice, error) {
 	list, err := p.api.resources(ctx, "")
 	if err != nil {
 		return nil, err
@@ -71,18 +83,24 @@ func (p *Provider) maintained(ctx context.Context, owner nstance.Owner) (map[nst
 	if err := p.absent(ctx, list); err != nil {
 		return nil, err
 	}
-	under := map[string]bool{}
 	for _, r := range list {
-		under[r.Node] = under[r.Node] || r.Type == "node" && r.HAState == "maintenance"
+		switch _, trouble := troubles[r.HAState]; {
+		case r.Type != "node":
+		case trouble:
+			nodes[r.Node] = r.HAState
+		case r.HAState == haOnline || nodes[r.Node] != haFence:
+			delete(nodes, r.Node)
+		}
 	}
 	out := map[nstance.InstanceID]nstance.MachineNotice{}
 	for _, r := range list {
 		m, ok := parseTags(r.Tags)
-		if r.Type != "qemu" || r.Template == 1 || !ok || m.VMID != r.VMID || !under[r.Node] || !owner.Owns(m.Owner) {
+		what, trouble := troubles[nodes[r.Node]]
+		if r.Type != "qemu" || r.Template == 1 || !ok || m.VMID != r.VMID || !trouble || !owner.Owns(m.Owner) {
 			continue
 		}
-		out[m.ID] = nstance.MachineNotice{ID: m.ID, Notice: nstance.Notice{Kind: nstance.Stop, Action: "node maintenance", Source: noticeSource,
-			EventID: noticeSource + "/" + r.Node + "/" + string(m.ID), DetectedAt: time.Now().UTC()}}
+		out[m.ID] = nstance.MachineNotice{ID: m.ID, Notice: nstance.Notice{Kind: nstance.Stop, Action: what.action, Source: what.source,
+			EventID: what.source + "/" + r.Node + "/" + string(m.ID), DetectedAt: time.Now().UTC()}}
 	}
 	return out, nil
 }

@@ -38,7 +38,7 @@ type Options struct {
 	MaxVMID           int                     `json:"vmid_max" default:"999999999" min:"100" max:"999999999" doc:"Highest VMID of machines; leave room for at least 10,000."`
 	InstanceTypes     map[string]InstanceType `json:"instance_types" doc:"Definitions of the instance types that groups and templates name."`
 	PollInterval      provider.Duration       `json:"poll_interval" default:"1s" doc:"Interval at which a task is polled until it ends."`
-	NoticeInterval    provider.Duration       `json:"notice_interval" default:"10s" doc:"Interval at which the nodes' maintenance is polled."`
+	NoticeInterval    provider.Duration       `json:"notice_interval" default:"10s" doc:"Interval at which the nodes' states are polled."`
 }
 
 // An InstanceType is a size of machine.

@@ -1,6 +1,7 @@
 package proxmox_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -455,4 +456,41 @@ func TestNotices(t *testing.T) {
 	require.True(t, seen[1].Notice.Cancelled)
 	require.Equal(t, seen[0].Notice.EventID, seen[1].Notice.EventID)
 	require.LessOrEqual(t, errs, 1)
+}
+
+// TestFencedNode: machines of a node that high availability gives up are under notice until
+// the node is back, also while its state is unknown again, and nothing is created there.
+func TestFencedNode(t *testing.T) {
+	b := newBench(t, &pve.Options{Nodes: []pve.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}}, Templates: []pve.Template{{VMID: 9000, Name: "debian", Node: "pve1"}}})
+	m := b.create(b.spec())
+	b.running(b.p, m.ID)
+	b.cloud.SetHAState("pve1", "unknown")
+	steps := []string{"fence", "unknown", "online"}
+	polled := func() {
+		seen := b.cloud.Faults().Calls()[callList]
+		b.eventually(func() bool { return b.cloud.Faults().Calls()[callList] > seen+2 }, "polls")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() {
+		polled() // nothing is announced of a node that is only not heard of
+		for _, state := range steps {
+			b.cloud.SetHAState("pve1", state)
+			polled()
+		}
+		cancel()
+	}()
+	var seen []nstance.Notice
+	for n, err := range b.p.WatchNotices(ctx, b.owner) {
+		if err == nil {
+			require.Equal(t, m.ID, n.ID)
+			seen = append(seen, n.Notice)
+		}
+	}
+	require.Len(t, seen, 2)
+	require.Equal(t, []any{nstance.Stop, "proxmox/fence", "node fenced", false}, []any{seen[0].Kind, seen[0].Source, seen[0].Action, seen[0].Cancelled})
+	require.True(t, seen[1].Cancelled, "when it is back")
+	b.cloud.SetHAState("pve1", "fence")
+	_, err := b.p.Create(t.Context(), b.spec())
+	require.ErrorIs(t, err, nstance.Capacity)
 }

@@ -31,7 +31,7 @@ func (p *Provider) place(list []resource, pl plan) (placement, error) {
 		return placement{}, &nstance.Error{Code: nstance.Denied, Msg: "no node shows its memory", Remedy: "give the token Sys.Audit on /nodes"}
 	}
 	for _, n := range list {
-		if n.Type != "node" || n.Status != "online" || n.HAState == "maintenance" || len(p.o.Nodes) > 0 && !slices.Contains(p.o.Nodes, n.Node) {
+		if n.Type != "node" || n.Status != "online" || troubles[n.HAState].source != "" || len(p.o.Nodes) > 0 && !slices.Contains(p.o.Nodes, n.Node) {
 			continue
 		}
 		i := slices.IndexFunc(templates, func(t resource) bool { return t.Node == n.Node })

@@ -122,8 +122,8 @@ func (c *Cloud) resources(r *call) (any, error) {
 	if kind == "" || kind == "node" {
 		for _, n := range c.sortedNodes() {
 			f := c.nodeFields(r, n)
-			if f["cgroup-mode"] = 2; n.maintenance {
-				f["hastate"] = "maintenance"
+			if f["cgroup-mode"] = 2; n.haState != "" {
+				f["hastate"] = n.haState
 			}
 			out = append(out, f)
 		}

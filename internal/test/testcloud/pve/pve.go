@@ -136,9 +136,9 @@ var _ testcloud.Cloud = (*Cloud)(nil)
 
 type node struct {
 	Node
-	id          int
-	offline     bool
-	maintenance bool
+	id      int
+	offline bool
+	haState string // as high availability sees it; empty: it does not run
 }
 
 // New returns a cluster. Close ends its machines.
@@ -232,9 +232,19 @@ func (c *Cloud) SetOffline(name string, off bool) {
 // SetMaintenance puts a node into maintenance mode, as ha-manager crm-command
 // does, or takes it out.
 func (c *Cloud) SetMaintenance(name string, on bool) {
+	state := "online"
+	if on {
+		state = "maintenance"
+	}
+	c.SetHAState(name, state)
+}
+
+// SetHAState sets how high availability sees a node: online, maintenance, unknown, fence or
+// gone (pve-ha-manager, PVE/HA/NodeStatus.pm).
+func (c *Cloud) SetHAState(name, state string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes[name].maintenance = on
+	c.nodes[name].haState = state
 }
 
 // Maintain has exactly these nodes under maintenance.
@@ -242,7 +252,9 @@ func (c *Cloud) Maintain(names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, n := range c.nodes {
-		n.maintenance = slices.Contains(names, name)
+		if n.haState = "online"; slices.Contains(names, name) {
+			n.haState = "maintenance"
+		}
 	}
 }
 
