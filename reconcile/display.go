@@ -2,10 +2,13 @@ package reconcile
 
 import (
 	"cmp"
+	"context"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -58,8 +61,8 @@ func (s *shard) instanceView(m *member) InstanceView {
 	return v
 }
 
-// publishView ends the removal of a group without members, and notifies watchers of
-// groups of what has changed.
+// publishView ends the removal of a group without members, and has watchers of groups
+// notified of what has changed.
 func (s *shard) publishView(g *group) {
 	if g.isGone() && !g.published.removal {
 		g.published.removal = true
@@ -71,15 +74,57 @@ func (s *shard) publishView(g *group) {
 		s.drop(g)
 		return
 	}
-	s.notifyChanged(g)
+	s.announce(g)
 }
 
-// notifyChanged notifies watchers of groups if this one has changed. It costs as much
-// as planning the group.
-func (s *shard) notifyChanged(g *group) {
+// notifyDelay is how long changes of a group are gathered before its watchers are notified:
+// that costs as much as planning the group, which in a wave is planned for every notice.
+const notifyDelay = 50 * time.Millisecond
+
+// announce has watchers of groups notified soon.
+func (s *shard) announce(g *group) {
 	if s.opts.Changed == nil {
 		return
 	}
+	s.announced[g.key] = true
+	select {
+	case s.announceWake <- struct{}{}:
+	default:
+	}
+}
+
+// notifyWatchers notifies watchers of groups of what has changed, until ctx ends.
+func (r *Reconciler) notifyWatchers(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.announceWake:
+		}
+		if !sleep.For(ctx, notifyDelay) {
+			return
+		}
+		for r.notifyNext() {
+		}
+	}
+}
+
+// notifyNext notifies watchers of one group, and reports whether there may be another.
+func (r *Reconciler) notifyNext() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.announced {
+		delete(r.announced, key)
+		if g := r.groups[key]; g != nil {
+			r.notifyChanged(g)
+		}
+		return true
+	}
+	return false
+}
+
+// notifyChanged notifies watchers of groups if this one has changed.
+func (s *shard) notifyChanged(g *group) {
 	v := s.groupView(g)
 	if g.published.view == nil || !reflect.DeepEqual(*g.published.view, v) {
 		g.published.view = &v

@@ -36,6 +36,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	wg.Go(func() { r.definitions.run(ctx, func(key nstance.GroupKey) { r.queue.add(key, true) }, r.log) })
 	wg.Go(func() { r.questions.run(ctx) })
 	wg.Go(func() { r.followDrains(ctx) })
+	wg.Go(func() { r.notifyWatchers(ctx) })
 	wg.Go(func() { r.saveStates(ctx) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })

@@ -25,16 +25,18 @@ type shard struct {
 	health health.Policy
 	log    *slog.Logger
 
-	queue       *queue
-	urgent      *lane
-	ordinary    *lane
-	deletions   *lane
-	definitions *definitionReader
-	questions   *asker
-	subnets     *subnetReader
-	spot        *spotReader
-	balance     *balance.Keeper
-	admitWake   chan struct{} // has room for one: nextGrants has changed
+	queue        *queue
+	urgent       *lane
+	ordinary     *lane
+	deletions    *lane
+	definitions  *definitionReader
+	questions    *asker
+	subnets      *subnetReader
+	spot         *spotReader
+	balance      *balance.Keeper
+	announced    map[nstance.GroupKey]bool // watchers are to be notified of them
+	announceWake chan struct{}             // has room for one: there are some
+	admitWake    chan struct{}             // has room for one: nextGrants has changed
 
 	reserve        func(now time.Time) (ok bool, retryAt time.Time) // takes one create from the budget
 	callTimeout    func() time.Duration                             // of calls to the provider
@@ -80,8 +82,8 @@ func newShard(o Options, client *provider.Client, records *records.Records, cloc
 		definitions: newDefinitionReader(records), admission: admission.New(), admitWake: make(chan struct{}, 1),
 		reserve: client.Reserve, callTimeout: client.CallTimeout, nodeProviderID: client.Abilities().NodeProviderID, storedRecord: records.Get,
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{}, usedIDs: map[nstance.InstanceID]time.Time{},
-		zoneScores: map[string]map[string]int{},
-		unplanned:  map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
+		zoneScores: map[string]map[string]int{}, announced: map[nstance.GroupKey]bool{}, announceWake: make(chan struct{}, 1),
+		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
 		changed: make(chan struct{}), tuned: make(chan struct{}), poolWake: make(chan struct{}, 1),
 	}
 }
