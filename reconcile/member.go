@@ -258,7 +258,10 @@ func (m *member) launchOver(now time.Time) bool {
 // market returns the market that m is in: the one that the provider says, else
 // the one that it is asked for.
 func (m *member) market() nstance.MarketType {
-	return cmp.Or(m.machine.Market, m.rec.Shape.Market, m.requiredMarket, m.definition().Market.Type, nstance.OnDemand)
+	if market := cmp.Or(m.machine.Market, m.rec.Shape.Market, m.requiredMarket); market != "" {
+		return market // without a look at the definition, which is a copy
+	}
+	return cmp.Or(m.definition().Market.Type, nstance.OnDemand)
 }
 
 // zone returns the zone that m's machine is in; empty: it is not known.

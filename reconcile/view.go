@@ -83,9 +83,13 @@ func (s *shard) refusalOf(m *member, now time.Time) string {
 }
 
 // comparableHash returns the hash that a member was created from, or "" where it
-// cannot be compared with the desired one: unknown is not drift.
+// cannot be compared with the desired one: unknown is not drift. An equal one is the same
+// string, so that the census compares it without reading it.
 func comparableHash(have, want string) string {
-	if have == want || confighash.Drifted(confighash.Hash(have), confighash.Hash(want)) {
+	if have == want {
+		return want
+	}
+	if confighash.Drifted(confighash.Hash(have), confighash.Hash(want)) {
 		return have
 	}
 	return ""
