@@ -247,7 +247,7 @@ func same(a, b *apiv1.Instance) bool {
 	return a.GetState() == b.GetState() && a.GetProviderId() == b.GetProviderId() &&
 		a.GetNodeProviderId() == b.GetNodeProviderId() && a.GetMarket() == b.GetMarket() &&
 		a.GetInstanceType() == b.GetInstanceType() && slices.Equal(a.GetAddresses(), b.GetAddresses()) && proto.Equal(a.GetDrain(), b.GetDrain()) &&
-		unreadable(a) == unreadable(b)
+		a.GetStandby() == b.GetStandby() && proto.Equal(a.GetWokenAt(), b.GetWokenAt()) && unreadable(a) == unreadable(b)
 }
 
 // unreadable reports whether the shard could not read the record of an instance.
