@@ -349,6 +349,7 @@ func TestKubeStandby(t *testing.T) {
 		var n corev1.Node
 		return p.nodes.Get(t.Context(), client.ObjectKeyFromObject(node), &n) == nil && !n.Spec.Unschedulable
 	}, 3*time.Second, 100*time.Millisecond, "it stays cordoned")
+	require.Equal(t, []string{parked.GetId() + ": drained"}, p.acknowledged(), "once")
 	var machines infrav1.NstanceMachineList
 	require.NoError(t, p.List(t.Context(), &machines, client.InNamespace(p.namespace)))
 	require.Len(t, machines.Items, 1)

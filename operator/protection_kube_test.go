@@ -362,12 +362,15 @@ func TestKubeSpotProtectionPatch(t *testing.T) {
 
 // TestKubeSpotProtectionClaims claims a stand-by machine for each node of others that is lost
 // with protected pods on it, once, and for no other: not for one that Karpenter replaces, nor
-// for pods that are not protected.
+// for pods that are not protected, nor when nodes are scaled down that no cloud takes back.
 func TestKubeSpotProtectionClaims(t *testing.T) {
 	p := newProtectedWorld(t)
 	nodes := map[string]*corev1.Node{}
-	for _, name := range []string{"karpenter", "autoscaler", "claim", "event", "consolidated", "bare"} {
+	for _, name := range []string{"karpenter", "autoscaler", "claim", "event", "consolidated", "bare", "lasting"} {
 		nodes[name] = p.spotNode(name)
+		if name == "lasting" {
+			p.patch(nodes[name], `{"metadata":{"labels":{"karpenter.sh/capacity-type":"on-demand"}}}`)
+		}
 		p.deploy(name, 1, func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.NodeSelector = nil
 			d.Spec.Template.Spec.NodeName = nodes[name].Name
@@ -396,6 +399,7 @@ func TestKubeSpotProtectionClaims(t *testing.T) {
 	p.taint(nodes["consolidated"], "karpenter.sh/disrupted")
 	require.NoError(t, p.nodes.Delete(t.Context(), consolidated))
 	p.taint(nodes["bare"], "ToBeDeletedByClusterAutoscaler")
+	p.taint(nodes["lasting"], "ToBeDeletedByClusterAutoscaler")
 	p.taint(nodes["autoscaler"], "ToBeDeletedByClusterAutoscaler")
 	p.taint(nodes["karpenter"], "karpenter.sh/disrupted")
 	require.NoError(t, p.nodes.Delete(t.Context(), deleted))
@@ -451,6 +455,46 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 			return len(sp.Status.Claims) == 1 && !sp.Status.Claims[0].Released.IsZero() && sp.Status.Claims[0].Message == "its pods are ready on other nodes"
 		}, "the status says why")
 		require.Len(t, p.claims(), 1)
+	})
+	bridged := func(t *testing.T, change func(*appsv1.Deployment)) (*protectedWorld, *infrav1.SpotProtection, *appsv1.Deployment, *corev1.Node) {
+		p := newProtectedWorld(t)
+		n := p.spotNode("lost")
+		d := p.deploy("web", 2, change)
+		p.budget("web", 1)
+		p.untilReady("web", 2)
+		sp := p.protect(nil)
+		p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
+		p.taint(n, "aws-node-termination-handler/spot-itn")
+		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		bridge, _ := p.machine("bridge", true, settled)
+		for _, pod := range p.podsOf("web") {
+			require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+		}
+		require.Eventually(t, func() bool { return p.on("web", bridge) == 2 }, eventually, 20*time.Millisecond)
+		require.NoError(t, p.nodes.Delete(t.Context(), n))
+		return p, sp, d, n
+	}
+	t.Run("another node is in its place", func(t *testing.T) {
+		p, sp, _, n := bridged(t, nil)
+		p.touch(sp)
+		require.Never(t, func() bool { return len(p.releases()) > 0 }, time.Second, 50*time.Millisecond, "the pods are on the bridge")
+		// Times of objects are in seconds, and a node of the same second may have been there before.
+		until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
+			return len(sp.Status.Claims) == 1 && time.Since(sp.Status.Claims[0].Time.Time) > 2*time.Second
+		}, "it is later")
+		p.addNode("lasting", "aws:///zone/lasting", nil)
+		require.Eventually(t, func() bool { return slices.Equal(p.releases(), []string{n.Name}) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+	})
+	t.Run("pods are handed off", func(t *testing.T) {
+		p, sp, d, n := bridged(t, handedOff)
+		p.untilReplicas(d, 4)
+		lasting := p.addNode("lasting", "aws:///zone/lasting", nil)
+		require.Eventually(t, func() bool { return slices.Equal(p.releases(), []string{n.Name}) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Equal(t, 2, p.on("web", lasting), "not before")
+		p.settledHandOff(d, 2)
+		until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
+			return len(sp.Status.Claims) == 1 && sp.Status.Claims[0].Message == "its pods are ready on other nodes"
+		}, "the status says why")
 	})
 	t.Run("time is over", func(t *testing.T) {
 		p, _, n := lost(t, func(s *infrav1.SpotProtectionSpec) { s.Standby.Duration = &metav1.Duration{Duration: 2 * time.Second} })

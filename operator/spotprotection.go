@@ -177,8 +177,7 @@ func (c *protectionController) protect(ctx context.Context, sp *infrav1.SpotProt
 	}
 	s, err := c.survey(ctx, sp, cluster, fl, nodes.workloads)
 	if err != nil {
-		unsynced(sp, reasonNotRead, err)
-		return ctrl.Result{}, err
+		return failed(sp, reasonNotRead, err)
 	}
 	if deleting {
 		return ctrl.Result{RequeueAfter: busyPass}, c.withdraw(ctx, s)
@@ -187,17 +186,24 @@ func (c *protectionController) protect(ctx context.Context, sp *infrav1.SpotProt
 	err = errors.Join(c.claim(ctx, s), c.handOff(ctx, s), c.propose(ctx, s))
 	s.show()
 	if err != nil {
-		unsynced(sp, reasonNotAccepted, err)
-		if errors.Is(err, nstance.Invalid) || errors.Is(err, nstance.Denied) { // for the user to correct
-			return ctrl.Result{RequeueAfter: retryRefused}, nil
-		}
-		return ctrl.Result{}, err
+		return failed(sp, reasonNotAccepted, err)
 	}
 	conditions.Set(sp, metav1.Condition{Type: infrav1.ConditionSynced, Status: metav1.ConditionTrue, Reason: reasonSynced})
 	if s.busy {
 		return ctrl.Result{RequeueAfter: busyPass}, nil
 	}
 	return ctrl.Result{RequeueAfter: idlePass}, nil
+}
+
+// failed shows an error. What only the user can correct is tried again now and then.
+func failed(sp *infrav1.SpotProtection, reason string, err error) (ctrl.Result, error) {
+	unsynced(sp, reason, err)
+	for _, mistake := range []nstance.Code{nstance.Invalid, nstance.Denied, nstance.NotFound, nstance.Conflict} {
+		if errors.Is(err, mistake) {
+			return ctrl.Result{RequeueAfter: retryRefused}, nil
+		}
+	}
+	return ctrl.Result{}, err
 }
 
 func unsynced(sp *infrav1.SpotProtection, reason string, err error) {
@@ -215,6 +221,15 @@ type surveyedNode struct {
 // bridge reports whether the node runs in place of others.
 func (n *surveyedNode) bridge() bool {
 	return n.instance.GetStandby() && n.instance.GetWokenAt() != nil
+}
+
+// lost reports whether pods lose the node. A scale-down counts for nodes that are protected,
+// whatever their pods: those that a cloud may take back.
+func (n *surveyedNode) lost() bool {
+	if n == nil {
+		return false
+	}
+	return n.signal.Loses() && (n.signal.Cause == protection.Reclaim || n.interruptible) || reclaimOf(n.instance.GetDrain()) != nil
 }
 
 // lasting reports whether pods may stay on the node.

@@ -61,7 +61,7 @@ func (c *protectionController) claim(ctx context.Context, s *survey) error {
 	}
 	var errs []error
 	for _, n := range lost {
-		if n.signal.Loses() && n.instance == nil {
+		if n.instance == nil {
 			errs = append(errs, c.claimFor(ctx, s, n))
 		}
 	}
@@ -82,7 +82,7 @@ func (s *survey) lostNodes() (out []*surveyedNode) {
 		}
 	}
 	for name, n := range s.nodes {
-		if with[name] && (n.signal.Loses() || reclaimOf(n.instance.GetDrain()) != nil) {
+		if with[name] && n.lost() {
 			out = append(out, n)
 		}
 	}
@@ -191,7 +191,7 @@ func (s *survey) dispensable(claim *infrav1.StandbyClaim) string {
 	if !s.now.Before(claim.Until.Time) {
 		return "its time is over"
 	}
-	if n := s.nodes[claim.Node]; n != nil && !n.signal.Loses() {
+	if n := s.nodes[claim.Node]; n != nil && !n.lost() {
 		return "the node stays"
 	}
 	settled, handedOff := true, false
@@ -267,7 +267,7 @@ func (c *protectionController) release(ctx context.Context, s *survey, claim *in
 func (s *survey) forgetClaims() {
 	s.sp.Status.Claims = slices.DeleteFunc(s.sp.Status.Claims, func(claim infrav1.StandbyClaim) bool {
 		n := s.nodes[claim.Node]
-		return !claim.Released.IsZero() && (n == nil && s.now.Sub(claim.Released.Time) > claimDuration || n != nil && !n.signal.Loses())
+		return !claim.Released.IsZero() && (n == nil && s.now.Sub(claim.Released.Time) > claimDuration || n != nil && !n.lost())
 	})
 	for i := len(s.sp.Status.Claims) - 1; i >= 0 && len(s.sp.Status.Claims) > maxClaims; i-- { // the latest come first
 		if !s.sp.Status.Claims[i].Released.IsZero() {
