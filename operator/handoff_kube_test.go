@@ -3,19 +3,22 @@
 package operator_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -266,9 +269,17 @@ func TestKubeHandOffDrain(t *testing.T) {
 			p.untilReady("web", 2)
 			sp := p.protect(nil)
 			p.untilWorkload(sp, "web", func(w infrav1.ProtectedWorkload) bool { return w.HandOff == infrav1.HandOffSurge })
+			pause := func(paused string) { // else the surge is often faster than the drain
+				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, paused)
+				require.NoError(t, p.Patch(t.Context(), sp.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
+			}
+			pause(`""`)
+			until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return conditions.IsTrue(sp, clusterv1.PausedCondition) }, "it is paused")
 			p.drain(instance, nstance.CauseRollout, c.long)
 			p.untilNode(old, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
 			if c.handOff {
+				require.Never(t, func() bool { return p.on("web", old) < 2 }, 2*time.Second, 50*time.Millisecond, "the drain leaves them to the hand-off")
+				pause("null")
 				p.untilReplicas(d, 4)
 				require.Equal(t, 2, p.on("web", old))
 			} else {
@@ -344,7 +355,9 @@ func TestKubeStandby(t *testing.T) {
 	require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), parked.GetId()+": drained") }, eventually, 20*time.Millisecond)
 	parked.State, parked.WokenAt = string(nstance.Parked), nil
 	p.put(parked, nstance.EventParked)
-	p.restart()
+	p.stop()
+	require.Eventually(t, func() bool { return time.Now().After(parked.GetDrain().GetDeadline().AsTime()) }, eventually, 20*time.Millisecond)
+	p.start()
 	require.Never(t, func() bool {
 		var n corev1.Node
 		return p.nodes.Get(t.Context(), client.ObjectKeyFromObject(node), &n) == nil && !n.Spec.Unschedulable
