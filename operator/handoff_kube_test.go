@@ -345,7 +345,7 @@ func TestKubeStandby(t *testing.T) {
 	p.put(member, nstance.EventReady)
 	spare := &apiv1.Instance{Id: p.space + "-spare", Group: "pool", ProviderId: "s", NodeProviderId: "nstance:///" + p.space + "-spare", State: string(nstance.Parked), Standby: true}
 	p.put(spare, nstance.EventParked)
-	p.world.pool(1, func(s *infrav1.NstanceMachinePoolSpec) { s.Group, s.Template = "pool", "vm" })
+	p.pool(1, func(s *infrav1.NstanceMachinePoolSpec) { s.Group, s.Template = "pool", "vm" })
 	pool := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "pool"}}
 	until(p.world, pool, func(pool *infrav1.NstanceMachinePool) bool { return len(pool.Spec.ProviderIDList) > 0 }, "it has its member")
 	require.Equal(t, []string{member.GetNodeProviderId()}, pool.Spec.ProviderIDList)

@@ -26,6 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/test/kube"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 	"github.com/nstance-go/nstance/operator/internal/protection"
@@ -76,15 +78,20 @@ type protectedWorld struct {
 
 func newProtectedWorld(t *testing.T) *protectedWorld {
 	t.Helper()
+	w := newWorkloadWorld(t)
+	return &protectedWorld{space: w.workload.Namespace(t), standInShard: w.standInShard()}
+}
+
+// newWorkloadWorld is a world with that workload cluster.
+func newWorkloadWorld(t *testing.T) *world {
+	t.Helper()
 	w := newWorld(t)
 	var err error
 	w.workload, err = workloads()
 	require.NoError(t, err)
 	w.nodes, err = client.New(w.workload.Config, client.Options{Scheme: scheme(t)})
 	require.NoError(t, err)
-	p := &protectedWorld{space: w.workload.Namespace(t)}
-	p.standInShard = w.standInShard()
-	return p
+	return w
 }
 
 func (p *protectedWorld) mine() map[string]string {
@@ -527,4 +534,65 @@ func TestKubeSpotProtectionMistakes(t *testing.T) {
 		}
 		return false
 	}, "no such group")
+}
+
+// TestKubeSpotProtectionShard has a real shard wake a stand-by machine for a node of others.
+// The pods run there until there is another node, and the machine goes back.
+func TestKubeSpotProtectionShard(t *testing.T) {
+	w := newWorkloadWorld(t)
+	w.kubeconfig()
+	a := w.shards.Start("a", 0)
+	w.kubelets(a)
+	w.nonce(w.shards.OperatorNonce())
+	w.start()
+	nc := w.cluster(a)
+	until(w, nc, func(nc *infrav1.NstanceCluster) bool {
+		return isTrue(nc, infrav1.ConditionShardsConnected) && isTrue(nc, infrav1.ConditionNodesReached)
+	}, "shards and nodes are reached")
+	sg := w.shardGroup("standby", 0, func(s *infrav1.NstanceShardGroupSpec) { s.Template = "vm" })
+	until(w, sg, ready(0), "the group is there")
+	a.SetWarmPool("standby", &apiv1.WarmPool{Size: 1, Mode: string(nstance.ParkRunning)})
+	p := &protectedWorld{space: w.workload.Namespace(t), standInShard: &standInShard{world: w}}
+
+	require.Eventually(t, func() bool { return len(a.Cloud.Machines()) == 1 }, eventually, 20*time.Millisecond)
+	bridge := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: string(a.Cloud.Machines()[0].ID)}}
+	cordoned := func(want bool) func(*corev1.Node) bool {
+		return func(n *corev1.Node) bool { return n.Spec.Unschedulable == want }
+	}
+	p.untilNode(bridge, cordoned(true), "it waits")
+	inState := func(state nstance.State) func() bool {
+		return func() bool { i := a.Instances(); return len(i) == 1 && i[0].GetState() == string(state) }
+	}
+	parked := lazy(func() string { return fmt.Sprint(a.Instances()) })
+	require.Eventually(t, inState(nstance.Parked), eventually, 100*time.Millisecond, "it is parked: %s", parked)
+	p.patch(bridge, `{"metadata":{"labels":{"test.nstance.dev/world":%q}}}`, p.space)
+	lost := p.spotNode("lost")
+	p.deploy("web", 2, nil)
+	p.budget("web", 1)
+	p.untilReady("web", 2)
+	require.Equal(t, 2, p.on("web", lost))
+	sp := p.protect(nil)
+	p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
+
+	p.taint(lost, "aws-node-termination-handler/spot-itn")
+	require.Eventually(t, func() bool { i := a.Instances(); return i[0].GetWokenAt() != nil && i[0].GetState() == string(nstance.Ready) }, eventually, 100*time.Millisecond, "it is woken: %s", parked)
+	p.untilNode(bridge, cordoned(false), "it is woken")
+	for _, pod := range p.podsOf("web") {
+		require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+	}
+	p.untilOn("web", bridge, 2)
+	require.NoError(t, p.nodes.Delete(t.Context(), lost))
+	require.NoError(t, p.Get(t.Context(), client.ObjectKeyFromObject(sp), sp))
+	require.Zero(t, sp.Status.Claims[0].Released)
+	until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
+		return time.Since(sp.Status.Claims[0].Time.Time) > 2*time.Second
+	}, "times are in seconds")
+	lasting := p.addNode("lasting", "aws:///zone/lasting", nil)
+	p.untilOn("web", lasting, 2)
+	p.untilNode(bridge, cordoned(true), "it waits again")
+	require.Eventually(t, inState(nstance.Parked), eventually, 100*time.Millisecond, "it is parked: %s", parked)
+	until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
+		return sp.Status.Claims[0].Message == "there is another node in its place"
+	}, "the status says why")
+	require.Len(t, a.Cloud.Machines(), 1)
 }

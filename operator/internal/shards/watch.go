@@ -106,7 +106,7 @@ func (s *Shard) observe(ctx context.Context, e nstance.Event) {
 			if e.Drain != nil {
 				s.start(ctx, *e.Drain)
 			}
-		case nstance.EventDrainCancelled:
+		case nstance.EventDrainCancelled, nstance.EventWakeRequested: // waking ends the drain before parking
 			s.cancelDrain(ctx, e.Instance)
 		case nstance.EventDeleteRequested, nstance.EventDeleted, nstance.EventMachineGone:
 			_ = s.opts.Drains.End(ctx, e.Instance) // never fails
