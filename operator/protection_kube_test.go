@@ -575,7 +575,10 @@ func TestKubeSpotProtectionShard(t *testing.T) {
 	p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
 
 	p.taint(lost, "aws-node-termination-handler/spot-itn")
-	require.Eventually(t, func() bool { i := a.Instances(); return i[0].GetWokenAt() != nil && i[0].GetState() == string(nstance.Ready) }, eventually, 100*time.Millisecond, "it is woken: %s", parked)
+	require.Eventually(t, func() bool {
+		i := a.Instances()
+		return i[0].GetWokenAt() != nil && i[0].GetState() == string(nstance.Ready)
+	}, eventually, 100*time.Millisecond, "it is woken: %s", parked)
 	p.untilNode(bridge, cordoned(false), "it is woken")
 	for _, pod := range p.podsOf("web") {
 		require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
