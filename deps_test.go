@@ -112,6 +112,7 @@ var floors = []struct {
 	{"./internal/operatorapi", []string{"internal/session"}, heavy, "a client of the operators' API links no cloud and no Kubernetes"},
 	{"./operator/api/v1beta1", nil, append([]string{"sigs.k8s.io/controller-runtime", "google.golang.org/grpc"}, withoutKubernetes(clouds)...), "who reads the resources links none of the controllers"},
 	{"./operator/internal/shards", []string{"api/v1", "drain", "internal/feed", "internal/operatorapi", "internal/pki", "internal/session", "internal/wire"}, heavy, "the copy of a shard knows no Kubernetes"},
+	{"./operator/internal/protection", []string{"operator/api/v1beta1"}, append([]string{"google.golang.org/grpc"}, withoutKubernetes(clouds)...), "what becomes of workloads is decided without calling anything"},
 	{"./operator/webhooks", []string{"operator/api/v1beta1"}, append([]string{"google.golang.org/grpc"}, withoutKubernetes(clouds)...), "webhooks decide by what is written: they link no controller and know no shard"},
 	{"./operator", []string{"api/v1", "drain", "drain/kube", "internal/feed", "internal/operatorapi", "internal/pki", "internal/session", "internal/wire", "operator/..."}, withoutKubernetes(clouds), "the operator knows shards by their API only: no provider, no storage"},
 	{"./internal/dev", anyOwn, clouds, "single-machine mode builds quickly"},

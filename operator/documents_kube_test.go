@@ -59,7 +59,7 @@ func TestKubeDocuments(t *testing.T) {
 	require.NoError(t, w.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "interrupted"}, &tested))
 	for name, kinds := range map[string][]string{
 		"cluster-api.md": {"NstanceCluster", "NstanceMachinePool", "NstanceMachineTemplate", "MachineDeployment", "MachineHealthCheck", "ClusterClass"},
-		"kubernetes.md":  {"Secret", "NstanceCluster", "Cluster", "NstanceMachinePool", "MachinePool"},
+		"kubernetes.md":  {"Secret", "NstanceCluster", "Cluster", "NstanceMachinePool", "MachinePool", "SpotProtection", "PodDisruptionBudget"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := map[string]bool{}

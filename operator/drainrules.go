@@ -61,9 +61,23 @@ func (n *managedNodes) machineOf(ctx context.Context, id nstance.InstanceID) (*c
 	return nil, nil //nolint:nilnil // it has none
 }
 
-// Rule implements kube.Rules by MachineDrainRules: the first in the order of names that
-// selects Machine and pod.
+// Rule implements kube.Rules: a pod that is handed off may leave by itself for a while, others
+// go by MachineDrainRules.
 func (n *managedNodes) Rule(ctx context.Context, d nstance.Drain, _ *corev1.Node, pod *corev1.Pod) (kube.Rule, error) {
+	rule, err := n.machineRule(ctx, d, pod)
+	if err != nil || rule.Behavior != kube.Evict {
+		return rule, err
+	}
+	handedOff, err := n.handedOff(ctx, d, pod)
+	if handedOff {
+		rule.Behavior = kube.WaitCompleted
+	}
+	return rule, err
+}
+
+// machineRule returns the first MachineDrainRule, in the order of names, that selects Machine
+// and pod.
+func (n *managedNodes) machineRule(ctx context.Context, d nstance.Drain, pod *corev1.Pod) (kube.Rule, error) {
 	var rules clusterv1.MachineDrainRuleList
 	if err := n.objects.List(ctx, &rules, client.InNamespace(n.cluster.Namespace)); err != nil || len(rules.Items) == 0 {
 		return kube.Rule{}, err

@@ -42,6 +42,10 @@ type fleets struct {
 	// a Machine when all pods have been listed. It must not block.
 	podChanged func(cluster client.ObjectKey, machine string)
 
+	// nodesChanged is told when nodes of a Cluster come, go or are about to end. It must
+	// not block.
+	nodesChanged func(cluster client.ObjectKey)
+
 	// subscribers are told of changes at shards. They must not block.
 	subscribers []func(change)
 }
@@ -58,6 +62,7 @@ func newFleets(objects client.Reader, log *slog.Logger) *fleets {
 	return &fleets{
 		log: log, objects: objects, ready: make(chan struct{}), byCluster: map[client.ObjectKey]*fleet{},
 		clusterChanged: func(client.ObjectKey) {}, podChanged: func(client.ObjectKey, string) {},
+		nodesChanged: func(client.ObjectKey) {},
 	}
 }
 
@@ -78,6 +83,19 @@ func (f *fleets) tellPod(cluster client.ObjectKey, machine string) {
 	tell := f.podChanged
 	f.mu.Unlock()
 	tell(cluster, machine)
+}
+
+func (f *fleets) onNodesChanged(do func(cluster client.ObjectKey)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodesChanged = do
+}
+
+func (f *fleets) tellNodes(cluster client.ObjectKey) {
+	f.mu.Lock()
+	tell := f.nodesChanged
+	f.mu.Unlock()
+	tell(cluster)
 }
 
 func (f *fleets) subscribe(do func(change)) {

@@ -25,13 +25,14 @@ const goneWidth = 8
 const conditionRate = 50
 
 // A nodeDrainer drains the nodes of one cluster, removes those whose machine is gone,
-// and follows the pods that ask for machines.
+// and follows the pods that ask for machines. Its workloads may be protected.
 type nodeDrainer struct {
 	*kube.Drainer
-	client kubernetes.Interface
-	pods   *podWatch
-	gone   workqueue.TypedRateLimitingInterface[string] // IDs that nodes may have
-	cancel context.CancelFunc
+	client    kubernetes.Interface
+	pods      *podWatch
+	workloads *workloadCluster
+	gone      workqueue.TypedRateLimitingInterface[string] // IDs that nodes may have
+	cancel    context.CancelFunc
 }
 
 // drainNodes drains the nodes of the cluster that a kubeconfig is for, from now on.
@@ -62,11 +63,18 @@ func (fl *fleet) drainNodes(lead context.Context, cluster *clusterv1.Cluster, ku
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(lead)
+	workloads, err := newWorkloadCluster(cfg, func() { fl.fleets.tellNodes(of) }, func(run func(context.Context)) {
+		fl.fleets.running.Go(func() { run(ctx) })
+	})
+	if err != nil {
+		cancel()
+		return err
+	}
 	if fl.nodes != nil {
 		fl.nodes.cancel()
 	}
-	ctx, cancel := context.WithCancel(lead)
-	n := &nodeDrainer{Drainer: d, client: nodes, pods: pods, gone: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()), cancel: cancel}
+	n := &nodeDrainer{Drainer: d, client: nodes, pods: pods, workloads: workloads, gone: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()), cancel: cancel}
 	fl.nodes, fl.kubeconfig = n, bytes.Clone(kubeconfig)
 	fl.fleets.running.Go(func() {
 		_ = d.Run(ctx) // nil, when ctx ends

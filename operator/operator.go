@@ -1,6 +1,7 @@
 // Package operator holds the controllers that make a shard's machines
 // infrastructure of Cluster API: clusters, pools and machines, machines for
-// pods that ask for them, and the drains of nodes.
+// pods that ask for them, the drains of nodes, and the protection of workloads
+// on nodes that a cloud may take back.
 //
 // A program adds them to its own manager with Add. They act only in the
 // replica that leads. Options are a value; Add is called once, and not
@@ -78,5 +79,6 @@ func Add(mgr manager.Manager, opts *Options) error {
 		(&templateController{Client: c, options: o}).setUp(mgr),
 		(&machineController{Client: c, fleets: fleets, secrets: uncached, options: o}).setUp(mgr),
 		(&podController{Client: c, fleets: fleets, options: o}).setUp(mgr),
+		(&protectionController{Client: c, fleets: fleets, options: o}).setUp(mgr),
 	)
 }

@@ -338,6 +338,8 @@ func (c *poolController) apply(ctx context.Context, s *poolState, shard string, 
 
 // follow shows the instances of one shard: each gets an NstanceMachine as soon as there is a
 // machine. It goes by itself when there is none any more. Without the shard nothing changes.
+// Stand-by instances are not shown: they are in none of the group's numbers, and no health
+// check shall replace one that is parked.
 func (c *poolController) follow(ctx context.Context, s *poolState, name string) error {
 	shard, api, err := c.fleets.shardOf(s.cluster, nstance.ShardID(name))
 	if err != nil {
@@ -345,7 +347,7 @@ func (c *poolController) follow(ctx context.Context, s *poolState, name string) 
 	}
 	var errs []error
 	for _, i := range shard.Instances(nstance.GroupID(s.group())) {
-		if s.members[i.GetId()] == nil && i.GetNodeProviderId() != "" && !i.GetOnDemand() {
+		if s.members[i.GetId()] == nil && i.GetNodeProviderId() != "" && !i.GetOnDemand() && !i.GetStandby() {
 			errs = append(errs, c.member(ctx, s, name, i))
 		}
 		if why := s.departure(i.GetId()); why != "" && i.GetDrain() == nil && !nstance.State(i.GetState()).Leaving() {

@@ -14,16 +14,19 @@ import (
 // the other tests, which run under the same role.
 func TestKubeRole(t *testing.T) {
 	for name, r := range map[string]authv1.ResourceAttributes{
-		"see who else has secrets":     {Verb: "list", Resource: "secrets"},
-		"delete secrets":               {Verb: "delete", Resource: "secrets"},
-		"change clusters":              {Verb: "patch", Group: "cluster.x-k8s.io", Resource: "clusters"},
-		"delete its own clusters":      {Verb: "delete", Group: "infrastructure.cluster.x-k8s.io", Resource: "nstanceclusters"},
-		"drain nodes where it runs":    {Verb: "create", Resource: "pods", Subresource: "eviction"},
-		"change nodes where it runs":   {Verb: "patch", Resource: "nodes"},
-		"give itself what it has not":  {Verb: "bind", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
-		"act as somebody else":         {Verb: "impersonate", Resource: "users"},
-		"read what is configured":      {Verb: "get", Resource: "configmaps"},
-		"change resources of the kind": {Verb: "patch", Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
+		"see who else has secrets":      {Verb: "list", Resource: "secrets"},
+		"delete secrets":                {Verb: "delete", Resource: "secrets"},
+		"change clusters":               {Verb: "patch", Group: "cluster.x-k8s.io", Resource: "clusters"},
+		"delete its own clusters":       {Verb: "delete", Group: "infrastructure.cluster.x-k8s.io", Resource: "nstanceclusters"},
+		"drain nodes where it runs":     {Verb: "create", Resource: "pods", Subresource: "eviction"},
+		"change nodes where it runs":    {Verb: "patch", Resource: "nodes"},
+		"scale workloads where it runs": {Verb: "patch", Group: "apps", Resource: "deployments"},
+		"change budgets where it runs":  {Verb: "patch", Group: "policy", Resource: "poddisruptionbudgets"},
+		"protect what it likes":         {Verb: "create", Group: "infrastructure.cluster.x-k8s.io", Resource: "spotprotections"},
+		"give itself what it has not":   {Verb: "bind", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
+		"act as somebody else":          {Verb: "impersonate", Resource: "users"},
+		"read what is configured":       {Verb: "get", Resource: "configmaps"},
+		"change resources of the kind":  {Verb: "patch", Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			review, err := servers.Client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authv1.SubjectAccessReview{

@@ -56,6 +56,7 @@ func TestMain(m *testing.M) {
 		}
 	})
 	stop()
+	stopWorkloads()
 	os.Exit(code)
 }
 

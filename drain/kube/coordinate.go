@@ -81,6 +81,8 @@ func (d *Drainer) assign(ctx context.Context, dr nstance.Drain) {
 	switch {
 	case dr.Executor != nstance.ExecutorOperator:
 		d.remove(dr.Instance, errReassigned)
+	case current == nil && !time.Now().Before(dr.Deadline):
+		// The deadline has decided. The drain of a machine that is parked stands for as long.
 	case current != nil && current.generation == dr.Generation && current.drains && !current.stopped:
 		current.tighten(dr)
 	default:

@@ -306,7 +306,7 @@ func TestKubeChart(t *testing.T) {
 		args   []string
 	}{
 		"default": {
-			`{}`, map[string]int{"CustomResourceDefinition": 7, "ServiceMonitor": 0, "Certificate": 0, "Issuer": 0, "PodDisruptionBudget": 1, "ClusterRoleBinding": 2, "RoleBinding": 1, "Service": 2},
+			`{}`, map[string]int{"CustomResourceDefinition": 8, "ServiceMonitor": 0, "Certificate": 0, "Issuer": 0, "PodDisruptionBudget": 1, "ClusterRoleBinding": 2, "RoleBinding": 1, "Service": 2},
 			[]string{"--leader-elect=true", "--webhook-configuration=nstance-operator", "--metrics-bind-address=:8443"},
 		},
 		"others' certificates and monitoring": {
@@ -450,7 +450,7 @@ func TestKubeComponents(t *testing.T) {
 			}
 			all := parse(t, args.text)
 			require.Len(t, of[metav1.PartialObjectMetadata](t, all.metadata(), "Namespace"), 1)
-			require.Len(t, of[metav1.PartialObjectMetadata](t, all.metadata(), "CustomResourceDefinition"), 7)
+			require.Len(t, of[metav1.PartialObjectMetadata](t, all.metadata(), "CustomResourceDefinition"), 8)
 			for _, obj := range all {
 				require.Equal(t, "infrastructure-nstance", obj.GetLabels()["cluster.x-k8s.io/provider"], "%s %s", obj.GetKind(), obj.GetName())
 				if obj.GetNamespace() != "" {

@@ -355,6 +355,35 @@ func (s *Shard) RegisterOperator() (ed25519.PrivateKey, nstance.Credential) {
 
 // Delete requests that an instance is deleted, without a drain, as an operator does.
 func (s *Shard) Delete(id nstance.InstanceID) {
+	s.cluster.Helper()
+	s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+		_, err := api.DeleteInstance(ctx, &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
+		return err
+	})
+}
+
+// SetWarmPool changes the warm pool of a group that is not in the configuration.
+func (s *Shard) SetWarmPool(group nstance.GroupID, pool *apiv1.WarmPool) {
+	s.cluster.Helper()
+	s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+		_, err := api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: string(group), WarmPool: pool})
+		return err
+	})
+}
+
+// Instances returns the instances of a shard, as its API has them.
+func (s *Shard) Instances() (out []*apiv1.Instance) {
+	s.cluster.Helper()
+	s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+		resp, err := api.ListInstances(ctx, &apiv1.ListInstancesRequest{})
+		out = resp.GetInstances()
+		return err
+	})
+	return out
+}
+
+// call calls the operators' API as an operator.
+func (s *Shard) call(do func(context.Context, apiv1.OperatorServiceClient) error) {
 	t := s.cluster
 	t.Helper()
 	key, cred := s.RegisterOperator()
@@ -365,6 +394,5 @@ func (s *Shard) Delete(id nstance.InstanceID) {
 	conn, err := operatorapi.Dial(s.Operator(), pki.ClientTLS(t.Keys().Identity.Pool(), pair, s.name, ID))
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = apiv1.NewOperatorServiceClient(conn).DeleteInstance(t.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: true})
-	require.NoError(t, err)
+	require.NoError(t, do(t.Context(), apiv1.NewOperatorServiceClient(conn)))
 }

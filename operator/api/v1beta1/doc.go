@@ -29,6 +29,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&NstanceMachinePool{}, &NstanceMachinePoolList{},
 		&NstanceMachinePoolTemplate{}, &NstanceMachinePoolTemplateList{},
 		&NstanceShardGroup{}, &NstanceShardGroupList{},
+		&SpotProtection{}, &SpotProtectionList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

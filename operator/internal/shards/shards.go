@@ -288,6 +288,13 @@ func (s *Shard) Instances(group nstance.GroupID) []*apiv1.Instance {
 	return out
 }
 
+// AllInstances returns the copies of all instances, in no order. They must not be changed.
+func (s *Shard) AllInstances() []*apiv1.Instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.instances))
+}
+
 // An End is how an instance has ended.
 type End struct {
 	Deleted bool // its machine, if there was one

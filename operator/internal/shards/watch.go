@@ -106,7 +106,7 @@ func (s *Shard) observe(ctx context.Context, e nstance.Event) {
 			if e.Drain != nil {
 				s.start(ctx, *e.Drain)
 			}
-		case nstance.EventDrainCancelled:
+		case nstance.EventDrainCancelled, nstance.EventWakeRequested: // waking ends the drain before parking
 			s.cancelDrain(ctx, e.Instance)
 		case nstance.EventDeleteRequested, nstance.EventDeleted, nstance.EventMachineGone:
 			_ = s.opts.Drains.End(ctx, e.Instance) // never fails
@@ -247,7 +247,7 @@ func same(a, b *apiv1.Instance) bool {
 	return a.GetState() == b.GetState() && a.GetProviderId() == b.GetProviderId() &&
 		a.GetNodeProviderId() == b.GetNodeProviderId() && a.GetMarket() == b.GetMarket() &&
 		a.GetInstanceType() == b.GetInstanceType() && slices.Equal(a.GetAddresses(), b.GetAddresses()) && proto.Equal(a.GetDrain(), b.GetDrain()) &&
-		unreadable(a) == unreadable(b)
+		a.GetStandby() == b.GetStandby() && proto.Equal(a.GetWokenAt(), b.GetWokenAt()) && unreadable(a) == unreadable(b)
 }
 
 // unreadable reports whether the shard could not read the record of an instance.

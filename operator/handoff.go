@@ -1,0 +1,362 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
+	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/operator/internal/protection"
+)
+
+// annotationBridgeCordon on a node says that the hand-off has cordoned it, and in which
+// waking: the next one uncordons it.
+const annotationBridgeCordon = "nstance.dev/hand-off-cordoned"
+
+// handOffTime is how long a drain must last at least, so that pods are handed off first.
+const handOffTime = 2 * protection.Interval
+
+// handsOff reports whether a drain leaves pods to their hand-off. It has the first half of
+// the drain's time; whatever is still there is evicted in the second.
+func handsOff(d nstance.Drain, now time.Time) bool {
+	whole := d.Deadline.Sub(d.StartedAt)
+	return d.Voluntary && whole >= handOffTime && now.Before(d.StartedAt.Add(whole/2))
+}
+
+// A workloadProgress is where the pods of a workload are.
+type workloadProgress struct {
+	protection.Progress
+	onBridges int          // living pods on machines that run in place of others
+	cheap     []corev1.Pod // living pods on machines that they are to leave, now or soon
+	restored  []corev1.Pod // pods that were to leave, and may stay
+	evictable []corev1.Pod // of those that leave: on machines that nothing drains
+}
+
+// progress returns where the pods of a workload are.
+func (s *survey) progress(w *surveyedWorkload) workloadProgress {
+	p := workloadProgress{Progress: protection.Progress{Wanted: true, Now: s.now}}
+	for i := range w.pods {
+		pod := &w.pods[i]
+		if !protection.Lives(pod) {
+			continue
+		}
+		n := s.nodes[pod.Spec.NodeName]
+		leaving, drained := s.leaving(n)
+		switch {
+		case n != nil && (n.bridge() || leaving):
+			p.cheap = append(p.cheap, *pod)
+			if n.bridge() {
+				p.onBridges++
+			}
+			if leaving && protection.MayDisrupt(pod) {
+				p.Leaving++
+				p.Reason = "pods leave node " + n.Name
+				if !drained {
+					p.evictable = append(p.evictable, *pod)
+				}
+			}
+			continue
+		case n.lasting() && protection.Ready(pod):
+			p.Settled++
+		default:
+			p.Unready++
+		}
+		if pod.Annotations[corev1.PodDeletionCost] == protection.DeletionCost {
+			p.restored = append(p.restored, *pod)
+		}
+	}
+	return p
+}
+
+// leaving reports whether pods are to leave a node: one that runs in place of others is
+// cordoned some time after its waking, and a voluntary drain may have time enough. drained
+// says that a drain evicts them.
+func (s *survey) leaving(n *surveyedNode) (leaving, drained bool) {
+	if n == nil || n.instance == nil {
+		return false, false
+	}
+	if d := n.instance.GetDrain(); d != nil {
+		long := d.GetDeadline().AsTime().Sub(d.GetStartedAt().AsTime()) >= handOffTime
+		return d.GetVoluntary() && long && nstance.Executor(d.GetExecutor()) == nstance.ExecutorOperator, true
+	}
+	return n.bridge() && !s.now.Before(n.instance.GetWokenAt().AsTime().Add(protection.Interval)), false
+}
+
+// handOff makes one step of each workload's hand-off.
+func (c *protectionController) handOff(ctx context.Context, s *survey) error {
+	errs := []error{s.uncordonBridges(ctx)}
+	for _, w := range s.workloads {
+		if w.admission.Admitted() && w.HandOff() {
+			errs = append(errs, s.handOffWorkload(ctx, w))
+		} else {
+			errs = append(errs, s.endHandOff(ctx, w)) // it may have been one until now
+		}
+		w.status.Surged = onlyPositive(protection.Surged(&w.Workload))
+	}
+	return errors.Join(append(errs, c.endUnselected(ctx, s))...)
+}
+
+func onlyPositive(n int32) *int32 {
+	if n <= 0 {
+		return nil
+	}
+	return &n
+}
+
+func (s *survey) handOffWorkload(ctx context.Context, w *surveyedWorkload) error {
+	how, p := protection.ChooseHandOff(&w.Workload, w.scalers), s.progress(w)
+	w.status.HandOff, w.status.HandOffMessage = how.Method, clip.Text(how.Why, 1024)
+	s.busy = s.busy || len(p.cheap) > 0 || protection.Surged(&w.Workload) > 0
+	errs := []error{s.cordonBridges(ctx, p)}
+	if w.Kind == infrav1.KindDeployment {
+		errs = append(errs, s.setCosts(ctx, p))
+	}
+	if how.Method == infrav1.HandOffEviction {
+		p.Wanted, p.Finished = false, true // of a surge that began before
+		errs = append(errs, s.evict(ctx, p.evictable))
+	}
+	step := protection.NextStep(&w.Workload, w.scaler(), p.Progress)
+	return errors.Join(append(errs, s.take(ctx, w, step))...)
+}
+
+// scaler returns the autoscaler of a workload that a surge changes, or has changed; nil: none.
+func (w *surveyedWorkload) scaler() *autoscalingv2.HorizontalPodAutoscaler {
+	for i := range w.scalers {
+		if t := w.scalers[i].Spec.ScaleTargetRef; t.Kind == w.Kind && t.Name == w.Name() {
+			return &w.scalers[i]
+		}
+	}
+	return nil
+}
+
+// key names a workload in the status of claims.
+func (w *surveyedWorkload) key() string { return w.Kind + "/" + w.Namespace() + "/" + w.Name() }
+
+// take makes a step: the record goes before what it is a record of, in one request with the
+// replicas.
+func (s *survey) take(ctx context.Context, w *surveyedWorkload, step *protection.Step) error {
+	d, ok := w.Object.(*appsv1.Deployment)
+	if step == nil || !ok {
+		return nil
+	}
+	s.busy = true
+	changed := d.DeepCopy()
+	delete(changed.Annotations, protection.AnnotationSurge)
+	if step.Surge != nil {
+		record, err := json.Marshal(step.Surge)
+		if err != nil {
+			return err
+		}
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, protection.AnnotationSurge, string(record))
+	}
+	if step.Replicas != nil {
+		changed.Spec.Replicas = step.Replicas
+	}
+	lowers := step.Floor != nil && *step.Floor < ptr.Deref(step.FloorWas, 1)
+	if lowers { // the record is kept until this is done
+		if err := s.setFloor(ctx, w, step); err != nil {
+			return err
+		}
+	}
+	err := s.objects.Patch(ctx, changed, client.MergeFromWithOptions(d, client.MergeFromWithOptimisticLock{}), fieldOwner)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	w.Workload = protection.DeploymentWorkload(changed)
+	if step.Floor != nil && !lowers {
+		return s.setFloor(ctx, w, step)
+	}
+	return nil
+}
+
+// setFloor sets minReplicas of the autoscaler of a workload.
+func (s *survey) setFloor(ctx context.Context, w *surveyedWorkload, step *protection.Step) error {
+	scaler := w.scaler()
+	if scaler == nil {
+		return nil
+	}
+	changed := scaler.DeepCopy()
+	changed.Spec.MinReplicas = step.Floor
+	return ignoreGone(s.objects.Patch(ctx, changed, client.MergeFromWithOptions(scaler, client.MergeFromWithOptimisticLock{}), fieldOwner))
+}
+
+// setCosts has pods that are to leave go first when their ReplicaSet shrinks, and takes that
+// back where they may stay.
+func (s *survey) setCosts(ctx context.Context, p workloadProgress) error {
+	var errs []error
+	for i := range p.cheap {
+		if pod := &p.cheap[i]; pod.Annotations[corev1.PodDeletionCost] != protection.DeletionCost {
+			changed := pod.DeepCopy()
+			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, corev1.PodDeletionCost, protection.DeletionCost)
+			errs = append(errs, ignoreGone(s.objects.Patch(ctx, changed, client.MergeFrom(pod), fieldOwner)))
+		}
+	}
+	for i := range p.restored {
+		changed := p.restored[i].DeepCopy()
+		delete(changed.Annotations, corev1.PodDeletionCost)
+		errs = append(errs, ignoreGone(s.objects.Patch(ctx, changed, client.MergeFrom(&p.restored[i]), fieldOwner)))
+	}
+	return errors.Join(errs...)
+}
+
+// evict asks for the eviction of pods. The first that its budget refuses ends the round: the
+// others have the same budget.
+func (s *survey) evict(ctx context.Context, pods []corev1.Pod) error {
+	for i := range pods {
+		pod := &pods[i]
+		err := s.objects.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))},
+		})
+		if apierrors.IsTooManyRequests(err) {
+			return nil
+		}
+		if ignoreGone(err) != nil {
+			return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	return nil
+}
+
+// cordonBridges cordons the machines that a workload's pods are to leave and nothing drains.
+func (s *survey) cordonBridges(ctx context.Context, p workloadProgress) error {
+	var errs []error
+	for i := range p.evictable {
+		n := s.nodes[p.evictable[i].Spec.NodeName]
+		if n.Spec.Unschedulable {
+			continue
+		}
+		changed := n.DeepCopy()
+		changed.Spec.Unschedulable = true
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, annotationBridgeCordon, wokenAt(n))
+		err := s.objects.Patch(ctx, changed, client.MergeFromWithOptions(n.Node, client.MergeFromWithOptimisticLock{}), fieldOwner)
+		if err == nil {
+			n.Node = changed
+		}
+		errs = append(errs, ignoreGone(err))
+	}
+	return errors.Join(errs...)
+}
+
+func wokenAt(n *surveyedNode) string {
+	return n.instance.GetWokenAt().AsTime().UTC().Format(time.RFC3339)
+}
+
+// uncordonBridges takes back the cordons of earlier wakings. A drain finds a node that was
+// cordoned before, and leaves that to whatever cordoned it.
+func (s *survey) uncordonBridges(ctx context.Context) error {
+	var errs []error
+	for _, n := range s.nodes {
+		mark, ours := n.Annotations[annotationBridgeCordon]
+		if ours && n.bridge() && n.instance.GetDrain() == nil && mark != wokenAt(n) {
+			errs = append(errs, s.uncordon(ctx, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *survey) uncordon(ctx context.Context, n *surveyedNode) error {
+	changed := n.DeepCopy()
+	changed.Spec.Unschedulable = false
+	delete(changed.Annotations, annotationBridgeCordon)
+	err := s.objects.Patch(ctx, changed, client.MergeFromWithOptions(n.Node, client.MergeFromWithOptimisticLock{}), fieldOwner)
+	if err == nil {
+		n.Node = changed
+	}
+	return ignoreGone(err)
+}
+
+// endHandOff takes back what a hand-off did to a workload that does not ask for it any more.
+func (s *survey) endHandOff(ctx context.Context, w *surveyedWorkload) error {
+	if w.Kind != infrav1.KindDeployment {
+		return nil
+	}
+	var costs workloadProgress
+	for i := range w.pods {
+		if w.pods[i].Annotations[corev1.PodDeletionCost] == protection.DeletionCost {
+			costs.restored = append(costs.restored, w.pods[i])
+		}
+	}
+	step := protection.NextStep(&w.Workload, w.scaler(), protection.Progress{Now: s.now, Finished: true})
+	return errors.Join(s.take(ctx, w, step), s.setCosts(ctx, costs))
+}
+
+// endUnselected ends hand-offs of workloads that were selected until now.
+func (c *protectionController) endUnselected(ctx context.Context, s *survey) error {
+	var errs []error
+	for _, former := range s.sp.Status.Workloads {
+		if former.HandOff == "" || former.Kind != infrav1.KindDeployment || s.selects(former) {
+			continue
+		}
+		d := &appsv1.Deployment{}
+		var scalers autoscalingv2.HorizontalPodAutoscalerList
+		if err := s.objects.Get(ctx, client.ObjectKey{Namespace: former.Namespace, Name: former.Name}, d); err != nil {
+			errs = append(errs, ignoreGone(err))
+			continue
+		}
+		if err := s.objects.List(ctx, &scalers, client.InNamespace(former.Namespace)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		w := &surveyedWorkload{Workload: protection.DeploymentWorkload(d), scalers: scalers.Items}
+		errs = append(errs, s.listPods(ctx, w), s.endHandOff(ctx, w))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *survey) selects(former infrav1.ProtectedWorkload) bool {
+	return slices.ContainsFunc(s.workloads, func(w *surveyedWorkload) bool {
+		return w.Kind == former.Kind && w.Namespace() == former.Namespace && w.Name() == former.Name
+	})
+}
+
+// endHandOffs ends all hand-offs of a SpotProtection.
+func (c *protectionController) endHandOffs(ctx context.Context, s *survey) error {
+	var errs []error
+	for _, w := range s.workloads {
+		errs = append(errs, s.endHandOff(ctx, w))
+	}
+	errs = append(errs, c.endUnselected(ctx, s))
+	for _, n := range s.nodes {
+		if _, ours := n.Annotations[annotationBridgeCordon]; ours && n.instance.GetDrain() == nil {
+			errs = append(errs, s.uncordon(ctx, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// handedOff reports whether a drain leaves a pod to its hand-off. It decides by the status of
+// SpotProtections, which outlives the operator.
+func (n *managedNodes) handedOff(ctx context.Context, d nstance.Drain, pod *corev1.Pod) (bool, error) {
+	kind, name := protection.OwnerOf(pod)
+	if kind != infrav1.KindDeployment || !handsOff(d, time.Now()) || !protection.MayDisrupt(pod) {
+		return false, nil
+	}
+	var list infrav1.SpotProtectionList
+	if err := n.objects.List(ctx, &list, client.InNamespace(n.cluster.Namespace)); err != nil {
+		return false, err
+	}
+	for i := range list.Items {
+		sp := &list.Items[i]
+		if sp.Spec.ClusterName == n.cluster.Name && sp.DeletionTimestamp.IsZero() && slices.ContainsFunc(sp.Status.Workloads, func(w infrav1.ProtectedWorkload) bool {
+			return w.HandOff == infrav1.HandOffSurge && ptr.Deref(w.Admitted, false) && w.Kind == kind && w.Namespace == pod.Namespace && w.Name == name
+		}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,328 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
+	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
+	"github.com/nstance-go/nstance/operator/internal/protection"
+)
+
+const (
+	// claimDuration is how long a machine is claimed for, and maxClaim the longest.
+	claimDuration = time.Hour
+	maxClaim      = 24 * time.Hour
+
+	// maxClaims bounds the claims of one SpotProtection that have not ended.
+	maxClaims = 64
+)
+
+// A claimClient is what claims need of a shard.
+type claimClient interface {
+	ClaimStandby(context.Context, *apiv1.ClaimStandbyRequest, ...grpc.CallOption) (*apiv1.ClaimStandbyResponse, error)
+	ReleaseStandby(context.Context, *apiv1.ReleaseStandbyRequest, ...grpc.CallOption) (*apiv1.ReleaseStandbyResponse, error)
+}
+
+// claimsOf returns the claims of the shard with the stand-by machines. Fails with Unavailable
+// while a shard that may have the group is not connected, with Invalid when none has it.
+func (c *protectionController) claimsOf(s *survey) (claimClient, error) {
+	group := nstance.GroupID(s.sp.Spec.Standby.Group)
+	name := c.fleets.shardWith(s.cluster, group)
+	if name == "" {
+		if err := s.fleet.checkSynced(); err != nil {
+			return nil, err
+		}
+		return nil, nstance.FieldError("spec.standby.group", "name a group with a warm pool, or add it to a shard's configuration", "no shard of the cluster has group %s", group)
+	}
+	_, api, err := c.fleets.shardOf(s.cluster, nstance.ShardID(name))
+	return api, err
+}
+
+// claim has stand-by machines run in place of nodes of others that are lost, and releases
+// those that are not needed any more. What the shard's own nodes lose is bridged by the
+// shard.
+func (c *protectionController) claim(ctx context.Context, s *survey) error {
+	lost := s.lostNodes()
+	s.noteInterruptions(lost)
+	if s.sp.Spec.Standby.Group == "" {
+		return nil
+	}
+	var errs []error
+	for _, n := range lost {
+		if n.instance == nil {
+			errs = append(errs, c.claimFor(ctx, s, n))
+		}
+	}
+	for i := range s.sp.Status.Claims {
+		errs = append(errs, c.review(ctx, s, &s.sp.Status.Claims[i]))
+	}
+	s.forgetClaims()
+	return errors.Join(errs...)
+}
+
+// lostNodes returns the nodes with protected pods that are about to end, in the order of
+// names.
+func (s *survey) lostNodes() (out []*surveyedNode) {
+	with := map[string]bool{}
+	for _, w := range s.admitted() {
+		for i := range w.pods {
+			with[w.pods[i].Spec.NodeName] = true
+		}
+	}
+	for name, n := range s.nodes {
+		if with[name] && n.lost() {
+			out = append(out, n)
+		}
+	}
+	slices.SortFunc(out, func(a, b *surveyedNode) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// noteInterruptions has the status of workloads say which node they lose.
+func (s *survey) noteInterruptions(lost []*surveyedNode) {
+	for _, n := range lost {
+		i := s.interruption(n)
+		for _, w := range s.admitted() {
+			if last := w.status.LastInterruption; last.Node == i.Node && last.EventID == i.EventID {
+				continue
+			}
+			if slices.ContainsFunc(w.pods, func(p corev1.Pod) bool { return p.Spec.NodeName == n.Name }) {
+				w.status.LastInterruption = i
+			}
+		}
+	}
+}
+
+// interruption says what happens to a node.
+func (s *survey) interruption(n *surveyedNode) infrav1.Interruption {
+	i := infrav1.Interruption{Node: n.Name, Time: metav1.NewTime(s.now)}
+	if cause := reclaimOf(n.instance.GetDrain()); cause != nil {
+		i.EventID, i.Reason = clip.Text(cause.GetEventId(), 256), clip.Text(cause.GetMessage(), 1024)
+	}
+	if n.signal != nil {
+		i.EventID, i.Reason = clip.Text(n.signal.EventID, 256), clip.Text(n.signal.Reason, 1024)
+	}
+	return i
+}
+
+// claimFor claims a machine for a node, once for each event.
+func (c *protectionController) claimFor(ctx context.Context, s *survey, n *surveyedNode) error {
+	i := s.interruption(n)
+	live := 0
+	for _, known := range s.sp.Status.Claims {
+		if known.Node == i.Node && known.EventID == i.EventID {
+			return nil
+		}
+		if known.Released.IsZero() {
+			live++
+		}
+	}
+	if live >= maxClaims {
+		return nstance.Errorf(nstance.Quota, "%d machines are claimed: node %s has to wait for the end of a claim", live, n.Name)
+	}
+	claims, err := c.claimsOf(s)
+	if err != nil {
+		return err
+	}
+	duration := s.claimDuration()
+	resp, err := claims.ClaimStandby(ctx, &apiv1.ClaimStandbyRequest{
+		Group: s.sp.Spec.Standby.Group, Node: n.Name, EventId: i.EventID, Reason: i.Reason, Duration: durationpb.New(duration),
+	})
+	if err != nil {
+		return err
+	}
+	claim := infrav1.StandbyClaim{Interruption: i, Until: metav1.NewTime(s.now.Add(duration))}
+	for _, w := range s.admitted() {
+		if s.onNode(w, n.Name) {
+			claim.Workloads = append(claim.Workloads, w.key())
+		}
+	}
+	if until := resp.GetClaim().GetUntil(); until != nil {
+		claim.Until = metav1.NewTime(until.AsTime())
+	}
+	if resp.GetParked() == 0 && !resp.GetUnchanged() {
+		claim.Message = "no stand-by machine is parked: the claim waits for one"
+	}
+	s.sp.Status.Claims = slices.Insert(s.sp.Status.Claims, 0, claim)
+	return nil
+}
+
+func (s *survey) claimDuration() time.Duration {
+	if d := s.sp.Spec.Standby.Duration; d != nil && d.Duration > 0 {
+		return min(d.Duration, maxClaim)
+	}
+	return claimDuration
+}
+
+// review releases a claim once it is not needed any more.
+func (c *protectionController) review(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
+	if !claim.Released.IsZero() {
+		return nil
+	}
+	s.busy = true
+	why := s.dispensable(claim)
+	if why == "" {
+		return nil
+	}
+	if err := c.release(ctx, s, claim); err != nil {
+		return err
+	}
+	claim.Released, claim.Message = metav1.NewTime(s.now), why
+	return nil
+}
+
+// dispensable says why a claim is not needed any more; empty: it is. It is needed until the
+// node has no protected pods, and those run elsewhere. Where they are not handed off they
+// stay on the stand-by machine: then another node in place of the lost one will do, and the
+// shard's drain moves them.
+func (s *survey) dispensable(claim *infrav1.StandbyClaim) string {
+	if !s.now.Before(claim.Until.Time) {
+		return "its time is over"
+	}
+	if n := s.nodes[claim.Node]; n != nil && !n.lost() {
+		return "the node stays"
+	}
+	settled, handedOff := true, false
+	for _, w := range s.admitted() {
+		if s.onNode(w, claim.Node) {
+			return ""
+		}
+		if !slices.Contains(claim.Workloads, w.key()) {
+			continue
+		}
+		p := s.progress(w)
+		if p.onBridges > 0 || p.Settled < int(w.Replicas-protection.Surged(&w.Workload)) {
+			settled = false
+			handedOff = handedOff || w.HandOff() && p.onBridges > 0
+		}
+	}
+	switch {
+	case settled:
+		return "its pods are ready on other nodes"
+	case !handedOff && s.replaced(claim):
+		return "there is another node in its place"
+	}
+	return ""
+}
+
+func (s *survey) onNode(w *surveyedWorkload, node string) bool {
+	return slices.ContainsFunc(w.pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node && protection.Lives(&p) })
+}
+
+// replaced reports whether there are as many ready nodes that came after a claim as claims
+// that are as old or older.
+func (s *survey) replaced(claim *infrav1.StandbyClaim) bool {
+	if s.nodes[claim.Node] != nil {
+		return false
+	}
+	came, claims := 0, 0
+	for _, n := range s.nodes {
+		if n.lasting() && !n.Spec.Unschedulable && n.CreationTimestamp.After(claim.Time.Time) && isReady(n.Node) {
+			came++
+		}
+	}
+	for _, other := range s.sp.Status.Claims {
+		if other.Released.IsZero() && !other.Time.After(claim.Time.Time) {
+			claims++
+		}
+	}
+	return came >= claims
+}
+
+func isReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// release ends a claim at the shard. One that the shard does not know has ended.
+func (c *protectionController) release(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
+	claims, err := c.claimsOf(s)
+	if errors.Is(err, nstance.Invalid) {
+		return nil // the group is gone, and its claims with it
+	}
+	if err != nil {
+		return err
+	}
+	_, err = claims.ReleaseStandby(ctx, &apiv1.ReleaseStandbyRequest{Group: s.sp.Spec.Standby.Group, Node: claim.Node})
+	if errors.Is(err, nstance.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// forgetClaims drops claims that have ended, once their nodes are gone or stay.
+func (s *survey) forgetClaims() {
+	s.sp.Status.Claims = slices.DeleteFunc(s.sp.Status.Claims, func(claim infrav1.StandbyClaim) bool {
+		n := s.nodes[claim.Node]
+		return !claim.Released.IsZero() && (n == nil && s.now.Sub(claim.Released.Time) > claimDuration || n != nil && !n.lost())
+	})
+	for i := len(s.sp.Status.Claims) - 1; i >= 0 && len(s.sp.Status.Claims) > maxClaims; i-- { // the latest come first
+		if !s.sp.Status.Claims[i].Released.IsZero() {
+			s.sp.Status.Claims = slices.Delete(s.sp.Status.Claims, i, i+1)
+		}
+	}
+}
+
+// releaseAll ends all claims.
+func (c *protectionController) releaseAll(ctx context.Context, s *survey) error {
+	var errs []error
+	for i := range s.sp.Status.Claims {
+		if claim := &s.sp.Status.Claims[i]; claim.Released.IsZero() && s.sp.Spec.Standby.Group != "" {
+			errs = append(errs, c.release(ctx, s, claim))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// instance returns the copy of the instance that has changed; nil: none.
+func (f *fleets) instance(ch change) *apiv1.Instance {
+	f.mu.Lock()
+	fl := f.byCluster[ch.cluster]
+	f.mu.Unlock()
+	if fl == nil {
+		return nil
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	if c := fl.shards[string(ch.shard)]; c != nil {
+		i, _ := c.Instance(ch.instance)
+		return i
+	}
+	return nil
+}
+
+// instancesByNode returns the instances of all shards by what ends their nodes' provider IDs.
+func (fl *fleet) instancesByNode() map[string]*apiv1.Instance {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	out := map[string]*apiv1.Instance{}
+	for _, c := range fl.shards {
+		for _, i := range c.AllInstances() {
+			out[i.GetId()] = i
+			if id := lastPart(i.GetNodeProviderId()); id != "" {
+				out[id] = i
+			}
+		}
+	}
+	delete(out, "")
+	return out
+}
+
+// lastPart returns what a provider ID has after its last slash, in lower case, by which
+// drains find nodes too.
+func lastPart(providerID string) string {
+	return strings.ToLower(providerID[strings.LastIndex(providerID, "/")+1:])
+}
