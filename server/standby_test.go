@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/web"
 )
 
 // pooledConfiguration has a group without members and with one stand-by machine.
@@ -68,6 +70,9 @@ func TestWokenAgentRenewsFirst(t *testing.T) {
 	again, err := api.ClaimStandby(t.Context(), &apiv1.ClaimStandbyRequest{Group: "web", Node: "node-7"})
 	require.NoError(t, err)
 	require.True(t, again.GetUnchanged())
+	page := w.status()
+	i := slices.IndexFunc(page.Groups, func(g web.Group) bool { return g.Group == "web" })
+	require.Equal(t, []int{1, 0}, []int{page.Groups[i].Standby, page.Groups[i].Parked})
 	released, err := api.ReleaseStandby(t.Context(), &apiv1.ReleaseStandbyRequest{Group: "web", Node: "node-7"})
 	require.NoError(t, err)
 	require.False(t, released.GetUnchanged())

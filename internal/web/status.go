@@ -52,6 +52,8 @@ type Group struct {
 	Booting int    `json:"booting"`
 	Leaving int    `json:"leaving"`
 	Stale   int    `json:"stale"`
+	Standby int    `json:"standby,omitempty"` // in none of the numbers above
+	Parked  int    `json:"parked,omitempty"`  // of those
 	Holds   []Hold `json:"holds"`
 }
 

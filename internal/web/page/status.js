@@ -65,7 +65,7 @@ function render() {
   renderInstances(shown);
   renderEvents((s.events || []).filter(e => matches([e.event, e.instance, e.tenant + "/" + e.group, e.reason].join(" ").toLowerCase(), all)));
 }
-const order = i => ["draining", "deleting", "failed", "pending", "provisioning", "booting"].includes(i.state) ? 0 : 1;
+const order = i => ["draining", "deleting", "failed", "pending", "provisioning", "booting", "parking", "waking"].includes(i.state) ? 0 : 1;
 
 function renderServers(s) {
   const leads = s.leader ? "leading, term " + s.epoch : "standing by";
@@ -157,7 +157,7 @@ function renderGroups(shown, all) {
   keep($("groups"), groups.map(g => g.tenant + "/" + g.group), makeGroup, (e, key) => {
     const g = groups.find(g => g.tenant + "/" + g.group === key), [head, members] = e.children;
     text(head.children[0], key);
-    text(head.children[1], g.ready + " of " + g.size + " ready" + (g.booting ? ", " + g.booting + " booting" : "") + (g.leaving ? ", " + g.leaving + " leaving" : "") + (g.stale ? ", " + g.stale + " stale" : ""));
+    text(head.children[1], g.ready + " of " + g.size + " ready" + (g.booting ? ", " + g.booting + " booting" : "") + (g.leaving ? ", " + g.leaving + " leaving" : "") + (g.stale ? ", " + g.stale + " stale" : "") + (g.standby ? ", " + g.standby + " stand-by, " + (g.parked || 0) + " asleep" : ""));
     text(head.children[2], (g.holds || []).map(h => h.kind.replaceAll("_", " ") + (h.reason ? ": " + h.reason : "") + (h.until ? ", ends in " + span(at(h.until) - serverNow()) : "")).join("; "));
     keep(members, (of.get(key) || []).map(i => i.id).sort(), makeMember, (b, id) => updateMember(b, instances.get(id)));
   });
