@@ -109,10 +109,9 @@ func (p *planner) idle() []*Member {
 	var out []*Member
 	running := p.bridges()
 	for _, m := range p.pool.members {
-		switch awake := slices.Contains(p.pool.awake, m); {
-		case m.State == nstance.Draining, m.State == nstance.Parking:
-		case awake && (m.State == nstance.Waking || !p.ready(m)), m.State == nstance.Waking && running > 0:
-		default:
+		onItsWay := m.State == nstance.Draining || m.State == nstance.Parking || m.State == nstance.Booting && m.Woken && !p.ready(m)
+		stillWanted := m.State == nstance.Waking && (running > 0 || !m.WakeFailed)
+		if !onItsWay && !stillWanted {
 			out = append(out, m)
 		}
 	}
