@@ -30,10 +30,11 @@ const (
 	maxRenewalWindow = time.Hour
 )
 
-// sleepCheck is how often it is looked whether the machine was asleep, and shortestSleep
-// how far the clock must have advanced beyond that.
+// sleepCheck is how often it is checked whether the machine was asleep: a bridge is not
+// ready before its agent knows. shortestSleep is how far the clock must have advanced
+// beyond that.
 const (
-	sleepCheck    = time.Second
+	sleepCheck    = 200 * time.Millisecond
 	shortestSleep = 5 * time.Second
 )
 
