@@ -223,6 +223,8 @@ scenarios: build ## the main job, for real, on this machine
 	dist/nstance-server dev --provider proxmox --scenario failover --election-ttl 3s --json | tail -n 1
 	for scenario in interrupt rollout; do dist/nstance-server dev --provider proxmox --scenario $$scenario --json | tail -n 1; done
 	dist/nstance-server dev --scenario kill --count 12 --seed 7 --json | tail -n 1
+	dist/nstance-dev --scenario bridge --json | tail -n 1
+	dist/nstance-dev --scenario bridge --park hibernated --metadata gcp --json | tail -n 1
 
 bench: ## measured beside their floors; see docs/benchmarks.md
 	go test -run '^$$' -bench . -benchmem ./...

@@ -6,7 +6,9 @@ import (
 )
 
 const (
-	// minRenewal is the shortest time between two renewals, even if a server asks.
+	// minRenewal is the shortest time between renewals, even if a server asks. One that
+	// is out of turn is permitted: a stand-by machine may be parked right after its first
+	// certificate, and must renew it as soon as it wakes.
 	minRenewal = 10 * time.Second
 	// renewRetry is the longest pause between attempts to renew.
 	renewRetry = time.Minute
@@ -47,7 +49,8 @@ func (p *renewalSchedule) recordReceived() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	p.receivedAt, p.nextAttempt, p.failures = now, now.Add(minRenewal), 0
+	p.receivedAt, p.failures = now, 0
+	p.nextAttempt = later(p.nextAttempt, now.Add(-minRenewal)).Add(minRenewal)
 }
 
 // recordFailure records a failed attempt and returns the wait before the next.

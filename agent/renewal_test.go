@@ -95,6 +95,19 @@ func TestRenewalUsesElapsedTime(t *testing.T) {
 			require.LessOrEqual(t, s.countCalls("renew"), 30)
 		})
 	})
+	t.Run("a request right after a certificate was received is met at once, the next one is not", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			_, stop := m.start()
+			defer stop()
+			request := &apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{Renewal: &apiv1.RenewalRequest{}}}
+			first := s.awaitSession()
+			first.send(request)
+			second := s.awaitSession()
+			require.Less(t, second.at.Sub(first.at), 100*time.Millisecond, "a machine that slept since waits for nothing")
+			second.send(request)
+			require.GreaterOrEqual(t, s.awaitSession().at.Sub(second.at), 9*time.Second)
+		})
+	})
 	t.Run("requests of the server in every session are limited", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newShard(t, registration.Options{PerHolder: registration.Limit{PerSecond: 1e6, Burst: 1e6}})

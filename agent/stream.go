@@ -30,8 +30,9 @@ const (
 	maxRenewalWindow = time.Hour
 )
 
-// sleepCheck is how often it is looked whether the machine was asleep, and shortestSleep
-// how far the clock must have advanced beyond that.
+// sleepCheck is how often it is checked whether the machine was asleep: five times a
+// second costs an idle agent as much again as all else it does. shortestSleep is how far
+// the clock must have advanced beyond that.
 const (
 	sleepCheck    = time.Second
 	shortestSleep = 5 * time.Second

@@ -192,14 +192,26 @@ func (r *Reconciler) wake(ctx context.Context, m *member) error {
 		r.awoke(m, r.opts.Now())
 		return nil
 	}
-	status, mach, err := r.askStatus(ctx, m, nstance.Waking)
-	if err != nil || status != nstance.StatusStopped {
-		return err
+	mach, known := r.parkedMachine(m)
+	if !known {
+		status, found, err := r.askStatus(ctx, m, nstance.Waking)
+		if err != nil || status != nstance.StatusStopped {
+			return err
+		}
+		mach = found
 	}
 	if err := r.startWaking(ctx, m, mach); err != nil {
 		return err
 	}
 	return errAgain
+}
+
+// parkedMachine returns the machine of m as the provider has last shown it, if it was
+// stopped and has not been woken since: the first call to wake it waits for no other.
+func (r *Reconciler) parkedMachine(m *member) (nstance.Machine, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return m.machine, m.attempts == 0 && m.machine.Status == nstance.StatusStopped
 }
 
 func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Machine) error {
@@ -214,6 +226,9 @@ func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Ma
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.wakeFailed = err != nil
+	if errors.Is(err, nstance.NotFound) { // the next Get decides
+		return asUnavailable(err)
+	}
 	if err != nil && !m.published.unwoken {
 		r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: "its machine does not start; it is tried again", Code: nstance.CodeOf(err), Error: err.Error()})
 	}

@@ -84,9 +84,12 @@ func TestBridge(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(1))
 		defer w.close()
 		bridge := w.in(nstance.Parked)[0]
+		gets := w.cloud.Count(simcloud.OpGet)
 		w.lose(2 * time.Minute)
 		synctest.Wait()
-		w.advance(time.Second)
+		w.advance(100 * time.Millisecond)
+		require.Equal(t, []int{1, gets}, []int{w.cloud.Count(simcloud.OpWake), w.cloud.Count(simcloud.OpGet)}, "waking waits for no other call")
+		w.advance(900 * time.Millisecond)
 		requested := w.first(nstance.EventReplacementRequested, anyEvent)
 		woken := w.first(nstance.EventWakeRequested, func(e nstance.Event) bool { return e.Instance == bridge })
 		require.Less(t, woken.Time.Sub(requested.Time).Abs(), 100*time.Millisecond)
@@ -238,6 +241,27 @@ func TestParkedMachineIsGone(t *testing.T) {
 		require.Equal(t, 1, w.count(nstance.EventDeleted, gone))
 		require.Len(t, w.in(nstance.Parked), 1)
 		require.Len(t, w.cloud.Machines(), 4)
+	})
+}
+
+// TestGoneAsItIsWoken: when a stand-by machine turns out to be gone as it is woken, another
+// one is woken at once.
+func TestGoneAsItIsWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(2))
+		defer w.close()
+		for len(w.in(nstance.Parked)) == 2 {
+			gone := w.in(nstance.Parked)[0]
+			require.NoError(t, w.cloud.Kill(gone))
+			w.lose(2 * time.Minute)
+			w.advance(5 * time.Second)
+		}
+		require.NotEmpty(t, w.in(nstance.Ready))
+		require.Zero(t, w.count(nstance.EventAlarm, ""))
+		w.advance(20 * time.Minute)
+		require.Len(t, w.in(nstance.Parked), 2)
+		require.Equal(t, 3, w.group().Ready)
+		require.Len(t, w.cloud.Machines(), 5)
 	})
 }
 

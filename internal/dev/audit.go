@@ -32,13 +32,16 @@ func (p *play) records(ctx context.Context) (map[nstance.InstanceID]records.Inst
 }
 
 // audit compares storage, cloud and processes with what should be.
-func (p *play) audit(ctx context.Context) error {
+func (p *play) audit(ctx context.Context) error { return p.auditSize(ctx, p.size) }
+
+// auditSize is audit with that many members of all groups.
+func (p *play) auditSize(ctx context.Context, size int) error {
 	p.stage = "audit"
 	found, err := p.find(ctx)
 	if err != nil {
 		return err
 	}
-	b := found.weigh(p.size, p.failoverState.fresh, p.failoverState.stay)
+	b := found.weigh(size, p.failoverState.fresh, p.failoverState.stay)
 	p.balance = &b
 	if b != (balance{}) {
 		return nstance.Errorf(nstance.Internal, "%d machines leaked, %d are superfluous, %d instances were lost", b.leaked, b.duplicated, b.lost)

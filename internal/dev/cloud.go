@@ -48,6 +48,9 @@ type cloud interface {
 	// drains returns how often the machine has begun to be emptied.
 	drains(id nstance.InstanceID) int
 
+	// wakeTime returns how long the provider took to wake the machine the last time.
+	wakeTime(id nstance.InstanceID) (time.Duration, error)
+
 	// crash ends the machine at once, without notice.
 	crash(id nstance.InstanceID) error
 
@@ -150,10 +153,15 @@ func (c *localCloud) hasAddress() bool { return false }
 
 func (c *localCloud) holder(context.Context) (Holder, error) { return Holder{}, errNoAddress }
 
+// errNoWakeTime is what clouds return that scenario bridge does not know.
+var errNoWakeTime = nstance.Errorf(nstance.NotFound, "how long machines take to wake is not known here")
+
 // errNoAddress is what clouds without a leader address return.
 var errNoAddress = nstance.Errorf(nstance.NotFound, "no leader address moves here")
 
 func (c *localCloud) drains(id nstance.InstanceID) int { return c.home.drains(id) }
+
+func (c *localCloud) wakeTime(id nstance.InstanceID) (time.Duration, error) { return c.WakeTime(id) }
 
 func (c *localCloud) crash(id nstance.InstanceID) error { return c.Kill(id) }
 

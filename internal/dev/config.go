@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -71,6 +72,12 @@ func configuration(o *Options, c interface {
 		"@release@", strconv.Itoa(release),
 		"@registration@", strings.Join(at.registration, ","), "@agent@", strings.Join(at.agent, ","),
 	)
+	group := object{"template": groupID, "size": o.size(), "drain_timeout": o.drainTimeout().String()}
+	groups := object{string(groupID): group}
+	if o.Scenario == Bridge {
+		groups[string(plainGroupID)] = maps.Clone(group)
+		group["warm_pool"] = object{"size": o.Count, "mode": o.Park}
+	}
 	conf := configFile{
 		words: words,
 		shard: object{
@@ -94,9 +101,10 @@ func configuration(o *Options, c interface {
 				"motd":    object{"kind": "string", "content": "one of the machines of {{.Cluster.ID}}, whose shard is {{.Server.Shard}}\n"},
 			},
 		},
-		top: object{"cluster": object{"id": clusterID}, "groups": object{string(nstance.DefaultTenant): object{string(groupID): object{
-			"template": groupID, "size": o.size(), "drain_timeout": o.drainTimeout().String(),
-		}}}},
+		top: object{"cluster": object{"id": clusterID}, "groups": object{string(nstance.DefaultTenant): groups}},
+	}
+	if o.Scenario == Bridge {
+		conf.template["args"] = bridgeArgs()
 	}
 	c.configure(conf, at.n, at.shared)
 	conf.top["shard"], conf.top["templates"] = conf.shard, object{string(groupID): conf.template}

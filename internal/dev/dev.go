@@ -126,7 +126,7 @@ func (w *shard) printIntroduction(out *output) error {
 		return err
 	}
 	if w.o.Scenario != "" {
-		return out.say("playing       scenario %s with %d machines\n\n", w.o.Scenario, w.o.size())
+		return out.say("playing       scenario %s with %d machines\n\n", w.o.Scenario, w.o.machines())
 	}
 	admin := adminCommand()
 	return out.say(`files         %[1]s

@@ -176,7 +176,7 @@ func TestRefused(t *testing.T) {
 		code nstance.Code
 		says string
 	}{
-		{"unknown scenario", dev.Options{Scenario: "storm"}, nstance.Invalid, "interrupt, mass, crash, rollout, failover, kill"},
+		{"unknown scenario", dev.Options{Scenario: "storm"}, nstance.Invalid, "interrupt, mass, crash, rollout, failover, kill, bridge"},
 		{"too many", dev.Options{Instances: 501}, nstance.Invalid, "instances: "},
 		{"fewer than none", dev.Options{Count: -1}, nstance.Invalid, "count: "},
 		{"beyond loopback", dev.Options{HTTP: "0.0.0.0:8990"}, nstance.Invalid, "http: "},
@@ -226,5 +226,5 @@ func ExampleRun() {
 	err := dev.Run(context.Background(), &dev.Options{Scenario: "flood"})
 	fmt.Println(err)
 	// Output:
-	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout, failover, kill)
+	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout, failover, kill, bridge)
 }

@@ -18,7 +18,9 @@
 //	           and of making machines: the other one finishes both, once
 //	kill       two servers and their machines are killed at random instants
 //	           while the group is kept busy: it comes to rest all the same
+//	bridge     members of a group with a warm pool and of one without are
+//	           reclaimed at the same moment: how soon each has its capacity back
 //
-// In the last two the servers are processes of their own. The cloud stays in this
+// In failover and kill the servers are processes of their own. The cloud stays in this
 // one, so that the machines outlive the server that made them.
 package dev

@@ -24,15 +24,17 @@ const (
 	Rollout   = "rollout"
 	Failover  = "failover"
 	Kill      = "kill"
+	Bridge    = "bridge"
 )
 
 // Scenarios are the values that Options.Scenario may have besides "".
-func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout, Failover, Kill} }
+func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout, Failover, Kill, Bridge} }
 
 const (
 	defaultInstances = 3
 	defaultCount     = 50
 	defaultKills     = 20
+	defaultBridges   = 1
 	maxInstances     = 500 // processes on one machine
 	defaultTTL       = 6 * time.Second
 	defaultHTTP      = "127.0.0.1:8990"
@@ -44,7 +46,14 @@ type Options struct {
 	Scenario string
 
 	Instances int // size of the group; 3, of virtual machines 1, in scenario failover 2
-	Count     int // its size in scenario mass; 50, of virtual machines 4. How often scenario kill kills; 20
+	Count     int // its size in scenario mass; 50, of virtual machines 4. How often scenario kill kills; 20. Members of each group that scenario bridge loses at a time; 1
+
+	// Rounds is how often scenario bridge loses members; 1.
+	Rounds int
+
+	// Park is how the pool of scenario bridge is parked: stopped (the default) or
+	// hibernated.
+	Park nstance.ParkMode
 
 	// Seed decides what scenario kill does, and when: the same seed, the same
 	// choices. Zero: a random one, which the summary names.
@@ -74,7 +83,7 @@ type Options struct {
 	Cloud *Cloud
 
 	// QEMU has virtual machines, with the kernel and the initramfs that it names.
-	// Nil: child processes. For all scenarios but kill.
+	// Nil: child processes. For all scenarios but kill and bridge.
 	QEMU *qemu.Options
 
 	// JSON has every event written to Out as one JSON object a line, and
@@ -120,7 +129,9 @@ func (o *Options) complete() (*Options, error) {
 		fill(&c.patience, guestPatience)
 	}
 	fill(&c.Instances, defaultInstances)
-	fill(&c.Count, map[bool]int{true: defaultKills, false: defaultCount}[c.Scenario == Kill])
+	fill(&c.Count, defaultCounts(c.Scenario))
+	fill(&c.Rounds, 1)
+	fill(&c.Park, nstance.ParkStopped)
 	fill(&c.Seed, rand.Uint64()>>11) // what a JSON number holds
 	fill(&c.HTTP, defaultHTTP)
 	fill(&c.Protocol, "aws")
@@ -140,6 +151,16 @@ func fill[T comparable](v *T, def T) {
 	if *v == zero {
 		*v = def
 	}
+}
+
+func defaultCounts(scenario string) int {
+	switch scenario {
+	case Kill:
+		return defaultKills
+	case Bridge:
+		return defaultBridges
+	}
+	return defaultCount
 }
 
 func (o *Options) commands() error {
@@ -181,12 +202,32 @@ func (o *Options) check() error {
 	if o.Count < 1 || o.Count > maxInstances {
 		return nstance.FieldError("count", "use 1 to 500", "%d are not possible here", o.Count)
 	}
+	if err := o.checkBridge(); err != nil {
+		return err
+	}
 	if o.ElectionTTL < records.MinLeaseTTL || o.ElectionTTL > records.MaxLeaseTTL {
 		return nstance.FieldError("election-ttl", "use 1s to 60s", "%s is out of range", o.ElectionTTL)
 	}
 	host, _, err := net.SplitHostPort(o.HTTP)
 	if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return nstance.FieldError("http", "use 127.0.0.1:8990, or another port", "%.64q is not an address of the loopback interface", o.HTTP)
+	}
+	return nil
+}
+
+// checkBridge refuses what scenario bridge cannot do.
+func (o *Options) checkBridge() error {
+	switch {
+	case o.Scenario != Bridge:
+		return nil
+	case o.Cloud != nil || o.QEMU != nil:
+		return nstance.FieldError("scenario", "leave out the provider", "bridge needs provider local, which pretends how long machines boot and wake")
+	case o.Count > o.Instances:
+		return nstance.FieldError("count", "use up to --instances", "%d members of %d cannot be lost", o.Count, o.Instances)
+	case o.Rounds < 1:
+		return nstance.FieldError("rounds", "use 1 or more", "%d is too few", o.Rounds)
+	case o.Park != nstance.ParkStopped && o.Park != nstance.ParkHibernated:
+		return nstance.FieldError("park", "use stopped or hibernated", "%.64q is no mode of this scenario", o.Park)
 	}
 	return nil
 }
@@ -227,4 +268,12 @@ func (o *Options) size() int {
 		return o.Count
 	}
 	return o.Instances
+}
+
+// machines is how many machines there are before anything happens.
+func (o *Options) machines() int {
+	if o.Scenario == Bridge {
+		return 2*o.size() + o.Count
+	}
+	return o.size()
 }

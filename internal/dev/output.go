@@ -104,7 +104,43 @@ func (o *output) summary(s Summary) error {
 			}
 		}
 	}
+	for _, r := range s.Bridge {
+		if err := o.bridge(r); err != nil {
+			return err
+		}
+	}
 	return o.counts(s)
+}
+
+// bridge prints one round of scenario bridge, both groups side by side.
+func (o *output) bridge(r BridgeRound) error {
+	err := o.say("\n  %-34s %9s  %12s\n", "from the notice", "with pool", "without pool")
+	for _, d := range []struct {
+		name          string
+		with, without int64
+	}{
+		{"notice detected", r.WithPool.DetectedMS, r.WithoutPool.DetectedMS},
+		{"capacity back", r.WithPool.CapacityBackMS, r.WithoutPool.CapacityBackMS},
+		{"replacement ready", r.WithPool.ReplacementReadyMS, r.WithoutPool.ReplacementReadyMS},
+	} {
+		if err == nil {
+			err = o.say("  %-34s %6d ms  %9d ms\n", d.name, d.with, d.without)
+		}
+	}
+	for _, d := range []struct {
+		name string
+		ms   int64
+	}{
+		{"bridge parked again", r.ParkedAgainMS},
+		{"provider's own wake time", r.ProviderWakeMS},
+		{"bridge adds, from the notice", r.AddedMS},
+		{"bridge adds, once detected", r.AddedAfterPollMS},
+	} {
+		if err == nil {
+			err = o.say("  %-34s %6d ms\n", d.name, d.ms)
+		}
+	}
+	return err
 }
 
 // counts prints what scenarios that kill servers have done, and what it has cost.

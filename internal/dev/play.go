@@ -28,6 +28,7 @@ type play struct {
 
 	failoverState failoverState // of scenario failover
 	killRun       killRun       // of scenario kill
+	bridgeRun     bridgeRun     // of scenario bridge
 	balance       *balance      // of both; nil while it is not known
 }
 
@@ -44,10 +45,13 @@ func (w *shard) play(ctx context.Context) (Summary, error) {
 	if w.o.Scenario == Kill {
 		limit += time.Minute + time.Duration(w.o.Count)*2*w.o.meanPause()
 	}
+	if w.o.Scenario == Bridge {
+		limit += time.Duration(w.o.Rounds) * 2 * bridgeNotice
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, nstance.Errorf(nstance.Unavailable, "the scenario took longer than %s", limit))
 	defer cancel()
 	scenario := map[string]func(context.Context) error{
-		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout, Failover: p.failover, Kill: p.kill,
+		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout, Failover: p.failover, Kill: p.kill, Bridge: p.bridge,
 	}[w.o.Scenario]
 	err := scenario(ctx)
 	sum := p.summary()
@@ -289,12 +293,20 @@ type fatal struct{ error }
 
 func (f fatal) Unwrap() error { return f.error }
 
-// settled returns what is not yet as it should be in the end.
-func (p *play) settled(ctx context.Context) error {
+// victimsEnded returns which process of the victims still runs.
+func (p *play) victimsEnded() error {
 	for i, pid := range p.pids {
 		if alive(pid) {
 			return nstance.Errorf(nstance.Conflict, "process %d of %s still runs", pid, p.victims[i])
 		}
+	}
+	return nil
+}
+
+// settled returns what is not yet as it should be in the end.
+func (p *play) settled(ctx context.Context) error {
+	if err := p.victimsEnded(); err != nil {
+		return err
 	}
 	machines, err := p.list(ctx)
 	if err != nil {

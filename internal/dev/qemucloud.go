@@ -142,6 +142,8 @@ func (c *qemuCloud) holder(context.Context) (Holder, error) { return Holder{}, e
 
 func (c *qemuCloud) drains(id nstance.InstanceID) int { return c.console.of(id) }
 
+func (c *qemuCloud) wakeTime(nstance.InstanceID) (time.Duration, error) { return 0, errNoWakeTime }
+
 func (c *qemuCloud) crash(id nstance.InstanceID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), guestPatience)
 	defer cancel()

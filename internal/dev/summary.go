@@ -38,6 +38,9 @@ type Summary struct {
 	Kills       *int    `json:"kills,omitempty"`
 	ServerKills *int    `json:"server_kills,omitempty"` // of those, the others are of machines
 
+	// Bridge has the rounds of scenario bridge; the other durations are those of the last.
+	Bridge []BridgeRound `json:"bridge,omitempty"`
+
 	DetectedMS             *int64 `json:"detected_ms,omitempty"`
 	ReceivedMS             *int64 `json:"received_ms,omitempty"`
 	ReplacementRequestedMS *int64 `json:"replacement_requested_ms,omitempty"`
@@ -90,6 +93,7 @@ func (p *play) summary() Summary {
 		s.LeaderAddressMS = new(p.failoverState.moved.Milliseconds())
 	}
 	p.killRun.summarize(p.o, &s)
+	s.Bridge = p.bridgeRun.rounds
 	if p.balance != nil {
 		s.Leaked, s.Duplicated, s.Lost = &p.balance.leaked, &p.balance.duplicated, &p.balance.lost
 	}

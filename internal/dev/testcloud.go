@@ -211,6 +211,8 @@ func (c *testCloud) holder(ctx context.Context) (Holder, error) { return c.Holde
 
 func (c *testCloud) drains(id nstance.InstanceID) int { return c.home.drains(id) }
 
+func (c *testCloud) wakeTime(nstance.InstanceID) (time.Duration, error) { return 0, errNoWakeTime }
+
 func (c *testCloud) crash(id nstance.InstanceID) error {
 	m, err := c.machine(id)
 	if err != nil {

@@ -39,6 +39,9 @@ A scenario runs one case and exits with 0 only if all expected steps happened:
              other one takes over, and no machine is lost or created twice
   kill       --count times a server or a machine is killed at a random instant
              while the group changes: at the end it reaches its size
+  bridge     --count members of a group with a warm pool and of one without are
+             reclaimed at the same moment: how soon each has its capacity back,
+             and the pool is parked again
 
 With --json, standard output has one JSON object per line for each event, and at
 the end a summary with the milliseconds of each stage.`,
@@ -47,7 +50,8 @@ the end a summary with the milliseconds of each stage.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Scenario, "scenario", "", strings.Join(dev.Scenarios(), ", ")+" (default: none, run until Ctrl-C)")
 	f.IntVar(&o.Instances, "instances", 3, "members of the group")
-	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50, of virtual machines 4); kills in scenario kill (default 20)")
+	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50, of virtual machines 4); kills in scenario kill (default 20); members of each group that scenario bridge loses (default 1)")
+	f.StringVar((*string)(&o.Park), "park", string(nstance.ParkStopped), "how the pool of scenario bridge is parked: stopped, or hibernated")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of scenario kill (default: random)")
 	f.Var(duration.NewFlag(&o.ElectionTTL, 0), "election-ttl", "how long a leader's term lasts without renewal, in scenarios failover (default 6s) and kill (default 1s)")
 	stores := "file:///directory"
@@ -59,7 +63,7 @@ the end a summary with the milliseconds of each stage.`,
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws, gcp or azure")
 	var cloud string
-	places := "where the machines are: local, or qemu for virtual machines, in all scenarios but kill"
+	places := "where the machines are: local, or qemu for virtual machines, in all scenarios but kill and bridge"
 	if clouds := slices.Sorted(maps.Keys(p.parts.Clouds)); len(clouds) > 0 {
 		places += "; or the test server of a cloud, through its real provider: " + strings.Join(clouds, ", ")
 	}
@@ -134,7 +138,8 @@ func checkDev(f *pflag.FlagSet, o *dev.Options) error {
 		name, remedy string
 		scenarios    []string
 	}{
-		{"count", "use --instances", []string{dev.Mass, dev.Kill}},
+		{"count", "use --instances", []string{dev.Mass, dev.Kill, dev.Bridge}},
+		{"park", "leave it out", []string{dev.Bridge}},
 		{"seed", "leave it out", []string{dev.Kill}},
 		{"election-ttl", "leave it out", []string{dev.Failover, dev.Kill}},
 	} {

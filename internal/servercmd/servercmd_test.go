@@ -66,7 +66,11 @@ func TestPaths(t *testing.T) {
 func TestDevRefuses(t *testing.T) {
 	for says, args := range map[string][]string{
 		"--count: 0 is too few":                              {"--scenario", "kill", "--count", "0"},
-		"--count: belongs to scenario mass or kill":          {"--count", "3"},
+		"--count: belongs to scenario mass or kill or bridg": {"--count", "3"},
+		"--park: belongs to scenario bridge":                 {"--scenario", "mass", "--park", "stopped"},
+		"park: \"running\" is no mode":                       {"--scenario", "bridge", "--park", "running"},
+		"count: 4 members of 3 cannot be lost":               {"--scenario", "bridge", "--count", "4"},
+		"scenario: bridge needs provider local":              {"--provider", "qemu", "--scenario", "bridge"},
 		"--seed: belongs to scenario kill":                   {"--scenario", "failover", "--seed", "3"},
 		"--election-ttl: belongs to scenario failover or ki": {"--scenario", "mass", "--election-ttl", "3s"},
 		"--instances: does not belong to scenario mass":      {"--scenario", "mass", "--instances", "3"},

@@ -27,6 +27,8 @@ type machine struct {
 	stopping bool          // guarded by the set's lock: stop is closed
 	orders   chan order    // sent by Park and Wake; has room for the one that the status permits
 	parked   bool          // guarded by the set's lock: a stopped machine can be woken
+	wokenAt  time.Time     // guarded by the set's lock: when Wake was called; zero: never
+	wakeTook time.Duration // guarded by the set's lock: from then until it ran; 0: it has not run yet
 
 	alive     bool // of run: the process runs or is suspended
 	suspended bool // of run: the process has got sigSuspend
@@ -211,10 +213,22 @@ func (m *machine) boot() {
 		m.suspended = false
 		m.signal(sigContinue)
 		m.setStatus(nstance.StatusRunning)
+		m.recordWake()
 	default:
 		if err := m.start(); err != nil {
 			m.handleExit(err)
+			return
 		}
+		m.recordWake()
+	}
+}
+
+// recordWake records how long waking took, if the machine was woken.
+func (m *machine) recordWake() {
+	m.c.machines.Lock()
+	defer m.c.machines.Unlock()
+	if !m.wokenAt.IsZero() {
+		m.wakeTook = time.Since(m.wokenAt)
 	}
 }
 

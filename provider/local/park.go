@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -52,8 +53,25 @@ func (c *Cloud) Wake(ctx context.Context, want nstance.Machine) error {
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s and cannot be woken", want.ID, status)
 	}
 	m.View.Status, m.parked = nstance.StatusPending, false
+	m.wokenAt, m.wakeTook = time.Now(), 0
 	m.orders <- orderWake
 	return nil
+}
+
+// WakeTime returns how long machine id took to wake the last time, from the call of
+// Wake until its process ran. Fails with NotFound when there is no such machine, and
+// with Conflict when it was never woken or does not run yet.
+func (c *Cloud) WakeTime(id nstance.InstanceID) (time.Duration, error) {
+	c.machines.Lock()
+	defer c.machines.Unlock()
+	m, ok := c.machines.ByID(id)
+	switch {
+	case !ok:
+		return 0, nstance.Errorf(nstance.NotFound, "no machine %s", id)
+	case m.wakeTook == 0:
+		return 0, nstance.Errorf(nstance.Conflict, "machine %s has not been woken", id)
+	}
+	return m.wakeTook, nil
 }
 
 // park stops or hibernates the machine.

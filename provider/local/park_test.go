@@ -166,10 +166,20 @@ func TestWakeDelay(t *testing.T) {
 			s.Args = json.RawMessage(`{"wake_delay": "50ms"}`)
 			m := create(t, c, s)
 			park(t, c, m, mode)
+			_, err := c.WakeTime(m.ID)
+			require.ErrorIs(t, err, nstance.Conflict)
 			start := time.Now()
 			require.NoError(t, c.Wake(t.Context(), m))
 			becomes(t, c, m.ID, nstance.StatusRunning)
 			require.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
+			var took time.Duration
+			require.Eventually(t, func() (ok bool) {
+				var err error
+				took, err = c.WakeTime(m.ID)
+				return err == nil
+			}, soon, time.Millisecond)
+			require.GreaterOrEqual(t, took, 50*time.Millisecond)
+			require.LessOrEqual(t, took, time.Since(start))
 		})
 		t.Run("of a "+string(mode)+" machine that is deleted meanwhile", func(t *testing.T) {
 			c := open(t, local.Options{Command: idle, Grace: time.Hour})

@@ -146,11 +146,12 @@ func (a *Agents) EndSession(id nstance.InstanceID) {
 	}
 }
 
-// EndParked ends the session of an instance whose machine is stopped: the agent finds a
-// new one when it wakes. It never blocks.
+// EndParked ends the session of an instance whose machine is stopped. The agent of a
+// hibernated one finds the request to reconnect when it wakes, and does so without
+// backoff. It never blocks.
 func (a *Agents) EndParked(id nstance.InstanceID) {
 	if s := a.sessions.get(id); s != nil {
-		s.cancel(errParked)
+		s.goAway(errParked)
 	}
 }
 
