@@ -351,7 +351,6 @@ func TestClaims(t *testing.T) {
 		g := pooledGroup(2)
 		w := newPooledWorld(t, g)
 		defer w.close()
-		r, _ := w.leader()
 		claim := func(node string, d time.Duration) (reconcile.Claim, bool) {
 			r, _ := w.leader()
 			c, known, err := r.Admin().ClaimStandby(t.Context(), web, reconcile.Claim{Node: node, EventID: "e1", Until: time.Now().Add(d)})
@@ -372,7 +371,7 @@ func TestClaims(t *testing.T) {
 		claim("n2", 10*time.Minute)
 		w.advance(20 * time.Second)
 		require.Empty(t, w.in(nstance.Parked))
-		r, _ = w.leader()
+		r, _ := w.leader()
 		known, err := r.Admin().ReleaseStandby(t.Context(), web, "n1")
 		require.NoError(t, err)
 		require.True(t, known)

@@ -36,7 +36,7 @@ func (p *planner) watchDrain(m *Member) {
 
 // finishDrain deletes a member whose drain is over, or parks it.
 func (p *planner) finishDrain(m *Member) {
-	if m.goesBack() && !m.isNewRequest() && !(m.Woken && p.Group.WarmPool.NoReturn) {
+	if m.goesBack() && !m.isNewRequest() && (!m.Woken || !p.Group.WarmPool.NoReturn) {
 		p.act(Action{Kind: Park, ID: m.ID})
 		return
 	}
