@@ -32,14 +32,43 @@ type story struct {
 	ownUserData bool          // no two leaders render the same user data
 	snapshots   time.Duration // start of the first snapshot into a term; 0: none
 	balancer    string        // load balancer of the group; empty: none
+	pool        int           // stand-by machines in the end
+	poolBefore  int           // initial
 }
 
 // group is the group of the story, at a size.
 func (y story) group(size int) nstance.Group {
+	if y.poolBefore > 0 {
+		return pooled(size, y.poolBefore)
+	}
 	if y.balancer == "" {
 		return webGroup(size)
 	}
 	return balancedGroup(size, y.balancer)
+}
+
+// pooled is a group with a warm pool.
+func pooled(size, pool int) nstance.Group {
+	g := webGroup(size)
+	g.WarmPool = nstance.WarmPool{Size: pool, Mode: nstance.ParkStopped}
+	return g
+}
+
+// pooledStories are those of stand-by machines.
+var pooledStories = []story{
+	{name: "pool is filled", size: 1, end: 1, pool: 1, run: func(c *crash) { c.setDesired(pooled(1, 1)) }},
+	{name: "member is bridged", size: 2, end: 2, pool: 1, poolBefore: 1, run: func(c *crash) {
+		c.protect(c.w.ready()[1])
+		c.protect(c.w.in(nstance.Parked)[0])
+		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 2*time.Minute))
+	}},
+	{name: "handover while a machine wakes", size: 2, end: 2, pool: 1, poolBefore: 1, run: func(c *crash) {
+		c.protect(c.w.in(nstance.Parked)[0])
+		require.NoError(c.w.t, c.w.outside.Reclaim(c.w.ready()[0], 2*time.Minute))
+		c.w.advance(300 * time.Millisecond) // it has been asked for
+		c.handOver()
+	}},
+	{name: "pool ends", size: 1, end: 1, poolBefore: 1, run: func(c *crash) { c.setDesired(webGroup(1)) }},
 }
 
 var stories = []story{
@@ -166,7 +195,12 @@ func runStoryOn(t *testing.T, y story, aim label, with strike, replace func(*wor
 		c.begin(y.group(y.size))
 		defer c.end()
 		w.advance(time.Minute)
-		w.requireMembers(y.size)
+		if y.poolBefore > 0 {
+			w.advance(2 * time.Minute)
+			require.Len(t, w.in(nstance.Parked), y.poolBefore)
+		} else {
+			w.requireMembers(y.size)
+		}
 		w.mu.Lock()
 		w.slowDrain = y.slow
 		w.mu.Unlock()
@@ -284,7 +318,7 @@ func (w *world) abandoned(id nstance.InstanceID) bool {
 func (c *crash) outcomeReached(y story) bool {
 	g := c.w.group()
 	return g.Ready == y.end && g.OnDemand == y.extra && g.Leaving == 0 && g.Booting == 0 && g.Stale == 0 &&
-		len(c.w.outside.Machines()) == y.end+y.extra && len(c.w.ready()) == y.end+y.extra
+		len(c.w.outside.Machines()) == y.end+y.extra+y.pool && len(c.w.ready()) == y.end+y.extra && len(c.w.in(nstance.Parked)) == y.pool
 }
 
 // requestOnDemand requests an instance on demand until it is accepted.
@@ -312,14 +346,15 @@ func (c *crash) requireOutcome(y story, with strike) {
 		require.False(t, c.s.deleted[id], "deleted a healthy member")
 	}
 	require.Empty(t, c.s.violations)
-	c.w.requireMembers(y.end + y.extra)
+	require.Len(t, c.w.in(nstance.Parked), y.pool)
+	c.w.requireMachines(y.end+y.extra, y.end+y.extra+y.pool)
 	g := c.w.group()
 	require.Equal(t, y.extra, g.OnDemand)
 	require.Zero(t, g.Stale+g.Leaving+g.Booting)
 	require.Empty(t, g.Holds, "the group has no holds")
 	r, drains := c.w.leader()
 	require.Empty(t, attention.Problems(r.Admin().Attention()))
-	require.Empty(t, drains.Active())
+	require.Len(t, drains.Active(), y.pool, "those of parked machines stand")
 	if y.balancer != "" {
 		c.w.requireBalanced("lb-1")
 	}
@@ -354,7 +389,7 @@ func storiesWithOwnUserData() []story {
 func TestCrashAtEveryCall(t *testing.T) {
 	var aimed, struck atomic.Int64
 	t.Run("calls", func(t *testing.T) {
-		for _, y := range slices.Concat(stories, storiesWithOwnUserData()) {
+		for _, y := range slices.Concat(stories, storiesWithOwnUserData(), pooledStories) {
 			t.Run(y.name, func(t *testing.T) {
 				t.Parallel()
 				plain := runStory(t, y, label{}, none)

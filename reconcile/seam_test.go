@@ -46,7 +46,8 @@ func (l label) String() string { return fmt.Sprintf("%s #%d", l.what, l.nth) }
 
 // mutates reports whether the call changes anything.
 func (l label) mutates() bool {
-	return l.what == "join balancer" || l.what == "leave balancer" || strings.HasPrefix(l.what, "put") || strings.HasPrefix(l.what, "delete") || strings.HasPrefix(l.what, "create")
+	return l.what == "join balancer" || l.what == "leave balancer" || strings.HasPrefix(l.what, "put") || strings.HasPrefix(l.what, "delete") || strings.HasPrefix(l.what, "create") ||
+		strings.HasPrefix(l.what, "park") || strings.HasPrefix(l.what, "wake")
 }
 
 // A seam lies between the leaders and the outside, store and cloud. It numbers the
@@ -376,6 +377,30 @@ func (c leaderCloud) List(ctx context.Context, owner nstance.Owner) iter.Seq2[ns
 			return collect(c.cloud.List(ctx, owner))
 		})
 		replay(all, err, yield)
+	}
+}
+
+var _ nstance.Parker = leaderCloud{}
+
+func (c leaderCloud) ParkModes() []nstance.ParkMode {
+	return []nstance.ParkMode{nstance.ParkStopped, nstance.ParkHibernated}
+}
+
+func (c leaderCloud) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
+	c.checkPhase(m.ID, nstance.Parking)
+	return c.callThrough(ctx, "park machine", func(ctx context.Context) error { return c.cloud.(nstance.Parker).Park(ctx, m, mode) })
+}
+
+func (c leaderCloud) Wake(ctx context.Context, m nstance.Machine) error {
+	c.checkPhase(m.ID, nstance.Waking)
+	return c.callThrough(ctx, "wake machine", func(ctx context.Context) error { return c.cloud.(nstance.Parker).Wake(ctx, m) })
+}
+
+// checkPhase checks that a machine is parked or woken only after the durable mark for it.
+func (c leaderCloud) checkPhase(id nstance.InstanceID, phase nstance.State) {
+	rec, ok := c.record(id)
+	if !c.o.dead.Load() && (!ok || rec.Standby == nil || rec.Standby.Phase != phase) {
+		c.violation("%s is asked to be %s without a durable mark", id, phase)
 	}
 }
 
