@@ -105,9 +105,9 @@ func TestBridgeEndToEnd(t *testing.T) {
 		"all pods are ready elsewhere before the machines end")
 	after := map[string]*groupView{bridged: w.rested(admin, bridged, standbySize), plain: w.rested(admin, plain, 0)}
 
-	for group, load := range loads {
-		c := stop[group]()
-		load.report(w, c)
+	for _, group := range []string{bridged, plain} {
+		load, c := loads[group], stop[group]()
+		load.report(w, before[group].standby, c)
 		require.GreaterOrEqual(t, load.close().fewest, replicas-unavailable, "%s: ready pods", group)
 		w.checkReclaimed(before[group], after[group])
 		if group == bridged {
@@ -332,7 +332,8 @@ type workload struct {
 	lost       []string // nodes
 	stay       int      // ready pods on other nodes at the notice
 	noticed    time.Time
-	first, all time.Duration // from the notice until one more pod is ready on other nodes, and as many as before
+	first, all time.Duration        // from the notice until one more pod is ready on other nodes, and as many as before
+	hosts      map[types.UID]string // node of each pod that was ready since the notice
 
 	missing time.Duration // sum of the times that replicas were not ready since the notice
 	since   time.Time
@@ -341,7 +342,7 @@ type workload struct {
 // watch begins to follow the pods of a group, which are ready.
 func (w *world) watch(group string) *workload {
 	w.Helper()
-	l := &workload{group: group, nodes: map[types.UID]string{}, fewest: replicas}
+	l := &workload{group: group, nodes: map[types.UID]string{}, hosts: map[types.UID]string{}, fewest: replicas}
 	factory := informers.NewSharedInformerFactoryWithOptions(servers.Client, 0, informers.WithNamespace(w.namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = labels.Set{"app": group}.String() }))
 	handler, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
@@ -406,6 +407,7 @@ func (l *workload) measure() {
 	if l.noticed.IsZero() {
 		return
 	}
+	maps.Copy(l.hosts, l.nodes)
 	elsewhere := l.elsewhere()
 	if l.first == 0 && elsewhere > l.stay {
 		l.first = time.Since(l.noticed)
@@ -441,17 +443,26 @@ func (l *workload) whole() bool {
 }
 
 // report logs what was measured, in words and as JSON.
-func (l *workload) report(w *world, c *serviceClient) {
+func (l *workload) report(w *world, standby []string, c *serviceClient) {
 	w.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count()
-	w.Logf("%-7s  notice → first pod ready elsewhere %6.2f s, → all %6.2f s; pods missing %6.1f s in all, fewest ready %d of %d; requests %d, failed %d",
-		l.group, l.first.Seconds(), l.all.Seconds(), l.missing.Seconds(), l.fewest, replicas, c.requests, c.failed)
+	onStandby := 0
+	for _, node := range l.hosts {
+		if slices.Contains(standby, node) {
+			onStandby++
+		}
+	}
+	w.Logf("%-7s  notice → first pod ready elsewhere %6.2f s, → all %6.2f s; %d pods ran on stand-by machines; pods missing %6.1f s in all, fewest ready %d of %d; requests %d, failed %d",
+		l.group, l.first.Seconds(), l.all.Seconds(), onStandby, l.missing.Seconds(), l.fewest, replicas, c.requests, c.failed)
 	line, err := json.Marshal(map[string]any{
-		"group": l.group, "first_ready_s": l.first.Seconds(), "all_ready_s": l.all.Seconds(), "missing_pod_s": l.missing.Seconds(),
+		"group": l.group, "first_ready_s": seconds(l.first), "all_ready_s": seconds(l.all), "on_standby": onStandby, "missing_pod_s": seconds(l.missing),
 		"fewest_ready": l.fewest, "replicas": replicas, "requests": c.requests, "failed": c.failed,
 	})
 	require.NoError(w, err)
 	w.Logf("measured %s", line)
 }
+
+// seconds rounds to milliseconds.
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
