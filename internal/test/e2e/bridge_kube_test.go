@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -111,7 +112,7 @@ func TestBridgeEndToEnd(t *testing.T) {
 		require.GreaterOrEqual(t, load.close().fewest, replicas-unavailable, "%s: ready pods", group)
 		w.checkReclaimed(before[group], after[group])
 		if group == bridged {
-			require.Zero(t, c.failed, "%s: %d of %d requests failed, the first ones:\n%v", group, c.failed, c.requests, c.failures)
+			require.Zero(t, c.failed, "%s: %d of %d requests failed, the first ones:\n%s", group, c.failed, c.requests, strings.Join(c.failures, "\n"))
 		}
 		require.Greater(t, c.requests, 100, "%s: requests", group)
 	}
@@ -464,5 +465,5 @@ func (l *workload) report(w *world, standby []string, c *serviceClient) {
 	w.Logf("measured %s", line)
 }
 
-// seconds rounds to milliseconds.
-func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+// seconds returns a duration without its parts of a millisecond.
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }

@@ -76,7 +76,7 @@ type world struct {
 	operator  *process
 }
 
-// Options of a world.
+// options say what a world has.
 type options struct {
 	zones   []string       // names
 	groups  map[string]any // of each shard's configuration

@@ -49,15 +49,15 @@ const tetherFD = 3
 // runNode runs the agent as a child process, and beside it the pods of a node. All of it is
 // one process group: the cloud ends it together.
 func runNode(nodes kubernetes.Interface, id, network string, agent *exec.Cmd) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	terminated, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	agent.ExtraFiles = []*os.File{os.NewFile(tetherFD, "tether")}
 	agent.Stdout, agent.Stderr = os.Stdout, os.Stderr
 	if err := agent.Start(); err != nil {
 		return err
 	}
-	asked := context.AfterFunc(ctx, func() { _ = agent.Process.Signal(syscall.SIGTERM) })
-	defer asked()
+	forget := context.AfterFunc(terminated, func() { _ = agent.Process.Signal(syscall.SIGTERM) })
+	defer forget()
 	k := &kubelet{api: nodes, node: id, network: network, pods: map[types.UID]*servedPod{}}
 	ctx, end := context.WithCancel(context.Background())
 	var running sync.WaitGroup
