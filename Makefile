@@ -8,7 +8,7 @@ BUF_VERSION := 1.75.0
 AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube bench-orders fuzz clean
+.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e e2e-bridge test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube bench-orders fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
 
@@ -181,10 +181,16 @@ kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi-manager $
 
 KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks ./internal/operatorcmd ./internal/test/packaging ./internal/test/operatorclouds
 
-e2e: kube-servers $(BIN)/helm $(BIN)/versitygw ## servers, operator, agents and Cluster API together, with kills in between
-	mkdir -p $(BIN)/e2e
-	go build -o $(BIN)/e2e/ ./cmd/nstance-server ./cmd/nstance-operator ./cmd/nstance-admin
-	KUBEBUILDER_ASSETS=$(KUBE) NSTANCE_TEST_SERVERS=$(BIN) NSTANCE_E2E_PROGRAMS=$(BIN)/e2e go test -count=1 -timeout 20m -tags kube -run '^TestEndToEnd' -v ./internal/test/e2e
+E2E_SERVERS := kube-servers $(BIN)/helm $(BIN)/versitygw
+E2E = mkdir -p $(BIN)/e2e && \
+	go build -o $(BIN)/e2e/ ./cmd/nstance-server ./cmd/nstance-operator ./cmd/nstance-admin && \
+	KUBEBUILDER_ASSETS=$(KUBE) NSTANCE_TEST_SERVERS=$(BIN) NSTANCE_E2E_PROGRAMS=$(BIN)/e2e go test -count=1 -timeout 20m -tags kube -v ./internal/test/e2e -run
+
+e2e: $(E2E_SERVERS) ## servers, operator, agents and Cluster API together, with kills in between
+	$(E2E) '^TestEndToEnd'
+
+e2e-bridge: $(E2E_SERVERS) ## three reclaims at once in a group with a warm pool and in one without, while clients send requests
+	$(E2E) '^TestBridgeEndToEnd'
 
 test-kube: kube-servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl ## drains and controllers against a real API server and Cluster API's own manager
 	KUBEBUILDER_ASSETS=$(KUBE) go test -race -count=1 -timeout 20m -p 1 -tags kube -run '^TestKube' $(KUBE_PACKAGES)

@@ -69,14 +69,23 @@ type zone struct {
 type world struct {
 	*testing.T
 	client.Client
+	options
 	namespace string
+	storage   string // URL
 	zones     []*zone
 	operator  *process
 }
 
-func newWorld(t *testing.T) *world {
+// options say what a world has.
+type options struct {
+	zones   []string       // names
+	groups  map[string]any // of each shard's configuration
+	network string         // folder; empty: kwok runs pods
+}
+
+func newWorld(t *testing.T, o options) *world {
 	t.Helper()
-	w := &world{T: t, namespace: servers.Namespace(t)}
+	w := &world{T: t, options: o, namespace: servers.Namespace(t)}
 	t.Cleanup(w.show)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme} {
@@ -90,12 +99,12 @@ func newWorld(t *testing.T) *world {
 	_, _ = rand.Read(key) // never fails
 	t.Setenv("NSTANCE_SECRET_KEY", base64.StdEncoding.EncodeToString(key))
 	s3 := realserver.NewS3(t)
-	storage := realserver.URL(s3.Bucket(t), s3.Endpoint) + "&region=us-east-1"
-	w.admin("cluster", "init", "--storage", storage, "--cluster", clusterID, "--shard", "a", "--shard", "b")
-	for i, name := range []string{"a", "b"} {
-		w.zones = append(w.zones, w.newZone(name, storage, firstPort+i*portsPerZone))
+	w.storage = realserver.URL(s3.Bucket(t), s3.Endpoint) + "&region=us-east-1"
+	w.admin("cluster", "init", "--storage", w.storage, "--cluster", clusterID, "--shard", strings.Join(o.zones, ","))
+	for i, name := range o.zones {
+		w.zones = append(w.zones, w.newZone(name, firstPort+i*portsPerZone))
 	}
-	w.register(storage)
+	w.register()
 	w.install()
 	return w
 }
@@ -113,7 +122,7 @@ func (w *world) admin(args ...string) {
 }
 
 // newZone starts a cloud, and a server over it.
-func (w *world) newZone(name, storage string, port int) *zone {
+func (w *world) newZone(name string, port int) *zone {
 	w.Helper()
 	self, err := os.Executable()
 	require.NoError(w, err)
@@ -122,7 +131,7 @@ func (w *world) newZone(name, storage string, port int) *zone {
 	z := &zone{name: name}
 	z.cloud, err = local.New(&local.Options{
 		Command: []string{self}, Dir: w.TempDir(), Stderr: log,
-		Env: []string{envKubeconfig + "=" + servers.Kubeconfig, envPrograms + "=" + os.Getenv(envPrograms)},
+		Env: []string{envKubeconfig + "=" + servers.Kubeconfig, envPrograms + "=" + os.Getenv(envPrograms), envNetwork + "=" + w.network},
 	})
 	require.NoError(w, err)
 	socket := filepath.Join(w.TempDir(), "cloud")
@@ -143,7 +152,7 @@ func (w *world) newZone(name, storage string, port int) *zone {
 	address := func(n int) string { return "127.0.0.1:" + strconv.Itoa(port+n) }
 	z.operator, z.registration = address(0), address(1)
 	type object = map[string]any
-	config, err := json.Marshal(object{
+	shard := object{
 		"cluster": object{"id": clusterID},
 		"shard": object{
 			"id": name, "provider": object{"kind": "local", "options": object{"endpoint": socket}},
@@ -153,20 +162,24 @@ func (w *world) newZone(name, storage string, port int) *zone {
 		"templates": object{"node": object{
 			"kind": "nde", "arch": "amd64", "userdata": object{"content": userData}, "registration_timeout": "2m", "launch_timeout": "3m",
 		}},
-	})
+	}
+	if len(w.groups) > 0 {
+		shard["groups"] = object{string(nstance.DefaultTenant): w.groups}
+	}
+	config, err := json.Marshal(shard)
 	require.NoError(w, err)
 	path := filepath.Join(w.TempDir(), "shard.jsonc")
 	require.NoError(w, os.WriteFile(path, config, 0o600))
-	z.server = newProcess(w.T, "nstance-server", "run", "--config", path, "--storage", storage, "--data", w.TempDir(), "--print-events")
+	z.server = newProcess(w.T, "nstance-server", "run", "--config", path, "--storage", w.storage, "--data", w.TempDir(), "--print-events")
 	return z
 }
 
 // register makes the Secrets that the operator needs.
-func (w *world) register(storage string) {
+func (w *world) register() {
 	w.Helper()
 	dir := w.TempDir()
 	nonce, ca := filepath.Join(dir, "nonce"), filepath.Join(dir, "ca.crt")
-	w.admin("cluster", "nonce", "--storage", storage, "--cluster", clusterID, "--output", nonce, "--ca-output", ca)
+	w.admin("cluster", "nonce", "--storage", w.storage, "--cluster", clusterID, "--output", nonce, "--ca-output", ca)
 	secrets := map[string]map[string]string{"nstance": {"nonce": nonce, "ca.crt": ca}, "c-kubeconfig": {"value": servers.Kubeconfig}}
 	for name, files := range secrets {
 		s := &corev1.Secret{
@@ -236,21 +249,25 @@ func (w *world) cluster() {
 	})
 }
 
-// pool makes a MachinePool of spot machines.
-func (w *world) pool(replicas int32) *clusterv1.MachinePool {
+// spotNodes is a pool of spot machines whose group is in no configuration.
+func spotNodes() infrav1.NstanceMachinePoolSpec {
+	return infrav1.NstanceMachinePoolSpec{
+		Template: "node", DrainTimeout: &metav1.Duration{Duration: 2 * time.Minute}, Shape: infrav1.Shape{Spot: &infrav1.SpotOptions{}},
+	}
+}
+
+// pool makes a MachinePool.
+func (w *world) pool(name string, replicas int32, spec infrav1.NstanceMachinePoolSpec) *clusterv1.MachinePool {
 	w.Helper()
 	labels := map[string]string{clusterv1.ClusterNameLabel: "c"}
 	require.NoError(w, w.Create(w.Context(), &infrav1.NstanceMachinePool{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool", Labels: labels},
-		Spec: infrav1.NstanceMachinePoolSpec{
-			Template: "node", DrainTimeout: &metav1.Duration{Duration: 2 * time.Minute}, Shape: infrav1.Shape{Spot: &infrav1.SpotOptions{}},
-		},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: labels}, Spec: spec,
 	}))
 	mp := &clusterv1.MachinePool{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool", Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: labels},
 		Spec: clusterv1.MachinePoolSpec{ClusterName: "c", Replicas: &replicas, Template: clusterv1.MachineTemplateSpec{Spec: clusterv1.MachineSpec{
 			ClusterName: "c", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("")},
-			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "NstanceMachinePool", Name: "pool"},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "NstanceMachinePool", Name: name},
 		}}},
 	}
 	require.NoError(w, w.Create(w.Context(), mp))
@@ -430,9 +447,9 @@ func (w *world) interrupt(machines []string, notice time.Duration) {
 // server and the operator killed in the middle of it. The end is the same: the budget was
 // never passed, every node was drained before its deadline, the pool is whole.
 func TestEndToEnd(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, options{zones: []string{"a", "b"}})
 	w.cluster()
-	mp := w.pool(5)
+	mp := w.pool("pool", 5, spotNodes())
 	w.whole(5)
 	require.Equal(t, map[string]int32{"a": 3, "b": 2}, w.sizes())
 	w.scale(mp, 9)

@@ -31,6 +31,8 @@ import (
 const (
 	envPrograms   = "NSTANCE_E2E_PROGRAMS"   // folder with the programs
 	envKubeconfig = "NSTANCE_E2E_KUBECONFIG" // makes this program a machine, whose kubelet joins there
+	envNetwork    = "NSTANCE_E2E_NETWORK"    // folder with a socket for each pod that machines run; empty: kwok runs pods
+	envGroup      = "NSTANCE_E2E_GROUP"      // of a machine, for its node's label
 )
 
 const root = "../../.."
@@ -43,6 +45,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "machine:", err)
 			os.Exit(1)
 		}
+		os.Exit(0)
 	}
 	os.Exit(kube.Main(m, kube.Options{Controllers: true, Scheduler: true, Kubelets: true}, func(c *kube.Cluster) {
 		servers = c
@@ -54,8 +57,11 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+// labelGroup is the label of nodes that names their group.
+const labelGroup = "test.nstance.dev/group"
+
 // machine joins the cluster as a kubelet does, and becomes the agent. kwok does the rest of
-// a kubelet's work.
+// a kubelet's work, or with a network that of the node only.
 func machine(config string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -77,7 +83,7 @@ func machine(config string) error {
 	}
 	id := boot.Env["NSTANCE_INSTANCE_ID"]
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: id, Labels: map[string]string{"e2e": "true"}}, Spec: corev1.NodeSpec{ProviderID: "nstance:///" + id},
+		ObjectMeta: metav1.ObjectMeta{Name: id, Labels: map[string]string{"e2e": "true", labelGroup: os.Getenv(envGroup)}}, Spec: corev1.NodeSpec{ProviderID: "nstance:///" + id},
 	}
 	for {
 		_, err := nodes.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
@@ -89,6 +95,9 @@ func machine(config string) error {
 		}
 	}
 	program := filepath.Join(os.Getenv(envPrograms), "nstance-server")
+	if network := os.Getenv(envNetwork); network != "" {
+		return runNode(nodes, id, network, exec.Command(program, "machine"))
+	}
 	return syscall.Exec(program, []string{program, "machine"}, os.Environ())
 }
 
