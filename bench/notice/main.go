@@ -33,7 +33,7 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
-const target = 20 * time.Millisecond // T2, for p99
+const target = 5 * time.Millisecond // T2, for p99
 
 func main() {
 	agents := flag.Int("agents", 1000, "connected agents")
