@@ -146,7 +146,7 @@ func (d *decoder) group(c *Config, path string, g Group) {
 	d.order(c, path, g, t)
 	if g.WarmPool != nil {
 		if wrong, remedy := c.unparkable(g.WarmPool.Mode); wrong != "" {
-			d.wrong(join(path, "warm_pool.mode"), remedy, "%s", wrong)
+			d.wrong(join(join(path, "warm_pool"), "mode"), remedy, "%s", wrong)
 		}
 	}
 	if g.Size == nil && t.Size == nil {

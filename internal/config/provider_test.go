@@ -84,6 +84,8 @@ func TestProviderChecks(t *testing.T) {
 			`shard.leader_address: c:3:83: provider rack has no addresses that move (leave it out, and give clients the addresses of all servers)`},
 		{"prices where there are none", string(rackConfig("", whole, `, "instance_types": ["a", "b"], "order": "cheapest"`)),
 			`groups.default.web.order: c:5:101: provider rack has no prices (use listed or steadiest)`},
+		{"machines that cannot sleep", string(rackConfig("", whole, `, "warm_pool": {"size": 1, "mode": "hibernated"}`)),
+			`groups.default.web.warm_pool.mode: c:5:95: provider rack cannot have machines hibernated (use running)`},
 		{"spot where there is none", string(rackConfig("", whole, `, "market": {"type": "spot"}`)),
 			`groups.default.web.market.type: c:5:81: provider rack has no spot capacity (use on-demand)`},
 		{"arguments of a load balancer", string(rackConfig(`}, "load_balancers": {"front": {"id": "x", "args": {"wieght": 1}}`, whole, "")),
