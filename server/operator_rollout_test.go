@@ -177,7 +177,7 @@ func TestBadImageHaltsRollout(t *testing.T) {
 	now := w.getGroup(api, "web")
 	require.True(t, now.GetRolledBack())
 	require.Empty(t, now.GetHalted())
-	require.Zero(t, now.GetStale())
+	require.Eventually(t, func() bool { return w.getGroup(api, "web").GetStale() == 0 }, eventually, time.Millisecond, "what is left of the bad image goes")
 	w.awaitHold(api, "web", plan.HoldRolledBack)
 	again := k.client.connect()
 	again.awaitAck(again.sendReport())
