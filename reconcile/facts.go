@@ -42,7 +42,7 @@ func (s *shard) handleDisconnected(m *member, clean bool, now time.Time) {
 func (s *shard) handleReport(m *member, rep nstance.Report, now time.Time) {
 	if m.asleep() && m.rec.Standby.Mode != nstance.ParkRunning {
 		if m.state != nstance.Waking {
-			s.questions.add(m.id) // it may have been started by somebody else
+			s.questions.add(m.id) // another program or person may have started it
 			return
 		}
 		s.awoke(m, now)

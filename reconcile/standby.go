@@ -283,7 +283,7 @@ func (s *shard) observeSleep(m *member, status nstance.MachineStatus, now time.T
 	case m.state == nstance.Parking && stopped && m.rec.Asleep():
 		s.fellAsleep(m)
 	case m.state == nstance.Parked && running:
-		m.state = nstance.Parking // somebody else has started it
+		m.state = nstance.Parking // started by another program or person
 		m.owe(stepPark)
 	case m.state == nstance.Waking && running:
 		s.awoke(m, now)

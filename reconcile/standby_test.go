@@ -393,9 +393,9 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// TestStartedBySomebodyElse: a parked machine that runs without having been woken is parked
+// TestStartedOutside: a parked machine that runs without having been woken is parked
 // again.
-func TestStartedBySomebodyElse(t *testing.T) {
+func TestStartedOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(1))
 		defer w.close()

@@ -154,8 +154,8 @@ func (d *driver) sleeping() (out []nstance.InstanceID) {
 	return out
 }
 
-// disturbStandby has parked machines fail to start or to stop, end, or run although nobody
-// has woken them.
+// disturbStandby has parked machines fail to start or to stop, end, or run without a
+// call of a server.
 func (a act) disturbStandby() {
 	at, what, times := a.rng.Float64(), a.rng.IntN(6), 1+a.rng.IntN(5)
 	lost := a.rng.IntN(2) == 1
