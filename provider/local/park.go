@@ -74,17 +74,18 @@ func (c *Cloud) WakeTime(id nstance.InstanceID) (time.Duration, error) {
 	return m.wakeTook, nil
 }
 
-// park stops or hibernates the machine.
+// park stops or hibernates the machine. One whose process ended before its turn came
+// is stopped as asked; there is nothing to hibernate.
 func (m *machine) park() {
-	if !m.alive {
-		return // it ended by itself, as its status says
-	}
-	if m.parkMode == nstance.ParkHibernated {
-		m.suspended = true
-		m.signal(sigSuspend)
-	} else {
+	switch {
+	case m.parkMode != nstance.ParkHibernated:
 		m.terminate()
 		m.closeTether()
+	case m.alive:
+		m.suspended = true
+		m.signal(sigSuspend)
+	default:
+		return
 	}
 	m.c.machines.Lock()
 	defer m.c.machines.Unlock()
