@@ -144,18 +144,26 @@ func (p *play) full(ctx context.Context) (members []nstance.InstanceID, err erro
 	if err != nil {
 		return nil, err
 	}
-	s, err := p.status(ctx)
-	if err != nil {
+	if err := p.poll(ctx, stage, p.readSize); err != nil {
 		return nil, err
 	}
-	if len(s.Groups) != 1 || s.Groups[0].Size == 0 {
-		return nil, nstance.Errorf(nstance.Conflict, "there is not one group with members in %s", p.home.dir)
-	}
-	p.size = s.Groups[0].Size
 	return members, p.await(ctx, stage, func(h history) (bool, error) {
 		members, p.asked = h.ready(), len(h.requested())
 		return len(members) == p.size, nil
 	}, lacking)
+}
+
+// readSize reads the size of the group.
+func (p *play) readSize(ctx context.Context) error {
+	s, err := p.status(ctx)
+	if err != nil {
+		return err
+	}
+	if len(s.Groups) != 1 || s.Groups[0].Size == 0 {
+		return fatal{nstance.Errorf(nstance.Conflict, "there is not one group with members in %s", p.home.dir)}
+	}
+	p.size = s.Groups[0].Size
+	return nil
 }
 
 // choose remembers whom the scenario is about.

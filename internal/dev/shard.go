@@ -183,7 +183,8 @@ func (w *shard) closeJournal() error {
 	return w.events.Close()
 }
 
-// status fetches the status page over HTTP.
+// status fetches the leader's status page over HTTP. Fails with Unavailable while no
+// server leads.
 func (w *shard) status(ctx context.Context) (web.Status, error) {
 	var s web.Status
 	body, err := ask(ctx, w.http, "/status.json")
@@ -193,6 +194,9 @@ func (w *shard) status(ctx context.Context) (web.Status, error) {
 	defer body.Close()
 	if err := json.NewDecoder(body).Decode(&s); err != nil {
 		return s, nstance.Errorf(nstance.Internal, "the status page: %w", err)
+	}
+	if !s.Leader {
+		return s, nstance.Errorf(nstance.Unavailable, "no server leads")
 	}
 	return s, nil
 }
