@@ -22,6 +22,11 @@ type Notice struct {
 	ReceivedAt time.Time  `json:"received_at,omitzero"` // by the leader, in its present form
 	Cancelled  bool       `json:"cancelled,omitempty"`  // the cloud withdrew the event with this ID
 
+	// Machines are all that the event names, as the cloud names them, where an
+	// acknowledgement starts the event for each of them at once. Empty where nothing can
+	// be acknowledged.
+	Machines []string `json:"machines,omitempty"`
+
 	// Warning is how long before the end of the machine such a notice is announced, if
 	// it names no deadline and the leader knows: Machine.ReclaimWarning. It is no
 	// deadline of the cloud.

@@ -20,10 +20,12 @@ type mailbox struct {
 	changed chan struct{} // wakes the session: a message may be due
 	noticed chan struct{} // wakes watchUnacknowledged: a notice came
 	unsaved chan struct{} // wakes keepNotices: the notices, or what of them is acknowledged, changed
+
+	releases chan struct{} // wakes acknowledgeEvents: a notice or a release came
 }
 
 func newMailbox(now func() time.Time) *mailbox {
-	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), unsaved: make(chan struct{}, 1)}
+	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), unsaved: make(chan struct{}, 1), releases: make(chan struct{}, 1)}
 }
 
 // do calls f with the outbox under the lock.
@@ -40,6 +42,7 @@ func (m *mailbox) observe(n nstance.Notice) (changed bool) {
 		signal(m.changed)
 		signal(m.noticed)
 		signal(m.unsaved)
+		signal(m.releases)
 	}
 	return changed
 }

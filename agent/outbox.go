@@ -39,6 +39,8 @@ type outbox struct {
 	reportNumber uint64 // of the last report
 	reportSentAt time.Time
 	lastReport   time.Time // when the last acknowledged report was sent
+
+	release release // of the events that stand or come
 }
 
 type standingNotice struct {

@@ -299,6 +299,8 @@ func (s *stream) handleMessage(whole *apiv1.ConnectResponse) {
 		case s.renewWithin <- m.Renewal.GetWithin().AsDuration():
 		default: // a request is pending already
 		}
+	case *apiv1.ConnectResponse_Released:
+		s.mail.release(m.Released.GetEventIds())
 	case *apiv1.ConnectResponse_GoAway:
 		s.stop(&goAway{m.GoAway.GetAddresses()})
 	case *apiv1.ConnectResponse_FilesBegin, *apiv1.ConnectResponse_FileChunk, *apiv1.ConnectResponse_FilesCommit, *apiv1.ConnectResponse_FileKeysRequest:

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -51,6 +52,11 @@ func (a *Agent) watch(ctx context.Context) error {
 	}
 	if d == nil {
 		return nil // ctx ended first
+	}
+	if acks, can := d.(acknowledger); can {
+		var worker sync.WaitGroup
+		defer worker.Wait() // until ctx ends, as this function
+		worker.Go(func() { a.acknowledgeEvents(ctx, acks) })
 	}
 	due := func() time.Time { return time.Time{} }
 	if p, ok := d.(interface{ Due() time.Time }); ok {

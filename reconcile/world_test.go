@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -201,7 +202,7 @@ func (w *world) agent(ctx context.Context, id nstance.InstanceID, spec nstance.M
 			if w.acknowledged(o, id, n) {
 				mu.Lock()
 				defer mu.Unlock()
-				if unacked[n.EventID] == n {
+				if reflect.DeepEqual(unacked[n.EventID], n) {
 					delete(unacked, n.EventID)
 				}
 			}

@@ -2,9 +2,12 @@ package spot
 
 import (
 	"context"
+	"encoding/json"
 	"iter"
 	"net/http"
 	"regexp"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +22,15 @@ const (
 	azureEvents  = "metadata/scheduledevents"
 
 	azureEventsVersion = "2020-07-01"
+
+	azureSourceName  = "azure/events"
+	azureEventPrefix = azureSourceName + "/"
 )
+
+// azureEventsPath is the document in its default version.
+const azureEventsPath = azureEvents + "?api-version=" + azureEventsVersion
+
+var azureHeader = map[string]string{"Metadata": "true"}
 
 var azureVersion = regexp.MustCompile(`^20\d\d-\d\d-\d\d$`)
 
@@ -29,8 +40,8 @@ var azureVersion = regexp.MustCompile(`^20\d\d-\d\d-\d\d$`)
 const enableTimeout = 20 * time.Second
 
 // Azure detects what Azure announces for this machine: eviction of spot capacity,
-// deletion and maintenance, from the scheduled events. It acknowledges none of
-// them. It is safe for concurrent use.
+// deletion and maintenance, from the scheduled events. A watch acknowledges none of
+// them: see [Azure.Acknowledge]. It is safe for concurrent use.
 type Azure struct {
 	o         Options
 	lastReads lastReads
@@ -76,6 +87,40 @@ func (a *Azure) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 	}
 }
 
+// Acknowledge ends the wait for the event that n announces: Azure starts it for every
+// machine in n.Machines, the other ones too (StartRequests, "Scheduled Events for Linux
+// VMs"). It may be repeated, and it cannot be undone: call it when all of these machines
+// are drained.
+//
+// Fails with Conflict, without any effect, for an event that is over or names other
+// machines by now, and as Watch does when the service cannot be read.
+func (a *Azure) Acknowledge(ctx context.Context, n nstance.Notice) error {
+	id, _ := strings.CutPrefix(n.EventID, azureEventPrefix)
+	got, err := a.get(ctx, azureEventsPath, requestTimeout)
+	if err != nil {
+		return err
+	}
+	var doc azureDocument
+	if err := decode(got.body, &doc); err != nil {
+		return nstance.Errorf(nstance.Internal, "/%s: %w", azureEvents, err)
+	}
+	i := slices.IndexFunc(doc.Events, func(e azureEvent) bool { return e.EventID == id })
+	switch {
+	case i < 0:
+		return nstance.Errorf(nstance.Conflict, "event %s is over", n.EventID)
+	case !slices.Equal(doc.Events[i].Resources, n.Machines):
+		return nstance.Errorf(nstance.Conflict, "event %s names other machines by now: %v", n.EventID, doc.Events[i].Resources)
+	}
+	start, _ := json.Marshal(map[string]any{"StartRequests": []any{map[string]string{"EventId": id}}}) // of texts
+	got, err = a.o.do(ctx, request{
+		method: http.MethodPost, path: azureEventsPath, header: azureHeader, body: string(start), timeout: requestTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	return got.check(azureEventsPath)
+}
+
 // Due returns when the watches under way will have read every key again, if they
 // make progress; zero: there is no watch. It may be called concurrently.
 func (a *Azure) Due() time.Time { return a.lastReads.due(a.o.PollInterval) }
@@ -101,7 +146,7 @@ type azureSource struct {
 	deadlines   map[string]time.Time // of events that have not started, by ID
 }
 
-func (*azureSource) noticeSource() string { return "azure/events" }
+func (*azureSource) noticeSource() string { return azureSourceName }
 
 func (s *azureSource) read(ctx context.Context) (reading, error) {
 	if s.machineName == "" {
@@ -159,7 +204,7 @@ func (s *azureSource) dropDeadlines(found []nstance.Notice) {
 
 func (a *Azure) get(ctx context.Context, path string, timeout time.Duration) (answer, error) {
 	got, err := a.o.do(ctx, request{
-		method: http.MethodGet, path: path, header: map[string]string{"Metadata": "true"}, timeout: timeout,
+		method: http.MethodGet, path: path, header: azureHeader, timeout: timeout,
 	})
 	if err != nil {
 		return answer{}, err

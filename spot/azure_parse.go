@@ -116,13 +116,14 @@ func (e azureEvent) unknownType() error {
 // notice returns what the event says. A recommendation has no deadline: its times,
 // if any, and its status say nothing about the end of the machine.
 func (e azureEvent) notice(deadlines map[string]time.Time) (nstance.Notice, error) {
-	n := nstance.Notice{Kind: e.kind(), Action: e.EventType, Source: "azure/events", EventID: "azure/events/" + e.EventID}
+	n := nstance.Notice{Kind: e.kind(), Action: e.EventType, Source: azureSourceName, EventID: azureEventPrefix + e.EventID}
 	if e.EventID == "" || len(e.EventID) > maxIDLen || !tokenLike([]byte(e.EventID)) {
 		return n, errors.New("no usable EventId")
 	}
 	if n.Kind == nstance.Rebalance {
-		return n, nil
+		return n, nil // its acknowledgement does nothing
 	}
+	n.Machines = e.Resources
 	at, err := e.start(deadlines[n.EventID])
 	if err != nil {
 		return n, err

@@ -1,6 +1,7 @@
 package spot_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -145,6 +146,26 @@ func TestAzureEvents(t *testing.T) {
 		require.Len(t, notices, 2)
 		require.Equal(t, map[string]bool{http.MethodGet: true}, methods)
 	})
+	bubble(t, "an event is acknowledged as it was announced, and started", func(t *testing.T) {
+		s := azure()
+		s.Maintenance(imds.Event{ID: "M", Code: "Reboot", NotBefore: time.Now().Add(time.Hour), Resources: []string{"web-0", "web-1"}})
+		a := newAzure(t, s)
+		notices, _ := follow(t, a).after(t, time.Minute)
+		require.Len(t, notices, 1)
+		require.Equal(t, []string{"web-0", "web-1"}, notices[0].Machines)
+
+		alone := notices[0]
+		alone.Machines = []string{"web-0"}
+		require.ErrorIs(t, a.Acknowledge(t.Context(), alone), nstance.Conflict, "it names another machine too")
+		require.False(t, startedAzure(t, s, "M"))
+		other := notices[0]
+		other.EventID = "azure/events/N"
+		require.ErrorIs(t, a.Acknowledge(t.Context(), other), nstance.Conflict)
+
+		require.NoError(t, a.Acknowledge(t.Context(), notices[0]))
+		require.True(t, startedAzure(t, s, "M"))
+		require.NoError(t, a.Acknowledge(t.Context(), notices[0]), "again")
+	})
 	bubble(t, "an acknowledgement by another machine changes nothing", func(t *testing.T) {
 		s := azure()
 		at := time.Now().UTC().Add(time.Hour).Truncate(time.Second)
@@ -185,6 +206,26 @@ func TestAzureEvents(t *testing.T) {
 		require.Empty(t, errs)
 		require.Len(t, notices, 1)
 	})
+}
+
+// startedAzure reports whether the service says that the event has started.
+func startedAzure(t *testing.T, s http.Handler, id string) bool {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+imds.AzureEvents+"?api-version=2020-07-01", nil)
+	r.Header.Set("Metadata", "true")
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	var doc struct {
+		Events []struct{ EventID, EventStatus string }
+	}
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &doc))
+	for _, e := range doc.Events {
+		if e.EventID == id {
+			return e.EventStatus == "Started"
+		}
+	}
+	require.Fail(t, "no event "+id)
+	return false
 }
 
 func TestAzureRebalance(t *testing.T) {

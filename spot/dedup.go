@@ -1,6 +1,7 @@
 package spot
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -63,7 +64,7 @@ func (l *noticeDedup) enter(n nstance.Notice, at instant) (changed, stale bool) 
 	known, found := l.standing[n.EventID]
 	yielded := n
 	switch {
-	case found && n == known.read:
+	case found && reflect.DeepEqual(n, known.read):
 		return false, false
 	case found:
 		yielded.DetectedAt = known.yielded.DetectedAt

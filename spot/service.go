@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -18,11 +19,13 @@ const (
 	maxBody        = 64 << 10        // bytes; the longest document is a list of events
 )
 
-// A request names one read. Path has no leading slash and may have a query.
+// A request names one read, or sends a body. Path has no leading slash and may have a
+// query.
 type request struct {
 	method  string
 	path    string
 	header  map[string]string
+	body    string
 	timeout time.Duration
 }
 
@@ -47,7 +50,7 @@ func (s *noAnswer) Error() string { return s.reason }
 func (o *Options) do(ctx context.Context, r request) (answer, error) {
 	within, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(within, r.method, o.BaseURL+"/"+r.path, nil)
+	req, err := http.NewRequestWithContext(within, r.method, o.BaseURL+"/"+r.path, strings.NewReader(r.body))
 	if err != nil {
 		return answer{}, nstance.Errorf(nstance.Invalid, "metadata request: %w", err)
 	}

@@ -683,6 +683,7 @@ type ConnectResponse struct {
 	//	*ConnectResponse_FilesCommit
 	//	*ConnectResponse_FileKeysRequest
 	//	*ConnectResponse_Renewal
+	//	*ConnectResponse_Released
 	Message       isConnectResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -815,6 +816,15 @@ func (x *ConnectResponse) GetRenewal() *RenewalRequest {
 	return nil
 }
 
+func (x *ConnectResponse) GetReleased() *Released {
+	if x != nil {
+		if x, ok := x.Message.(*ConnectResponse_Released); ok {
+			return x.Released
+		}
+	}
+	return nil
+}
+
 type isConnectResponse_Message interface {
 	isConnectResponse_Message()
 }
@@ -859,6 +869,10 @@ type ConnectResponse_Renewal struct {
 	Renewal *RenewalRequest `protobuf:"bytes,10,opt,name=renewal,proto3,oneof"`
 }
 
+type ConnectResponse_Released struct {
+	Released *Released `protobuf:"bytes,11,opt,name=released,proto3,oneof"`
+}
+
 func (*ConnectResponse_Welcome) isConnectResponse_Message() {}
 
 func (*ConnectResponse_Acknowledgement) isConnectResponse_Message() {}
@@ -879,6 +893,55 @@ func (*ConnectResponse_FileKeysRequest) isConnectResponse_Message() {}
 
 func (*ConnectResponse_Renewal) isConnectResponse_Message() {}
 
+func (*ConnectResponse_Released) isConnectResponse_Message() {}
+
+// Released says that the machine's drain is over and that its deletion is durable. From
+// then on its agent acknowledges to the cloud the events that name this machine alone,
+// and those listed: their other machines are released too.
+type Released struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	EventIds      []string               `protobuf:"bytes,1,rep,name=event_ids,json=eventIds,proto3" json:"event_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Released) Reset() {
+	*x = Released{}
+	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Released) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Released) ProtoMessage() {}
+
+func (x *Released) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Released.ProtoReflect.Descriptor instead.
+func (*Released) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Released) GetEventIds() []string {
+	if x != nil {
+		return x.EventIds
+	}
+	return nil
+}
+
 // RenewalRequest asks an agent, or who watches, to renew its certificate at a
 // moment of its choice within that time: the key that signed it is being
 // retired.
@@ -891,7 +954,7 @@ type RenewalRequest struct {
 
 func (x *RenewalRequest) Reset() {
 	*x = RenewalRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	mi := &file_api_v1_nstance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +966,7 @@ func (x *RenewalRequest) String() string {
 func (*RenewalRequest) ProtoMessage() {}
 
 func (x *RenewalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[11]
+	mi := &file_api_v1_nstance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +979,7 @@ func (x *RenewalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewalRequest.ProtoReflect.Descriptor instead.
 func (*RenewalRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{11}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RenewalRequest) GetWithin() *durationpb.Duration {
@@ -939,7 +1002,7 @@ type FilesBegin struct {
 
 func (x *FilesBegin) Reset() {
 	*x = FilesBegin{}
-	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	mi := &file_api_v1_nstance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1014,7 @@ func (x *FilesBegin) String() string {
 func (*FilesBegin) ProtoMessage() {}
 
 func (x *FilesBegin) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[12]
+	mi := &file_api_v1_nstance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1027,7 @@ func (x *FilesBegin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesBegin.ProtoReflect.Descriptor instead.
 func (*FilesBegin) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{12}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FilesBegin) GetHash() string {
@@ -1003,7 +1066,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	mi := &file_api_v1_nstance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1078,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[13]
+	mi := &file_api_v1_nstance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1091,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{13}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *File) GetPath() string {
@@ -1084,7 +1147,7 @@ type FilesWanted struct {
 
 func (x *FilesWanted) Reset() {
 	*x = FilesWanted{}
-	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	mi := &file_api_v1_nstance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1159,7 @@ func (x *FilesWanted) String() string {
 func (*FilesWanted) ProtoMessage() {}
 
 func (x *FilesWanted) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[14]
+	mi := &file_api_v1_nstance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1172,7 @@ func (x *FilesWanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesWanted.ProtoReflect.Descriptor instead.
 func (*FilesWanted) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{14}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FilesWanted) GetHash() string {
@@ -1138,7 +1201,7 @@ type FileChunk struct {
 
 func (x *FileChunk) Reset() {
 	*x = FileChunk{}
-	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	mi := &file_api_v1_nstance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1213,7 @@ func (x *FileChunk) String() string {
 func (*FileChunk) ProtoMessage() {}
 
 func (x *FileChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[15]
+	mi := &file_api_v1_nstance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1226,7 @@ func (x *FileChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileChunk.ProtoReflect.Descriptor instead.
 func (*FileChunk) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{15}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FileChunk) GetDigest() string {
@@ -1197,7 +1260,7 @@ type FilesCommit struct {
 
 func (x *FilesCommit) Reset() {
 	*x = FilesCommit{}
-	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	mi := &file_api_v1_nstance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1272,7 @@ func (x *FilesCommit) String() string {
 func (*FilesCommit) ProtoMessage() {}
 
 func (x *FilesCommit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[16]
+	mi := &file_api_v1_nstance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1285,7 @@ func (x *FilesCommit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesCommit.ProtoReflect.Descriptor instead.
 func (*FilesCommit) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{16}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FilesCommit) GetHash() string {
@@ -1244,7 +1307,7 @@ type FilesApplied struct {
 
 func (x *FilesApplied) Reset() {
 	*x = FilesApplied{}
-	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	mi := &file_api_v1_nstance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1319,7 @@ func (x *FilesApplied) String() string {
 func (*FilesApplied) ProtoMessage() {}
 
 func (x *FilesApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[17]
+	mi := &file_api_v1_nstance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1332,7 @@ func (x *FilesApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesApplied.ProtoReflect.Descriptor instead.
 func (*FilesApplied) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{17}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FilesApplied) GetHash() string {
@@ -1305,7 +1368,7 @@ type FileStatus struct {
 
 func (x *FileStatus) Reset() {
 	*x = FileStatus{}
-	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	mi := &file_api_v1_nstance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1380,7 @@ func (x *FileStatus) String() string {
 func (*FileStatus) ProtoMessage() {}
 
 func (x *FileStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[18]
+	mi := &file_api_v1_nstance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1393,7 @@ func (x *FileStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileStatus.ProtoReflect.Descriptor instead.
 func (*FileStatus) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{18}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FileStatus) GetPath() string {
@@ -1365,7 +1428,7 @@ type FileKeysRequest struct {
 
 func (x *FileKeysRequest) Reset() {
 	*x = FileKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	mi := &file_api_v1_nstance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +1440,7 @@ func (x *FileKeysRequest) String() string {
 func (*FileKeysRequest) ProtoMessage() {}
 
 func (x *FileKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[19]
+	mi := &file_api_v1_nstance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +1453,7 @@ func (x *FileKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileKeysRequest.ProtoReflect.Descriptor instead.
 func (*FileKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{19}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FileKeysRequest) GetNames() []string {
@@ -1411,7 +1474,7 @@ type FileKeys struct {
 
 func (x *FileKeys) Reset() {
 	*x = FileKeys{}
-	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	mi := &file_api_v1_nstance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1486,7 @@ func (x *FileKeys) String() string {
 func (*FileKeys) ProtoMessage() {}
 
 func (x *FileKeys) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[20]
+	mi := &file_api_v1_nstance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1499,7 @@ func (x *FileKeys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileKeys.ProtoReflect.Descriptor instead.
 func (*FileKeys) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{20}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FileKeys) GetKeys() []*FileKey {
@@ -1459,7 +1522,7 @@ type FileKey struct {
 
 func (x *FileKey) Reset() {
 	*x = FileKey{}
-	mi := &file_api_v1_nstance_proto_msgTypes[21]
+	mi := &file_api_v1_nstance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1534,7 @@ func (x *FileKey) String() string {
 func (*FileKey) ProtoMessage() {}
 
 func (x *FileKey) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[21]
+	mi := &file_api_v1_nstance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1547,7 @@ func (x *FileKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileKey.ProtoReflect.Descriptor instead.
 func (*FileKey) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{21}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FileKey) GetName() string {
@@ -1527,7 +1590,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_api_v1_nstance_proto_msgTypes[22]
+	mi := &file_api_v1_nstance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1602,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[22]
+	mi := &file_api_v1_nstance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1615,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{22}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Welcome) GetReportInterval() *durationpb.Duration {
@@ -1591,7 +1654,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_api_v1_nstance_proto_msgTypes[23]
+	mi := &file_api_v1_nstance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1666,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[23]
+	mi := &file_api_v1_nstance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1679,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{23}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Acknowledgement) GetReceived() isAcknowledgement_Received {
@@ -1685,7 +1748,7 @@ type GoAway struct {
 
 func (x *GoAway) Reset() {
 	*x = GoAway{}
-	mi := &file_api_v1_nstance_proto_msgTypes[24]
+	mi := &file_api_v1_nstance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1760,7 @@ func (x *GoAway) String() string {
 func (*GoAway) ProtoMessage() {}
 
 func (x *GoAway) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[24]
+	mi := &file_api_v1_nstance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1773,7 @@ func (x *GoAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoAway.ProtoReflect.Descriptor instead.
 func (*GoAway) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{24}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GoAway) GetAddresses() []string {
@@ -1730,7 +1793,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_api_v1_nstance_proto_msgTypes[25]
+	mi := &file_api_v1_nstance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1805,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[25]
+	mi := &file_api_v1_nstance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1818,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{25}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Goodbye) GetReason() string {
@@ -1778,7 +1841,7 @@ type DrainCommand struct {
 
 func (x *DrainCommand) Reset() {
 	*x = DrainCommand{}
-	mi := &file_api_v1_nstance_proto_msgTypes[26]
+	mi := &file_api_v1_nstance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1853,7 @@ func (x *DrainCommand) String() string {
 func (*DrainCommand) ProtoMessage() {}
 
 func (x *DrainCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[26]
+	mi := &file_api_v1_nstance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1866,7 @@ func (x *DrainCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainCommand.ProtoReflect.Descriptor instead.
 func (*DrainCommand) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{26}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainCommand) GetGeneration() uint64 {
@@ -1844,7 +1907,7 @@ type DrainCancel struct {
 
 func (x *DrainCancel) Reset() {
 	*x = DrainCancel{}
-	mi := &file_api_v1_nstance_proto_msgTypes[27]
+	mi := &file_api_v1_nstance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +1919,7 @@ func (x *DrainCancel) String() string {
 func (*DrainCancel) ProtoMessage() {}
 
 func (x *DrainCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[27]
+	mi := &file_api_v1_nstance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +1932,7 @@ func (x *DrainCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainCancel.ProtoReflect.Descriptor instead.
 func (*DrainCancel) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{27}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DrainCancel) GetGeneration() uint64 {
@@ -1892,7 +1955,7 @@ type DrainResult struct {
 
 func (x *DrainResult) Reset() {
 	*x = DrainResult{}
-	mi := &file_api_v1_nstance_proto_msgTypes[28]
+	mi := &file_api_v1_nstance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +1967,7 @@ func (x *DrainResult) String() string {
 func (*DrainResult) ProtoMessage() {}
 
 func (x *DrainResult) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[28]
+	mi := &file_api_v1_nstance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +1980,7 @@ func (x *DrainResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResult.ProtoReflect.Descriptor instead.
 func (*DrainResult) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{28}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DrainResult) GetGeneration() uint64 {
@@ -1970,7 +2033,7 @@ type HealthReport struct {
 
 func (x *HealthReport) Reset() {
 	*x = HealthReport{}
-	mi := &file_api_v1_nstance_proto_msgTypes[29]
+	mi := &file_api_v1_nstance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2045,7 @@ func (x *HealthReport) String() string {
 func (*HealthReport) ProtoMessage() {}
 
 func (x *HealthReport) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[29]
+	mi := &file_api_v1_nstance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2058,7 @@ func (x *HealthReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthReport.ProtoReflect.Descriptor instead.
 func (*HealthReport) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{29}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *HealthReport) GetVersion() string {
@@ -2101,7 +2164,7 @@ type ProbeResult struct {
 
 func (x *ProbeResult) Reset() {
 	*x = ProbeResult{}
-	mi := &file_api_v1_nstance_proto_msgTypes[30]
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2176,7 @@ func (x *ProbeResult) String() string {
 func (*ProbeResult) ProtoMessage() {}
 
 func (x *ProbeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[30]
+	mi := &file_api_v1_nstance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2189,7 @@ func (x *ProbeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResult.ProtoReflect.Descriptor instead.
 func (*ProbeResult) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{30}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ProbeResult) GetName() string {
@@ -2166,7 +2229,7 @@ type StandingNotices struct {
 
 func (x *StandingNotices) Reset() {
 	*x = StandingNotices{}
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2241,7 @@ func (x *StandingNotices) String() string {
 func (*StandingNotices) ProtoMessage() {}
 
 func (x *StandingNotices) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[31]
+	mi := &file_api_v1_nstance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2254,7 @@ func (x *StandingNotices) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandingNotices.ProtoReflect.Descriptor instead.
 func (*StandingNotices) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{31}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StandingNotices) GetRevision() uint64 {
@@ -2230,13 +2293,16 @@ type Notice struct {
 	Cancelled     bool                   `protobuf:"varint,8,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	SinceDetected *durationpb.Duration   `protobuf:"bytes,9,opt,name=since_detected,json=sinceDetected,proto3" json:"since_detected,omitempty"` // when an agent sent it; absent in answers
 	TimeLeft      *durationpb.Duration   `protobuf:"bytes,10,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`               // likewise, until deadline; negative: it is past; absent: no deadline
+	// machines are all that the event names, as the cloud names them, where an acknowledgement starts
+	// the event for each of them at once. At most 32; of an event with more, none.
+	Machines      []string `protobuf:"bytes,11,rep,name=machines,proto3" json:"machines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2314,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[32]
+	mi := &file_api_v1_nstance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2327,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{32}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Notice) GetKind() string {
@@ -2334,6 +2400,13 @@ func (x *Notice) GetTimeLeft() *durationpb.Duration {
 	return nil
 }
 
+func (x *Notice) GetMachines() []string {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
 // Group is a group's desired state and its members by state.
 type Group struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -2390,7 +2463,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2475,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[33]
+	mi := &file_api_v1_nstance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2488,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{33}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Group) GetTenant() string {
@@ -2760,7 +2833,7 @@ type WarmPool struct {
 
 func (x *WarmPool) Reset() {
 	*x = WarmPool{}
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2845,7 @@ func (x *WarmPool) String() string {
 func (*WarmPool) ProtoMessage() {}
 
 func (x *WarmPool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[34]
+	mi := &file_api_v1_nstance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2858,7 @@ func (x *WarmPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WarmPool.ProtoReflect.Descriptor instead.
 func (*WarmPool) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{34}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WarmPool) GetSize() int32 {
@@ -2830,7 +2903,7 @@ type StandbyClaim struct {
 
 func (x *StandbyClaim) Reset() {
 	*x = StandbyClaim{}
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +2915,7 @@ func (x *StandbyClaim) String() string {
 func (*StandbyClaim) ProtoMessage() {}
 
 func (x *StandbyClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[35]
+	mi := &file_api_v1_nstance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +2928,7 @@ func (x *StandbyClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandbyClaim.ProtoReflect.Descriptor instead.
 func (*StandbyClaim) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{35}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StandbyClaim) GetNode() string {
@@ -2905,7 +2978,7 @@ type Spread struct {
 
 func (x *Spread) Reset() {
 	*x = Spread{}
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +2990,7 @@ func (x *Spread) String() string {
 func (*Spread) ProtoMessage() {}
 
 func (x *Spread) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[36]
+	mi := &file_api_v1_nstance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +3003,7 @@ func (x *Spread) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spread.ProtoReflect.Descriptor instead.
 func (*Spread) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{36}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Spread) GetBy() string {
@@ -2963,7 +3036,7 @@ type Market struct {
 
 func (x *Market) Reset() {
 	*x = Market{}
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2975,7 +3048,7 @@ func (x *Market) String() string {
 func (*Market) ProtoMessage() {}
 
 func (x *Market) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[37]
+	mi := &file_api_v1_nstance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2988,7 +3061,7 @@ func (x *Market) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Market.ProtoReflect.Descriptor instead.
 func (*Market) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{37}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Market) GetType() string {
@@ -3052,7 +3125,7 @@ type ReclaimLimit struct {
 
 func (x *ReclaimLimit) Reset() {
 	*x = ReclaimLimit{}
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +3137,7 @@ func (x *ReclaimLimit) String() string {
 func (*ReclaimLimit) ProtoMessage() {}
 
 func (x *ReclaimLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[38]
+	mi := &file_api_v1_nstance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +3150,7 @@ func (x *ReclaimLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReclaimLimit.ProtoReflect.Descriptor instead.
 func (*ReclaimLimit) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{38}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReclaimLimit) GetReclaims() int32 {
@@ -3106,7 +3179,7 @@ type Rollout struct {
 
 func (x *Rollout) Reset() {
 	*x = Rollout{}
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3191,7 @@ func (x *Rollout) String() string {
 func (*Rollout) ProtoMessage() {}
 
 func (x *Rollout) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[39]
+	mi := &file_api_v1_nstance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3204,7 @@ func (x *Rollout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rollout.ProtoReflect.Descriptor instead.
 func (*Rollout) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{39}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Rollout) GetMaxSurge() string {
@@ -3168,7 +3241,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3253,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[40]
+	mi := &file_api_v1_nstance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3266,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{40}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Hold) GetKind() string {
@@ -3234,7 +3307,7 @@ type ListGroupsRequest struct {
 
 func (x *ListGroupsRequest) Reset() {
 	*x = ListGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3246,7 +3319,7 @@ func (x *ListGroupsRequest) String() string {
 func (*ListGroupsRequest) ProtoMessage() {}
 
 func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[41]
+	mi := &file_api_v1_nstance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3259,7 +3332,7 @@ func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
 func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{41}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListGroupsRequest) GetLimit() int32 {
@@ -3286,7 +3359,7 @@ type ListGroupsResponse struct {
 
 func (x *ListGroupsResponse) Reset() {
 	*x = ListGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3371,7 @@ func (x *ListGroupsResponse) String() string {
 func (*ListGroupsResponse) ProtoMessage() {}
 
 func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[42]
+	mi := &file_api_v1_nstance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3311,7 +3384,7 @@ func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
 func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{42}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListGroupsResponse) GetGroups() []*Group {
@@ -3362,7 +3435,7 @@ type UpdateGroupRequest struct {
 
 func (x *UpdateGroupRequest) Reset() {
 	*x = UpdateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3374,7 +3447,7 @@ func (x *UpdateGroupRequest) String() string {
 func (*UpdateGroupRequest) ProtoMessage() {}
 
 func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[43]
+	mi := &file_api_v1_nstance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3387,7 +3460,7 @@ func (x *UpdateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupRequest.ProtoReflect.Descriptor instead.
 func (*UpdateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{43}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *UpdateGroupRequest) GetGroup() string {
@@ -3561,7 +3634,7 @@ type Strings struct {
 
 func (x *Strings) Reset() {
 	*x = Strings{}
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3646,7 @@ func (x *Strings) String() string {
 func (*Strings) ProtoMessage() {}
 
 func (x *Strings) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[44]
+	mi := &file_api_v1_nstance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3659,7 @@ func (x *Strings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Strings.ProtoReflect.Descriptor instead.
 func (*Strings) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{44}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Strings) GetValues() []string {
@@ -3606,7 +3679,7 @@ type WatchGroupsRequest struct {
 
 func (x *WatchGroupsRequest) Reset() {
 	*x = WatchGroupsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3618,7 +3691,7 @@ func (x *WatchGroupsRequest) String() string {
 func (*WatchGroupsRequest) ProtoMessage() {}
 
 func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[45]
+	mi := &file_api_v1_nstance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3631,7 +3704,7 @@ func (x *WatchGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsRequest.ProtoReflect.Descriptor instead.
 func (*WatchGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{45}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WatchGroupsRequest) GetAfterSeq() uint64 {
@@ -3664,7 +3737,7 @@ type WatchGroupsResponse struct {
 
 func (x *WatchGroupsResponse) Reset() {
 	*x = WatchGroupsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3676,7 +3749,7 @@ func (x *WatchGroupsResponse) String() string {
 func (*WatchGroupsResponse) ProtoMessage() {}
 
 func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[46]
+	mi := &file_api_v1_nstance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3689,7 +3762,7 @@ func (x *WatchGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchGroupsResponse.ProtoReflect.Descriptor instead.
 func (*WatchGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{46}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WatchGroupsResponse) GetMessage() isWatchGroupsResponse_Message {
@@ -3789,7 +3862,7 @@ type GroupChanged struct {
 
 func (x *GroupChanged) Reset() {
 	*x = GroupChanged{}
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3801,7 +3874,7 @@ func (x *GroupChanged) String() string {
 func (*GroupChanged) ProtoMessage() {}
 
 func (x *GroupChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[47]
+	mi := &file_api_v1_nstance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3814,7 +3887,7 @@ func (x *GroupChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupChanged.ProtoReflect.Descriptor instead.
 func (*GroupChanged) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{47}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GroupChanged) GetSeq() uint64 {
@@ -3843,7 +3916,7 @@ type GroupRemoved struct {
 
 func (x *GroupRemoved) Reset() {
 	*x = GroupRemoved{}
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3855,7 +3928,7 @@ func (x *GroupRemoved) String() string {
 func (*GroupRemoved) ProtoMessage() {}
 
 func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[48]
+	mi := &file_api_v1_nstance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3868,7 +3941,7 @@ func (x *GroupRemoved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRemoved.ProtoReflect.Descriptor instead.
 func (*GroupRemoved) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{48}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GroupRemoved) GetSeq() uint64 {
@@ -3925,7 +3998,7 @@ type CreateGroupRequest struct {
 
 func (x *CreateGroupRequest) Reset() {
 	*x = CreateGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +4010,7 @@ func (x *CreateGroupRequest) String() string {
 func (*CreateGroupRequest) ProtoMessage() {}
 
 func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[49]
+	mi := &file_api_v1_nstance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4023,7 @@ func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
 func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{49}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CreateGroupRequest) GetGroup() string {
@@ -4109,7 +4182,7 @@ type CreateGroupResponse struct {
 
 func (x *CreateGroupResponse) Reset() {
 	*x = CreateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4121,7 +4194,7 @@ func (x *CreateGroupResponse) String() string {
 func (*CreateGroupResponse) ProtoMessage() {}
 
 func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[50]
+	mi := &file_api_v1_nstance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4134,7 +4207,7 @@ func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
 func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{50}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *CreateGroupResponse) GetGroup() *Group {
@@ -4155,7 +4228,7 @@ type DeleteGroupRequest struct {
 
 func (x *DeleteGroupRequest) Reset() {
 	*x = DeleteGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4240,7 @@ func (x *DeleteGroupRequest) String() string {
 func (*DeleteGroupRequest) ProtoMessage() {}
 
 func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[51]
+	mi := &file_api_v1_nstance_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4253,7 @@ func (x *DeleteGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupRequest.ProtoReflect.Descriptor instead.
 func (*DeleteGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{51}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DeleteGroupRequest) GetGroup() string {
@@ -4213,7 +4286,7 @@ type DeleteGroupResponse struct {
 
 func (x *DeleteGroupResponse) Reset() {
 	*x = DeleteGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4225,7 +4298,7 @@ func (x *DeleteGroupResponse) String() string {
 func (*DeleteGroupResponse) ProtoMessage() {}
 
 func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[52]
+	mi := &file_api_v1_nstance_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4238,7 +4311,7 @@ func (x *DeleteGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteGroupResponse.ProtoReflect.Descriptor instead.
 func (*DeleteGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{52}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *DeleteGroupResponse) GetGroup() *Group {
@@ -4260,7 +4333,7 @@ type PauseGroupRequest struct {
 
 func (x *PauseGroupRequest) Reset() {
 	*x = PauseGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4272,7 +4345,7 @@ func (x *PauseGroupRequest) String() string {
 func (*PauseGroupRequest) ProtoMessage() {}
 
 func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[53]
+	mi := &file_api_v1_nstance_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4285,7 +4358,7 @@ func (x *PauseGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupRequest.ProtoReflect.Descriptor instead.
 func (*PauseGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{53}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PauseGroupRequest) GetGroup() string {
@@ -4326,7 +4399,7 @@ type PauseGroupResponse struct {
 
 func (x *PauseGroupResponse) Reset() {
 	*x = PauseGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4338,7 +4411,7 @@ func (x *PauseGroupResponse) String() string {
 func (*PauseGroupResponse) ProtoMessage() {}
 
 func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[54]
+	mi := &file_api_v1_nstance_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4351,7 +4424,7 @@ func (x *PauseGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseGroupResponse.ProtoReflect.Descriptor instead.
 func (*PauseGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{54}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *PauseGroupResponse) GetGroup() *Group {
@@ -4379,7 +4452,7 @@ type ResumeGroupRequest struct {
 
 func (x *ResumeGroupRequest) Reset() {
 	*x = ResumeGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4391,7 +4464,7 @@ func (x *ResumeGroupRequest) String() string {
 func (*ResumeGroupRequest) ProtoMessage() {}
 
 func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[55]
+	mi := &file_api_v1_nstance_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4404,7 +4477,7 @@ func (x *ResumeGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupRequest.ProtoReflect.Descriptor instead.
 func (*ResumeGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{55}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ResumeGroupRequest) GetGroup() string {
@@ -4438,7 +4511,7 @@ type ResumeGroupResponse struct {
 
 func (x *ResumeGroupResponse) Reset() {
 	*x = ResumeGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4450,7 +4523,7 @@ func (x *ResumeGroupResponse) String() string {
 func (*ResumeGroupResponse) ProtoMessage() {}
 
 func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[56]
+	mi := &file_api_v1_nstance_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4463,7 +4536,7 @@ func (x *ResumeGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeGroupResponse.ProtoReflect.Descriptor instead.
 func (*ResumeGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{56}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ResumeGroupResponse) GetGroup() *Group {
@@ -4492,7 +4565,7 @@ type RollbackGroupRequest struct {
 
 func (x *RollbackGroupRequest) Reset() {
 	*x = RollbackGroupRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4504,7 +4577,7 @@ func (x *RollbackGroupRequest) String() string {
 func (*RollbackGroupRequest) ProtoMessage() {}
 
 func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[57]
+	mi := &file_api_v1_nstance_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4517,7 +4590,7 @@ func (x *RollbackGroupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupRequest.ProtoReflect.Descriptor instead.
 func (*RollbackGroupRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{57}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *RollbackGroupRequest) GetGroup() string {
@@ -4557,7 +4630,7 @@ type RollbackGroupResponse struct {
 
 func (x *RollbackGroupResponse) Reset() {
 	*x = RollbackGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4569,7 +4642,7 @@ func (x *RollbackGroupResponse) String() string {
 func (*RollbackGroupResponse) ProtoMessage() {}
 
 func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[58]
+	mi := &file_api_v1_nstance_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4582,7 +4655,7 @@ func (x *RollbackGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackGroupResponse.ProtoReflect.Descriptor instead.
 func (*RollbackGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{58}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RollbackGroupResponse) GetGroup() *Group {
@@ -4602,7 +4675,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4614,7 +4687,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[59]
+	mi := &file_api_v1_nstance_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4627,7 +4700,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{59}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PlanRequest) GetConfig() []byte {
@@ -4656,7 +4729,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4668,7 +4741,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[60]
+	mi := &file_api_v1_nstance_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4681,7 +4754,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{60}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PlanResponse) GetGroups() []*GroupPlan {
@@ -4734,7 +4807,7 @@ type GroupPlan struct {
 
 func (x *GroupPlan) Reset() {
 	*x = GroupPlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4746,7 +4819,7 @@ func (x *GroupPlan) String() string {
 func (*GroupPlan) ProtoMessage() {}
 
 func (x *GroupPlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[61]
+	mi := &file_api_v1_nstance_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4759,7 +4832,7 @@ func (x *GroupPlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPlan.ProtoReflect.Descriptor instead.
 func (*GroupPlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{61}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GroupPlan) GetTenant() string {
@@ -4866,7 +4939,7 @@ type ShapePlan struct {
 
 func (x *ShapePlan) Reset() {
 	*x = ShapePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4878,7 +4951,7 @@ func (x *ShapePlan) String() string {
 func (*ShapePlan) ProtoMessage() {}
 
 func (x *ShapePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[62]
+	mi := &file_api_v1_nstance_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4891,7 +4964,7 @@ func (x *ShapePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShapePlan.ProtoReflect.Descriptor instead.
 func (*ShapePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{62}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ShapePlan) GetInstanceType() string {
@@ -4935,7 +5008,7 @@ type FieldChange struct {
 
 func (x *FieldChange) Reset() {
 	*x = FieldChange{}
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4947,7 +5020,7 @@ func (x *FieldChange) String() string {
 func (*FieldChange) ProtoMessage() {}
 
 func (x *FieldChange) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[63]
+	mi := &file_api_v1_nstance_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4960,7 +5033,7 @@ func (x *FieldChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FieldChange.ProtoReflect.Descriptor instead.
 func (*FieldChange) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{63}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *FieldChange) GetPath() string {
@@ -5003,7 +5076,7 @@ type InstancePlan struct {
 
 func (x *InstancePlan) Reset() {
 	*x = InstancePlan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5015,7 +5088,7 @@ func (x *InstancePlan) String() string {
 func (*InstancePlan) ProtoMessage() {}
 
 func (x *InstancePlan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[64]
+	mi := &file_api_v1_nstance_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5028,7 +5101,7 @@ func (x *InstancePlan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstancePlan.ProtoReflect.Descriptor instead.
 func (*InstancePlan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{64}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *InstancePlan) GetId() string {
@@ -5062,7 +5135,7 @@ type Vars struct {
 
 func (x *Vars) Reset() {
 	*x = Vars{}
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5074,7 +5147,7 @@ func (x *Vars) String() string {
 func (*Vars) ProtoMessage() {}
 
 func (x *Vars) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[65]
+	mi := &file_api_v1_nstance_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5087,7 +5160,7 @@ func (x *Vars) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Vars.ProtoReflect.Descriptor instead.
 func (*Vars) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{65}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Vars) GetValues() map[string]string {
@@ -5107,7 +5180,7 @@ type UpdateGroupResponse struct {
 
 func (x *UpdateGroupResponse) Reset() {
 	*x = UpdateGroupResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5119,7 +5192,7 @@ func (x *UpdateGroupResponse) String() string {
 func (*UpdateGroupResponse) ProtoMessage() {}
 
 func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[66]
+	mi := &file_api_v1_nstance_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5132,7 +5205,7 @@ func (x *UpdateGroupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateGroupResponse.ProtoReflect.Descriptor instead.
 func (*UpdateGroupResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{66}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *UpdateGroupResponse) GetGroup() *Group {
@@ -5188,7 +5261,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5200,7 +5273,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[67]
+	mi := &file_api_v1_nstance_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5213,7 +5286,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{67}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Instance) GetId() string {
@@ -5432,7 +5505,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5444,7 +5517,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[68]
+	mi := &file_api_v1_nstance_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5457,7 +5530,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{68}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Drain) GetGeneration() uint64 {
@@ -5549,7 +5622,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5561,7 +5634,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[69]
+	mi := &file_api_v1_nstance_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5574,7 +5647,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{69}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Cause) GetKind() string {
@@ -5609,7 +5682,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5621,7 +5694,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[70]
+	mi := &file_api_v1_nstance_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5634,7 +5707,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{70}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListInstancesRequest) GetGroup() string {
@@ -5668,7 +5741,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5680,7 +5753,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[71]
+	mi := &file_api_v1_nstance_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5693,7 +5766,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{71}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -5719,7 +5792,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5731,7 +5804,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[72]
+	mi := &file_api_v1_nstance_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5744,7 +5817,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{72}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *GetInstanceRequest) GetId() string {
@@ -5766,7 +5839,7 @@ type GetInstanceResponse struct {
 
 func (x *GetInstanceResponse) Reset() {
 	*x = GetInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5778,7 +5851,7 @@ func (x *GetInstanceResponse) String() string {
 func (*GetInstanceResponse) ProtoMessage() {}
 
 func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[73]
+	mi := &file_api_v1_nstance_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5791,7 +5864,7 @@ func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{73}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *GetInstanceResponse) GetInstance() *Instance {
@@ -5831,7 +5904,7 @@ type GetConsoleOutputRequest struct {
 
 func (x *GetConsoleOutputRequest) Reset() {
 	*x = GetConsoleOutputRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5843,7 +5916,7 @@ func (x *GetConsoleOutputRequest) String() string {
 func (*GetConsoleOutputRequest) ProtoMessage() {}
 
 func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[74]
+	mi := &file_api_v1_nstance_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5856,7 +5929,7 @@ func (x *GetConsoleOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputRequest.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{74}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *GetConsoleOutputRequest) GetId() string {
@@ -5875,7 +5948,7 @@ type GetConsoleOutputResponse struct {
 
 func (x *GetConsoleOutputResponse) Reset() {
 	*x = GetConsoleOutputResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5887,7 +5960,7 @@ func (x *GetConsoleOutputResponse) String() string {
 func (*GetConsoleOutputResponse) ProtoMessage() {}
 
 func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[75]
+	mi := &file_api_v1_nstance_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5900,7 +5973,7 @@ func (x *GetConsoleOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsoleOutputResponse.ProtoReflect.Descriptor instead.
 func (*GetConsoleOutputResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{75}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *GetConsoleOutputResponse) GetOutput() []byte {
@@ -5928,7 +6001,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5940,7 +6013,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[76]
+	mi := &file_api_v1_nstance_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5953,7 +6026,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{76}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CreateInstanceRequest) GetId() string {
@@ -6035,7 +6108,7 @@ type CreateInstanceResponse struct {
 
 func (x *CreateInstanceResponse) Reset() {
 	*x = CreateInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6047,7 +6120,7 @@ func (x *CreateInstanceResponse) String() string {
 func (*CreateInstanceResponse) ProtoMessage() {}
 
 func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[77]
+	mi := &file_api_v1_nstance_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6060,7 +6133,7 @@ func (x *CreateInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceResponse.ProtoReflect.Descriptor instead.
 func (*CreateInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{77}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *CreateInstanceResponse) GetInstance() *Instance {
@@ -6081,7 +6154,7 @@ type PreserveInstanceRequest struct {
 
 func (x *PreserveInstanceRequest) Reset() {
 	*x = PreserveInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6093,7 +6166,7 @@ func (x *PreserveInstanceRequest) String() string {
 func (*PreserveInstanceRequest) ProtoMessage() {}
 
 func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[78]
+	mi := &file_api_v1_nstance_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6106,7 +6179,7 @@ func (x *PreserveInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceRequest.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{78}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PreserveInstanceRequest) GetId() string {
@@ -6139,7 +6212,7 @@ type PreserveInstanceResponse struct {
 
 func (x *PreserveInstanceResponse) Reset() {
 	*x = PreserveInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6151,7 +6224,7 @@ func (x *PreserveInstanceResponse) String() string {
 func (*PreserveInstanceResponse) ProtoMessage() {}
 
 func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[79]
+	mi := &file_api_v1_nstance_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6164,7 +6237,7 @@ func (x *PreserveInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreserveInstanceResponse.ProtoReflect.Descriptor instead.
 func (*PreserveInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{79}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PreserveInstanceResponse) GetInstance() *Instance {
@@ -6191,7 +6264,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6203,7 +6276,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[80]
+	mi := &file_api_v1_nstance_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6216,7 +6289,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{80}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ListEventsRequest) GetGroup() string {
@@ -6292,7 +6365,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6304,7 +6377,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[81]
+	mi := &file_api_v1_nstance_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6317,7 +6390,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{81}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -6349,7 +6422,7 @@ type ListInterruptionsRequest struct {
 
 func (x *ListInterruptionsRequest) Reset() {
 	*x = ListInterruptionsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6361,7 +6434,7 @@ func (x *ListInterruptionsRequest) String() string {
 func (*ListInterruptionsRequest) ProtoMessage() {}
 
 func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[82]
+	mi := &file_api_v1_nstance_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6374,7 +6447,7 @@ func (x *ListInterruptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{82}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListInterruptionsRequest) GetGroup() string {
@@ -6437,7 +6510,7 @@ type ListInterruptionsResponse struct {
 
 func (x *ListInterruptionsResponse) Reset() {
 	*x = ListInterruptionsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6449,7 +6522,7 @@ func (x *ListInterruptionsResponse) String() string {
 func (*ListInterruptionsResponse) ProtoMessage() {}
 
 func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[83]
+	mi := &file_api_v1_nstance_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6462,7 +6535,7 @@ func (x *ListInterruptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInterruptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListInterruptionsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{83}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListInterruptionsResponse) GetInterruptions() []*Interruption {
@@ -6517,7 +6590,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6529,7 +6602,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[84]
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6542,7 +6615,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{84}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -6709,7 +6782,7 @@ type GetInterruptionRatesRequest struct {
 
 func (x *GetInterruptionRatesRequest) Reset() {
 	*x = GetInterruptionRatesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6721,7 +6794,7 @@ func (x *GetInterruptionRatesRequest) String() string {
 func (*GetInterruptionRatesRequest) ProtoMessage() {}
 
 func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6734,7 +6807,7 @@ func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesRequest.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *GetInterruptionRatesRequest) GetSince() *timestamppb.Timestamp {
@@ -6763,7 +6836,7 @@ type GetInterruptionRatesResponse struct {
 
 func (x *GetInterruptionRatesResponse) Reset() {
 	*x = GetInterruptionRatesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6775,7 +6848,7 @@ func (x *GetInterruptionRatesResponse) String() string {
 func (*GetInterruptionRatesResponse) ProtoMessage() {}
 
 func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6788,7 +6861,7 @@ func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesResponse.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *GetInterruptionRatesResponse) GetRates() []*InterruptionRate {
@@ -6847,7 +6920,7 @@ type InterruptionRate struct {
 
 func (x *InterruptionRate) Reset() {
 	*x = InterruptionRate{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6859,7 +6932,7 @@ func (x *InterruptionRate) String() string {
 func (*InterruptionRate) ProtoMessage() {}
 
 func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6872,7 +6945,7 @@ func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptionRate.ProtoReflect.Descriptor instead.
 func (*InterruptionRate) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *InterruptionRate) GetInstanceType() string {
@@ -7040,7 +7113,7 @@ type Life struct {
 
 func (x *Life) Reset() {
 	*x = Life{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7052,7 +7125,7 @@ func (x *Life) String() string {
 func (*Life) ProtoMessage() {}
 
 func (x *Life) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7065,7 +7138,7 @@ func (x *Life) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Life.ProtoReflect.Descriptor instead.
 func (*Life) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *Life) GetId() string {
@@ -7275,7 +7348,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7287,7 +7360,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7300,7 +7373,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -7332,7 +7405,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7344,7 +7417,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7357,7 +7430,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 type DrainInstanceRequest struct {
@@ -7371,7 +7444,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7383,7 +7456,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7396,7 +7469,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -7429,7 +7502,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7441,7 +7514,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7454,7 +7527,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -7480,7 +7553,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7492,7 +7565,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7505,7 +7578,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -7551,7 +7624,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7563,7 +7636,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7576,7 +7649,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -7660,7 +7733,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7672,7 +7745,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7685,7 +7758,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -7717,7 +7790,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7729,7 +7802,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7742,7 +7815,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -7849,7 +7922,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7861,7 +7934,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7874,7 +7947,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -7920,7 +7993,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7932,7 +8005,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7945,7 +8018,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 type InterruptRequest struct {
@@ -7968,7 +8041,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7980,7 +8053,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7993,7 +8066,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -8070,7 +8143,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8082,7 +8155,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8095,7 +8168,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -8127,7 +8200,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8139,7 +8212,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8152,7 +8225,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 type GetConfigStatusResponse struct {
@@ -8170,7 +8243,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8182,7 +8255,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8195,7 +8268,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -8255,7 +8328,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8267,7 +8340,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8280,7 +8353,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 type GetConfigResponse struct {
@@ -8294,7 +8367,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8306,7 +8379,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8319,7 +8392,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -8353,7 +8426,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8365,7 +8438,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8378,7 +8451,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -8403,7 +8476,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8415,7 +8488,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8428,7 +8501,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 type FreezeRequest struct {
@@ -8443,7 +8516,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8455,7 +8528,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8468,7 +8541,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -8508,7 +8581,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8520,7 +8593,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8533,7 +8606,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -8554,7 +8627,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8566,7 +8639,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8579,7 +8652,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -8612,7 +8685,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8624,7 +8697,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8637,7 +8710,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -8660,7 +8733,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8672,7 +8745,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8685,7 +8758,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *Pool) GetZone() string {
@@ -8725,7 +8798,7 @@ type AvoidedPool struct {
 
 func (x *AvoidedPool) Reset() {
 	*x = AvoidedPool{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8737,7 +8810,7 @@ func (x *AvoidedPool) String() string {
 func (*AvoidedPool) ProtoMessage() {}
 
 func (x *AvoidedPool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8750,7 +8823,7 @@ func (x *AvoidedPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidedPool.ProtoReflect.Descriptor instead.
 func (*AvoidedPool) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *AvoidedPool) GetPool() *Pool {
@@ -8815,7 +8888,7 @@ type AvoidPoolRequest struct {
 
 func (x *AvoidPoolRequest) Reset() {
 	*x = AvoidPoolRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8827,7 +8900,7 @@ func (x *AvoidPoolRequest) String() string {
 func (*AvoidPoolRequest) ProtoMessage() {}
 
 func (x *AvoidPoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8840,7 +8913,7 @@ func (x *AvoidPoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidPoolRequest.ProtoReflect.Descriptor instead.
 func (*AvoidPoolRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *AvoidPoolRequest) GetPool() *Pool {
@@ -8891,7 +8964,7 @@ type AvoidPoolResponse struct {
 
 func (x *AvoidPoolResponse) Reset() {
 	*x = AvoidPoolResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8903,7 +8976,7 @@ func (x *AvoidPoolResponse) String() string {
 func (*AvoidPoolResponse) ProtoMessage() {}
 
 func (x *AvoidPoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8916,7 +8989,7 @@ func (x *AvoidPoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidPoolResponse.ProtoReflect.Descriptor instead.
 func (*AvoidPoolResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *AvoidPoolResponse) GetAvoided() *AvoidedPool {
@@ -8969,7 +9042,7 @@ type PoolImpact struct {
 
 func (x *PoolImpact) Reset() {
 	*x = PoolImpact{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8981,7 +9054,7 @@ func (x *PoolImpact) String() string {
 func (*PoolImpact) ProtoMessage() {}
 
 func (x *PoolImpact) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8994,7 +9067,7 @@ func (x *PoolImpact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolImpact.ProtoReflect.Descriptor instead.
 func (*PoolImpact) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *PoolImpact) GetTenant() string {
@@ -9049,7 +9122,7 @@ type ReleasePoolRequest struct {
 
 func (x *ReleasePoolRequest) Reset() {
 	*x = ReleasePoolRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9061,7 +9134,7 @@ func (x *ReleasePoolRequest) String() string {
 func (*ReleasePoolRequest) ProtoMessage() {}
 
 func (x *ReleasePoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9074,7 +9147,7 @@ func (x *ReleasePoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasePoolRequest.ProtoReflect.Descriptor instead.
 func (*ReleasePoolRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *ReleasePoolRequest) GetPool() *Pool {
@@ -9100,7 +9173,7 @@ type ReleasePoolResponse struct {
 
 func (x *ReleasePoolResponse) Reset() {
 	*x = ReleasePoolResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9112,7 +9185,7 @@ func (x *ReleasePoolResponse) String() string {
 func (*ReleasePoolResponse) ProtoMessage() {}
 
 func (x *ReleasePoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9125,7 +9198,7 @@ func (x *ReleasePoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasePoolResponse.ProtoReflect.Descriptor instead.
 func (*ReleasePoolResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *ReleasePoolResponse) GetUnchanged() bool {
@@ -9149,7 +9222,7 @@ type ClaimStandbyRequest struct {
 
 func (x *ClaimStandbyRequest) Reset() {
 	*x = ClaimStandbyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9161,7 +9234,7 @@ func (x *ClaimStandbyRequest) String() string {
 func (*ClaimStandbyRequest) ProtoMessage() {}
 
 func (x *ClaimStandbyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9174,7 +9247,7 @@ func (x *ClaimStandbyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimStandbyRequest.ProtoReflect.Descriptor instead.
 func (*ClaimStandbyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *ClaimStandbyRequest) GetGroup() string {
@@ -9230,7 +9303,7 @@ type ClaimStandbyResponse struct {
 
 func (x *ClaimStandbyResponse) Reset() {
 	*x = ClaimStandbyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9242,7 +9315,7 @@ func (x *ClaimStandbyResponse) String() string {
 func (*ClaimStandbyResponse) ProtoMessage() {}
 
 func (x *ClaimStandbyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9255,7 +9328,7 @@ func (x *ClaimStandbyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimStandbyResponse.ProtoReflect.Descriptor instead.
 func (*ClaimStandbyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *ClaimStandbyResponse) GetClaim() *StandbyClaim {
@@ -9290,7 +9363,7 @@ type ReleaseStandbyRequest struct {
 
 func (x *ReleaseStandbyRequest) Reset() {
 	*x = ReleaseStandbyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9302,7 +9375,7 @@ func (x *ReleaseStandbyRequest) String() string {
 func (*ReleaseStandbyRequest) ProtoMessage() {}
 
 func (x *ReleaseStandbyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9315,7 +9388,7 @@ func (x *ReleaseStandbyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStandbyRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseStandbyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ReleaseStandbyRequest) GetGroup() string {
@@ -9348,7 +9421,7 @@ type ReleaseStandbyResponse struct {
 
 func (x *ReleaseStandbyResponse) Reset() {
 	*x = ReleaseStandbyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9360,7 +9433,7 @@ func (x *ReleaseStandbyResponse) String() string {
 func (*ReleaseStandbyResponse) ProtoMessage() {}
 
 func (x *ReleaseStandbyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9373,7 +9446,7 @@ func (x *ReleaseStandbyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStandbyResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseStandbyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ReleaseStandbyResponse) GetUnchanged() bool {
@@ -9391,7 +9464,7 @@ type ListAvoidedPoolsRequest struct {
 
 func (x *ListAvoidedPoolsRequest) Reset() {
 	*x = ListAvoidedPoolsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9403,7 +9476,7 @@ func (x *ListAvoidedPoolsRequest) String() string {
 func (*ListAvoidedPoolsRequest) ProtoMessage() {}
 
 func (x *ListAvoidedPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9416,7 +9489,7 @@ func (x *ListAvoidedPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAvoidedPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListAvoidedPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 type ListAvoidedPoolsResponse struct {
@@ -9428,7 +9501,7 @@ type ListAvoidedPoolsResponse struct {
 
 func (x *ListAvoidedPoolsResponse) Reset() {
 	*x = ListAvoidedPoolsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9440,7 +9513,7 @@ func (x *ListAvoidedPoolsResponse) String() string {
 func (*ListAvoidedPoolsResponse) ProtoMessage() {}
 
 func (x *ListAvoidedPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9453,7 +9526,7 @@ func (x *ListAvoidedPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAvoidedPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListAvoidedPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ListAvoidedPoolsResponse) GetPools() []*AvoidedPool {
@@ -9472,7 +9545,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9484,7 +9557,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9497,7 +9570,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -9519,7 +9592,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9531,7 +9604,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9544,7 +9617,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -9588,7 +9661,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9600,7 +9673,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9613,7 +9686,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -9660,7 +9733,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9672,7 +9745,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9685,7 +9758,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -9703,7 +9776,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9715,7 +9788,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9728,7 +9801,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 type ListKeysResponse struct {
@@ -9740,7 +9813,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9752,7 +9825,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9765,7 +9838,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -9793,7 +9866,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9805,7 +9878,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9818,7 +9891,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *Key) GetName() string {
@@ -9896,7 +9969,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9908,7 +9981,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9921,7 +9994,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -9961,7 +10034,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9973,7 +10046,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9986,7 +10059,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -10006,7 +10079,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10018,7 +10091,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10031,7 +10104,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -10058,7 +10131,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10070,7 +10143,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10083,7 +10156,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -10119,7 +10192,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10131,7 +10204,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10144,7 +10217,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *Operator) GetId() string {
@@ -10229,7 +10302,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[136]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10241,7 +10314,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[136]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10254,7 +10327,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{136}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -10293,7 +10366,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[137]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10305,7 +10378,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[137]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10318,7 +10391,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{137}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{138}
 }
 
 type RefreshConfigRequest struct {
@@ -10330,7 +10403,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[138]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10342,7 +10415,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[138]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10355,7 +10428,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{138}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -10375,7 +10448,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[139]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10387,7 +10460,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[139]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10400,7 +10473,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{139}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -10425,7 +10498,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[140]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10437,7 +10510,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[140]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10450,7 +10523,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{140}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{141}
 }
 
 type GetShardStatusResponse struct {
@@ -10478,7 +10551,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[141]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10490,7 +10563,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[141]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10503,7 +10576,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{141}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -10642,7 +10715,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[142]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10654,7 +10727,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[142]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10667,7 +10740,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{142}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *Attention) GetKind() string {
@@ -10740,7 +10813,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[143]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10752,7 +10825,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[143]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10765,7 +10838,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{143}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{144}
 }
 
 func (x *Standby) GetServer() string {
@@ -10823,7 +10896,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[144]
+	mi := &file_api_v1_nstance_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10835,7 +10908,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[144]
+	mi := &file_api_v1_nstance_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10848,7 +10921,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{144}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *Orphan) GetId() string {
@@ -10938,7 +11011,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[145]
+	mi := &file_api_v1_nstance_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10950,7 +11023,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[145]
+	mi := &file_api_v1_nstance_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10963,7 +11036,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{145}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -10990,7 +11063,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[146]
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11002,7 +11075,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[146]
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11015,7 +11088,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{146}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -11042,7 +11115,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11054,7 +11127,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11067,7 +11140,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{147}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -11093,7 +11166,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11105,7 +11178,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11118,7 +11191,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{148}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -11138,7 +11211,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11150,7 +11223,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11163,7 +11236,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{149}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -11189,7 +11262,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	mi := &file_api_v1_nstance_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11201,7 +11274,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	mi := &file_api_v1_nstance_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11214,7 +11287,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{150}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -11274,7 +11347,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\ffiles_wanted\x18\x06 \x01(\v2\x17.nstance.v1.FilesWantedH\x00R\vfilesWanted\x123\n" +
 	"\tfile_keys\x18\a \x01(\v2\x14.nstance.v1.FileKeysH\x00R\bfileKeys\x12?\n" +
 	"\rfiles_applied\x18\b \x01(\v2\x18.nstance.v1.FilesAppliedH\x00R\ffilesAppliedB\t\n" +
-	"\amessage\"\xe9\x04\n" +
+	"\amessage\"\x9d\x05\n" +
 	"\x0fConnectResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.nstance.v1.WelcomeH\x00R\awelcome\x12G\n" +
 	"\x0facknowledgement\x18\x02 \x01(\v2\x1b.nstance.v1.AcknowledgementH\x00R\x0facknowledgement\x120\n" +
@@ -11288,8 +11361,11 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\ffiles_commit\x18\b \x01(\v2\x17.nstance.v1.FilesCommitH\x00R\vfilesCommit\x12I\n" +
 	"\x11file_keys_request\x18\t \x01(\v2\x1b.nstance.v1.FileKeysRequestH\x00R\x0ffileKeysRequest\x126\n" +
 	"\arenewal\x18\n" +
-	" \x01(\v2\x1a.nstance.v1.RenewalRequestH\x00R\arenewalB\t\n" +
-	"\amessage\"C\n" +
+	" \x01(\v2\x1a.nstance.v1.RenewalRequestH\x00R\arenewal\x122\n" +
+	"\breleased\x18\v \x01(\v2\x14.nstance.v1.ReleasedH\x00R\breleasedB\t\n" +
+	"\amessage\"'\n" +
+	"\bReleased\x12\x1b\n" +
+	"\tevent_ids\x18\x01 \x03(\tR\beventIds\"C\n" +
 	"\x0eRenewalRequest\x121\n" +
 	"\x06within\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06within\"g\n" +
 	"\n" +
@@ -11389,7 +11465,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0fStandingNotices\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12,\n" +
 	"\anotices\x18\x02 \x03(\v2\x12.nstance.v1.NoticeR\anotices\x12\"\n" +
-	"\facknowledged\x18\x03 \x03(\tR\facknowledged\"\xaf\x03\n" +
+	"\facknowledged\x18\x03 \x03(\tR\facknowledged\"\xcb\x03\n" +
 	"\x06Notice\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x126\n" +
@@ -11403,7 +11479,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcancelled\x18\b \x01(\bR\tcancelled\x12@\n" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xe7\f\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\x12\x1a\n" +
+	"\bmachines\x18\v \x03(\tR\bmachines\"\xe7\f\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -12240,7 +12317,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 156)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 157)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -12253,456 +12330,458 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*OperatorServiceRenewCertificateResponse)(nil), // 8: nstance.v1.OperatorServiceRenewCertificateResponse
 	(*ConnectRequest)(nil),                          // 9: nstance.v1.ConnectRequest
 	(*ConnectResponse)(nil),                         // 10: nstance.v1.ConnectResponse
-	(*RenewalRequest)(nil),                          // 11: nstance.v1.RenewalRequest
-	(*FilesBegin)(nil),                              // 12: nstance.v1.FilesBegin
-	(*File)(nil),                                    // 13: nstance.v1.File
-	(*FilesWanted)(nil),                             // 14: nstance.v1.FilesWanted
-	(*FileChunk)(nil),                               // 15: nstance.v1.FileChunk
-	(*FilesCommit)(nil),                             // 16: nstance.v1.FilesCommit
-	(*FilesApplied)(nil),                            // 17: nstance.v1.FilesApplied
-	(*FileStatus)(nil),                              // 18: nstance.v1.FileStatus
-	(*FileKeysRequest)(nil),                         // 19: nstance.v1.FileKeysRequest
-	(*FileKeys)(nil),                                // 20: nstance.v1.FileKeys
-	(*FileKey)(nil),                                 // 21: nstance.v1.FileKey
-	(*Welcome)(nil),                                 // 22: nstance.v1.Welcome
-	(*Acknowledgement)(nil),                         // 23: nstance.v1.Acknowledgement
-	(*GoAway)(nil),                                  // 24: nstance.v1.GoAway
-	(*Goodbye)(nil),                                 // 25: nstance.v1.Goodbye
-	(*DrainCommand)(nil),                            // 26: nstance.v1.DrainCommand
-	(*DrainCancel)(nil),                             // 27: nstance.v1.DrainCancel
-	(*DrainResult)(nil),                             // 28: nstance.v1.DrainResult
-	(*HealthReport)(nil),                            // 29: nstance.v1.HealthReport
-	(*ProbeResult)(nil),                             // 30: nstance.v1.ProbeResult
-	(*StandingNotices)(nil),                         // 31: nstance.v1.StandingNotices
-	(*Notice)(nil),                                  // 32: nstance.v1.Notice
-	(*Group)(nil),                                   // 33: nstance.v1.Group
-	(*WarmPool)(nil),                                // 34: nstance.v1.WarmPool
-	(*StandbyClaim)(nil),                            // 35: nstance.v1.StandbyClaim
-	(*Spread)(nil),                                  // 36: nstance.v1.Spread
-	(*Market)(nil),                                  // 37: nstance.v1.Market
-	(*ReclaimLimit)(nil),                            // 38: nstance.v1.ReclaimLimit
-	(*Rollout)(nil),                                 // 39: nstance.v1.Rollout
-	(*Hold)(nil),                                    // 40: nstance.v1.Hold
-	(*ListGroupsRequest)(nil),                       // 41: nstance.v1.ListGroupsRequest
-	(*ListGroupsResponse)(nil),                      // 42: nstance.v1.ListGroupsResponse
-	(*UpdateGroupRequest)(nil),                      // 43: nstance.v1.UpdateGroupRequest
-	(*Strings)(nil),                                 // 44: nstance.v1.Strings
-	(*WatchGroupsRequest)(nil),                      // 45: nstance.v1.WatchGroupsRequest
-	(*WatchGroupsResponse)(nil),                     // 46: nstance.v1.WatchGroupsResponse
-	(*GroupChanged)(nil),                            // 47: nstance.v1.GroupChanged
-	(*GroupRemoved)(nil),                            // 48: nstance.v1.GroupRemoved
-	(*CreateGroupRequest)(nil),                      // 49: nstance.v1.CreateGroupRequest
-	(*CreateGroupResponse)(nil),                     // 50: nstance.v1.CreateGroupResponse
-	(*DeleteGroupRequest)(nil),                      // 51: nstance.v1.DeleteGroupRequest
-	(*DeleteGroupResponse)(nil),                     // 52: nstance.v1.DeleteGroupResponse
-	(*PauseGroupRequest)(nil),                       // 53: nstance.v1.PauseGroupRequest
-	(*PauseGroupResponse)(nil),                      // 54: nstance.v1.PauseGroupResponse
-	(*ResumeGroupRequest)(nil),                      // 55: nstance.v1.ResumeGroupRequest
-	(*ResumeGroupResponse)(nil),                     // 56: nstance.v1.ResumeGroupResponse
-	(*RollbackGroupRequest)(nil),                    // 57: nstance.v1.RollbackGroupRequest
-	(*RollbackGroupResponse)(nil),                   // 58: nstance.v1.RollbackGroupResponse
-	(*PlanRequest)(nil),                             // 59: nstance.v1.PlanRequest
-	(*PlanResponse)(nil),                            // 60: nstance.v1.PlanResponse
-	(*GroupPlan)(nil),                               // 61: nstance.v1.GroupPlan
-	(*ShapePlan)(nil),                               // 62: nstance.v1.ShapePlan
-	(*FieldChange)(nil),                             // 63: nstance.v1.FieldChange
-	(*InstancePlan)(nil),                            // 64: nstance.v1.InstancePlan
-	(*Vars)(nil),                                    // 65: nstance.v1.Vars
-	(*UpdateGroupResponse)(nil),                     // 66: nstance.v1.UpdateGroupResponse
-	(*Instance)(nil),                                // 67: nstance.v1.Instance
-	(*Drain)(nil),                                   // 68: nstance.v1.Drain
-	(*Cause)(nil),                                   // 69: nstance.v1.Cause
-	(*ListInstancesRequest)(nil),                    // 70: nstance.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),                   // 71: nstance.v1.ListInstancesResponse
-	(*GetInstanceRequest)(nil),                      // 72: nstance.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),                     // 73: nstance.v1.GetInstanceResponse
-	(*GetConsoleOutputRequest)(nil),                 // 74: nstance.v1.GetConsoleOutputRequest
-	(*GetConsoleOutputResponse)(nil),                // 75: nstance.v1.GetConsoleOutputResponse
-	(*CreateInstanceRequest)(nil),                   // 76: nstance.v1.CreateInstanceRequest
-	(*CreateInstanceResponse)(nil),                  // 77: nstance.v1.CreateInstanceResponse
-	(*PreserveInstanceRequest)(nil),                 // 78: nstance.v1.PreserveInstanceRequest
-	(*PreserveInstanceResponse)(nil),                // 79: nstance.v1.PreserveInstanceResponse
-	(*ListEventsRequest)(nil),                       // 80: nstance.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),                      // 81: nstance.v1.ListEventsResponse
-	(*ListInterruptionsRequest)(nil),                // 82: nstance.v1.ListInterruptionsRequest
-	(*ListInterruptionsResponse)(nil),               // 83: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 84: nstance.v1.Interruption
-	(*GetInterruptionRatesRequest)(nil),             // 85: nstance.v1.GetInterruptionRatesRequest
-	(*GetInterruptionRatesResponse)(nil),            // 86: nstance.v1.GetInterruptionRatesResponse
-	(*InterruptionRate)(nil),                        // 87: nstance.v1.InterruptionRate
-	(*Life)(nil),                                    // 88: nstance.v1.Life
-	(*DeleteInstanceRequest)(nil),                   // 89: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 90: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 91: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 92: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 93: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 94: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 95: nstance.v1.Synced
-	(*Event)(nil),                                   // 96: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 97: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 98: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 99: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 100: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 101: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 102: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 103: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 104: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 105: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 106: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 107: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 108: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 109: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 110: nstance.v1.ThawResponse
-	(*Pool)(nil),                                    // 111: nstance.v1.Pool
-	(*AvoidedPool)(nil),                             // 112: nstance.v1.AvoidedPool
-	(*AvoidPoolRequest)(nil),                        // 113: nstance.v1.AvoidPoolRequest
-	(*AvoidPoolResponse)(nil),                       // 114: nstance.v1.AvoidPoolResponse
-	(*PoolImpact)(nil),                              // 115: nstance.v1.PoolImpact
-	(*ReleasePoolRequest)(nil),                      // 116: nstance.v1.ReleasePoolRequest
-	(*ReleasePoolResponse)(nil),                     // 117: nstance.v1.ReleasePoolResponse
-	(*ClaimStandbyRequest)(nil),                     // 118: nstance.v1.ClaimStandbyRequest
-	(*ClaimStandbyResponse)(nil),                    // 119: nstance.v1.ClaimStandbyResponse
-	(*ReleaseStandbyRequest)(nil),                   // 120: nstance.v1.ReleaseStandbyRequest
-	(*ReleaseStandbyResponse)(nil),                  // 121: nstance.v1.ReleaseStandbyResponse
-	(*ListAvoidedPoolsRequest)(nil),                 // 122: nstance.v1.ListAvoidedPoolsRequest
-	(*ListAvoidedPoolsResponse)(nil),                // 123: nstance.v1.ListAvoidedPoolsResponse
-	(*GetRecordRequest)(nil),                        // 124: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 125: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 126: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 127: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 128: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 129: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 130: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 131: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 132: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 133: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 134: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 135: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 136: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 137: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 138: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 139: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 140: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 141: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 142: nstance.v1.Attention
-	(*Standby)(nil),                                 // 143: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 144: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 145: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 146: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 147: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 148: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 149: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 150: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 151: nstance.v1.Group.VarsEntry
-	nil,                                             // 152: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 153: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 154: nstance.v1.CreateInstanceRequest.VarsEntry
-	nil,                                             // 155: nstance.v1.InterruptionRate.NoticesEntry
-	(*timestamppb.Timestamp)(nil),                   // 156: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 157: google.protobuf.Duration
+	(*Released)(nil),                                // 11: nstance.v1.Released
+	(*RenewalRequest)(nil),                          // 12: nstance.v1.RenewalRequest
+	(*FilesBegin)(nil),                              // 13: nstance.v1.FilesBegin
+	(*File)(nil),                                    // 14: nstance.v1.File
+	(*FilesWanted)(nil),                             // 15: nstance.v1.FilesWanted
+	(*FileChunk)(nil),                               // 16: nstance.v1.FileChunk
+	(*FilesCommit)(nil),                             // 17: nstance.v1.FilesCommit
+	(*FilesApplied)(nil),                            // 18: nstance.v1.FilesApplied
+	(*FileStatus)(nil),                              // 19: nstance.v1.FileStatus
+	(*FileKeysRequest)(nil),                         // 20: nstance.v1.FileKeysRequest
+	(*FileKeys)(nil),                                // 21: nstance.v1.FileKeys
+	(*FileKey)(nil),                                 // 22: nstance.v1.FileKey
+	(*Welcome)(nil),                                 // 23: nstance.v1.Welcome
+	(*Acknowledgement)(nil),                         // 24: nstance.v1.Acknowledgement
+	(*GoAway)(nil),                                  // 25: nstance.v1.GoAway
+	(*Goodbye)(nil),                                 // 26: nstance.v1.Goodbye
+	(*DrainCommand)(nil),                            // 27: nstance.v1.DrainCommand
+	(*DrainCancel)(nil),                             // 28: nstance.v1.DrainCancel
+	(*DrainResult)(nil),                             // 29: nstance.v1.DrainResult
+	(*HealthReport)(nil),                            // 30: nstance.v1.HealthReport
+	(*ProbeResult)(nil),                             // 31: nstance.v1.ProbeResult
+	(*StandingNotices)(nil),                         // 32: nstance.v1.StandingNotices
+	(*Notice)(nil),                                  // 33: nstance.v1.Notice
+	(*Group)(nil),                                   // 34: nstance.v1.Group
+	(*WarmPool)(nil),                                // 35: nstance.v1.WarmPool
+	(*StandbyClaim)(nil),                            // 36: nstance.v1.StandbyClaim
+	(*Spread)(nil),                                  // 37: nstance.v1.Spread
+	(*Market)(nil),                                  // 38: nstance.v1.Market
+	(*ReclaimLimit)(nil),                            // 39: nstance.v1.ReclaimLimit
+	(*Rollout)(nil),                                 // 40: nstance.v1.Rollout
+	(*Hold)(nil),                                    // 41: nstance.v1.Hold
+	(*ListGroupsRequest)(nil),                       // 42: nstance.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),                      // 43: nstance.v1.ListGroupsResponse
+	(*UpdateGroupRequest)(nil),                      // 44: nstance.v1.UpdateGroupRequest
+	(*Strings)(nil),                                 // 45: nstance.v1.Strings
+	(*WatchGroupsRequest)(nil),                      // 46: nstance.v1.WatchGroupsRequest
+	(*WatchGroupsResponse)(nil),                     // 47: nstance.v1.WatchGroupsResponse
+	(*GroupChanged)(nil),                            // 48: nstance.v1.GroupChanged
+	(*GroupRemoved)(nil),                            // 49: nstance.v1.GroupRemoved
+	(*CreateGroupRequest)(nil),                      // 50: nstance.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),                     // 51: nstance.v1.CreateGroupResponse
+	(*DeleteGroupRequest)(nil),                      // 52: nstance.v1.DeleteGroupRequest
+	(*DeleteGroupResponse)(nil),                     // 53: nstance.v1.DeleteGroupResponse
+	(*PauseGroupRequest)(nil),                       // 54: nstance.v1.PauseGroupRequest
+	(*PauseGroupResponse)(nil),                      // 55: nstance.v1.PauseGroupResponse
+	(*ResumeGroupRequest)(nil),                      // 56: nstance.v1.ResumeGroupRequest
+	(*ResumeGroupResponse)(nil),                     // 57: nstance.v1.ResumeGroupResponse
+	(*RollbackGroupRequest)(nil),                    // 58: nstance.v1.RollbackGroupRequest
+	(*RollbackGroupResponse)(nil),                   // 59: nstance.v1.RollbackGroupResponse
+	(*PlanRequest)(nil),                             // 60: nstance.v1.PlanRequest
+	(*PlanResponse)(nil),                            // 61: nstance.v1.PlanResponse
+	(*GroupPlan)(nil),                               // 62: nstance.v1.GroupPlan
+	(*ShapePlan)(nil),                               // 63: nstance.v1.ShapePlan
+	(*FieldChange)(nil),                             // 64: nstance.v1.FieldChange
+	(*InstancePlan)(nil),                            // 65: nstance.v1.InstancePlan
+	(*Vars)(nil),                                    // 66: nstance.v1.Vars
+	(*UpdateGroupResponse)(nil),                     // 67: nstance.v1.UpdateGroupResponse
+	(*Instance)(nil),                                // 68: nstance.v1.Instance
+	(*Drain)(nil),                                   // 69: nstance.v1.Drain
+	(*Cause)(nil),                                   // 70: nstance.v1.Cause
+	(*ListInstancesRequest)(nil),                    // 71: nstance.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),                   // 72: nstance.v1.ListInstancesResponse
+	(*GetInstanceRequest)(nil),                      // 73: nstance.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),                     // 74: nstance.v1.GetInstanceResponse
+	(*GetConsoleOutputRequest)(nil),                 // 75: nstance.v1.GetConsoleOutputRequest
+	(*GetConsoleOutputResponse)(nil),                // 76: nstance.v1.GetConsoleOutputResponse
+	(*CreateInstanceRequest)(nil),                   // 77: nstance.v1.CreateInstanceRequest
+	(*CreateInstanceResponse)(nil),                  // 78: nstance.v1.CreateInstanceResponse
+	(*PreserveInstanceRequest)(nil),                 // 79: nstance.v1.PreserveInstanceRequest
+	(*PreserveInstanceResponse)(nil),                // 80: nstance.v1.PreserveInstanceResponse
+	(*ListEventsRequest)(nil),                       // 81: nstance.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),                      // 82: nstance.v1.ListEventsResponse
+	(*ListInterruptionsRequest)(nil),                // 83: nstance.v1.ListInterruptionsRequest
+	(*ListInterruptionsResponse)(nil),               // 84: nstance.v1.ListInterruptionsResponse
+	(*Interruption)(nil),                            // 85: nstance.v1.Interruption
+	(*GetInterruptionRatesRequest)(nil),             // 86: nstance.v1.GetInterruptionRatesRequest
+	(*GetInterruptionRatesResponse)(nil),            // 87: nstance.v1.GetInterruptionRatesResponse
+	(*InterruptionRate)(nil),                        // 88: nstance.v1.InterruptionRate
+	(*Life)(nil),                                    // 89: nstance.v1.Life
+	(*DeleteInstanceRequest)(nil),                   // 90: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 91: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 92: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 93: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 94: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 95: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 96: nstance.v1.Synced
+	(*Event)(nil),                                   // 97: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 98: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 99: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 100: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 101: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 102: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 103: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 104: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 105: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 106: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 107: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 108: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 109: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 110: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 111: nstance.v1.ThawResponse
+	(*Pool)(nil),                                    // 112: nstance.v1.Pool
+	(*AvoidedPool)(nil),                             // 113: nstance.v1.AvoidedPool
+	(*AvoidPoolRequest)(nil),                        // 114: nstance.v1.AvoidPoolRequest
+	(*AvoidPoolResponse)(nil),                       // 115: nstance.v1.AvoidPoolResponse
+	(*PoolImpact)(nil),                              // 116: nstance.v1.PoolImpact
+	(*ReleasePoolRequest)(nil),                      // 117: nstance.v1.ReleasePoolRequest
+	(*ReleasePoolResponse)(nil),                     // 118: nstance.v1.ReleasePoolResponse
+	(*ClaimStandbyRequest)(nil),                     // 119: nstance.v1.ClaimStandbyRequest
+	(*ClaimStandbyResponse)(nil),                    // 120: nstance.v1.ClaimStandbyResponse
+	(*ReleaseStandbyRequest)(nil),                   // 121: nstance.v1.ReleaseStandbyRequest
+	(*ReleaseStandbyResponse)(nil),                  // 122: nstance.v1.ReleaseStandbyResponse
+	(*ListAvoidedPoolsRequest)(nil),                 // 123: nstance.v1.ListAvoidedPoolsRequest
+	(*ListAvoidedPoolsResponse)(nil),                // 124: nstance.v1.ListAvoidedPoolsResponse
+	(*GetRecordRequest)(nil),                        // 125: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 126: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 127: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 128: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 129: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 130: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 131: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 132: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 133: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 134: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 135: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 136: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 137: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 138: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 139: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 140: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 141: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 142: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 143: nstance.v1.Attention
+	(*Standby)(nil),                                 // 144: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 145: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 146: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 147: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 148: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 149: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 150: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 151: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 152: nstance.v1.Group.VarsEntry
+	nil,                                             // 153: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 154: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 155: nstance.v1.CreateInstanceRequest.VarsEntry
+	nil,                                             // 156: nstance.v1.InterruptionRate.NoticesEntry
+	(*timestamppb.Timestamp)(nil),                   // 157: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 158: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	156, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	157, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 4: nstance.v1.OperatorServiceRenewCertificateResponse.credential:type_name -> nstance.v1.Credential
-	29,  // 5: nstance.v1.ConnectRequest.report:type_name -> nstance.v1.HealthReport
-	31,  // 6: nstance.v1.ConnectRequest.notices:type_name -> nstance.v1.StandingNotices
-	28,  // 7: nstance.v1.ConnectRequest.drain_result:type_name -> nstance.v1.DrainResult
-	25,  // 8: nstance.v1.ConnectRequest.goodbye:type_name -> nstance.v1.Goodbye
-	14,  // 9: nstance.v1.ConnectRequest.files_wanted:type_name -> nstance.v1.FilesWanted
-	20,  // 10: nstance.v1.ConnectRequest.file_keys:type_name -> nstance.v1.FileKeys
-	17,  // 11: nstance.v1.ConnectRequest.files_applied:type_name -> nstance.v1.FilesApplied
-	22,  // 12: nstance.v1.ConnectResponse.welcome:type_name -> nstance.v1.Welcome
-	23,  // 13: nstance.v1.ConnectResponse.acknowledgement:type_name -> nstance.v1.Acknowledgement
-	26,  // 14: nstance.v1.ConnectResponse.drain:type_name -> nstance.v1.DrainCommand
-	27,  // 15: nstance.v1.ConnectResponse.drain_cancel:type_name -> nstance.v1.DrainCancel
-	24,  // 16: nstance.v1.ConnectResponse.go_away:type_name -> nstance.v1.GoAway
-	12,  // 17: nstance.v1.ConnectResponse.files_begin:type_name -> nstance.v1.FilesBegin
-	15,  // 18: nstance.v1.ConnectResponse.file_chunk:type_name -> nstance.v1.FileChunk
-	16,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
-	19,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
-	11,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	157, // 22: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
-	13,  // 23: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
-	18,  // 24: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
-	21,  // 25: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	157, // 26: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	156, // 27: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
-	69,  // 28: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	157, // 29: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	156, // 30: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	157, // 31: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
-	31,  // 32: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
-	30,  // 33: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
-	18,  // 34: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
-	32,  // 35: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	156, // 36: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	156, // 37: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	156, // 38: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	157, // 39: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	157, // 40: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	151, // 41: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
-	40,  // 42: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	157, // 43: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
-	39,  // 44: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	156, // 45: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
-	37,  // 46: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	156, // 47: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
-	36,  // 48: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
-	34,  // 49: nstance.v1.Group.warm_pool:type_name -> nstance.v1.WarmPool
-	35,  // 50: nstance.v1.Group.claims:type_name -> nstance.v1.StandbyClaim
-	157, // 51: nstance.v1.WarmPool.max_age:type_name -> google.protobuf.Duration
-	156, // 52: nstance.v1.StandbyClaim.since:type_name -> google.protobuf.Timestamp
-	156, // 53: nstance.v1.StandbyClaim.until:type_name -> google.protobuf.Timestamp
-	157, // 54: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	157, // 55: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
-	38,  // 56: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
-	157, // 57: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
-	157, // 58: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	156, // 59: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	156, // 60: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
-	33,  // 61: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
-	65,  // 62: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
-	44,  // 63: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
-	44,  // 64: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	157, // 65: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	39,  // 66: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	37,  // 67: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
-	36,  // 68: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
-	34,  // 69: nstance.v1.UpdateGroupRequest.warm_pool:type_name -> nstance.v1.WarmPool
-	33,  // 70: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	95,  // 71: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
-	47,  // 72: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
-	48,  // 73: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
-	11,  // 74: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	33,  // 75: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	152, // 76: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	157, // 77: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
-	39,  // 78: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
-	37,  // 79: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
-	36,  // 80: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
-	34,  // 81: nstance.v1.CreateGroupRequest.warm_pool:type_name -> nstance.v1.WarmPool
-	33,  // 82: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 83: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 84: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 85: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
-	33,  // 86: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
-	43,  // 87: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
-	61,  // 88: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
-	63,  // 89: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
-	64,  // 90: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	157, // 91: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
-	40,  // 92: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
-	62,  // 93: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
-	153, // 94: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
-	33,  // 95: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	156, // 96: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	156, // 97: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	156, // 98: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
-	68,  // 99: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
-	29,  // 100: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	156, // 101: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
-	63,  // 102: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	156, // 103: nstance.v1.Instance.woken_at:type_name -> google.protobuf.Timestamp
-	156, // 104: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	156, // 105: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
-	69,  // 106: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
-	67,  // 107: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
-	67,  // 108: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	96,  // 109: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	88,  // 110: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	154, // 111: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
-	37,  // 112: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
-	67,  // 113: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	157, // 114: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
-	67,  // 115: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	156, // 116: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	156, // 117: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	96,  // 118: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	156, // 119: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	156, // 120: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
-	84,  // 121: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	32,  // 122: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	156, // 123: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	156, // 124: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	156, // 125: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	156, // 126: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	156, // 127: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	156, // 128: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	156, // 129: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	156, // 130: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	156, // 131: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
-	156, // 132: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
-	87,  // 133: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
-	156, // 134: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
-	156, // 135: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
-	157, // 136: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
-	155, // 137: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
-	157, // 138: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
-	157, // 139: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
-	157, // 140: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
-	156, // 141: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	156, // 142: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	156, // 143: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	156, // 144: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	156, // 145: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	156, // 146: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	156, // 147: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	156, // 148: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
-	69,  // 149: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	156, // 150: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
-	84,  // 151: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
-	68,  // 152: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	67,  // 153: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	95,  // 154: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	96,  // 155: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	11,  // 156: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	156, // 157: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	68,  // 158: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	32,  // 159: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	157, // 160: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	156, // 161: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	156, // 162: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	156, // 163: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	111, // 164: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
-	156, // 165: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
-	156, // 166: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
-	111, // 167: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
-	157, // 168: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
-	112, // 169: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
-	115, // 170: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
-	62,  // 171: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
-	111, // 172: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
-	157, // 173: nstance.v1.ClaimStandbyRequest.duration:type_name -> google.protobuf.Duration
-	35,  // 174: nstance.v1.ClaimStandbyResponse.claim:type_name -> nstance.v1.StandbyClaim
-	112, // 175: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
-	130, // 176: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	156, // 177: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	156, // 178: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	156, // 179: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	156, // 180: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	156, // 181: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	130, // 182: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	135, // 183: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	156, // 184: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	156, // 185: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	156, // 186: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	156, // 187: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	156, // 188: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	40,  // 189: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	143, // 190: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	142, // 191: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	156, // 192: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	156, // 193: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	156, // 194: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	156, // 195: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	156, // 196: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	144, // 197: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	144, // 198: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	144, // 199: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 200: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 201: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 202: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 203: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	41,  // 204: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	45,  // 205: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	49,  // 206: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	43,  // 207: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	51,  // 208: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	53,  // 209: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	55,  // 210: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	57,  // 211: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	59,  // 212: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	70,  // 213: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	72,  // 214: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	74,  // 215: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	76,  // 216: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	89,  // 217: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	91,  // 218: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	78,  // 219: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	80,  // 220: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	82,  // 221: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	85,  // 222: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
-	93,  // 223: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	97,  // 224: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	99,  // 225: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	101, // 226: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	103, // 227: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	138, // 228: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	105, // 229: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	140, // 230: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	107, // 231: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	109, // 232: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	113, // 233: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
-	116, // 234: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
-	122, // 235: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
-	118, // 236: nstance.v1.OperatorService.ClaimStandby:input_type -> nstance.v1.ClaimStandbyRequest
-	120, // 237: nstance.v1.OperatorService.ReleaseStandby:input_type -> nstance.v1.ReleaseStandbyRequest
-	124, // 238: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	126, // 239: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	128, // 240: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	131, // 241: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	133, // 242: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	136, // 243: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	145, // 244: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	147, // 245: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	149, // 246: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 247: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 248: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 249: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 250: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 251: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	42,  // 252: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	46,  // 253: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	50,  // 254: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	66,  // 255: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	52,  // 256: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	54,  // 257: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	56,  // 258: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	58,  // 259: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	60,  // 260: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	71,  // 261: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	73,  // 262: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	75,  // 263: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	77,  // 264: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	90,  // 265: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	92,  // 266: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	79,  // 267: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	81,  // 268: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	83,  // 269: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	86,  // 270: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
-	94,  // 271: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	98,  // 272: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	100, // 273: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	102, // 274: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	104, // 275: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	139, // 276: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	106, // 277: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	141, // 278: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	108, // 279: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	110, // 280: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	114, // 281: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
-	117, // 282: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
-	123, // 283: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
-	119, // 284: nstance.v1.OperatorService.ClaimStandby:output_type -> nstance.v1.ClaimStandbyResponse
-	121, // 285: nstance.v1.OperatorService.ReleaseStandby:output_type -> nstance.v1.ReleaseStandbyResponse
-	125, // 286: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	127, // 287: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	129, // 288: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	132, // 289: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	134, // 290: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	137, // 291: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	146, // 292: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	148, // 293: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	150, // 294: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 295: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	248, // [248:296] is the sub-list for method output_type
-	200, // [200:248] is the sub-list for method input_type
-	200, // [200:200] is the sub-list for extension type_name
-	200, // [200:200] is the sub-list for extension extendee
-	0,   // [0:200] is the sub-list for field type_name
+	30,  // 5: nstance.v1.ConnectRequest.report:type_name -> nstance.v1.HealthReport
+	32,  // 6: nstance.v1.ConnectRequest.notices:type_name -> nstance.v1.StandingNotices
+	29,  // 7: nstance.v1.ConnectRequest.drain_result:type_name -> nstance.v1.DrainResult
+	26,  // 8: nstance.v1.ConnectRequest.goodbye:type_name -> nstance.v1.Goodbye
+	15,  // 9: nstance.v1.ConnectRequest.files_wanted:type_name -> nstance.v1.FilesWanted
+	21,  // 10: nstance.v1.ConnectRequest.file_keys:type_name -> nstance.v1.FileKeys
+	18,  // 11: nstance.v1.ConnectRequest.files_applied:type_name -> nstance.v1.FilesApplied
+	23,  // 12: nstance.v1.ConnectResponse.welcome:type_name -> nstance.v1.Welcome
+	24,  // 13: nstance.v1.ConnectResponse.acknowledgement:type_name -> nstance.v1.Acknowledgement
+	27,  // 14: nstance.v1.ConnectResponse.drain:type_name -> nstance.v1.DrainCommand
+	28,  // 15: nstance.v1.ConnectResponse.drain_cancel:type_name -> nstance.v1.DrainCancel
+	25,  // 16: nstance.v1.ConnectResponse.go_away:type_name -> nstance.v1.GoAway
+	13,  // 17: nstance.v1.ConnectResponse.files_begin:type_name -> nstance.v1.FilesBegin
+	16,  // 18: nstance.v1.ConnectResponse.file_chunk:type_name -> nstance.v1.FileChunk
+	17,  // 19: nstance.v1.ConnectResponse.files_commit:type_name -> nstance.v1.FilesCommit
+	20,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
+	12,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	11,  // 22: nstance.v1.ConnectResponse.released:type_name -> nstance.v1.Released
+	158, // 23: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	14,  // 24: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
+	19,  // 25: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
+	22,  // 26: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
+	158, // 27: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	157, // 28: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	70,  // 29: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
+	158, // 30: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	157, // 31: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	158, // 32: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	32,  // 33: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
+	31,  // 34: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
+	19,  // 35: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
+	33,  // 36: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
+	157, // 37: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	157, // 38: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	157, // 39: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	158, // 40: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	158, // 41: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	152, // 42: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	41,  // 43: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
+	158, // 44: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	40,  // 45: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
+	157, // 46: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	38,  // 47: nstance.v1.Group.market:type_name -> nstance.v1.Market
+	157, // 48: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	37,  // 49: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
+	35,  // 50: nstance.v1.Group.warm_pool:type_name -> nstance.v1.WarmPool
+	36,  // 51: nstance.v1.Group.claims:type_name -> nstance.v1.StandbyClaim
+	158, // 52: nstance.v1.WarmPool.max_age:type_name -> google.protobuf.Duration
+	157, // 53: nstance.v1.StandbyClaim.since:type_name -> google.protobuf.Timestamp
+	157, // 54: nstance.v1.StandbyClaim.until:type_name -> google.protobuf.Timestamp
+	158, // 55: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	158, // 56: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	39,  // 57: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
+	158, // 58: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
+	158, // 59: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	157, // 60: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	157, // 61: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	34,  // 62: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
+	66,  // 63: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
+	45,  // 64: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
+	45,  // 65: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
+	158, // 66: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	40,  // 67: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	38,  // 68: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
+	37,  // 69: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
+	35,  // 70: nstance.v1.UpdateGroupRequest.warm_pool:type_name -> nstance.v1.WarmPool
+	34,  // 71: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
+	96,  // 72: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	48,  // 73: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
+	49,  // 74: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
+	12,  // 75: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	34,  // 76: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
+	153, // 77: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	158, // 78: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	40,  // 79: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
+	38,  // 80: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
+	37,  // 81: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
+	35,  // 82: nstance.v1.CreateGroupRequest.warm_pool:type_name -> nstance.v1.WarmPool
+	34,  // 83: nstance.v1.CreateGroupResponse.group:type_name -> nstance.v1.Group
+	34,  // 84: nstance.v1.DeleteGroupResponse.group:type_name -> nstance.v1.Group
+	34,  // 85: nstance.v1.PauseGroupResponse.group:type_name -> nstance.v1.Group
+	34,  // 86: nstance.v1.ResumeGroupResponse.group:type_name -> nstance.v1.Group
+	34,  // 87: nstance.v1.RollbackGroupResponse.group:type_name -> nstance.v1.Group
+	44,  // 88: nstance.v1.PlanRequest.group:type_name -> nstance.v1.UpdateGroupRequest
+	62,  // 89: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
+	64,  // 90: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
+	65,  // 91: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
+	158, // 92: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	41,  // 93: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
+	63,  // 94: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
+	154, // 95: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	34,  // 96: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
+	157, // 97: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	157, // 98: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	157, // 99: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	69,  // 100: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
+	30,  // 101: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
+	157, // 102: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	64,  // 103: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
+	157, // 104: nstance.v1.Instance.woken_at:type_name -> google.protobuf.Timestamp
+	157, // 105: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	157, // 106: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	70,  // 107: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
+	68,  // 108: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
+	68,  // 109: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
+	97,  // 110: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	89,  // 111: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
+	155, // 112: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	38,  // 113: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
+	68,  // 114: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
+	158, // 115: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	68,  // 116: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
+	157, // 117: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	157, // 118: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	97,  // 119: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	157, // 120: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	157, // 121: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	85,  // 122: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	33,  // 123: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	157, // 124: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	157, // 125: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	157, // 126: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	157, // 127: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	157, // 128: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	157, // 129: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	157, // 130: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	157, // 131: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	157, // 132: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
+	157, // 133: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
+	88,  // 134: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
+	157, // 135: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
+	157, // 136: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
+	158, // 137: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
+	156, // 138: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
+	158, // 139: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
+	158, // 140: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
+	158, // 141: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
+	157, // 142: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	157, // 143: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	157, // 144: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	157, // 145: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	157, // 146: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	157, // 147: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	157, // 148: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	157, // 149: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	70,  // 150: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	157, // 151: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	85,  // 152: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	69,  // 153: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	68,  // 154: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	96,  // 155: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	97,  // 156: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	12,  // 157: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	157, // 158: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	69,  // 159: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	33,  // 160: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	158, // 161: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	157, // 162: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	157, // 163: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	157, // 164: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	112, // 165: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
+	157, // 166: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
+	157, // 167: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
+	112, // 168: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
+	158, // 169: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
+	113, // 170: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
+	116, // 171: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
+	63,  // 172: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
+	112, // 173: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
+	158, // 174: nstance.v1.ClaimStandbyRequest.duration:type_name -> google.protobuf.Duration
+	36,  // 175: nstance.v1.ClaimStandbyResponse.claim:type_name -> nstance.v1.StandbyClaim
+	113, // 176: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
+	131, // 177: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	157, // 178: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	157, // 179: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	157, // 180: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	157, // 181: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	157, // 182: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	131, // 183: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	136, // 184: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	157, // 185: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	157, // 186: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	157, // 187: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	157, // 188: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	157, // 189: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	41,  // 190: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	144, // 191: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	143, // 192: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	157, // 193: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	157, // 194: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	157, // 195: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	157, // 196: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	157, // 197: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	145, // 198: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	145, // 199: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	145, // 200: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 201: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 202: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 203: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 204: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	42,  // 205: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	46,  // 206: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	50,  // 207: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	44,  // 208: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	52,  // 209: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	54,  // 210: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	56,  // 211: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	58,  // 212: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	60,  // 213: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	71,  // 214: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	73,  // 215: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	75,  // 216: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	77,  // 217: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	90,  // 218: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	92,  // 219: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	79,  // 220: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	81,  // 221: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	83,  // 222: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	86,  // 223: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	94,  // 224: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	98,  // 225: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	100, // 226: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	102, // 227: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	104, // 228: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	139, // 229: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	106, // 230: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	141, // 231: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	108, // 232: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	110, // 233: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	114, // 234: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
+	117, // 235: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
+	123, // 236: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
+	119, // 237: nstance.v1.OperatorService.ClaimStandby:input_type -> nstance.v1.ClaimStandbyRequest
+	121, // 238: nstance.v1.OperatorService.ReleaseStandby:input_type -> nstance.v1.ReleaseStandbyRequest
+	125, // 239: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	127, // 240: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	129, // 241: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	132, // 242: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	134, // 243: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	137, // 244: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	146, // 245: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	148, // 246: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	150, // 247: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 248: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 249: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 250: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 251: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 252: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	43,  // 253: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	47,  // 254: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	51,  // 255: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	67,  // 256: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	53,  // 257: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	55,  // 258: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	57,  // 259: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	59,  // 260: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	61,  // 261: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	72,  // 262: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	74,  // 263: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	76,  // 264: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	78,  // 265: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	91,  // 266: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	93,  // 267: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	80,  // 268: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	82,  // 269: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	84,  // 270: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	87,  // 271: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	95,  // 272: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	99,  // 273: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	101, // 274: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	103, // 275: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	105, // 276: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	140, // 277: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	107, // 278: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	142, // 279: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	109, // 280: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	111, // 281: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	115, // 282: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
+	118, // 283: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
+	124, // 284: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
+	120, // 285: nstance.v1.OperatorService.ClaimStandby:output_type -> nstance.v1.ClaimStandbyResponse
+	122, // 286: nstance.v1.OperatorService.ReleaseStandby:output_type -> nstance.v1.ReleaseStandbyResponse
+	126, // 287: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	128, // 288: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	130, // 289: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	133, // 290: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	135, // 291: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	138, // 292: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	147, // 293: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	149, // 294: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	151, // 295: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 296: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	249, // [249:297] is the sub-list for method output_type
+	201, // [201:249] is the sub-list for method input_type
+	201, // [201:201] is the sub-list for extension type_name
+	201, // [201:201] is the sub-list for extension extendee
+	0,   // [0:201] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -12730,24 +12809,25 @@ func file_api_v1_nstance_proto_init() {
 		(*ConnectResponse_FilesCommit)(nil),
 		(*ConnectResponse_FileKeysRequest)(nil),
 		(*ConnectResponse_Renewal)(nil),
+		(*ConnectResponse_Released)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[23].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[24].OneofWrappers = []any{
 		(*Acknowledgement_Report)(nil),
 		(*Acknowledgement_NoticesRevision)(nil),
 		(*Acknowledgement_DrainGeneration)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[34].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[39].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[43].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[46].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[35].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[40].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[44].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[47].OneofWrappers = []any{
 		(*WatchGroupsResponse_Snapshot)(nil),
 		(*WatchGroupsResponse_Synced)(nil),
 		(*WatchGroupsResponse_Changed)(nil),
 		(*WatchGroupsResponse_Removed)(nil),
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
-	file_api_v1_nstance_proto_msgTypes[49].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[94].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[50].OneofWrappers = []any{}
+	file_api_v1_nstance_proto_msgTypes[95].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -12759,7 +12839,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   156,
+			NumMessages:   157,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

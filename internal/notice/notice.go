@@ -3,6 +3,7 @@
 package notice
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ func Tightens(n, known nstance.Notice) bool {
 // earlier one.
 func Repeats(n, known nstance.Notice) bool {
 	return n.EventID == known.EventID && n.Kind == known.Kind && n.Action == known.Action && n.Source == known.Source &&
-		n.Cancelled == known.Cancelled && n.NotBefore.Equal(known.NotBefore) && !Tightens(n, known)
+		n.Cancelled == known.Cancelled && n.NotBefore.Equal(known.NotBefore) && slices.Equal(n.Machines, known.Machines) && !Tightens(n, known)
 }
 
 // eventSlack is how far two sources may differ on the time of one event: EC2's event bus

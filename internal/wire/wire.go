@@ -24,6 +24,9 @@ const ReportVersion = "1.0.0"
 const (
 	// MaxNotices is how many notices of a machine may stand at once.
 	MaxNotices = 16
+	// MaxMachines is how many machines of one event are passed on. Of an event with more
+	// none are, and so it is not acknowledged.
+	MaxMachines = 32
 
 	maxText   = 256
 	maxProbes = 64
@@ -113,7 +116,23 @@ func Notice(n nstance.Notice) *apiv1.Notice {
 	return &apiv1.Notice{
 		Kind: valid(string(n.Kind)), Action: valid(n.Action), Deadline: Time(n.Deadline), NotBefore: Time(n.NotBefore),
 		Source: valid(n.Source), EventId: valid(n.EventID), DetectedAt: Time(n.DetectedAt), Cancelled: n.Cancelled,
+		Machines: machineNames(n.Machines),
 	}
+}
+
+// machineNames returns the names of an event's machines; none, if there are too many or
+// one is cut.
+func machineNames(names []string) (out []string) {
+	if len(names) > MaxMachines {
+		return nil
+	}
+	for _, name := range names {
+		if Text(name) != name {
+			return nil
+		}
+		out = append(out, name)
+	}
+	return out
 }
 
 // NoticeOf returns the domain form of w.
@@ -122,7 +141,7 @@ func NoticeOf(w *apiv1.Notice) nstance.Notice {
 		Kind: nstance.NoticeKind(Text(w.GetKind())), Action: Text(w.GetAction()),
 		Deadline: TimeOf(w.GetDeadline()), NotBefore: TimeOf(w.GetNotBefore()),
 		Source: Text(w.GetSource()), EventID: Text(w.GetEventId()),
-		DetectedAt: TimeOf(w.GetDetectedAt()), Cancelled: w.GetCancelled(),
+		DetectedAt: TimeOf(w.GetDetectedAt()), Cancelled: w.GetCancelled(), Machines: machineNames(w.GetMachines()),
 	}
 }
 

@@ -3,6 +3,7 @@ package aws
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -142,7 +143,7 @@ func FuzzParseEvent(f *testing.F) {
 				t.Fatalf("%+v", a)
 			}
 			_, again, _ := parseEvent(body)
-			if len(again) != len(found) || again[0] != found[0] {
+			if len(again) != len(found) || !reflect.DeepEqual(again[0], found[0]) {
 				t.Fatal("the same event has another identity")
 			}
 		}

@@ -138,10 +138,11 @@ func (a *Agents) Count() int { return a.sessions.count() }
 // CountVisible returns how many agents are connected of tenants that sees reports.
 func (a *Agents) CountVisible(sees func(nstance.TenantID) bool) int { return a.sessions.visible(sees) }
 
-// EndSession ends the session of an instance whose deletion has begun. It never
-// blocks.
+// EndSession ends the session of an instance whose deletion has begun, after it has
+// released the machine to its cloud. It never blocks.
 func (a *Agents) EndSession(id nstance.InstanceID) {
 	if s := a.sessions.get(id); s != nil {
+		s.release()
 		s.finish(errDeleted)
 	}
 }

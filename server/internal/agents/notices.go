@@ -69,8 +69,9 @@ type noticeDedup struct {
 // A noticeState is one notice in its latest form.
 type noticeState struct {
 	notice     nstance.Notice
-	settled    atomic.Bool // its consequence is durable
-	journalled atomic.Bool // its event is in the journal, by this notice or that of another source
+	settled    atomic.Bool          // its consequence is durable
+	journalled atomic.Bool          // its event is in the journal, by this notice or that of another source
+	released   []nstance.InstanceID // machines of the event; guarded by the lock of all
 }
 
 // receiveNotice passes a notice on to the reconciler. The state says what else is
@@ -100,10 +101,18 @@ func (d *noticeDedup) receive(n nstance.Notice) (state *noticeState, isNew bool)
 	if !limit.Allow() {
 		return nil, false
 	}
-	state = &noticeState{notice: n}
+	state = &noticeState{notice: n, released: d.releasedOf(n.EventID)}
 	state.journalled.Store(d.announced(n))
 	d.put(state)
 	return state, true
+}
+
+// releasedOf returns the released machines of an event; it needs the lock.
+func (d *noticeDedup) releasedOf(eventID string) []nstance.InstanceID {
+	if known := d.byEvent[eventID]; known != nil {
+		return known.released
+	}
+	return nil
 }
 
 // announced reports whether another source has announced the event. It needs the lock.

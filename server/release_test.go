@@ -1,0 +1,80 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wire"
+)
+
+// endDrain answers the next drain command: drained.
+func (k *agentSession) endDrain() {
+	k.Helper()
+	k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{
+		Generation: k.nextDrain().GetGeneration(), Outcome: string(nstance.OutcomeDrained),
+	}}})
+}
+
+// released returns the release that the session ends with, nil if it has none.
+func (k *agentSession) released() (released *apiv1.Released) {
+	k.Helper()
+	require.Error(k, receive(k.T, k.ended))
+	for {
+		select {
+		case m := <-k.messages:
+			if m.GetReleased() != nil {
+				released = m.GetReleased()
+			}
+		default:
+			return released
+		}
+	}
+}
+
+// TestRelease: the agent of a drained machine whose deletion is durable is permitted to
+// acknowledge the cloud's events, and an event of several machines only when all of them
+// are.
+func TestRelease(t *testing.T) {
+	w := newWorld(t, setup{webSize: 3})
+	var ids []nstance.InstanceID
+	require.Eventually(t, func() bool {
+		ids = nil
+		for _, m := range w.cloud.Machines() {
+			if m.Owner.Tenant == nstance.DefaultTenant {
+				ids = append(ids, m.ID)
+			}
+		}
+		return len(ids) == 3
+	}, eventually, time.Millisecond)
+	var agents []*agentSession
+	for _, id := range ids {
+		w.awaitEvent(nstance.EventCreated, id)
+		agents = append(agents, w.connectReady(id))
+	}
+	notice := func(id string, in time.Duration, machines ...nstance.InstanceID) nstance.Notice {
+		n := reclaimNotice(id, in)
+		for _, m := range machines {
+			n.Machines = append(n.Machines, string(m))
+		}
+		return n
+	}
+	pair, withOther := notice("pair", 30*time.Minute, ids[0], ids[1]), notice("with another owner's", 30*time.Minute, ids[1])
+	withOther.Machines = append(withOther.Machines, "database-1")
+	agents[0].sendNotice(pair)
+	agents[1].sendNotices(wire.NoticeAt(pair, time.Now()), wire.NoticeAt(withOther, time.Now()))
+	agents[2].sendNotice(notice("own", 2*time.Second, ids[2]))
+
+	agents[0].endDrain()
+	first := agents[0].released()
+	require.NotNil(t, first)
+	require.Empty(t, first.GetEventIds(), "the other machine of the event is not drained")
+	agents[1].endDrain()
+	second := agents[1].released()
+	require.NotNil(t, second)
+	require.Equal(t, []string{"pair"}, second.GetEventIds())
+	require.Nil(t, agents[2].released(), "its deadline came before its drain was over")
+}
