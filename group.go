@@ -88,6 +88,7 @@ type NoticeAction string
 const (
 	NoticeIgnore  NoticeAction = "ignore"
 	NoticeReplace NoticeAction = "replace" // as a rollout does: few at a time, the replacement first
+	NoticeCordon  NoticeAction = "cordon"  // likewise, but its drain is cordon-only; not for maintenance, which ends what runs
 )
 
 // A Spread bounds how many members of a group are in one place, as far as there is

@@ -46,7 +46,7 @@ func (g Group) Validate(field string) error {
 	v.order(g)
 	v.warmPool(g.WarmPool)
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
-	v.word("on_rebalance", string(g.OnRebalance), "", string(NoticeIgnore), string(NoticeReplace))
+	v.word("on_rebalance", string(g.OnRebalance), "", string(NoticeIgnore), string(NoticeReplace), string(NoticeCordon))
 	v.word("on_maintenance", string(g.OnMaintenance), "", string(NoticeIgnore), string(NoticeReplace))
 	if g.Definition.Kind != "" {
 		v.add(g.Definition.validate(field))

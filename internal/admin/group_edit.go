@@ -66,7 +66,7 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.Var(duration.NewFlag(&f.returnAfter, 0), "return-after", "with --fallback: how long after a fallback a member returns to spot (default 30m)")
 	f.flags.StringVar(&f.base, "on-demand-base", "", "with --market spot: members that are on-demand in any case, a count or a percentage")
 	f.flags.StringVar(&f.maxShare, "max-share", "", "members in one place, as far as there is capacity elsewhere, a count or a percentage; '' for no bound")
-	f.flags.StringVar(&f.onRebalance, "on-rebalance", "", "what a recommendation to rebalance does: ignore, or replace the machine (default ignore)")
+	f.flags.StringVar(&f.onRebalance, "on-rebalance", "", "what a recommendation to rebalance does: ignore; replace the machine; or cordon, which replaces it and lets its work end by itself (default ignore)")
 	f.flags.StringVar(&f.onMaintenance, "on-maintenance", "", "what planned maintenance does that ends or restarts a machine: ignore, or replace it (default replace)")
 	f.flags.StringVar(&f.onReclaim, "on-reclaim", "", "what is done with the work on a member that is reclaimed: drain, or cordon to let it end by itself (default drain)")
 	f.flags.StringVar(&f.order, "order", "", "which of the permitted shapes with capacity a new member has: listed, cheapest or steadiest (default listed)")

@@ -214,6 +214,8 @@ func TestBadInput(t *testing.T) {
 			`groups.default.web.market.fallback_when: c:6:106: means nothing without fallback (leave it out, or set fallback to on-demand)`},
 		{"a base of on-demand capacity", group(`"market": {"on_demand_base": 1}`),
 			`groups.default.web.market.on_demand_base: c:6:91: means nothing on on-demand capacity (leave it out, or set type to spot)`},
+		{"a cordon for maintenance", group(`"on_maintenance": "cordon"`),
+			`groups.default.web.on_maintenance: c:6:80: unknown word "cordon" (valid here: ignore, replace)`},
 		{"a spread by host", group(`"spread": {"by": "host", "max_share": "50%"}`),
 			`groups.default.web.spread.by: c:6:79: unknown word "host" (valid here: pool, type, zone, subnet)`},
 		{"a spread without a share", group(`"spread": {"by": "zone"}`),
