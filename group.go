@@ -139,6 +139,7 @@ const (
 	SpreadType   SpreadBy = "type"   // one instance type
 	SpreadZone   SpreadBy = "zone"   // one zone
 	SpreadSubnet SpreadBy = "subnet" // one subnet
+	SpreadHost   SpreadBy = "host"   // one physical host, for providers that choose hosts ([MachineSpec])
 )
 
 // A Count is an absolute number or a percentage of a group's size. Its text, in JSON too,

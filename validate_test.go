@@ -59,7 +59,7 @@ func TestValidateGroup(t *testing.T) {
 		"userdata.fetched":              func(g *nstance.Group) { g.Definition.UserData.Source = nstance.SourceURL },
 		"market.fallback_when.reclaims": func(g *nstance.Group) { g.Definition.Market.FallbackWhen.Reclaims = 101 },
 		"market.fallback_when.window":   func(g *nstance.Group) { g.Definition.Market.FallbackWhen.Window = 0 },
-		"spread.by":                     func(g *nstance.Group) { g.Spread = nstance.Spread{By: "host", MaxShare: nstance.Count{N: 1}} },
+		"spread.by":                     func(g *nstance.Group) { g.Spread = nstance.Spread{By: "rack", MaxShare: nstance.Count{N: 1}} },
 		"on_reclaim":                    func(g *nstance.Group) { g.OnReclaim = "stop" },
 		"warm_pool.size":                func(g *nstance.Group) { g.WarmPool = nstance.WarmPool{Size: -1, Mode: nstance.ParkStopped} },
 		"warm_pool.mode":                func(g *nstance.Group) { g.WarmPool = nstance.WarmPool{Size: 1} },

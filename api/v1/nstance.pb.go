@@ -2897,7 +2897,7 @@ func (x *StandbyClaim) GetUntil() *timestamppb.Timestamp {
 // capacity elsewhere.
 type Spread struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`                             // pool, type, zone or subnet; empty: pool
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`                             // pool, type, zone, subnet or host; empty: pool
 	MaxShare      string                 `protobuf:"bytes,2,opt,name=max_share,json=maxShare,proto3" json:"max_share,omitempty"` // of the group's size, a count or a percentage
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -168,7 +168,7 @@ func TestOverrideErrors(t *testing.T) {
 		"an unknown order":             {"order", config.Override{Order: "dearest"}},
 		"an unknown reaction":          {"on_rebalance", config.Override{OnRebalance: "panic"}},
 		"a cordon for maintenance":     {"on_maintenance", config.Override{OnMaintenance: nstance.NoticeCordon}},
-		"a spread by host":             {"spread.by", config.Override{Spread: &config.Dispersal{By: "host", MaxShare: "1"}}},
+		"a spread by rack":             {"spread.by", config.Override{Spread: &config.Dispersal{By: "rack", MaxShare: "1"}}},
 		"a spread beside a bad surge":  {"spread.max_share", config.Override{Spread: &config.Dispersal{MaxShare: "some"}, Rollout: &config.Pace{MaxSurge: "2"}}},
 		"a base of words":              {"market.on_demand_base", config.Override{Market: &config.Purchase{Type: nstance.Spot, OnDemandBase: "some"}}},
 		"a wait for no fallback":       {"market.fallback_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, FallbackAfter: 1}}},
