@@ -59,7 +59,7 @@ var mostNames = []struct {
 	pkg  string
 	most int
 }{
-	{".", 270}, {"reconcile", 80}, {"storage", 36}, {"server/config", 8}, {"registration", 35}, {"provider/simcloud", 68},
+	{".", 272}, {"reconcile", 80}, {"storage", 36}, {"server/config", 8}, {"registration", 35}, {"provider/simcloud", 68},
 }
 
 // TestSurfaceStaysSmall: the packages that are promised to other programs get no name by
