@@ -80,8 +80,8 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 // processQueue plans all groups that are due and returns their keys.
 func processQueue(r *Reconciler) (planned []nstance.GroupKey) {
 	for {
-		key, ok, _ := r.queue.next()
-		if !ok {
+		key, _, wait := r.queue.next()
+		if wait > 0 {
 			break
 		}
 		r.process(key)
@@ -202,7 +202,7 @@ func observeMachine(r *Reconciler, m *member) {
 }
 
 func processNext(r *Reconciler) {
-	if key, ok, _ := r.queue.next(); ok {
+	if key, _, wait := r.queue.next(); wait == 0 {
 		r.process(key)
 	}
 }

@@ -76,14 +76,14 @@ func (q *queue) addAt(key nstance.GroupKey, at time.Time) {
 	q.signal()
 }
 
-// take blocks until a key is due and returns it, or false when ctx ends.
-func (q *queue) take(ctx context.Context) (nstance.GroupKey, bool) {
+// take blocks until a key is due and returns it, or ok false when ctx ends.
+func (q *queue) take(ctx context.Context) (key nstance.GroupKey, urgent, ok bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		key, ok, wait := q.next()
-		if ok {
-			return key, true
+		key, urgent, wait := q.next()
+		if wait == 0 {
+			return key, urgent, true
 		}
 		timer.Reset(wait)
 		select {
@@ -92,11 +92,32 @@ func (q *queue) take(ctx context.Context) (nstance.GroupKey, bool) {
 		case <-timer.C:
 		}
 	}
-	return nstance.GroupKey{}, false
+	return key, false, false
 }
 
-// next returns a key that is due, or how long none will be.
-func (q *queue) next() (key nstance.GroupKey, ok bool, wait time.Duration) {
+// pause waits for d. After an ordinary key, an urgent one ends the wait.
+func (q *queue) pause(ctx context.Context, d time.Duration, wasUrgent bool) {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	for wasUrgent || !q.hasUrgent() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over.C:
+			return
+		case <-q.wake: // take looks for itself
+		}
+	}
+}
+
+func (q *queue) hasUrgent() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.urgent) > 0
+}
+
+// next returns a key that is due, with a wait of zero, or how long none will be.
+func (q *queue) next() (key nstance.GroupKey, urgent bool, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -109,12 +130,12 @@ func (q *queue) next() (key nstance.GroupKey, ok bool, wait time.Duration) {
 				if it.delayed.IsZero() {
 					delete(q.items, key)
 				}
-				return key, true, 0
+				return key, it.urgent, 0
 			}
 		}
 	}
 	if len(q.delayed) > 0 {
-		return key, false, max(q.delayed[0].at.Sub(now), 0)
+		return key, false, max(q.delayed[0].at.Sub(now), 1)
 	}
 	return key, false, time.Hour
 }

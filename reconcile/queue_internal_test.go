@@ -38,11 +38,37 @@ func TestQueueWhenTheClockIsSet(t *testing.T) {
 					name nstance.GroupID
 					at   time.Duration
 				}{{"a", 5 * time.Second}, {"b", 20 * time.Second}, {"c", 30 * time.Second}, {"d", 40 * time.Second}} {
-					key, ok := q.take(t.Context())
+					key, _, ok := q.take(t.Context())
 					require.True(t, ok)
 					require.Equal(t, want.name, key.Group)
 					require.Equal(t, want.at, time.Since(began))
 				}
+			})
+		})
+	}
+}
+
+// TestPauseAfterLongPlan: an urgent key does not wait for an ordinary one's pause, but for
+// that of another urgent one, so that a storm of notices shares plans.
+func TestPauseAfterLongPlan(t *testing.T) {
+	for name, c := range map[string]struct {
+		after, comes bool // urgent
+		waits        time.Duration
+	}{
+		"ordinary after ordinary": {false, false, 10 * time.Second},
+		"urgent after ordinary":   {false, true, time.Second},
+		"ordinary after urgent":   {true, false, 10 * time.Second},
+		"urgent after urgent":     {true, true, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q, began := newQueue(time.Now), time.Now()
+				time.AfterFunc(time.Second, func() { q.add(nstance.GroupKey{Group: "a"}, c.comes) })
+				q.pause(t.Context(), 10*time.Second, c.after)
+				require.Equal(t, c.waits, time.Since(began))
+				_, urgent, ok := q.take(t.Context())
+				require.True(t, ok)
+				require.Equal(t, c.comes, urgent)
 			})
 		})
 	}
@@ -60,7 +86,7 @@ func TestQueueAge(t *testing.T) {
 		<-time.After(time.Second)
 		require.Equal(t, 3*time.Second, q.age())
 		for range 2 {
-			_, ok := q.take(t.Context())
+			_, _, ok := q.take(t.Context())
 			require.True(t, ok)
 		}
 		<-time.After(time.Second)
