@@ -1,6 +1,11 @@
 package server_test
 
 import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -8,7 +13,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/imds"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/spot"
 )
 
 // endDrain answers the next drain command: drained.
@@ -77,4 +84,52 @@ func TestRelease(t *testing.T) {
 	require.NotNil(t, second)
 	require.Equal(t, []string{"pair"}, second.GetEventIds())
 	require.Nil(t, agents[2].released(), "its deadline came before its drain was over")
+}
+
+// TestReleasedOnAzure: the metadata service has the acknowledgement once the machine is
+// drained and being deleted, for the event that it was drained for and for that of its
+// deletion.
+func TestReleasedOnAzure(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	events := imds.New(&imds.Options{Protocol: imds.Azure, Spot: true, InstanceID: string(id)})
+	service := httptest.NewServer(events)
+	t.Cleanup(service.Close)
+	detector, err := spot.NewAzure(&spot.Options{BaseURL: service.URL, PollInterval: 100 * time.Millisecond})
+	require.NoError(t, err)
+	started := func() (ids []string) {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/"+imds.AzureEvents+"?api-version="+imds.AzureEventsVersion, nil)
+		r.Header.Set("Metadata", "true")
+		answer := httptest.NewRecorder()
+		events.ServeHTTP(answer, r)
+		var doc struct {
+			Events []struct{ EventType, EventStatus string }
+		}
+		require.NoError(t, json.Unmarshal(answer.Body.Bytes(), &doc))
+		for _, e := range doc.Events {
+			if e.EventStatus == "Started" {
+				ids = append(ids, e.EventType)
+			}
+		}
+		return ids
+	}
+
+	m := w.applyUserData(id)
+	m.setOptions()
+	drained := make(chan struct{})
+	m.options.Detector = detector
+	m.options.Drain = func(context.Context, nstance.Drain) (nstance.Outcome, string) {
+		<-drained
+		return nstance.OutcomeDrained, ""
+	}
+	m.start()
+	w.awaitEvent(nstance.EventReady, id)
+	events.Reclaim("", time.Now().Add(30*time.Minute))
+	w.awaitEvent(nstance.EventDrainStarted, id)
+	require.Empty(t, started(), "it is not drained")
+	close(drained)
+	w.awaitEvent(nstance.EventDeleteRequested, id)
+	require.Eventually(t, func() bool { return slices.Equal(started(), []string{"Preempt"}) }, eventually, 10*time.Millisecond)
+	events.Maintenance(imds.Event{ID: "D", Code: "Terminate", NotBefore: time.Now().Add(5 * time.Minute)})
+	require.Eventually(t, func() bool { return slices.Contains(started(), "Terminate") }, eventually, 10*time.Millisecond, "the event of its deletion")
 }
