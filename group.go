@@ -99,6 +99,7 @@ type NoticeAction string
 const (
 	NoticeIgnore  NoticeAction = "ignore"
 	NoticeReplace NoticeAction = "replace" // as a rollout does: few at a time, the replacement first
+	NoticeCordon  NoticeAction = "cordon"  // likewise, but its drain is cordon-only; not for maintenance, which ends what runs
 )
 
 // A Spread bounds how many members of a group are in one place, as far as there is
@@ -149,6 +150,7 @@ const (
 	SpreadType   SpreadBy = "type"   // one instance type
 	SpreadZone   SpreadBy = "zone"   // one zone
 	SpreadSubnet SpreadBy = "subnet" // one subnet
+	SpreadHost   SpreadBy = "host"   // one physical host, for providers that choose hosts ([MachineSpec])
 )
 
 // A Count is an absolute number or a percentage of a group's size. Its text, in JSON too,

@@ -60,6 +60,9 @@ const (
 
 // A MachineSpec is everything a provider needs to launch one machine. Equal
 // specs produce equal requests, byte for byte, so that a repeat is recognised.
+// HostLimit is a preference about where a new machine goes: a repeat may have
+// another one. A provider that chooses hosts reports them as Machine.Zone; one that
+// does not refuses a HostLimit as Invalid.
 type MachineSpec struct {
 	ID           InstanceID      `json:"id"`
 	Owner        Owner           `json:"owner"`
@@ -72,8 +75,9 @@ type MachineSpec struct {
 	Subnet       string          `json:"subnet,omitempty"`
 	Market       MarketType      `json:"market,omitempty"`
 	MaxPrice     string          `json:"max_price,omitempty"`
-	Park         ParkMode        `json:"park,omitempty"` // how it will be parked; empty: never
-	Args         json.RawMessage `json:"args,omitempty"` // provider-specific, decoded strictly by the provider; may be nil
+	Park         ParkMode        `json:"park,omitempty"`       // how it will be parked; empty: never
+	HostLimit    int             `json:"host_limit,omitempty"` // machines of its group on one host, as far as others have room; 0: any number
+	Args         json.RawMessage `json:"args,omitempty"`       // provider-specific, decoded strictly by the provider; may be nil
 	UserData     []byte          `json:"userdata,omitempty"`
 	Token        string          `json:"token,omitempty"` // idempotency token: the ID and a digest of the shape
 }

@@ -46,7 +46,7 @@ func (g Group) Validate(field string) error {
 	v.order(g)
 	v.warmPool(g.WarmPool)
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
-	v.word("on_rebalance", string(g.OnRebalance), "", string(NoticeIgnore), string(NoticeReplace))
+	v.word("on_rebalance", string(g.OnRebalance), "", string(NoticeIgnore), string(NoticeReplace), string(NoticeCordon))
 	v.word("on_maintenance", string(g.OnMaintenance), "", string(NoticeIgnore), string(NoticeReplace))
 	if g.Definition.Kind != "" {
 		v.add(g.Definition.validate(field))
@@ -220,14 +220,10 @@ func (v *validator) warmPool(p WarmPool) {
 }
 
 func (v *validator) spread(s Spread) {
-	switch {
-	case s == Spread{}:
+	if s == (Spread{}) {
 		return
-	case s.By == "host":
-		v.wrong("spread.by", "use zone or pool", "no provider places machines by host")
-	default:
-		v.word("spread.by", string(s.By), string(SpreadPool), string(SpreadType), string(SpreadZone), string(SpreadSubnet))
 	}
+	v.word("spread.by", string(s.By), string(SpreadPool), string(SpreadType), string(SpreadZone), string(SpreadSubnet), string(SpreadHost))
 	v.quantity("spread.max_share", s.MaxShare)
 	if s.MaxShare.N == 0 {
 		v.wrong("spread.max_share", "use a share such as 34%, or leave spread out", "is 0")

@@ -97,6 +97,11 @@ func TestFingerprint(t *testing.T) {
 			require.NotEqual(t, provider.Fingerprint(base), provider.Fingerprint(other))
 		})
 	}
+	t.Run("does not depend on the limit of a host, which a repeat may have another one of", func(t *testing.T) {
+		other := base
+		other.HostLimit = 3
+		require.Equal(t, provider.Fingerprint(base), provider.Fingerprint(other))
+	})
 	t.Run("is the same in every version", func(t *testing.T) {
 		golden := nstance.MachineSpec{ID: "tst06dx9xy919t3v9kzd2xdsyzb3g", CreatedAt: time.Unix(0, 0), Args: json.RawMessage(`{"a":1}`)}
 		require.Equal(t, "b9df9c84c4da719377fc01d1d7afeb15ecfd4be4bd3ce0c80291108b00d8c8f0", provider.Fingerprint(golden))

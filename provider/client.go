@@ -67,7 +67,9 @@ func (c *Client) CallTimeout() time.Duration { return c.timeout() }
 // slot is Unavailable: no call is made. A call without a definite answer in time
 // is Ambiguous.
 func (c *Client) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
-	if err := ValidateSpec(spec, c.o.MaxUserData); err != nil {
+	anyHost := spec
+	anyHost.HostLimit = 0 // which only the provider can judge
+	if err := ValidateSpec(anyHost, c.o.MaxUserData); err != nil {
 		return nstance.Machine{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout())

@@ -217,6 +217,16 @@ func TestValidation(t *testing.T) {
 			require.Equal(t, ok, provider.ValidateSpec(s, 0) == nil, "%q", token)
 		}
 	})
+	t.Run("a limit of hosts is refused by providers, not by clients", func(t *testing.T) {
+		s := spec(t)
+		s.HostLimit = 1
+		e, ok := errors.AsType[*nstance.Error](provider.ValidateSpec(s, 0))
+		require.True(t, ok)
+		require.Equal(t, nstance.Invalid, e.Code)
+		require.Equal(t, "spread.by", e.Field)
+		require.NotEmpty(t, e.Remedy)
+		require.Panics(t, func() { _, _ = client(t, panicking{}, nil).Create(t.Context(), s) })
+	})
 	t.Run("prices are decimals", func(t *testing.T) {
 		for price, ok := range map[string]bool{"": true, "1": true, "0.035": true, ".5": false, "1.": false, "-1": false, "1.2.3": false, "NaN": false} {
 			s := spec(t)

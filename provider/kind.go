@@ -48,6 +48,7 @@ type Kind struct {
 	// The abilities of the provider, known offline.
 	Images, Balancers, Address, Spot bool
 	Prices                           bool // of spot machines
+	Hosts                            bool // it chooses the hosts of machines, and heeds MachineSpec.HostLimit
 	Park                             []nstance.ParkMode
 
 	// FreeTypes says that the provider ignores instance types: any name is valid.

@@ -18,7 +18,8 @@ import (
 const maxToken = 64
 
 // ValidateSpec returns nil, or an Invalid error that names the field of spec which
-// no cloud accepts. maxUserData is in bytes; 0 means no limit.
+// no cloud accepts. maxUserData is in bytes; 0 means no limit. A HostLimit is refused: a
+// provider that chooses hosts clears it in the copy that it has validated.
 func ValidateSpec(spec nstance.MachineSpec, maxUserData int) error {
 	if _, err := nstance.ParseInstanceID(string(spec.ID)); err != nil {
 		return err
@@ -42,6 +43,9 @@ func ValidateSpec(spec nstance.MachineSpec, maxUserData int) error {
 	}
 	if spec.Park != "" && spec.Market == nstance.Spot {
 		return nstance.FieldError("warm_pool", "use on-demand capacity", "spot machines cannot be parked: the cloud may only end them")
+	}
+	if spec.HostLimit != 0 {
+		return nstance.FieldError("spread.by", "use zone or pool", "this provider does not choose hosts")
 	}
 	if n := len(spec.UserData); maxUserData > 0 && n > maxUserData {
 		return nstance.FieldError("userdata", "shorten it, compress it, or fetch the rest at boot", "%d bytes are more than the permitted %d", n, maxUserData)
@@ -111,8 +115,8 @@ func validateArgs(args json.RawMessage) error {
 	return nil
 }
 
-// Fingerprint returns a digest of the whole spec, the same in every process and
-// version. A provider that stores it with its machine can distinguish a repeated
+// Fingerprint returns a digest of the whole spec but HostLimit, which may differ when a
+// create is repeated. It is the same in every process and version. A provider that stores it with its machine can distinguish a repeated
 // create from one with other parameters under the same ID. Key order and white
 // space of Args do not matter.
 func Fingerprint(spec nstance.MachineSpec) string {
@@ -143,6 +147,7 @@ type specWithoutZeros struct {
 	Market       nstance.MarketType `json:",omitzero"`
 	MaxPrice     string             `json:",omitzero"`
 	Park         nstance.ParkMode   `json:",omitzero"`
+	HostLimit    int                `json:"-"`
 	Args         json.RawMessage    `json:",omitzero"`
 	UserData     []byte             `json:",omitzero"`
 	Token        string             `json:",omitzero"`

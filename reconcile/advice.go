@@ -71,7 +71,7 @@ func (m *member) durableAdvice() (out []nstance.Notice) {
 // and the setting that says so; zero: it does not.
 func heeded(n nstance.Notice, g *nstance.Group) (at time.Time, setting string) {
 	switch {
-	case n.Kind == nstance.Rebalance && groupspec.OnRebalance(g) == nstance.NoticeReplace:
+	case n.Kind == nstance.Rebalance && groupspec.OnRebalance(g) != nstance.NoticeIgnore:
 		return n.ReceivedAt, "on_rebalance"
 	case notice.Restarts(n) && groupspec.OnMaintenance(g) == nstance.NoticeReplace:
 		if early := n.NotBefore.Add(-maintenanceLead); !n.NotBefore.IsZero() && early.After(n.ReceivedAt) {
@@ -88,8 +88,22 @@ func (m *member) eligibleAt(g *nstance.Group) (at time.Time, why string) {
 	at = age(m, g.Expiry.EligibleAge)
 	for _, n := range m.advice {
 		if early, setting := heeded(n, g); !early.IsZero() && (at.IsZero() || early.Before(at)) {
-			at, why = early, n.Source+" ("+setting+")"
+			at, why = early, adviceMessage(n, setting)
 		}
 	}
 	return at, why
+}
+
+// adviceMessage is what the cause of a rollout says that follows advice.
+func adviceMessage(n nstance.Notice, setting string) string { return n.Source + " (" + setting + ")" }
+
+// advisesCordon reports whether c, the cause of a rollout, is advice after which m's group
+// only cordons.
+func (m *member) advisesCordon(c nstance.Cause) bool {
+	if groupspec.OnRebalance(&m.group.spec) != nstance.NoticeCordon {
+		return false
+	}
+	return slices.ContainsFunc(m.advice, func(n nstance.Notice) bool {
+		return n.Kind == nstance.Rebalance && c.Message == adviceMessage(n, "on_rebalance")
+	})
 }

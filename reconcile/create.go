@@ -43,7 +43,9 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
-	mach, err := r.provider.Create(ctx, r.spec(rec, def, rendered))
+	spec := r.spec(rec, def, rendered)
+	spec.HostLimit = r.hostLimit(m)
+	mach, err := r.provider.Create(ctx, spec)
 	r.createEnded(m, err)
 	if errors.Is(err, nstance.Conflict) {
 		return r.resolveConflict(ctx, m, repeated, err)

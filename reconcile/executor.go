@@ -131,12 +131,22 @@ func (s *shard) reassignDrain(m *member, now time.Time) (next time.Time) {
 	return time.Time{}
 }
 
-// cordonOnly reports whether a drain of m for these causes leaves its work alone: it goes
-// for reclaims only, and its group says so.
+// cordonOnly reports whether a drain of m for these causes leaves its work alone: its group
+// says so for each of them.
 func (m *member) cordonOnly(causes []nstance.Cause) bool {
-	if m.group.spec.OnReclaim != nstance.ReclaimCordon {
+	return len(causes) > 0 && !slices.ContainsFunc(causes, func(c nstance.Cause) bool { return !m.cordonsFor(c) })
+}
+
+// cordonsFor reports that for one cause. Advice may be withdrawn, or unknown to a new leader,
+// while the drain that it began goes on.
+func (m *member) cordonsFor(c nstance.Cause) bool {
+	switch c.Kind {
+	case nstance.CauseNotice:
+		return m.group.spec.OnReclaim == nstance.ReclaimCordon &&
+			!slices.ContainsFunc(m.notices, func(n nstance.Notice) bool { return n.Kind != nstance.Reclaim })
+	case nstance.CauseRollout:
+		return m.drain != nil && m.drain.CordonOnly && slices.Contains(m.drain.Causes, c) || m.advisesCordon(c)
+	default:
 		return false
 	}
-	noticed := !slices.ContainsFunc(causes, func(c nstance.Cause) bool { return c.Kind != nstance.CauseNotice })
-	return noticed && !slices.ContainsFunc(m.notices, func(n nstance.Notice) bool { return n.Kind != nstance.Reclaim })
 }

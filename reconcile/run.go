@@ -51,24 +51,35 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-// planGroups plans groups as they come due.
+// longPlan is how long a plan may take without a pause after it: that of a group of a
+// few hundred members.
+const longPlan = time.Millisecond
+
+// planGroups plans groups as they come due. Long plans take at most half of the time, so
+// that what they request is carried out meanwhile: facts that come during the pause share
+// the next plan.
 func (r *Reconciler) planGroups(ctx context.Context) {
 	for {
 		key, ok := r.queue.take(ctx)
 		if !ok {
 			return
 		}
-		r.process(key)
+		if took := r.process(key); took >= longPlan {
+			sleep.For(ctx, took)
+		}
 	}
 }
 
-// process plans one group and hands the actions to the lanes.
-func (r *Reconciler) process(key nstance.GroupKey) {
+// process plans one group and hands the actions to the lanes. It returns how long that
+// took.
+func (r *Reconciler) process(key nstance.GroupKey) (took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	began := time.Now()
+	defer func() { took = time.Since(began) }()
 	g := r.groups[key]
 	if g == nil || !r.loaded {
-		return
+		return took
 	}
 	now := r.opts.Now()
 	r.detectPause(now)
@@ -85,6 +96,7 @@ func (r *Reconciler) process(key nstance.GroupKey) {
 	}
 	r.queue.addAt(key, next)
 	r.publishView(g)
+	return took
 }
 
 // runFullPasses looks at everything now and then, whatever happened or did not: at the

@@ -9,8 +9,8 @@ import (
 // Members count that stay.
 func (g *group) spread() *admission.Spread {
 	s := g.spec.Spread
-	if s == (nstance.Spread{}) {
-		return nil
+	if s == (nstance.Spread{}) || s.By == nstance.SpreadHost {
+		return nil // no shape is on a host
 	}
 	out := &admission.Spread{By: s.By, Limit: s.MaxShare.Of(g.spec.Size), Members: map[admission.Shape]int{}}
 	for _, m := range g.members {
@@ -24,8 +24,23 @@ func (g *group) spread() *admission.Spread {
 // place returns what counts as one place with m, as a member of g; empty: g has no
 // spread.
 func (s *shard) place(g *group, m *member) string {
-	if g.spec.Spread == (nstance.Spread{}) {
+	switch g.spec.Spread.By {
+	case "":
 		return ""
+	case nstance.SpreadHost:
+		return m.zone()
 	}
 	return s.admission.Place(g.spec.Spread.By, capacityShape(m.rec.Shape))
+}
+
+// hostLimit returns how many machines of m's group the provider puts on one host; 0: any
+// number.
+func (r *Reconciler) hostLimit(m *member) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := &m.group.spec
+	if g.Spread.By != nstance.SpreadHost {
+		return 0
+	}
+	return max(1, g.Spread.MaxShare.Of(g.Size))
 }

@@ -173,7 +173,7 @@ func TestCreateGroup(t *testing.T) {
 		resp, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{
 			Group: "batch", Size: proto.Int32(1), InstanceTypes: &apiv1.Strings{Values: []string{"large"}}, Vars: &apiv1.Vars{}, Template: proto.String("vm"),
 			Args: proto.String("{}"), DrainTimeout: durationpb.New(0), Rollout: &apiv1.Rollout{MaxSurge: "3"}, Protect: proto.Bool(true),
-			Spread: &apiv1.Spread{MaxShare: "2"}, OnRebalance: "replace", OnMaintenance: "ignore",
+			Spread: &apiv1.Spread{MaxShare: "2"}, OnRebalance: "cordon", OnMaintenance: "ignore",
 		})
 		require.NoError(t, err)
 		g := resp.GetGroup()
@@ -195,7 +195,7 @@ func TestCreateGroup(t *testing.T) {
 		require.EqualValues(t, 1, second.getGroup(second.admin(), "batch").GetSize())
 		require.Equal(t, "2", second.getGroup(second.admin(), "batch").GetSpread().GetMaxShare())
 		require.Equal(t, "cordon", second.getGroup(second.admin(), "batch").GetOnReclaim())
-		require.Equal(t, "replace", second.getGroup(second.admin(), "batch").GetOnRebalance())
+		require.Equal(t, "cordon", second.getGroup(second.admin(), "batch").GetOnRebalance())
 		require.Equal(t, "ignore", second.getGroup(second.admin(), "batch").GetOnMaintenance())
 	})
 }

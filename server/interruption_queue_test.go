@@ -93,9 +93,14 @@ func (s *queueSite) world(store storage.Store) *world {
 func (s *queueSite) registered(w *world) (nstance.InstanceID, string, *client) {
 	s.Helper()
 	id := w.awaitEvent(nstance.EventCreated, "").Instance
-	s.mu.Lock()
-	boot := s.boots[id]
-	s.mu.Unlock()
+	var boot testcloud.Boot
+	require.Eventually(s, func() bool { // EC2 answers a create before the machine boots
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		var booted bool
+		boot, booted = s.boots[id]
+		return booted
+	}, eventually, 5*time.Millisecond)
 	h := w.newClient()
 	_, err := h.register(string(boot.UserData))
 	require.NoError(s, err)

@@ -2450,8 +2450,8 @@ type Group struct {
 	FailedReturns  int32                  `protobuf:"varint,38,opt,name=failed_returns,json=failedReturns,proto3" json:"failed_returns,omitempty"` // to spot, in a row
 	Spread         *Spread                `protobuf:"bytes,39,opt,name=spread,proto3" json:"spread,omitempty"`                                     // absent: no bound
 	OnReclaim      string                 `protobuf:"bytes,40,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`              // drain or cordon
-	OnRebalance    string                 `protobuf:"bytes,45,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`        // ignore or replace
-	OnMaintenance  string                 `protobuf:"bytes,46,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`  // likewise
+	OnRebalance    string                 `protobuf:"bytes,45,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`        // ignore, replace or cordon
+	OnMaintenance  string                 `protobuf:"bytes,46,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`  // ignore or replace
 	Order          string                 `protobuf:"bytes,47,opt,name=order,proto3" json:"order,omitempty"`                                       // of the permitted shapes: listed, cheapest or steadiest
 	WarmPool       *WarmPool              `protobuf:"bytes,48,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                 // absent: none
 	Standby        int32                  `protobuf:"varint,49,opt,name=standby,proto3" json:"standby,omitempty"`                                  // stand-by members, in none of the numbers above
@@ -2970,7 +2970,7 @@ func (x *StandbyClaim) GetUntil() *timestamppb.Timestamp {
 // capacity elsewhere.
 type Spread struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`                             // pool, type, zone or subnet; empty: pool
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`                             // pool, type, zone, subnet or host; empty: pool
 	MaxShare      string                 `protobuf:"bytes,2,opt,name=max_share,json=maxShare,proto3" json:"max_share,omitempty"` // of the group's size, a count or a percentage
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3425,8 +3425,8 @@ type UpdateGroupRequest struct {
 	BootstrapData []byte               `protobuf:"bytes,16,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // of configured groups too, as in CreateGroupRequest; empty: unchanged
 	Spread        *Spread              `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`                                    // as a whole; an empty one ends it
 	OnReclaim     string               `protobuf:"bytes,19,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: unchanged
-	OnRebalance   string               `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: unchanged
-	OnMaintenance string               `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // likewise
+	OnRebalance   string               `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore, replace or cordon; empty: unchanged
+	OnMaintenance string               `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: unchanged
 	Order         string               `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: unchanged
 	WarmPool      *WarmPool            `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                // as a whole; size 0 ends it
 	unknownFields protoimpl.UnknownFields
@@ -3988,7 +3988,7 @@ type CreateGroupRequest struct {
 	BootstrapData []byte    `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
 	Spread        *Spread   `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                                    // absent: no bound
 	OnReclaim     string    `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: drain
-	OnRebalance   string    `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore or replace; empty: ignore
+	OnRebalance   string    `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore, replace or cordon; empty: ignore
 	OnMaintenance string    `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: replace
 	Order         string    `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: listed
 	WarmPool      *WarmPool `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                // absent: none

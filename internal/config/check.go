@@ -144,6 +144,9 @@ func (d *decoder) group(c *Config, path string, g Group) {
 		return
 	}
 	d.order(c, path, g, t)
+	if g.Spread != nil && g.Spread.By == nstance.SpreadHost && !c.placesOnHosts() {
+		d.wrong(join(join(path, "spread"), "by"), anyHostRemedy, anyHost, c.kind.Name)
+	}
 	if g.WarmPool != nil {
 		if wrong, remedy := c.unparkable(g.WarmPool.Mode); wrong != "" {
 			d.wrong(join(join(path, "warm_pool"), "mode"), remedy, "%s", wrong)
@@ -174,6 +177,15 @@ const (
 
 // priced reports whether the provider, as far as it is known, says what machines cost.
 func (c *Config) priced() bool { return c.kind == nil || c.kind.Prices }
+
+const (
+	anyHost       = "provider %s does not choose hosts"
+	anyHostRemedy = "use zone or pool"
+)
+
+// placesOnHosts reports whether the provider, as far as it is known, chooses the hosts of
+// machines.
+func (c *Config) placesOnHosts() bool { return c.kind == nil || c.kind.Hosts }
 
 // unparkable says why the provider, as far as it is known, has no machines that wait in a
 // mode, and what to do; empty: it has.

@@ -201,7 +201,7 @@ type Group struct {
 	WarmPool      *WarmPool             `name:"warm_pool" absent:"none" doc:"stand-by machines beside its members, which are woken for those that are lost until their replacements are ready"`
 	Drill         *Drill                `name:"drill" absent:"none" doc:"rehearsals of an interruption at regular times, while the group is healthy"`
 	OnReclaim     nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
-	OnRebalance   nstance.NoticeAction  `name:"on_rebalance" default:"ignore" enum:"ignore|replace" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing, or replace the machine as a rollout does"`
+	OnRebalance   nstance.NoticeAction  `name:"on_rebalance" default:"ignore" enum:"ignore|replace|cordon" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing; replace the machine as a rollout does; or replace it likewise, while its work gets until drain_timeout to end by itself"`
 	OnMaintenance nstance.NoticeAction  `name:"on_maintenance" default:"replace" enum:"ignore|replace" doc:"what planned maintenance does that ends or restarts a machine: nothing, or replace the machine as a rollout does, from a day before"`
 	Shape
 }
@@ -281,6 +281,6 @@ type WarmPool struct {
 
 // Spread bounds how much of a group is in one place.
 type Spread struct {
-	By       nstance.SpreadBy `name:"by" default:"pool" enum:"pool|type|zone|subnet" doc:"what counts as one place: an instance type in one zone and market, which clouds reclaim together; an instance type; a zone; a subnet"`
+	By       nstance.SpreadBy `name:"by" default:"pool" enum:"pool|type|zone|subnet|host" doc:"what counts as one place: an instance type in one zone and market, which clouds reclaim together; an instance type; a zone; a subnet; a physical host, where the provider chooses hosts (proxmox)"`
 	MaxShare nstance.Count    `name:"max_share" required:"true" doc:"most machines in one place, a percentage of size, rounded up, or a number"`
 }

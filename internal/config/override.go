@@ -242,6 +242,9 @@ func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
 	if g.Order == nstance.OrderCheapest && !c.priced() {
 		err = errors.Join(err, nstance.FieldError("order", unpricedRemedy, unpriced, c.kind.Name))
 	}
+	if g.Spread.By == nstance.SpreadHost && !c.placesOnHosts() {
+		err = errors.Join(err, nstance.FieldError("spread.by", anyHostRemedy, anyHost, c.kind.Name))
+	}
 	if wrong, remedy := c.unparkable(g.WarmPool.Mode); wrong != "" {
 		err = errors.Join(err, nstance.FieldError("warm_pool.mode", remedy, "%s", wrong))
 	}

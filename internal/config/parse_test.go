@@ -151,7 +151,7 @@ func TestEverySettingIsUsed(t *testing.T) {
 			DrainTimeout: time.Minute, Protect: true, Static: true,
 			Rollout:   nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: 10 * time.Second, HaltAfter: 3},
 			OnReclaim: nstance.ReclaimCordon,
-			Order:     nstance.OrderSteadiest, OnRebalance: nstance.NoticeReplace, OnMaintenance: nstance.NoticeIgnore,
+			Order:     nstance.OrderSteadiest, OnRebalance: nstance.NoticeCordon, OnMaintenance: nstance.NoticeIgnore,
 			WarmPool: nstance.WarmPool{Size: 2, Mode: nstance.ParkHibernated, MaxAge: 7 * 24 * time.Hour, NoReturn: true},
 			Spread:   nstance.Spread{By: nstance.SpreadZone, MaxShare: nstance.Count{N: 50, Percent: true}},
 			Definition: nstance.Definition{

@@ -86,6 +86,8 @@ func TestProviderChecks(t *testing.T) {
 			`groups.default.web.order: c:5:101: provider rack has no prices (use listed or steadiest)`},
 		{"machines that cannot sleep", string(rackConfig("", whole, `, "warm_pool": {"size": 1, "mode": "hibernated"}`)),
 			`groups.default.web.warm_pool.mode: c:5:95: provider rack cannot have machines hibernated (use running)`},
+		{"hosts that are not its choice", string(rackConfig("", whole, `, "spread": {"by": "host", "max_share": "33%"}`)),
+			`groups.default.web.spread.by: c:5:79: provider rack does not choose hosts (use zone or pool)`},
 		{"spot where there is none", string(rackConfig("", whole, `, "market": {"type": "spot"}`)),
 			`groups.default.web.market.type: c:5:81: provider rack has no spot capacity (use on-demand)`},
 		{"arguments of a load balancer", string(rackConfig(`}, "load_balancers": {"front": {"id": "x", "args": {"wieght": 1}}`, whole, "")),
@@ -115,6 +117,25 @@ func TestProviderChecks(t *testing.T) {
 			require.NoError(t, err, "without kinds, nothing of it is known")
 		})
 	}
+}
+
+// TestSpreadByHost: only a provider that chooses hosts can spread over them, for groups of
+// the configuration and of the API.
+func TestSpreadByHost(t *testing.T) {
+	spread := config.Override{Spread: &config.Dispersal{By: nstance.SpreadHost, MaxShare: "33%"}}
+	c, err := config.Parse("c", rackConfig("", `, "instance_type": "whole"`, ""), rack)
+	require.NoError(t, err)
+	_, err = c.Lay(c.Groups()[0], spread)
+	require.ErrorIs(t, err, nstance.Invalid)
+	require.Equal(t, "spread.by", fieldOf(t, err))
+
+	placing := rack
+	placing.Hosts = true
+	c, err = config.Parse("c", rackConfig("", `, "instance_type": "whole"`, `, "spread": {"by": "host", "max_share": "33%"}`), placing)
+	require.NoError(t, err)
+	require.Equal(t, nstance.SpreadHost, c.Groups()[0].Spread.By)
+	_, err = c.Lay(c.Groups()[0], spread)
+	require.NoError(t, err)
 }
 
 func TestProviderDefaults(t *testing.T) {

@@ -227,3 +227,21 @@ func checkUserData(b *fixture) {
 	require.NoError(b, err)
 	require.Equal(b, string(s.UserData), got)
 }
+
+// checkHostLimit: a provider that heeds the limit says where its machine is, and knows the
+// machine again when the limit has changed.
+func checkHostLimit(b *fixture) {
+	s := b.spec()
+	s.HostLimit = 1
+	m, err := b.Provider.Create(b.Context(), s)
+	if err != nil {
+		b.requireCode(nstance.Invalid, err)
+		return
+	}
+	b.Cleanup(func() { b.remove(m) })
+	require.NotEmpty(b, m.Zone)
+	s.HostLimit = 2
+	again, err := b.Provider.Create(b.Context(), s)
+	require.NoError(b, err)
+	require.Equal(b, m.ProviderID, again.ProviderID)
+}

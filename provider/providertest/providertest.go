@@ -138,6 +138,7 @@ var promises = []promise{
 	{"create/other parameters under the same ID are a conflict", checkOtherParameters},
 	{"create/another owner of the same ID is a conflict", checkOtherOwner},
 	{"create/an ID that is none is refused", checkBadID},
+	{"create/a limit of machines on one host is heeded or refused", checkHostLimit},
 	{"get/shows the marks from the first moment", checkGetMarks},
 	{"get/an unknown machine is not found", checkGetUnknown},
 	{"get/two reads agree", checkGetTwice},

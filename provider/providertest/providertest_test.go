@@ -7,6 +7,7 @@ import (
 	"iter"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -211,6 +212,25 @@ var defects = map[string]defect{
 				return nstance.Machine{ID: s.ID, ProviderID: "x"}, nil
 			}
 			return c.Create(ctx, s)
+		}
+	}},
+	"takes a limit for a parameter": {"create/a limit of machines on one host is heeded or refused", func(p *parts, c *simcloud.Cloud) {
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			s.Token += strconv.Itoa(s.HostLimit)
+			s.UserData = append(s.UserData[:len(s.UserData):len(s.UserData)], byte(s.HostLimit))
+			s.HostLimit = 0
+			return c.Create(ctx, s)
+		}
+	}},
+	"hides the host": {"create/a limit of machines on one host is heeded or refused", func(p *parts, c *simcloud.Cloud) {
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			limit := s.HostLimit
+			s.HostLimit = 0
+			m, err := c.Create(ctx, s)
+			if limit > 0 {
+				m.Zone = ""
+			}
+			return m, err
 		}
 	}},
 	"shows unmarked machines":  {"get/shows the marks from the first moment", marksLater},

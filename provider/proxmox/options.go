@@ -142,8 +142,13 @@ type plan struct {
 // plan refuses what Create would refuse, as far as that shows offline.
 func (o Options) plan(spec nstance.MachineSpec) (plan, error) {
 	pl := plan{spec: spec, args: Args{OnBoot: true}, print: provider.Fingerprint(spec)[:20]}
-	if err := provider.ValidateSpec(spec, maxUserData); err != nil {
+	anyHost := spec
+	anyHost.HostLimit = 0
+	if err := provider.ValidateSpec(anyHost, maxUserData); err != nil {
 		return pl, err
+	}
+	if spec.HostLimit < 0 {
+		return pl, nstance.FieldError("spread.max_share", "use a share such as 34%, or leave spread out", "is negative")
 	}
 	if spec.Market == nstance.Spot {
 		return pl, nstance.FieldError("market.type", "use on-demand", "Proxmox VE has no spot capacity")

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
@@ -278,6 +280,104 @@ func TestPlacement(t *testing.T) {
 		counts[m.Zone]++
 	}
 	require.Equal(t, map[string]int{"pve1": 4, "pve2": 2}, counts, "pve2 keeps 2 GiB free: the last goes where 2 GiB are left of more")
+}
+
+// TestHostLimit: with a limit of two, six machines of a group are on three nodes, although
+// one of them has far more memory, and a node that has no memory left costs no machine.
+func TestHostLimit(t *testing.T) {
+	const memory = 2 << 30
+	three := []pve.Node{{Name: "pve1", Memory: 16 << 30, CPUs: 8}, {Name: "pve2", Memory: 16 << 30, CPUs: 8}, {Name: "pve3", Memory: 512 << 30, CPUs: 8}}
+	spec := func(b *bench, group nstance.GroupID) nstance.MachineSpec {
+		s := b.spec()
+		s.Group, s.HostLimit, s.Args = group, 2, json.RawMessage(`{"template": 9000, "any_node": true, "memory": 2048}`)
+		return s
+	}
+	createSix := func(b *bench) map[string]int {
+		counts := map[string]int{}
+		for range 6 {
+			counts[b.create(spec(b, "web")).Zone]++
+		}
+		return counts
+	}
+	evenly := map[string]int{"pve1": 2, "pve2": 2, "pve3": 2}
+	for name, o := range map[string]pve.Options{
+		"before they are listed": {Delays: testcloud.Delays{Visible: time.Minute}},
+		"as they are listed":     {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Nodes = three
+			b := newBench(t, &o)
+			require.Equal(t, evenly, createSix(b))
+		})
+	}
+	t.Run("clones under way", func(t *testing.T) {
+		b := newBench(t, &pve.Options{Nodes: three, Clone: 100 * time.Millisecond})
+		nodes := make(chan string, 6)
+		for range 6 {
+			s := spec(b, "web")
+			go func() {
+				m, err := b.p.Create(t.Context(), s)
+				assert.NoError(t, err)
+				nodes <- m.Zone
+			}()
+		}
+		counts := map[string]int{}
+		for range 6 {
+			counts[<-nodes]++
+		}
+		require.Equal(t, evenly, counts)
+	})
+	t.Run("other groups and owners do not count", func(t *testing.T) {
+		b := newBench(t, &pve.Options{Nodes: three})
+		for range 3 {
+			s := spec(b, "db")
+			s.HostLimit = 0
+			require.Equal(t, "pve3", b.running(b.p, b.create(s).ID).Zone)
+			s = spec(b, "web")
+			s.HostLimit, s.Owner.Tenant = 0, "other"
+			require.Equal(t, "pve3", b.running(b.p, b.create(s).ID).Zone)
+		}
+		require.Equal(t, evenly, createSix(b))
+	})
+	t.Run("another server counts by tags, and what is deleted is gone", func(t *testing.T) {
+		b := newBench(t, &pve.Options{Nodes: three})
+		var first nstance.Machine
+		for range 2 {
+			first = b.running(b.p, b.create(spec(b, "web")).ID)
+			require.Equal(t, "pve3", first.Zone)
+		}
+		other := b.open(proxmox.Options{})
+		m, err := other.Create(t.Context(), spec(b, "web"))
+		require.NoError(t, err)
+		require.NotEqual(t, "pve3", m.Zone)
+		b.gone(other, first)
+		m, err = other.Create(t.Context(), spec(b, "web"))
+		require.NoError(t, err)
+		require.Equal(t, "pve3", m.Zone)
+	})
+	t.Run("nodes that are full cost no machine", func(t *testing.T) {
+		nodes := slices.Clone(three)
+		nodes[0].Memory, nodes[1].Memory = memory, memory/2
+		b := newBench(t, &pve.Options{Nodes: nodes})
+		require.Equal(t, map[string]int{"pve1": 1, "pve3": 5}, createSix(b))
+	})
+	t.Run("beyond the limit, the least crowded", func(t *testing.T) {
+		b := newBench(t, &pve.Options{Nodes: three})
+		require.Equal(t, evenly, createSix(b))
+		require.Equal(t, evenly, createSix(b), "and six more")
+	})
+	t.Run("a repeat with another limit is the same machine", func(t *testing.T) {
+		b := newBench(t, &pve.Options{Nodes: three})
+		s := spec(b, "web")
+		m := b.create(s)
+		s.HostLimit = 0
+		require.Equal(t, m.ProviderID, b.create(s).ProviderID)
+		b.running(b.p, m.ID)
+		s.HostLimit = 7
+		again, err := b.open(proxmox.Options{}).Create(t.Context(), s)
+		require.NoError(t, err)
+		require.Equal(t, m.ProviderID, again.ProviderID)
+	})
 }
 
 func TestHighAvailabilityIsRefused(t *testing.T) {

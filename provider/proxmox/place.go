@@ -14,18 +14,26 @@ type placement struct {
 	memory   uint64  // that the machine will have
 	free     float64 // what is left on the node then
 	cpu      float64 // load of the node
+	excess   int     // machines of its group on the node then, beyond the limit of the spec
 }
 
-// place chooses the template and the node with the most free memory: that of
-// all machines assigned to it counts, running or not, since Proxmox VE gives out
-// more than there is. Between equals the less busy processors decide. It needs
-// p.mu.
+// better reports whether p comes before q: capacity is never given up for the limit of a
+// host, so nodes that have reached it come last, the least crowded first.
+func (p *placement) better(q *placement) bool {
+	return cmp.Or(cmp.Compare(p.excess, q.excess), cmp.Compare(q.free, p.free), cmp.Compare(p.cpu, q.cpu)) < 0
+}
+
+// place chooses the template and the node with the most free memory among those that
+// have not reached the group's limit: the memory of all machines assigned to a node
+// counts, running or not, since Proxmox VE gives out more than there is. Between equals
+// the less busy processors decide. It needs p.mu.
 func (p *Provider) place(list []resource, pl plan) (placement, error) {
 	templates, err := templatesFor(list, pl)
 	if err != nil {
 		return placement{}, err
 	}
-	used := p.assigned(list)
+	p.forget()
+	used, members := p.assigned(list), p.members(list, pl.spec)
 	var best *placement
 	if !slices.ContainsFunc(list, func(r resource) bool { return r.Type == "node" && r.MaxMem > 0 }) {
 		return placement{}, &nstance.Error{Code: nstance.Denied, Msg: "no node shows its memory", Remedy: "give the token Sys.Audit on /nodes"}
@@ -44,8 +52,12 @@ func (p *Provider) place(list []resource, pl plan) (placement, error) {
 		if free < 0 {
 			continue
 		}
-		if best == nil || free > best.free || free == best.free && n.CPU < best.cpu {
-			best = &placement{template: t, node: n.Node, memory: memory, free: free, cpu: n.CPU}
+		found := &placement{template: t, node: n.Node, memory: memory, free: free, cpu: n.CPU}
+		if limit := pl.spec.HostLimit; limit > 0 {
+			found.excess = max(0, members[n.Node]+1-limit)
+		}
+		if best == nil || found.better(best) {
+			best = found
 		}
 	}
 	if best == nil {
@@ -95,4 +107,27 @@ func (p *Provider) assigned(list []resource) map[string]uint64 {
 		}
 	}
 	return used
+}
+
+// members counts the machines of the spec's group on each node. The last work of a machine
+// knows more than the listing: a new clone has no tags yet and is listed on the template's
+// node, and what is being deleted is leaving. It needs p.mu.
+func (p *Provider) members(list []resource, spec nstance.MachineSpec) map[string]int {
+	count, known := map[string]int{}, map[int]bool{}
+	member := func(m marks) bool { return m.Owner == spec.Owner && m.Group == spec.Group }
+	for _, w := range p.works {
+		made := w.kind == workCreate && w.failure() == nil
+		if made && member(w.marks) {
+			count[w.node]++
+		}
+		known[w.marks.VMID] = known[w.marks.VMID] || made || w.kind == workDelete
+	}
+	for _, r := range list {
+		m, tagged := parseTags(r.Tags)
+		copied := m.VMID != r.VMID
+		if r.Type == "qemu" && r.Template != 1 && tagged && !copied && !known[r.VMID] && member(m) {
+			count[r.Node]++
+		}
+	}
+	return count
 }

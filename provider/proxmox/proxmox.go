@@ -86,7 +86,7 @@ func Kind() provider.Kind {
 			}
 			return p, p.Close, nil
 		},
-		Park:        []nstance.ParkMode{nstance.ParkStopped, nstance.ParkHibernated},
+		Park: []nstance.ParkMode{nstance.ParkStopped, nstance.ParkHibernated}, Hosts: true,
 		Consistency: consistency, MaxUserData: maxUserData, Rate: createRate, Burst: createBurst,
 	}
 }

@@ -90,12 +90,17 @@ func (p *Provider) underway(owner nstance.Owner) []nstance.Machine {
 
 // enter records a work, and forgets those that ended a while ago. It needs p.mu.
 func (p *Provider) enter(w *work) {
+	p.forget()
+	p.works[w.marks.ID] = w
+}
+
+// forget drops works that ended a while ago. It needs p.mu.
+func (p *Provider) forget() {
 	for id, old := range p.works {
 		if !old.active() && time.Since(old.endedAt) > workMemory {
 			delete(p.works, id)
 		}
 	}
-	p.works[w.marks.ID] = w
 }
 
 // drop forgets a work that has not begun.

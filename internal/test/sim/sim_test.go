@@ -12,10 +12,10 @@ import (
 	"github.com/nstance-go/nstance/internal/test/sim"
 )
 
-// TestSeeds runs a few seeds and expects every invariant to hold; make sim runs many.
+// TestSeeds runs two seeds and expects every invariant to hold; make sim runs many.
 // Run a failing one alone with make sim FROM=N SEEDS=1.
 func TestSeeds(t *testing.T) {
-	for seed := uint64(1); seed <= 3; seed++ {
+	for seed := uint64(1); seed <= 2; seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			res := play(t, sim.Config{Seed: seed})
 			if len(res.Violations) > 0 {
