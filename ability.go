@@ -182,7 +182,7 @@ type Parker interface {
 // safe for concurrent use.
 type ConsoleReader interface {
 	// ConsoleOutput returns the end of what m has printed to its console, at
-	// most the last 64 KiB; clouds deliver it minutes late, and empty until
+	// most 64 KiB; clouds deliver it minutes late, and empty until
 	// then. Fails with NotFound when the machine is gone.
 	ConsoleOutput(ctx context.Context, m Machine) ([]byte, error)
 }

@@ -120,7 +120,7 @@ func metricLabelValues() map[string][]string {
 		codes = append(codes, string(c))
 	}
 	return map[string][]string{
-		"kind": append(server.AttentionKinds(), holdKinds()...),
+		"kind":    append(server.AttentionKinds(), holdKinds()...),
 		"outcome": {string(nstance.OutcomeDrained), string(nstance.OutcomeFailed), "cut_short", "cancelled"},
 		"code":    codes,
 		"state":   {"wanted", "ready", "booting", "leaving", "stale", "on_demand", "preserved", "gone"},
