@@ -182,14 +182,10 @@ type Parker interface {
 // safe for concurrent use.
 type ConsoleReader interface {
 	// ConsoleOutput returns the end of what m has printed to its console, at
-	// most MaxConsoleBytes; clouds deliver it minutes late, and empty until
+	// most 64 KiB; clouds deliver it minutes late, and empty until
 	// then. Fails with NotFound when the machine is gone.
 	ConsoleOutput(ctx context.Context, m Machine) ([]byte, error)
 }
-
-// MaxConsoleBytes is how much of a machine's console is read at most: what EC2
-// keeps of it ("Instance console output", EC2 User Guide).
-const MaxConsoleBytes = 64 << 10
 
 // A NoticeWatcher is a Provider that knows of interruptions which its machines cannot
 // learn from inside, such as the maintenance of the node they run on, or which it learns

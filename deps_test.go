@@ -33,8 +33,9 @@ var anyOwn = []string{"agent", "api/v1", "confighash", "drain", "health", "journ
 var belowRooms = []string{"api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "reconcile/...", "registration", "spot", "storage", "storage/...",
 	"server/internal/ports", "internal/..."}
 
-// smallest are packages that every other one of the module may import but the root.
-var smallest = []string{"internal/clip", "internal/eventtype", "internal/filelimit", "internal/groupspec", "internal/notice", "internal/sleep"}
+// smallest are packages that every other one of the module may import; of these the root
+// imports clip and rules.
+var smallest = []string{"internal/clip", "internal/eventtype", "internal/filelimit", "internal/groupspec", "internal/notice", "internal/rules", "internal/sleep", "internal/validate"}
 
 // floors says which packages of this module a package may reach, directly or
 // not, beside the root. Whatever is not listed may reach anything below its
@@ -45,12 +46,14 @@ var floors = []struct {
 	ban    []string // import paths by prefix
 	reason string
 }{
-	{".", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "the language is standard library only"},
+	{".", []string{"internal/clip", "internal/rules"}, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "the language is standard library only, with the rules that it shares with the rest of this module"},
 	{"./internal/clip", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/eventtype", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/filelimit", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/groupspec", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/notice", nil, []string{"github.com/stretchr/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
+	{"./internal/rules", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what the root imports depends on nothing"},
+	{"./internal/validate", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/sleep", nil, []string{"github.com/", "google.golang.org/", "golang.org/x/"}, "what everything may import depends on nothing"},
 	{"./internal/conformance", nil, append([]string{"google.golang.org/", "github.com/stretchr/"}, heavy...), "what suites share knows no seam"},
 	{"./internal/templates", nil, []string{"github.com/", "google.golang.org/"}, "reading templates is standard library only"},

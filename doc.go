@@ -3,7 +3,8 @@
 //
 // This package is the language that all others speak: identifiers, states,
 // notices, reports, errors, and the five seams at which a program can put its
-// own part or take ours. It imports the standard library only.
+// own part or take ours. It imports the standard library only, and of this module the
+// rules for names.
 //
 // # How it works
 //

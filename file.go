@@ -2,7 +2,6 @@ package nstance
 
 import (
 	"encoding/json"
-	"strings"
 	"time"
 )
 
@@ -63,64 +62,3 @@ type FileStatus struct {
 	Digest string `json:"digest,omitempty"` // sha256:<hex> of the content; empty: there is no such file
 	Error  string `json:"error,omitempty"`  // why it differs from what the server sent
 }
-
-const (
-	maxFilePath   = 255 // bytes
-	maxSecretName = 64  // bytes
-)
-
-// ReservedFileDir is the one name in a receive directory that no file can have.
-// The agent keeps its versions of the files there, so that it can switch all of
-// them at once.
-const ReservedFileDir = ".nstance"
-
-// ValidateFilePath returns nil or an Invalid error that names field. A path is
-// relative to the receive directory and never leads out of it: segments of
-// letters, digits and some punctuation, joined by single slashes.
-func ValidateFilePath(field, path string) error {
-	const remedy = "use segments of A-Z, a-z, 0-9 and . _ - + @ :, joined by single slashes, such as app/app.env"
-	if len(path) > maxFilePath {
-		return FieldError(field, remedy, "path %q... has %d bytes, more than %d", path[:32], len(path), maxFilePath)
-	}
-	for segment := range strings.SplitSeq(path, "/") {
-		switch {
-		case segment == "" || segment == "." || segment == "..":
-			return FieldError(field, remedy, "path %q has the segment %q", path, segment)
-		case strings.Trim(segment, fileChars) != "":
-			return FieldError(field, remedy, "path %q contains a character that is not permitted", path)
-		}
-	}
-	if first, _, _ := strings.Cut(path, "/"); first == ReservedFileDir {
-		return FieldError(field, "use another name", "path %q is reserved for the agent", path)
-	}
-	return nil
-}
-
-const fileChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+@:"
-
-// ValidateFileMode returns nil or an Invalid error that names field. Files may
-// hold secrets: users outside the file's group have no access, and nothing is
-// executable.
-func ValidateFileMode(field string, mode uint32) error {
-	if mode&^0o660 != 0 || mode&0o400 == 0 {
-		return FieldError(field, "use a mode such as 0600 or 0640: readable by its owner, closed to other users, not executable", "mode %#o is not permitted", mode)
-	}
-	return nil
-}
-
-// ValidateSecretName returns nil or an Invalid error that names field. The
-// names under which a cluster keeps its own keys are refused: a key that signs
-// certificates never becomes a file.
-func ValidateSecretName(field, name string) error {
-	const remedy = "use at most 64 of A-Z, a-z, 0-9, . _ and -, a letter or digit first"
-	switch {
-	case name == "" || len(name) > maxSecretName || strings.Trim(name, secretChars) != "" || strings.ContainsRune("._-", rune(name[0])):
-		return FieldError(field, remedy, "%q is not the name of a secret", name[:min(len(name), maxSecretName)])
-	case strings.HasSuffix(name, ".key") || strings.HasSuffix(name, ".crt") || strings.Contains(name, "-ca") ||
-		strings.HasPrefix(name, "nonce") || name == "installation":
-		return FieldError(field, "use another name", "%q is a name of the cluster's own keys", name)
-	}
-	return nil
-}
-
-const secretChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // A Group is the desired state of one named set of machines, fully merged:
@@ -44,7 +46,7 @@ type Group struct {
 type Definition struct {
 	Kind                InstanceKind           `json:"kind"`
 	Arch                Arch                   `json:"arch"`
-	Role                string                 `json:"role,omitempty"`           // worker or control-plane
+	Role                MachineRole            `json:"role,omitempty"`           // empty: worker
 	Image               string                 `json:"image,omitempty"`          // the provider's ID, resolved
 	InstanceTypes       []string               `json:"instance_types,omitempty"` // in order of preference
 	SubnetPool          string                 `json:"subnet_pool,omitempty"`
@@ -62,6 +64,15 @@ type Definition struct {
 	LaunchTimeout       time.Duration          `json:"launch_timeout"`         // create to ready; 0: no limit
 	RegistrationTimeout time.Duration          `json:"registration_timeout"`   // machine exists to registered; 0: no limit
 }
+
+// A MachineRole is what machines of a definition are for.
+type MachineRole string
+
+// The roles. Machines of a control plane must not be interrupted: spot capacity is refused.
+const (
+	MachineWorker       MachineRole = "worker"
+	MachineControlPlane MachineRole = "control-plane"
+)
 
 // A Tracked is what the infra hash covers on request.
 type Tracked string
@@ -175,7 +186,7 @@ func (c *Count) UnmarshalText(text []byte) error {
 	digits, percent := strings.CutSuffix(string(text), "%")
 	n, err := strconv.ParseUint(digits, 10, 31)
 	if err != nil || percent && n > 100 {
-		return FieldError("count", "use a count such as 2 or a percentage such as 25%", "%q is neither", clip(string(text)))
+		return FieldError("count", "use a count such as 2 or a percentage such as 25%", "%q is neither", clip.Quote(string(text)))
 	}
 	*c = Count{N: int(n), Percent: percent}
 	return nil

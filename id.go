@@ -4,6 +4,9 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"time"
+
+	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/rules"
 )
 
 // An InstanceID is the permanent identity of one instance: a puidv7, which is
@@ -22,7 +25,7 @@ const (
 // NewInstanceID returns a fresh ID of the given kind, created at t (millisecond
 // resolution). It fails with Invalid when kind or t cannot be encoded.
 func NewInstanceID(kind InstanceKind, t time.Time) (InstanceID, error) {
-	if err := kind.Validate("kind"); err != nil {
+	if err := violation("kind", rules.InstanceKind(string(kind))); err != nil {
 		return "", err
 	}
 	ms := t.UnixMilli()
@@ -35,12 +38,11 @@ func NewInstanceID(kind InstanceKind, t time.Time) (InstanceID, error) {
 	binary.BigEndian.PutUint32(u[2:], uint32(ms))
 	u[6] = 0x70 | u[6]&0x0f
 	u[8] = 0x80 | u[8]&0x3f
-	return FormatInstanceID(kind, u), nil
+	return formatInstanceID(kind, u), nil
 }
 
-// FormatInstanceID returns the ID of a kind and a UUIDv7. It does not check
-// either; ParseInstanceID does.
-func FormatInstanceID(kind InstanceKind, u [16]byte) InstanceID {
+// formatInstanceID returns the ID of a kind and a UUIDv7. It does not check either.
+func formatInstanceID(kind InstanceKind, u [16]byte) InstanceID {
 	b := make([]byte, 0, idLen)
 	b = append(b, kind...)
 	acc, bits := uint(0), 0
@@ -58,9 +60,9 @@ func FormatInstanceID(kind InstanceKind, u [16]byte) InstanceID {
 // one canonical spelling of each ID is accepted, so equal IDs are equal strings.
 func ParseInstanceID(s string) (InstanceID, error) {
 	if len(s) != idLen {
-		return "", FieldError("instance_id", "use the 29-character ID that instance list prints", "%q has %d characters", clip(s), len(s))
+		return "", FieldError("instance_id", "use the 29-character ID that instance list prints", "%q has %d characters", clip.Quote(s), len(s))
 	}
-	if err := InstanceKind(s[:kindLen]).Validate("instance_id"); err != nil {
+	if err := violation("instance_id", rules.InstanceKind(s[:kindLen])); err != nil {
 		return "", err
 	}
 	u, ok := decode(s[kindLen:])
@@ -125,11 +127,4 @@ func digit(c byte) int {
 		return int(c-'v') + 27
 	}
 	return -1
-}
-
-func clip(s string) string {
-	if len(s) > 64 {
-		return s[:64] + "..."
-	}
-	return s
 }

@@ -73,10 +73,6 @@ func TestReportJSON(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, `{"action":"terminate"}`, string(got))
 	})
-	t.Run("probes passed only if each of them did", func(t *testing.T) {
-		require.True(t, nstance.Report{}.ProbesPassed())
-		require.False(t, nstance.Report{Probes: []nstance.ProbeResult{{OK: true}, {OK: false}}}.ProbesPassed())
-	})
 }
 
 func TestCount(t *testing.T) {

@@ -40,13 +40,3 @@ type ProbeResult struct {
 	OK      bool   `json:"ok"`
 	Message string `json:"message,omitempty"` // at most 256 bytes
 }
-
-// ProbesPassed reports whether every probe passed: true without probes.
-func (r Report) ProbesPassed() bool {
-	for _, p := range r.Probes {
-		if !p.OK {
-			return false
-		}
-	}
-	return true
-}

@@ -10,11 +10,11 @@ import (
 
 // UserData is the template of the user data with which a machine boots first.
 type UserData struct {
-	Source   UserDataSource `json:"source,omitempty"`   // empty: inline
-	Encoding string         `json:"encoding,omitempty"` // plain (the default), base64, gzip, base64+gzip
-	Content  string         `json:"content,omitempty"`  // the template, or its URL
-	SHA256   string         `json:"sha256,omitempty"`   // expected hex digest of the fetched bytes, before decoding
-	Fetched  []byte         `json:"fetched,omitempty"`  // the bytes from the URL; nil: not fetched yet
+	Source   UserDataSource   `json:"source,omitempty"`   // empty: inline
+	Encoding UserDataEncoding `json:"encoding,omitempty"` // empty: plain
+	Content  string           `json:"content,omitempty"`  // the template, or its URL
+	SHA256   string           `json:"sha256,omitempty"`   // expected hex digest of the fetched bytes, before decoding
+	Fetched  []byte           `json:"fetched,omitempty"`  // the bytes from the URL; nil: not fetched yet
 }
 
 // A UserDataSource says what UserData.Content is.
@@ -24,6 +24,17 @@ type UserDataSource string
 const (
 	SourceInline UserDataSource = "inline" // the template
 	SourceURL    UserDataSource = "url"    // its URL
+)
+
+// A UserDataEncoding says how UserData.Content, or what its URL has, is encoded.
+type UserDataEncoding string
+
+// The encodings.
+const (
+	EncodingPlain      UserDataEncoding = "plain"
+	EncodingBase64     UserDataEncoding = "base64"
+	EncodingGzip       UserDataEncoding = "gzip"
+	EncodingBase64Gzip UserDataEncoding = "base64+gzip" // compressed first
 )
 
 // maxUserDataTemplate is the longest decoded template in bytes: 1 MiB. Clouds
@@ -43,7 +54,7 @@ func (u UserData) Template() (string, error) {
 }
 
 func (u UserData) decode(raw []byte) (string, error) {
-	coding := u.Encoding
+	coding := string(u.Encoding)
 	var err error
 	if rest, ok := strings.CutPrefix(coding, "base64"); ok {
 		coding = strings.TrimPrefix(rest, "+")

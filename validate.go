@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/rules"
 )
 
 // The largest values of a group. A shard is made for 10,000 machines, and durations
@@ -21,16 +24,13 @@ const (
 	maxPrice     = 32 // characters
 )
 
-// controlPlane is the role of machines that must not be interrupted.
-const controlPlane = "control-plane"
-
 // Validate returns nil, or an Invalid error that names each wrong field below field
 // (empty: as it stands in g) and the remedy. A group without a definition may lack
 // everything but its key.
 func (g Group) Validate(field string) error {
 	v := validator{prefix: field}
-	v.add(g.Key.Tenant.Validate(v.path("tenant")))
-	v.add(g.Key.Group.Validate(v.path("group")))
+	v.rule("tenant", rules.Name(string(g.Key.Tenant)))
+	v.rule("group", rules.Name(string(g.Key.Group)))
 	v.count("size", g.Size, maxGroupSize)
 	v.duration("drain_timeout", g.DrainTimeout)
 	v.quantity("rollout.max_surge", g.Rollout.MaxSurge)
@@ -66,9 +66,9 @@ func (v *validator) order(g Group) {
 // validate is Validate for what d says.
 func (d Definition) validate(field string) error {
 	v := validator{prefix: field}
-	v.add(d.Kind.Validate(v.path("kind")))
+	v.rule("kind", rules.InstanceKind(string(d.Kind)))
 	v.word("arch", string(d.Arch), string(AMD64), string(ARM64))
-	v.word("role", d.Role, "", "worker", controlPlane)
+	v.word("role", string(d.Role), "", string(MachineWorker), string(MachineControlPlane))
 	v.words("instance_types", d.InstanceTypes)
 	v.words("subnets", d.Subnets)
 	v.words("load_balancers", d.LoadBalancers)
@@ -101,6 +101,18 @@ func (v *validator) wrong(field, remedy, format string, args ...any) {
 	v.add(FieldError(v.path(field), remedy, format, args...))
 }
 
+// rule adds what a rule of internal/rules has found, nil for nothing.
+func (v *validator) rule(field string, found *rules.Violation) {
+	v.add(violation(v.path(field), found))
+}
+
+func violation(field string, found *rules.Violation) error {
+	if found == nil {
+		return nil
+	}
+	return FieldError(field, found.Remedy, "%s", found.Msg)
+}
+
 // err returns the first error with the others in its text.
 func (v *validator) err() error { return errors.Join(v.errs...) }
 
@@ -124,7 +136,7 @@ func (v *validator) duration(field string, d time.Duration) {
 
 func (v *validator) word(field, word string, known ...string) {
 	if !slices.Contains(known, word) {
-		v.wrong(field, "use "+strings.TrimPrefix(strings.Join(known, ", "), ", "), "%q is unknown", clip(word))
+		v.wrong(field, "use "+strings.TrimPrefix(strings.Join(known, ", "), ", "), "%q is unknown", clip.Quote(word))
 	}
 }
 
@@ -135,7 +147,7 @@ func (v *validator) words(field string, list []string) {
 		case word == "":
 			v.wrong(field, "leave it out", "word %d is empty", i+1)
 		case slices.Contains(list[:i], word):
-			v.wrong(field, "keep one of them", "%q is listed twice", clip(word))
+			v.wrong(field, "keep one of them", "%q is listed twice", clip.Quote(word))
 		}
 	}
 }
@@ -149,13 +161,13 @@ func (v *validator) object(field string, data json.RawMessage) {
 
 func (v *validator) userData(u UserData) {
 	v.word("userdata.source", string(u.Source), "", string(SourceInline), string(SourceURL))
-	v.word("userdata.encoding", u.Encoding, "", "plain", "base64", "gzip", "base64+gzip")
+	v.word("userdata.encoding", string(u.Encoding), "", string(EncodingPlain), string(EncodingBase64), string(EncodingGzip), string(EncodingBase64Gzip))
 	if u.Source == SourceURL && u.Fetched == nil {
 		v.wrong("userdata.fetched", "fetch the URL and put its bytes here", "is missing")
 	}
 }
 
-func (v *validator) market(m Market, role string) {
+func (v *validator) market(m Market, role MachineRole) {
 	spot := m.Type == Spot
 	v.word("market.type", string(m.Type), "", string(OnDemand), string(Spot))
 	v.word("market.fallback", string(m.Fallback), "", string(OnDemand))
@@ -171,9 +183,9 @@ func (v *validator) market(m Market, role string) {
 		}
 	}
 	if m.MaxPrice != "" && !isPrice(m.MaxPrice) {
-		v.wrong("market.max_price", `write a positive decimal such as "0.05"`, "%q is not a price", clip(m.MaxPrice))
+		v.wrong("market.max_price", `write a positive decimal such as "0.05"`, "%q is not a price", clip.Quote(m.MaxPrice))
 	}
-	if spot && role == controlPlane {
+	if spot && role == MachineControlPlane {
 		v.wrong("market.type", "use on-demand, or another role", "spot is refused for role control-plane")
 	}
 	v.unused("market.max_price", !spot && m.MaxPrice != "", "set type to spot", "on on-demand capacity")
@@ -222,16 +234,16 @@ func (v *validator) files(d Definition) {
 	kinds := []string{string(FileString), string(FileEnv), string(FileJSON), string(FileSecret), string(FileStorage), string(FileCertificate)}
 	for _, path := range slices.Sorted(maps.Keys(d.Files)) {
 		f, field := d.Files[path], "files."+path
-		v.add(ValidateFilePath(v.path(field), path))
+		v.rule(field, rules.FilePath(path))
 		v.word(field+".kind", string(f.Kind), kinds...)
 		if f.Mode != 0 {
-			v.add(ValidateFileMode(v.path(field+".mode"), f.Mode))
+			v.rule(field+".mode", rules.FileMode(f.Mode))
 		}
 		if f.Kind == FileSecret {
-			v.add(ValidateSecretName(v.path(field+".secret"), f.Secret))
+			v.rule(field+".secret", rules.SecretName(f.Secret))
 		}
 		if _, named := d.Certificates[f.Certificate]; f.Kind == FileCertificate && !named {
-			v.wrong(field+".certificate", "define it in certificates", "certificate %q is not defined", clip(f.Certificate))
+			v.wrong(field+".certificate", "define it in certificates", "certificate %q is not defined", clip.Quote(f.Certificate))
 		}
 	}
 }

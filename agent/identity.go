@@ -17,6 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Files of an identity directory. The key and its certificate must change
@@ -148,7 +149,7 @@ func (v identityDir) server() (serverRef, error) {
 	if err := json.Unmarshal(data, &h); err != nil {
 		return serverRef{}, nstance.Errorf(nstance.Invalid, "%s: %w", v.path(fileServer), err)
 	}
-	return h, errors.Join(h.Cluster.Validate("cluster"), h.Shard.Validate("shard"))
+	return h, errors.Join(validate.Name("cluster", h.Cluster), validate.Shard("shard", h.Shard))
 }
 
 // saveClaims stores the claims of the nonce that are needed after registration.

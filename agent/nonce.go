@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // maxNonce bounds the nonce file, in bytes: it travels in user data, which
@@ -51,11 +52,11 @@ func (c claims) validate() error {
 	if _, err := nstance.ParseInstanceID(string(c.Subject)); err != nil {
 		return nstance.FieldError("nonce sub", "use the nonce from this machine's user data", "%v", err)
 	}
-	if err := c.Cluster.Validate("nonce cluster_id"); err != nil {
+	if err := validate.Name("nonce cluster_id", c.Cluster); err != nil {
 		return err
 	}
 	if len(c.ConfigHash) > 256 {
 		return nstance.FieldError("nonce config_hash", "mint the nonce again", "has %d characters", len(c.ConfigHash))
 	}
-	return c.Shard.Validate("nonce shard")
+	return validate.Shard("nonce shard", c.Shard)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 const goodPayload = `{"kind":"agent","sub":"acc06bgm7733st2576nx5jht4ecjw","cluster_id":"prod","shard":"zone-a","tenant":"default","config_hash":"v1:sha256:00","exp":1,"jti":"x"}`
@@ -61,8 +62,8 @@ func FuzzParseNonce(f *testing.F) {
 			require.Equal(t, nstance.Invalid, nstance.CodeOf(err))
 			return
 		}
-		require.NoError(t, c.Cluster.Validate("cluster"))
-		require.NoError(t, c.Shard.Validate("shard"))
+		require.NoError(t, validate.Name("cluster", c.Cluster))
+		require.NoError(t, validate.Shard("shard", c.Shard))
 		_, err = json.Marshal(c)
 		require.NoError(t, err)
 	})

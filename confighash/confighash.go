@@ -102,7 +102,7 @@ func infraOf(d nstance.Definition) infra {
 		InstanceTypes: d.InstanceTypes,
 		SubnetPool:    d.SubnetPool,
 		Args:          d.Args,
-		UserData:      userData{string(d.UserData.Source), d.UserData.Encoding, d.UserData.Content, d.UserData.SHA256},
+		UserData:      userData{string(d.UserData.Source), string(d.UserData.Encoding), d.UserData.Content, d.UserData.SHA256},
 		Market:        market{string(d.Market.Type), d.Market.MaxPrice, string(d.Market.Fallback)},
 		Tracked:       trackedOf(d),
 	}

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 )
 
@@ -253,7 +254,7 @@ func requestOf(pod *metav1.PartialObjectMetadata) (podRequest, error) {
 		instanceType: pod.Annotations[PodInstanceType],
 	}
 	r.claim = cmp.Or(pod.Annotations[PodClaim], string(r.group))
-	if err := r.group.Validate(field(PodGroup)); err != nil {
+	if err := validate.Name(field(PodGroup), r.group); err != nil {
 		return r, err
 	}
 	if len(r.instanceType) > 128 {

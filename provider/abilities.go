@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // The operations of abilities, as Options.Observe names them.
@@ -256,7 +257,7 @@ type boundConsole struct {
 func (b boundConsole) ConsoleOutput(ctx context.Context, m nstance.Machine) ([]byte, error) {
 	return read(ctx, b.c, opConsole, func(ctx context.Context) ([]byte, error) {
 		out, err := b.p.ConsoleOutput(ctx, m)
-		return out[max(0, len(out)-nstance.MaxConsoleBytes):], err
+		return clip.Console(out), err
 	})
 }
 

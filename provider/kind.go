@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // A Kind describes one kind of provider to a composition: its settings, how to
@@ -108,7 +109,7 @@ func (k Kinds) Find(name string) (Kind, error) {
 func (k Kinds) Validate() error {
 	names := map[string]bool{}
 	for _, kind := range k {
-		if err := nstance.ValidateName("kinds", kind.Name); err != nil {
+		if err := validate.Name("kinds", kind.Name); err != nil {
 			return err
 		}
 		if names[kind.Name] {

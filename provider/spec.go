@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // maxToken is the longest idempotency token that every cloud accepts: 64 ASCII
@@ -27,7 +28,7 @@ func ValidateSpec(spec nstance.MachineSpec, maxUserData int) error {
 		return err
 	}
 	if spec.Group != "" {
-		if err := spec.Group.Validate("group"); err != nil {
+		if err := validate.Name("group", spec.Group); err != nil {
 			return err
 		}
 	}
@@ -65,16 +66,16 @@ func validateFilter(o nstance.Owner) error {
 	if o.Installation == "" {
 		return nstance.FieldError("owner.installation", "use the ID made together with the certificate authorities", "is empty")
 	}
-	if err := o.Cluster.Validate("owner.cluster_id"); err != nil {
+	if err := validate.Name("owner.cluster_id", o.Cluster); err != nil {
 		return err
 	}
-	if err := o.Shard.Validate("owner.shard"); err != nil {
+	if err := validate.Shard("owner.shard", o.Shard); err != nil {
 		return err
 	}
 	if o.Tenant == "" {
 		return nil
 	}
-	return o.Tenant.Validate("owner.tenant")
+	return validate.Name("owner.tenant", o.Tenant)
 }
 
 func validateToken(token string) error {

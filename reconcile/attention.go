@@ -53,7 +53,7 @@ type Attention struct {
 
 // passingHolds end by themselves within moments, or show as a group that is
 // short.
-var passingHolds = []string{plan.HoldSettling, plan.HoldBudget}
+var passingHolds = []plan.HoldKind{plan.HoldSettling, plan.HoldBudget}
 
 // Attention lists what needs attention, sorted by kind and subject: groups that
 // are short of members or held, records that cannot be read, machines without a
@@ -145,7 +145,7 @@ func shortOf(v GroupView) string {
 }
 
 // holdRemedy says what ends a hold of a group.
-func holdRemedy(kind string, group nstance.GroupID) string {
+func holdRemedy(kind plan.HoldKind, group nstance.GroupID) string {
 	switch name := string(group); kind {
 	case plan.HoldHalted:
 		return "configure a definition that works, then nstance-admin group resume " + name + "; or nstance-admin group rollback " + name
@@ -188,13 +188,13 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 	}
 	if f := r.frozen; f != nil {
 		out = append(out, Attention{
-			Kind: plan.HoldFrozen, Subject: "shard", Since: f.Since, Remedy: "nstance-admin thaw shard",
+			Kind: AttentionKind(plan.HoldFrozen), Subject: "shard", Since: f.Since, Remedy: "nstance-admin thaw shard",
 			Why: fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason)),
 		})
 	}
 	if r.clock.Distrust() != "" {
 		out = append(out, Attention{
-			Kind: plan.HoldClock, Subject: "shard", Since: r.clock.Since(), Remedy: "set the clock of this server right",
+			Kind: AttentionKind(plan.HoldClock), Subject: "shard", Since: r.clock.Since(), Remedy: "set the clock of this server right",
 			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.Since().Format(time.RFC3339), r.clock.Distrust()),
 		})
 	}

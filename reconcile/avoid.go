@@ -293,7 +293,7 @@ func (s *shard) standing(all []AvoidedPool, now time.Time) (out []AvoidedPool) {
 }
 
 func (s *shard) publishReleased(p AvoidedPool, now time.Time, why string) {
-	text := plan.HoldAvoided + ": " + p.String() + ", after " + now.Sub(p.Since).Round(time.Second).String() + withMessage(why)
+	text := string(plan.HoldAvoided) + ": " + p.String() + ", after " + now.Sub(p.Since).Round(time.Second).String() + withMessage(why)
 	s.publishShard(nstance.Event{Type: nstance.EventHoldEnded, Reason: text})
 }
 
@@ -322,7 +322,7 @@ func (s *shard) avoidedAttention() (out []Attention) {
 	now := s.opts.Now()
 	for _, p := range s.allAvoided() {
 		if h := p.hold(); p.stands(now) {
-			out = append(out, Attention{Kind: plan.HoldAvoided, Subject: "shard", Since: h.Since, Until: h.Until, Why: h.Reason, Remedy: p.attentionRemedy()})
+			out = append(out, Attention{Kind: AttentionKind(plan.HoldAvoided), Subject: "shard", Since: h.Since, Until: h.Until, Why: h.Reason, Remedy: p.attentionRemedy()})
 		}
 	}
 	return out

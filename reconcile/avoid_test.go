@@ -99,12 +99,12 @@ func TestAvoidedPool(t *testing.T) {
 			require.Equal(t, fmt.Sprintf("every permitted shape is in an avoided pool: type=small market=spot until %s: network trouble (asked for by eve), nstance-admin pool release type=small market=spot ends it",
 				p.Until.Format(time.RFC3339)), h.Reason)
 			require.Len(t, w.holdEvents(web, plan.HoldAvoided), 1)
-			require.Len(t, w.attentionFor(plan.HoldAvoided), 2, "of the shard and of the group")
+			require.Len(t, w.attentionFor(reconcile.AttentionKind(plan.HoldAvoided)), 2, "of the shard and of the group")
 			w.advance(30 * time.Minute)
 			w.advance(2 * time.Minute)
 			w.requireMembers(3)
 			w.requireOneHold(web, plan.HoldAvoided, "every permitted shape")
-			require.Empty(t, w.attentionFor(plan.HoldAvoided))
+			require.Empty(t, w.attentionFor(reconcile.AttentionKind(plan.HoldAvoided)))
 		})
 	})
 	t.Run("a release ends it", func(t *testing.T) {

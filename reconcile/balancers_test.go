@@ -34,7 +34,7 @@ func withBalancer(t *testing.T, size int, o simcloud.Options, test func(t *testi
 		o.Balancers = []string{"lb-1", "lb-2"}
 		w := newWorld(t, o)
 		defer w.close()
-		w.cloud.Attach("lb-1", "foreign")
+		w.cloud.SetBalancer("lb-1", true, "foreign")
 		w.wrap = func(o *leaderEnv) {
 			o.options = func(opts *reconcile.Options) { opts.Balancers = []nstance.LoadBalancer{front} }
 		}

@@ -29,7 +29,7 @@ func (w *world) maxCreatesPerMinute(minutes int) (most int) {
 	return most
 }
 
-func (w *world) hasHold(kind string) bool {
+func (w *world) hasHold(kind plan.HoldKind) bool {
 	for _, h := range w.group().Holds {
 		if h.Kind == kind {
 			return true

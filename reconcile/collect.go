@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
@@ -184,7 +185,7 @@ func (s *shard) recordOf(mach nstance.Machine, why plan.Reason) records.Instance
 		CreatedAt: mach.ID.Time().UTC(), ProviderID: mach.ProviderID, Addresses: mach.Addresses,
 		Shape: records.Shape{InstanceType: mach.InstanceType, Market: mach.Market},
 	}
-	if rec.Group.Validate("group") != nil {
+	if validate.Name("group", rec.Group) != nil {
 		rec.Group = orphanGroup
 	}
 	return rec

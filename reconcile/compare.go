@@ -8,33 +8,25 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// An outcome is what another configuration makes of a member.
-type outcome string
+// actionNone: the instance stays as it is.
+const actionNone InstanceAction = ""
 
-const (
-	outcomeStays    outcome = ""
-	outcomeReplaced outcome = "replace"
-	outcomeDrained  outcome = "drain"
-	outcomeDeleted  outcome = "delete" // nothing runs on it that would be drained
-	outcomePushed   outcome = "push"   // it stays, and gets another runtime configuration
-)
-
-func outcomeOf(o plan.Outlook) outcome {
+func actionOf(o plan.Outlook) InstanceAction {
 	switch {
 	case o.Replaced:
-		return outcomeReplaced
+		return ActionReplace
 	case o.Leaves == plan.StartDrain:
-		return outcomeDrained
+		return ActionDrain
 	case o.Leaves == plan.Delete:
-		return outcomeDeleted
+		return ActionDelete
 	}
-	return outcomeStays
+	return actionNone
 }
 
 // A memberChange is what another configuration does to one member.
 type memberChange struct {
 	id       nstance.InstanceID
-	outcome  outcome
+	action   InstanceAction
 	reason   string
 	drifts   bool // its definition changes
 	repeated bool // it is to be replaced already, and would be by yet another definition
@@ -50,7 +42,7 @@ func compare(before, after *plan.Census) (changes []memberChange, creates int) {
 		if !changed {
 			continue
 		}
-		if change.outcome == outcomeReplaced && will[i].Counted {
+		if change.action == ActionReplace && will[i].Counted {
 			creates++
 		}
 		change.id = after.Members[i].ID
@@ -61,17 +53,17 @@ func compare(before, after *plan.Census) (changes []memberChange, creates int) {
 }
 
 func compareMember(before, after *plan.Census, was, will plan.Outlook) (out memberChange, changed bool) {
-	out = memberChange{outcome: outcomeOf(will), reason: will.Reason, drifts: will.Drifts}
-	same := out.outcome == outcomeOf(was)
+	out = memberChange{action: actionOf(will), reason: will.Reason, drifts: will.Drifts}
+	same := out.action == actionOf(was)
 	switch sooner := will.Doomed && !was.Doomed; {
-	case sooner && out.outcome == outcomeReplaced:
-	case same && (out.outcome != outcomeReplaced || after.Hash == before.Hash):
+	case sooner && out.action == ActionReplace:
+	case same && (out.action != ActionReplace || after.Hash == before.Hash):
 		undefined := before.Hash == plan.UnknownHash && !before.Removing
-		if out.outcome != outcomeStays || undefined || after.RuntimeHash == before.RuntimeHash || !will.Counted {
+		if out.action != actionNone || undefined || after.RuntimeHash == before.RuntimeHash || !will.Counted {
 			return out, false
 		}
-		out.outcome, out.reason = outcomePushed, "its runtime configuration changes"
-	case out.outcome == outcomeStays:
+		out.action, out.reason = ActionPush, "its runtime configuration changes"
+	case out.action == actionNone:
 		return out, false
 	case same:
 		out.repeated, out.drifts = true, false

@@ -45,7 +45,7 @@ func (w *world) userDataVersions() map[string]int {
 }
 
 // hold returns the group's hold of a kind.
-func (w *world) hold(kind string) reconcile.HoldView {
+func (w *world) hold(kind plan.HoldKind) reconcile.HoldView {
 	w.t.Helper()
 	for _, h := range w.group().Holds {
 		if h.Kind == kind {

@@ -69,7 +69,7 @@ var plainFields = []struct {
 	{"size", func(g *nstance.Group) string { return strconv.Itoa(g.Size) }},
 	{"template", func(g *nstance.Group) string { return g.Template }},
 	{"image", func(g *nstance.Group) string { return g.Definition.Image }},
-	{"role", func(g *nstance.Group) string { return g.Definition.Role }},
+	{"role", func(g *nstance.Group) string { return string(g.Definition.Role) }},
 	{"subnets", func(g *nstance.Group) string { return listed(g.Definition.Subnets) }},
 	{"load_balancers", func(g *nstance.Group) string { return listed(g.Definition.LoadBalancers) }},
 	{"market.fallback_after", func(g *nstance.Group) string { return spelt(g.Definition.Market.FallbackAfter) }},

@@ -46,7 +46,7 @@ func (s *shard) notHealthy(g *group) string {
 	case v.Booting+v.Leaving+v.Gone+v.Stale > 0:
 		return "members are being replaced"
 	case len(v.Holds) > 0:
-		return "hold " + v.Holds[0].Kind + ": " + v.Holds[0].Reason
+		return "hold " + string(v.Holds[0].Kind) + ": " + v.Holds[0].Reason
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -50,7 +51,7 @@ func (s *shard) handleReport(m *member, rep nstance.Report, now time.Time) {
 	first := m.reportAt.IsZero()
 	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
 	m.healthTrack.Reported(now)
-	switch good := rep.ProbesPassed() && m.registered(); {
+	switch good := probesPassed(rep) && m.registered(); {
 	case good && m.healthySince.IsZero():
 		m.healthySince = now
 		s.rebalance(m.group)
@@ -280,4 +281,9 @@ func (s *shard) retryLostLaunch(m *member, is absence, now time.Time) bool {
 	m.needsNewToken = true
 	s.requestAnotherGrant(m)
 	return true
+}
+
+// probesPassed reports whether every probe passed: true without probes.
+func probesPassed(r nstance.Report) bool {
+	return !slices.ContainsFunc(r.Probes, func(p nstance.ProbeResult) bool { return !p.OK })
 }

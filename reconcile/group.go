@@ -51,7 +51,7 @@ type groupPublications struct {
 
 // A publishedHold is a hold of a group whose beginning was published.
 type publishedHold struct {
-	kind  string
+	kind  plan.HoldKind
 	at    time.Time // when its beginning was published
 	since time.Time
 	over  bool // and its end

@@ -84,7 +84,7 @@ func (s *shard) publishHolds(g *group, holds []HoldView, now time.Time) {
 		known := &g.published.holds[i]
 		if !known.over && !slices.ContainsFunc(holds, func(h HoldView) bool { return h.Kind == known.kind }) {
 			known.over = true
-			s.publishGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: known.kind + ", after " + now.Sub(known.since).Round(time.Second).String()})
+			s.publishGroup(g, nstance.Event{Type: nstance.EventHoldEnded, Reason: string(known.kind) + ", after " + now.Sub(known.since).Round(time.Second).String()})
 		}
 	}
 	g.published.holds = slices.DeleteFunc(g.published.holds, func(known publishedHold) bool { return known.over && !known.recent(now) })

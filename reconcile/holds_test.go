@@ -15,12 +15,12 @@ import (
 
 // holdEvents returns the journalled hold events of a kind, of one group or of the shard if key
 // is empty.
-func (w *world) holdEvents(key nstance.GroupKey, kind string) (out []nstance.Event) {
+func (w *world) holdEvents(key nstance.GroupKey, kind plan.HoldKind) (out []nstance.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
 		hold := e.Type == nstance.EventHoldStarted || e.Type == nstance.EventHoldEnded
-		if hold && e.Tenant == key.Tenant && e.Group == key.Group && strings.HasPrefix(e.Reason, kind) {
+		if hold && e.Tenant == key.Tenant && e.Group == key.Group && strings.HasPrefix(e.Reason, string(kind)) {
 			out = append(out, e)
 		}
 	}
@@ -29,12 +29,12 @@ func (w *world) holdEvents(key nstance.GroupKey, kind string) (out []nstance.Eve
 
 // requireOneHold requires exactly one hold of a kind in the journal, with start, end and
 // reason.
-func (w *world) requireOneHold(key nstance.GroupKey, kind, why string) {
+func (w *world) requireOneHold(key nstance.GroupKey, kind plan.HoldKind, why string) {
 	w.t.Helper()
 	got := w.holdEvents(key, kind)
 	require.Len(w.t, got, 2, "%v", got)
 	require.Equal(w.t, nstance.EventHoldStarted, got[0].Type)
-	require.Contains(w.t, got[0].Reason, kind+": "+why)
+	require.Contains(w.t, got[0].Reason, string(kind)+": "+why)
 	require.Equal(w.t, nstance.EventHoldEnded, got[1].Type)
 	require.False(w.t, got[1].Time.Before(got[0].Time))
 }
@@ -42,7 +42,7 @@ func (w *world) requireOneHold(key nstance.GroupKey, kind, why string) {
 // TestHoldsAreJournalled: once when they begin and once when they end, however often the
 // group is planned.
 func TestHoldsAreJournalled(t *testing.T) {
-	for kind, test := range map[string]struct {
+	for kind, test := range map[plan.HoldKind]struct {
 		why        string
 		begin, end func(*world) error
 	}{
@@ -78,7 +78,7 @@ func TestHoldsAreJournalled(t *testing.T) {
 			func(w *world) error { w.resumeAgents(w.ready()...); return nil },
 		},
 	} {
-		t.Run(kind, func(t *testing.T) {
+		t.Run(string(kind), func(t *testing.T) {
 			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 				require.Empty(t, w.holdEvents(web, kind))
 				require.NoError(t, test.begin(w))

@@ -39,14 +39,14 @@ func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 		}
 		changes, _ := compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.withDesired(w, now), now, nil), now))
 		for _, change := range changes {
-			switch change.outcome {
-			case outcomeDrained, outcomeDeleted:
+			switch change.action {
+			case ActionDrain, ActionDelete:
 				out.Removed++
-			case outcomeReplaced:
+			case ActionReplace:
 				if !change.repeated {
 					out.Rotated++
 				}
-			case outcomeStays, outcomePushed:
+			case actionNone, ActionPush:
 			}
 		}
 	}

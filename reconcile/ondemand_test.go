@@ -378,7 +378,7 @@ func TestOnDemandBudget(t *testing.T) {
 		require.Less(t, time.Since(began), time.Second, "accepted once durable, before the create")
 		w.advance(5 * time.Second)
 		require.Len(t, w.cloud.Machines(), 1)
-		require.Equal(t, "budget", w.group().Holds[0].Kind)
+		require.Equal(t, plan.HoldBudget, w.group().Holds[0].Kind)
 		w.advance(10 * time.Second)
 		require.Len(t, w.cloud.Machines(), 2, "one every ten seconds")
 		w.advance(2 * time.Minute)

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -162,7 +163,7 @@ func checkOptions(store storage.Store, o *Options) error {
 		}
 		named[lb.Name] = true
 	}
-	return errors.Join(o.Owner.Cluster.Validate("owner.cluster_id"), o.Owner.Shard.Validate("owner.shard"))
+	return errors.Join(validate.Name("owner.cluster_id", o.Owner.Cluster), validate.Shard("owner.shard", o.Owner.Shard))
 }
 
 func withDefaults(opts *Options) Options {

@@ -6,6 +6,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Orphans returns the machines with our marks that have no record, sorted by ID.
@@ -87,7 +88,7 @@ func (r *Admin) withOrphan(ctx context.Context, id nstance.InstanceID, do func(n
 	if err != nil {
 		return nstance.Errorf(nstance.Conflict, "%s has a record by now: it is no orphan", id)
 	}
-	if err := o.Machine.Owner.Tenant.Validate("tenant"); err != nil {
+	if err := validate.Name("tenant", o.Machine.Owner.Tenant); err != nil {
 		return nstance.Errorf(nstance.Invalid, "the marks of machine %s name no tenant; delete it at the provider: %w", o.Machine.ProviderID, err)
 	}
 	return do(o.Machine)

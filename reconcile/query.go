@@ -187,7 +187,7 @@ func (r internals) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n ns
 		out = append(out, a.String())
 	}
 	for _, h := range d.Holds {
-		out = append(out, "hold "+h.Kind+": "+h.Reason)
+		out = append(out, "hold "+string(h.Kind)+": "+h.Reason)
 	}
 	return out
 }

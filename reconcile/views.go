@@ -85,7 +85,7 @@ type HoldView struct {
 
 // text says in one line what holds, why and until when.
 func (h HoldView) text() string {
-	text := h.Kind + withMessage(h.Reason)
+	text := string(h.Kind) + withMessage(h.Reason)
 	if !h.Until.IsZero() {
 		text += ", until " + h.Until.UTC().Format(time.RFC3339)
 	}

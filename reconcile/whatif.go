@@ -39,9 +39,20 @@ const (
 // An InstancePlan is what would happen to one instance.
 type InstancePlan struct {
 	ID     nstance.InstanceID `json:"id"`
-	Action string             `json:"action"` // replace, drain, delete or push
+	Action InstanceAction     `json:"action"`
 	Reason string             `json:"reason,omitempty"`
 }
+
+// An InstanceAction is what would be done to an instance.
+type InstanceAction string
+
+// The actions.
+const (
+	ActionReplace InstanceAction = "replace"
+	ActionDrain   InstanceAction = "drain"
+	ActionDelete  InstanceAction = "delete" // nothing runs on it that would be drained
+	ActionPush    InstanceAction = "push"   // it stays, and gets another runtime configuration
+)
 
 // WhatIf returns what desired groups would change beyond what is in progress. Groups
 // without a change are left out, unless a definition would be pending. With all, configured
@@ -132,7 +143,7 @@ func instancePlans(changes []memberChange, fields []FieldChange) (out []Instance
 		if c.drifts && len(paths) > 0 {
 			c.reason += ": " + strings.Join(paths, ", ")
 		}
-		out = append(out, InstancePlan{c.id, string(c.outcome), c.reason})
+		out = append(out, InstancePlan{c.id, c.action, c.reason})
 	}
 	return out
 }
@@ -165,9 +176,9 @@ func (s *shard) estimate(p *GroupPlan, next *group) {
 	var replaced, leaving int
 	for _, ip := range p.Instances {
 		switch ip.Action {
-		case "replace":
+		case ActionReplace:
 			replaced++
-		case "drain":
+		case ActionDrain:
 			leaving++
 		}
 	}

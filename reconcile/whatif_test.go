@@ -37,7 +37,7 @@ func (w *world) plan(g nstance.Group) (reconcile.GroupPlan, bool) {
 func countActions(p reconcile.GroupPlan) map[string]int {
 	out := map[string]int{}
 	for _, i := range p.Instances {
-		out[i.Action]++
+		out[string(i.Action)]++
 	}
 	return out
 }

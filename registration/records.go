@@ -71,21 +71,6 @@ type OperatorRegistration struct {
 	Succession
 }
 
-// Ends returns when its certificates and its nonce have all expired: until then
-// the record is needed, revoked or not. Zero: unknown.
-func (o *OperatorRegistration) Ends() time.Time {
-	end := o.NonceExpiry
-	if o.Current == nil || end.IsZero() {
-		return time.Time{}
-	}
-	for _, c := range []*KeyRecord{o.Current, o.Pending} {
-		if c != nil && c.NotAfter.After(end) {
-			end = c.NotAfter
-		}
-	}
-	return end
-}
-
 // A KeyRecord describes one issued certificate and its key.
 type KeyRecord struct {
 	Fingerprint string    `json:"fingerprint"` // of the key, as in nstance.Identity

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/registration"
 )
 
@@ -265,7 +266,7 @@ func TestRegisterOperator(t *testing.T) {
 			t.Run("certifies the claims of the nonce", func(t *testing.T) {
 				require.Equal(t, kind, who.Role)
 				require.Equal(t, nstance.TenantID("acme"), who.Tenant)
-				require.NoError(t, nstance.ValidateName("subject", who.Subject))
+				require.NoError(t, validate.Name("subject", who.Subject))
 				require.Contains(t, who.Subject, string(kind)+"-")
 			})
 			t.Run("the same key gets the same certificate, past expiry too", func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 const (
@@ -93,10 +94,10 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 }
 
 func (o *Options) validate() error {
-	if err := o.Cluster.Validate("cluster"); err != nil {
+	if err := validate.Name("cluster", o.Cluster); err != nil {
 		return err
 	}
-	if err := o.Shard.Validate("shard"); err != nil {
+	if err := validate.Shard("shard", o.Shard); err != nil {
 		return err
 	}
 	if o.AgentLifetime < time.Minute || o.OperatorLifetime < time.Minute {

@@ -47,13 +47,13 @@ func TestAttentionIsConsistent(t *testing.T) {
 		require.Equal(t, "group blue/db", all["short"][0].GetSubject())
 		require.Equal(t, "0 of 2 members are ready, 2 booting", all["short"][1].GetWhy())
 		require.NotNil(t, all["short"][1].GetSince())
-		require.Contains(t, all[plan.HoldFrozen][0].GetWhy(), "audit")
+		require.Contains(t, all[string(plan.HoldFrozen)][0].GetWhy(), "audit")
 		require.Equal(t, "instance "+string(id), all["alarm"][0].GetSubject())
 		require.Contains(t, all["config_refused"][0].GetRemedy(), "nstance-admin config refresh")
 	})
 	t.Run("operators see their tenant", func(t *testing.T) {
 		require.Len(t, theirs["short"], 1)
-		require.Len(t, theirs[plan.HoldFrozen], 1)
+		require.Len(t, theirs[string(plan.HoldFrozen)], 1)
 		require.Len(t, theirs["alarm"], 1)
 		require.Empty(t, theirs["config_refused"])
 		for _, list := range listAttention(t, w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()) {

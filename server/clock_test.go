@@ -57,9 +57,9 @@ func TestWrongClockIsShown(t *testing.T) {
 			require.Len(t, shard.GetProblems(), 1)
 			s := w.status()
 			require.Len(t, s.Groups[1].Holds, 1)
-			require.Equal(t, plan.HoldClock, s.Groups[1].Holds[0].Kind)
+			require.Equal(t, string(plan.HoldClock), s.Groups[1].Holds[0].Kind)
 			require.Equal(t, hold.GetReason(), s.Groups[1].Holds[0].Reason)
-			require.Contains(t, w.attentionOfKind(plan.HoldClock).Why, c.want)
+			require.Contains(t, w.attentionOfKind(string(plan.HoldClock)).Why, c.want)
 			require.Contains(t, w.scrapeMetrics(), `nstance_group_held{group="web",kind="clock",tenant="default"} 1`)
 		})
 	}

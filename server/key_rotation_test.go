@@ -3,7 +3,6 @@ package server_test
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/tls"
 	"encoding/json"
 	"sync/atomic"
@@ -30,10 +29,11 @@ import (
 
 // newInstanceID returns an unused ID.
 func newInstanceID() nstance.InstanceID {
-	var b [16]byte
-	rand.Read(b[:])
-	b[6], b[8] = b[6]&0x0f|0x70, b[8]&0x3f|0x80
-	return nstance.FormatInstanceID("web", b)
+	id, err := nstance.NewInstanceID("web", time.Now())
+	if err != nil {
+		panic(err)
+	}
+	return id
 }
 
 // awaitNextMachine waits for a machine of the tenant that is not old.

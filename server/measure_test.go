@@ -120,11 +120,7 @@ func metricLabelValues() map[string][]string {
 		codes = append(codes, string(c))
 	}
 	return map[string][]string{
-		"kind": append(server.AttentionKinds(),
-			plan.HoldBackoff, plan.HoldHalted, plan.HoldPaused, plan.HoldSettling, plan.HoldUnhealthyCap,
-			plan.HoldBreaker, plan.HoldClock, plan.HoldUnreadable, plan.HoldFrozen, plan.HoldDefinition,
-			plan.HoldBudget, plan.HoldCapacity, plan.HoldPending, plan.HoldRolledBack,
-		),
+		"kind":    append(server.AttentionKinds(), holdKinds()...),
 		"outcome": {string(nstance.OutcomeDrained), string(nstance.OutcomeFailed), "cut_short", "cancelled"},
 		"code":    codes,
 		"state":   {"wanted", "ready", "booting", "leaving", "stale", "on_demand", "preserved", "gone"},
@@ -301,4 +297,15 @@ func TestTraces(t *testing.T) {
 		return created && request.IsValid() && parent == request.SpanID()
 	}, eventually, 5*time.Millisecond)
 	require.Equal(t, request.TraceID(), write.TraceID(), "the write is part of the request")
+}
+
+func holdKinds() (kinds []string) {
+	for _, kind := range []plan.HoldKind{
+		plan.HoldBackoff, plan.HoldHalted, plan.HoldPaused, plan.HoldSettling, plan.HoldUnhealthyCap,
+		plan.HoldBreaker, plan.HoldClock, plan.HoldUnreadable, plan.HoldFrozen, plan.HoldDefinition,
+		plan.HoldBudget, plan.HoldCapacity, plan.HoldPending, plan.HoldRolledBack,
+	} {
+		kinds = append(kinds, string(kind))
+	}
+	return kinds
 }

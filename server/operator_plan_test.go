@@ -103,7 +103,7 @@ func TestPlan(t *testing.T) {
 		require.Equal(t, "added", p.GetChange(), "the server has no such group")
 		require.Empty(t, p.GetInstances())
 		require.Zero(t, p.GetCreates())
-		require.Equal(t, plan.HoldPending, p.GetHolds()[0].GetKind())
+		require.Equal(t, string(plan.HoldPending), p.GetHolds()[0].GetKind())
 	})
 	t.Run("the configuration that a refresh would read", func(t *testing.T) {
 		w.conf.set(defaultConfig(3), nil)
@@ -211,7 +211,7 @@ func TestPlanResolvesNewNames(t *testing.T) {
 		require.Zero(t, p.GetCreates())
 		require.Equal(t, "changed", p.GetChange())
 		require.Len(t, p.GetHolds(), 1)
-		require.Equal(t, plan.HoldPending, p.GetHolds()[0].GetKind())
+		require.Equal(t, string(plan.HoldPending), p.GetHolds()[0].GetKind())
 		require.Contains(t, p.GetHolds()[0].GetReason(), "image base is not known yet")
 		require.NotNil(t, p.GetHolds()[0].GetSince())
 	})

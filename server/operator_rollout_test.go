@@ -18,12 +18,12 @@ import (
 )
 
 // awaitHold waits for a hold of the kind and returns it.
-func (w *world) awaitHold(api apiv1.OperatorServiceClient, group, kind string) *apiv1.Hold {
+func (w *world) awaitHold(api apiv1.OperatorServiceClient, group string, kind plan.HoldKind) *apiv1.Hold {
 	w.Helper()
 	var found *apiv1.Hold
 	require.Eventually(w, func() bool {
 		for _, h := range w.getGroup(api, group).GetHolds() {
-			if h.GetKind() == kind {
+			if h.GetKind() == string(kind) {
 				found = h
 			}
 		}
@@ -204,9 +204,9 @@ func TestFreeze(t *testing.T) {
 		require.NoError(t, err)
 		require.Regexp(t, `^audit \(asked for by admin-\w+\)$`, shard.GetFrozen())
 		require.NotNil(t, shard.GetFrozenAt())
-		require.Equal(t, plan.HoldFrozen, shard.GetHolds()[0].GetKind())
+		require.Equal(t, string(plan.HoldFrozen), shard.GetHolds()[0].GetKind())
 		require.Contains(t, strings.Join(shard.GetProblems(), "\n"), "the shard is frozen")
-		require.Contains(t, w.attentionOfKind(plan.HoldFrozen).Why, "the shard is frozen")
+		require.Contains(t, w.attentionOfKind(string(plan.HoldFrozen)).Why, "the shard is frozen")
 		require.True(t, w.getGroup(api, "web").GetFrozen())
 		require.True(t, w.getGroup(api, "db").GetFrozen())
 		require.Contains(t, w.awaitHold(api, "web", plan.HoldFrozen).GetReason(), "audit")

@@ -315,7 +315,8 @@ func TestLeaderAddress(t *testing.T) {
 	const address = "10.0.0.100"
 	c := newServerPair(t, `"election": {"ttl": "1s"}, "leader_address": "`+address+`",`, "")
 	at := func(name string) func() bool {
-		return func() bool { have, _ := c.cloud.AddressAt(address); return have == name }
+		mover := c.cloud.At(name).(nstance.AddressMover)
+		return func() bool { here, _ := mover.HoldsAddress(t.Context(), address); return here }
 	}
 	require.Eventually(t, at("a"), eventually, time.Millisecond)
 	c.awaitPeerStream()

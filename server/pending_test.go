@@ -181,7 +181,7 @@ func TestGroupWithoutDefinition(t *testing.T) {
 	}
 	g := create("batch")
 	require.Len(t, g.GetHolds(), 1)
-	require.Equal(t, plan.HoldPending, g.GetHolds()[0].GetKind())
+	require.Equal(t, string(plan.HoldPending), g.GetHolds()[0].GetKind())
 	require.Contains(t, g.GetHolds()[0].GetReason(), "image base is not known yet")
 	require.EqualValues(t, 2, g.GetSize())
 	require.True(t, w.groupListed(api, "batch"))
@@ -222,9 +222,9 @@ func TestGroupWithoutDefinition(t *testing.T) {
 }
 
 // holdReasons returns the reasons of a group's holds of a kind.
-func holdReasons(g *apiv1.Group, kind string) (out []string) {
+func holdReasons(g *apiv1.Group, kind plan.HoldKind) (out []string) {
 	for _, h := range g.GetHolds() {
-		if h.GetKind() == kind {
+		if h.GetKind() == string(kind) {
 			out = append(out, h.GetReason())
 		}
 	}

@@ -62,7 +62,7 @@ func TestAvoidedPools(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		for _, h := range w.getGroup(api, "web").GetHolds() {
-			if h.GetKind() == plan.HoldAvoided {
+			if h.GetKind() == string(plan.HoldAvoided) {
 				return strings.Contains(h.GetReason(), "market=spot") && strings.Contains(h.GetReason(), "trouble") && h.GetUntil() != nil
 			}
 		}
@@ -75,8 +75,8 @@ func TestAvoidedPools(t *testing.T) {
 		require.Len(t, list.GetPools(), 1)
 		status, err := blue.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
 		require.NoError(t, err)
-		require.Equal(t, plan.HoldAvoided, status.GetHolds()[0].GetKind())
-		require.Equal(t, "nstance-admin pool release market=spot", listAttention(t, blue)[plan.HoldAvoided][0].GetRemedy())
+		require.Equal(t, string(plan.HoldAvoided), status.GetHolds()[0].GetKind())
+		require.Equal(t, "nstance-admin pool release market=spot", listAttention(t, blue)[string(plan.HoldAvoided)][0].GetRemedy())
 		_, err = blue.ReleasePool(t.Context(), &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Market: "spot"}})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
 	})

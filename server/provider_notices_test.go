@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
@@ -99,7 +100,7 @@ func TestConsoleOutput(t *testing.T) {
 	out, err := get(w.admin())
 	require.NoError(t, err)
 	require.Empty(t, out, "nothing yet")
-	long := append(make([]byte, nstance.MaxConsoleBytes), "login: "...)
+	long := append(make([]byte, clip.MaxConsole), "login: "...)
 	printed.Store(&long)
 	out, err = get(w.admin())
 	require.NoError(t, err)

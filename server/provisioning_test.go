@@ -38,7 +38,7 @@ func TestShapesAsConfigured(t *testing.T) {
 	api := w.admin()
 	require.Eventually(t, func() bool {
 		for _, h := range w.getGroup(api, "web").GetHolds() {
-			if h.GetKind() == plan.HoldCapacity {
+			if h.GetKind() == string(plan.HoldCapacity) {
 				return h.GetReason() != ""
 			}
 		}

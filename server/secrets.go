@@ -7,6 +7,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/vault"
 )
 
@@ -23,7 +24,7 @@ type storedSecrets struct{ vault *vault.Vault }
 
 // Get implements files.Source.
 func (s storedSecrets) Get(ctx context.Context, name string) ([]byte, error) {
-	if err := nstance.ValidateSecretName("secret", name); err != nil {
+	if err := validate.SecretName("secret", name); err != nil {
 		return nil, err
 	}
 	data, err := s.vault.Get(ctx, name)

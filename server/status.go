@@ -53,7 +53,7 @@ func (s *Server) status(ctx context.Context) web.Status {
 	for _, g := range t.reconciler.Groups() {
 		row := web.Group{Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Size: g.Size, Ready: g.Ready, Booting: g.Booting, Leaving: g.Leaving, Stale: g.Stale, Standby: g.Standby, Parked: g.Parked}
 		for _, h := range g.Holds {
-			row.Holds = append(row.Holds, web.Hold{Kind: h.Kind, Reason: h.Reason, Since: h.Since, Until: h.Until})
+			row.Holds = append(row.Holds, web.Hold{Kind: string(h.Kind), Reason: h.Reason, Since: h.Since, Until: h.Until})
 		}
 		out.Groups = append(out.Groups, row)
 	}

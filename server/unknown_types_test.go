@@ -33,7 +33,7 @@ func TestUnknownInstanceTypesAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		for _, g := range resp.GetGroups() {
 			for _, h := range g.GetHolds() {
-				require.NotEqual(t, plan.HoldPending, h.GetKind(), "%s: %s", g.GetGroup(), h.GetReason())
+				require.NotEqual(t, string(plan.HoldPending), h.GetKind(), "%s: %s", g.GetGroup(), h.GetReason())
 			}
 		}
 	}

@@ -3,35 +3,9 @@ package storage
 import (
 	"context"
 	"net/url"
-	"strings"
 
 	"github.com/nstance-go/nstance"
 )
-
-// An Opener opens the stores that a program is linked with by their URLs, as Open
-// does and storage/blob.Open, which links the clients of all clouds. Nil is Open.
-type Opener func(ctx context.Context, rawURL string) (Store, error)
-
-// Open calls the opener.
-func (o Opener) Open(ctx context.Context, rawURL string) (Store, error) {
-	if o == nil {
-		return Open(ctx, rawURL)
-	}
-	return o(ctx, rawURL)
-}
-
-// OpenReadOnly opens what Open does for reading only, as OpenReadOnly and
-// ReadOnly have it.
-func (o Opener) OpenReadOnly(ctx context.Context, rawURL string) (Store, error) {
-	if scheme, _, _ := strings.Cut(rawURL, ":"); o == nil || scheme == "file" || scheme == "mem" {
-		return OpenReadOnly(ctx, rawURL)
-	}
-	s, err := o(ctx, rawURL)
-	if err != nil {
-		return nil, err
-	}
-	return ReadOnly(s), nil
-}
 
 // Open opens the store that a URL names: file:///dir for a Dir, mem:// for a
 // new Memory. Other schemes belong to adapters and are Invalid here.

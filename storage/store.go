@@ -80,20 +80,21 @@ type Store interface {
 	List(ctx context.Context, prefix, after string) iter.Seq2[Entry, error]
 }
 
-// Limits that all drivers share.
+// MaxObjectSize is how many bytes an object may have in every driver.
+const MaxObjectSize = 64 << 20
+
 const (
-	MaxKeyLen     = 512      // bytes of a key
-	MaxSegmentLen = 200      // bytes between two slashes of a key
-	MaxObjectSize = 64 << 20 // bytes of an object
+	maxKeyLen     = 512
+	maxSegmentLen = 200
 )
 
 // ValidateKey returns nil or an Invalid error. A key is one or more segments
-// joined by single slashes; a segment is letters, digits, '.', '_', '-' and
-// does not begin with a dot.
+// joined by single slashes, at most 512 bytes; a segment is at most 200 letters, digits, '.',
+// '_', '-' and does not begin with a dot.
 func ValidateKey(key string) error {
 	const remedy = "use segments of A-Z, a-z, 0-9, '.', '_' and '-', joined by single slashes"
-	if len(key) > MaxKeyLen {
-		return nstance.FieldError("key", remedy, "%q... is %d bytes long, more than %d", key[:64], len(key), MaxKeyLen)
+	if len(key) > maxKeyLen {
+		return nstance.FieldError("key", remedy, "%q... is %d bytes long, more than %d", key[:64], len(key), maxKeyLen)
 	}
 	for segment := range strings.SplitSeq(key, "/") {
 		switch {
@@ -101,8 +102,8 @@ func ValidateKey(key string) error {
 			return nstance.FieldError("key", remedy, "%q has an empty segment", key)
 		case segment[0] == '.':
 			return nstance.FieldError("key", remedy, "%q has a segment that begins with a dot", key)
-		case len(segment) > MaxSegmentLen:
-			return nstance.FieldError("key", remedy, "%q has a segment of more than %d bytes", key, MaxSegmentLen)
+		case len(segment) > maxSegmentLen:
+			return nstance.FieldError("key", remedy, "%q has a segment of more than %d bytes", key, maxSegmentLen)
 		case strings.Trim(segment, keyChars) != "":
 			return nstance.FieldError("key", remedy, "%q contains a character that is not permitted", key)
 		}

@@ -21,15 +21,19 @@ type program struct {
 	stdout io.Writer
 	stderr *console
 	getenv func(string) string
-	opener storage.Opener
+	open   openStore
 	begun  bool // the command line was parsed
 }
 
 // Main runs nstance-admin with args, without the program's name, and returns its
 // exit code. Results go to stdout, everything else to stderr. It returns soon
-// after ctx has ended, which is no failure for a command that watches until then. open opens the cluster's storage.
-func Main(ctx context.Context, open storage.Opener, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
-	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv, opener: open}
+// after ctx has ended, which is no failure for a command that watches until then. open opens
+// the cluster's storage; nil: storage.Open, which knows directories and memory.
+func Main(ctx context.Context, open func(ctx context.Context, rawURL string) (storage.Store, error), args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) int {
+	if open == nil {
+		open = storage.Open
+	}
+	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv, open: open}
 	root := p.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -105,7 +106,7 @@ func (m *minting) place(ctx context.Context) error {
 		return err
 	}
 	if m.cluster != "" {
-		if err := nstance.ClusterID(m.cluster).Validate("--cluster"); err != nil {
+		if err := validate.Name("--cluster", m.cluster); err != nil {
 			return err
 		}
 		return m.belongs(ctx, nstance.ClusterID(m.cluster))
@@ -126,11 +127,11 @@ func (m *minting) claims(now time.Time) (keyring.Claims, error) {
 		Kind: nstance.Role(m.kind), Subject: m.cluster, Cluster: nstance.ClusterID(m.cluster), Shard: nstance.ShardID(m.shard),
 		Tenant: nstance.TenantID(m.tenant), JTI: rand.Text(), NotBefore: now, Expiry: now.Add(m.expiry),
 	}
-	if err := errors.Join(c.Cluster.Validate("--cluster"), c.Tenant.Validate("--tenant")); err != nil {
+	if err := errors.Join(validate.Name("--cluster", c.Cluster), validate.Name("--tenant", c.Tenant)); err != nil {
 		return c, err
 	}
 	if c.Shard != "" {
-		if err := c.Shard.Validate("--shard"); err != nil {
+		if err := validate.Shard("--shard", c.Shard); err != nil {
 			return c, err
 		}
 	}

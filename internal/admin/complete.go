@@ -114,7 +114,7 @@ func (c *client) templateNames(ctx context.Context) ([]string, error) {
 }
 
 func (p *program) shardNames(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	d := storageAccess{opener: p.opener}
+	d := storageAccess{opener: p.open}
 	d.url, _ = cmd.Flags().GetString("storage")
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()

@@ -37,12 +37,12 @@ const (
 )
 
 // Instances with IDs that stay the same.
-var (
-	webA   = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 1})
-	webB   = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 2})
-	webNew = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 3})
-	dbA    = nstance.FormatInstanceID("dbs", [16]byte{1, 6: 0x70, 8: 0x80, 15: 4})
-	gone   = nstance.FormatInstanceID("web", [16]byte{1, 6: 0x70, 8: 0x80, 15: 5})
+const (
+	webA   = nstance.InstanceID("web0400000001r010000000000004")
+	webB   = nstance.InstanceID("web0400000001r010000000000008")
+	webNew = nstance.InstanceID("web0400000001r01000000000000c")
+	dbA    = nstance.InstanceID("dbs0400000001r01000000000000g")
+	gone   = nstance.InstanceID("web0400000001r01000000000000m")
 )
 
 // A world is a shard's server as nstance-admin sees it: its registration and

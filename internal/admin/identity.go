@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Files of an identity directory. A key and its certificate cannot be replaced
@@ -102,7 +103,7 @@ func replaceCertificate(dir string, id Identity) error {
 }
 
 func (id Identity) validate() error {
-	if err := errors.Join(id.Cluster.Validate("cluster"), id.Shard.Validate("shard")); err != nil {
+	if err := errors.Join(validate.Name("cluster", id.Cluster), validate.Shard("shard", id.Shard)); err != nil {
 		return err
 	}
 	if len(id.Servers) == 0 {

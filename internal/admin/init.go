@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
@@ -68,9 +69,9 @@ func (p *program) initCommand() *cobra.Command {
 
 func (p *program) initialize(ctx context.Context, f *initRequest) (ClusterInit, error) {
 	id := nstance.ClusterID(f.cluster)
-	err := errors.Join(f.check(), id.Validate("--cluster"))
+	err := errors.Join(f.check(), validate.Name("--cluster", id))
 	for _, shard := range f.shards {
-		err = errors.Join(err, nstance.ShardID(shard).Validate("--shard"))
+		err = errors.Join(err, validate.Shard("--shard", nstance.ShardID(shard)))
 	}
 	if err != nil {
 		return ClusterInit{}, err

@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -32,7 +33,7 @@ func secretArgument(cmd *cobra.Command, args []string) error {
 	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
 		return misused(cmd, err)
 	}
-	return nstance.ValidateSecretName("NAME", args[0])
+	return validate.SecretName("NAME", args[0])
 }
 
 // A SecretChange is what secret put and secret delete print.
@@ -239,7 +240,7 @@ func (d *storageAccess) secrets(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		if name := strings.TrimPrefix(e.Key, prefix); nstance.ValidateSecretName("", name) == nil {
+		if name := strings.TrimPrefix(e.Key, prefix); validate.SecretName("", name) == nil {
 			names = append(names, name)
 		}
 	}

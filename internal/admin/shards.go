@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -56,7 +57,7 @@ func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, erro
 				return nil, err
 			}
 			name, ok := strings.CutSuffix(strings.TrimPrefix(e.Key, where.folder), where.ext)
-			if shard := nstance.ShardID(name); ok && shard.Validate("") == nil {
+			if shard := nstance.ShardID(name); ok && validate.Shard("", shard) == nil {
 				found[shard] = true
 			}
 		}
@@ -66,7 +67,7 @@ func shardsIn(ctx context.Context, store storage.Store) ([]nstance.ShardID, erro
 		return nil, err
 	}
 	for _, shard := range recorded {
-		if shard.Validate("") == nil {
+		if validate.Shard("", shard) == nil {
 			found[shard] = true
 		}
 	}

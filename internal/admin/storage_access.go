@@ -14,16 +14,19 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
+// openStore opens the store that a URL names.
+type openStore func(ctx context.Context, rawURL string) (storage.Store, error)
+
 // storageAccess holds the flags of commands that read and write storage directly.
 type storageAccess struct {
-	opener storage.Opener
+	opener openStore
 	url    string
 	keys   vault.KeySource // what seals private keys and secrets there
 }
 
 // flags adds the flag of the storage's URL.
 func (d *storageAccess) flags(p *program, cmd *cobra.Command) {
-	d.opener = p.opener
+	d.opener = p.open
 	f := cmd.Flags()
 	f.StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1, or the name of an S3 bucket; also --storage-bucket")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -45,7 +48,7 @@ func (d *storageAccess) open(ctx context.Context) (storage.Store, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	return d.opener.Open(ctx, d.url)
+	return d.opener(ctx, d.url)
 }
 
 // read returns the store for reading only: writes fail, and nothing is made.
@@ -53,7 +56,14 @@ func (d *storageAccess) read(ctx context.Context) (storage.Store, error) {
 	if err := d.check(); err != nil {
 		return nil, err
 	}
-	return d.opener.OpenReadOnly(ctx, d.url)
+	if scheme, _, _ := strings.Cut(d.url, ":"); scheme == "file" || scheme == "mem" {
+		return storage.OpenReadOnly(ctx, d.url)
+	}
+	store, err := d.opener(ctx, d.url)
+	if err != nil {
+		return nil, err
+	}
+	return storage.ReadOnly(store), nil
 }
 
 // openTo is open for a command that writes, else read.

@@ -12,11 +12,14 @@ import (
 const Alarm reconcile.AttentionKind = "alarm"
 
 // HoldKinds returns the kinds of holds that need attention.
-func HoldKinds() []reconcile.AttentionKind {
-	return []reconcile.AttentionKind{
+func HoldKinds() (kinds []reconcile.AttentionKind) {
+	for _, kind := range []plan.HoldKind{
 		plan.HoldBackoff, plan.HoldBreaker, plan.HoldCapacity, plan.HoldClock, plan.HoldDefinition, plan.HoldFrozen, plan.HoldHalted, plan.HoldPaused, plan.HoldRolledBack,
 		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldPending, plan.HoldAvoided,
+	} {
+		kinds = append(kinds, reconcile.AttentionKind(kind))
 	}
+	return kinds
 }
 
 // short is the kind of a group that has fewer ready members than its size.

@@ -18,3 +18,10 @@ func Quote(s string) string {
 	}
 	return Text(s, maxQuoted) + "..."
 }
+
+// MaxConsole is how much of a machine's console is read at most: what EC2 keeps of it
+// ("Instance console output", EC2 User Guide).
+const MaxConsole = 64 << 10
+
+// Console returns the end of what a machine has printed, at most MaxConsole bytes.
+func Console(text []byte) []byte { return text[max(0, len(text)-MaxConsole):] }

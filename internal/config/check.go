@@ -75,7 +75,7 @@ func (d *decoder) groups(c *Config) {
 
 // valid reports each field of a group that Validate refuses, where the file has it.
 func (d *decoder) valid(at string, g nstance.Group) {
-	for _, err := range fieldErrors(validate(g)) {
+	for _, err := range fieldErrors(validateGroup(g)) {
 		d.wrong(d.inherited(at, g.Template, err.Field), err.Remedy, "%s", err.Msg)
 	}
 }

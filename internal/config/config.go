@@ -179,7 +179,7 @@ type Defaults struct {
 type Template struct {
 	Kind                nstance.InstanceKind `name:"kind" required:"true" doc:"three letters that begin the IDs of its instances"`
 	Arch                nstance.Arch         `name:"arch" required:"true" enum:"amd64|arm64" doc:"processor architecture"`
-	Role                string               `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
+	Role                nstance.MachineRole  `name:"role" default:"worker" enum:"worker|control-plane" doc:"control-plane machines are refused on spot capacity"`
 	UserData            *UserData            `name:"userdata" absent:"no user data" doc:"template of the user data for the first boot"`
 	LaunchTimeout       time.Duration        `name:"launch_timeout" default:"15m" min:"1ms" doc:"from the request for a machine until it is ready, rollout.min_ready apart; then it is replaced"`
 	RegistrationTimeout time.Duration        `name:"registration_timeout" default:"5m" min:"1ms" doc:"from the start of a machine until it has registered; then it is replaced"`
@@ -220,10 +220,10 @@ type Shape struct {
 
 // UserData is the template of the user data for the first boot.
 type UserData struct {
-	Source   nstance.UserDataSource `name:"source" default:"inline" enum:"inline|url" doc:"where the content is: in this file, or at a URL"`
-	Encoding string                 `name:"encoding" default:"plain" enum:"plain|base64|gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
-	Content  string                 `name:"content" required:"true" doc:"template (Go text/template) of the user data; or where to fetch it: https://..., http://... or storage:userdata/... for an object of the shard's own store"`
-	SHA256   Digest                 `name:"sha256" absent:"not checked" doc:"digest that fetched content must have, before it is decoded"`
+	Source   nstance.UserDataSource   `name:"source" default:"inline" enum:"inline|url" doc:"where the content is: in this file, or at a URL"`
+	Encoding nstance.UserDataEncoding `name:"encoding" default:"plain" enum:"plain|base64|gzip|base64+gzip" doc:"how content is encoded; it is decoded before it is rendered"`
+	Content  string                   `name:"content" required:"true" doc:"template (Go text/template) of the user data; or where to fetch it: https://..., http://... or storage:userdata/... for an object of the shard's own store"`
+	SHA256   Digest                   `name:"sha256" absent:"not checked" doc:"digest that fetched content must have, before it is decoded"`
 }
 
 // Market is how capacity is bought.

@@ -17,6 +17,7 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/tailscale/hujson"
 )
@@ -100,9 +101,28 @@ func (d *decoder) value(path string, v *hujson.Value, dst reflect.Value, tag ref
 	default:
 		d.kind(path, v, dst, tag)
 	}
-	if c, ok := dst.Interface().(interface{ Validate(field string) error }); ok && len(d.problems) == before {
-		d.adopt(path, v.StartOffset, c.Validate(path))
+	if rule := ruleOf(dst.Interface()); rule != nil && len(d.problems) == before {
+		d.adopt(path, v.StartOffset, rule(path))
 	}
+}
+
+// ruleOf returns the function that checks v and names the field, or nil if there is no rule.
+func ruleOf(v any) func(field string) error {
+	switch v := v.(type) {
+	case interface{ Validate(field string) error }:
+		return v.Validate
+	case nstance.ClusterID:
+		return func(field string) error { return validate.Name(field, v) }
+	case nstance.ShardID:
+		return func(field string) error { return validate.Shard(field, v) }
+	case nstance.TenantID:
+		return func(field string) error { return validate.Name(field, v) }
+	case nstance.GroupID:
+		return func(field string) error { return validate.Name(field, v) }
+	case nstance.InstanceKind:
+		return func(field string) error { return validate.InstanceKind(field, v) }
+	}
+	return nil
 }
 
 func (d *decoder) kind(path string, v *hujson.Value, dst reflect.Value, tag reflect.StructTag) {
@@ -196,8 +216,8 @@ func (d *decoder) entries(path string, v *hujson.Value, dst reflect.Value) {
 	for name, m := range members(v) {
 		key := reflect.ValueOf(name).Convert(dst.Type().Key())
 		here := join(path, name)
-		if c, ok := key.Interface().(interface{ Validate(field string) error }); ok {
-			d.adopt(here, m.Name.StartOffset, c.Validate(here))
+		if rule := ruleOf(key.Interface()); rule != nil {
+			d.adopt(here, m.Name.StartOffset, rule(here))
 		} else if name == "" {
 			d.fail(here, m.Name.StartOffset, "give it a name", "a name is empty")
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // objectPrefix begins the keys of objects that may become files: everything
@@ -62,7 +63,7 @@ func (s DNSSuffix) Validate(field string) error {
 type FilePath string
 
 // Validate returns nil or an Invalid error that names field.
-func (p FilePath) Validate(field string) error { return nstance.ValidateFilePath(field, string(p)) }
+func (p FilePath) Validate(field string) error { return validate.FilePath(field, string(p)) }
 
 // A FileMode is permission bits in octal; empty is the agent's default.
 type FileMode string
@@ -73,7 +74,7 @@ func (m FileMode) Validate(field string) error {
 	if err != nil {
 		return nstance.FieldError(field, `write it in octal and in quotes, such as "0640"`, "%q is not a file mode", clip.Quote(string(m)))
 	}
-	return nstance.ValidateFileMode(field, uint32(bits))
+	return validate.FileMode(field, uint32(bits))
 }
 
 func (m FileMode) bits() uint32 {
@@ -88,13 +89,13 @@ func (m FileMode) bits() uint32 {
 type CertificateName string
 
 // Validate returns nil or an Invalid error that names field.
-func (n CertificateName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+func (n CertificateName) Validate(field string) error { return validate.Name(field, string(n)) }
 
 // KeyName names a key on machines; empty is its certificate's name.
 type KeyName string
 
 // Validate returns nil or an Invalid error that names field.
-func (n KeyName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+func (n KeyName) Validate(field string) error { return validate.Name(field, string(n)) }
 
 // StoreSecrets is the source of secrets that every server has: the cluster's
 // storage.
@@ -146,7 +147,7 @@ type SecretName string
 
 // Validate returns nil or an Invalid error that names field.
 func (n SecretName) Validate(field string) error {
-	return nstance.ValidateSecretName(field, string(n))
+	return validate.SecretName(field, string(n))
 }
 
 // An ObjectKey names an object that becomes a file.
@@ -158,7 +159,7 @@ func (k ObjectKey) Validate(field string) error {
 	if !ok {
 		return nstance.FieldError(field, "put the object below "+objectPrefix+" and write "+objectPrefix+"...", "%q is not below %s", clip.Quote(string(k)), objectPrefix)
 	}
-	if nstance.ValidateFilePath(field, rest) != nil || strings.ContainsAny(rest, "+@:") || strings.Contains("/"+rest, "/.") {
+	if validate.FilePath(field, rest) != nil || strings.ContainsAny(rest, "+@:") || strings.Contains("/"+rest, "/.") {
 		return nstance.FieldError(field, "use segments of A-Z, a-z, 0-9, '.', '_' and '-', joined by single slashes, none beginning with a dot", "%q is not the key of an object", clip.Quote(string(k)))
 	}
 	return nil

@@ -248,7 +248,7 @@ func (c *Config) Lay(g nstance.Group, o Override) (nstance.Group, error) {
 	if wrong, remedy := c.unparkable(g.WarmPool.Mode); wrong != "" {
 		err = errors.Join(err, nstance.FieldError("warm_pool.mode", remedy, "%s", wrong))
 	}
-	return g, errors.Join(validate(g), err)
+	return g, errors.Join(validateGroup(g), err)
 }
 
 // LaySettings is Lay for what stands beside the definition: size, drain timeout,
@@ -257,7 +257,7 @@ func LaySettings(g nstance.Group, o Override) (nstance.Group, error) {
 	g, err := lay(g, o, laySettings)
 	settings := g
 	settings.Definition = nstance.Definition{}
-	return g, errors.Join(validate(settings), err)
+	return g, errors.Join(validateGroup(settings), err)
 }
 
 func lay(g nstance.Group, o Override, steps ...func(*nstance.Group, Override) error) (nstance.Group, error) {
@@ -269,8 +269,8 @@ func lay(g nstance.Group, o Override, steps ...func(*nstance.Group, Override) er
 	return g, errors.Join(errs...)
 }
 
-// validate is the group's own Validate, before its user data is fetched.
-func validate(g nstance.Group) error {
+// validateGroup is the group's own Validate, before its user data is fetched.
+func validateGroup(g nstance.Group) error {
 	if u := &g.Definition.UserData; u.Source == nstance.SourceURL && u.Fetched == nil {
 		u.Fetched = []byte{}
 	}

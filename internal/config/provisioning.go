@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/nearest"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // ImageName names an entry of images.
@@ -21,10 +22,10 @@ type ImageName string
 type BalancerName string
 
 // Validate returns nil or an Invalid error that names field.
-func (n ImageName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+func (n ImageName) Validate(field string) error { return validate.Name(field, string(n)) }
 
 // Validate returns nil or an Invalid error that names field.
-func (n BalancerName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+func (n BalancerName) Validate(field string) error { return validate.Name(field, string(n)) }
 
 // An Image is what machines are made from: one that is known by its ID, or the
 // newest that fits.

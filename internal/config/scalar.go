@@ -9,13 +9,14 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Validate returns nil or an Invalid error that names field.
-func (n TemplateName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+func (n TemplateName) Validate(field string) error { return validate.Name(field, string(n)) }
 
 // Validate returns nil or an Invalid error that names field.
-func (n PoolName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+func (n PoolName) Validate(field string) error { return validate.Name(field, string(n)) }
 
 // A ListenAddr is host:port. An empty host means every interface, port 0 any
 // free port.

@@ -4,7 +4,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/webhook"
 )
 
@@ -15,7 +15,7 @@ const maxWebhooks = 16
 type WebhookName string
 
 // Validate returns nil or an Invalid error that names field.
-func (n WebhookName) Validate(field string) error { return nstance.ValidateName(field, string(n)) }
+func (n WebhookName) Validate(field string) error { return validate.Name(field, string(n)) }
 
 // A Webhook is told what happens to machines.
 type Webhook struct {

@@ -49,7 +49,11 @@ func openStore(ctx context.Context, o *Options, h *home) (*depot, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := o.Open.Open(ctx, where)
+	open := o.Open
+	if open == nil {
+		open = storage.Open
+	}
+	store, err := open(ctx, where)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -65,7 +66,7 @@ type Options struct {
 	Storage string
 
 	// Open opens Storage. Nil: storage.Open, which knows directories only.
-	Open storage.Opener
+	Open func(ctx context.Context, rawURL string) (storage.Store, error)
 
 	// Data is the directory to keep everything in, made if need be. Empty: a
 	// temporary one, removed in the end.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // The two authorities of a cluster.
@@ -280,7 +281,7 @@ func (a *Authority) check(by *signer, t Template) error {
 	case t.Role == nstance.RoleServer && (t.Shard == "" || t.Cluster == ""):
 		return nstance.FieldError("shard", "name shard and cluster", "a server's certificate needs both")
 	}
-	return t.Tenant.Validate("tenant")
+	return validate.Name("tenant", t.Tenant)
 }
 
 func (t Template) certificate() (*x509.Certificate, error) {

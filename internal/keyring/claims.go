@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Claims are the claims of a nonce.
@@ -85,14 +86,14 @@ func (w wireClaims) missing() string {
 
 // validate checks the rules for every nonce, independent of time and place.
 func (c Claims) validate() error {
-	if err := c.Cluster.Validate("cluster_id"); err != nil {
+	if err := validate.Name("cluster_id", c.Cluster); err != nil {
 		return err
 	}
-	if err := c.Tenant.Validate("tenant"); err != nil {
+	if err := validate.Name("tenant", c.Tenant); err != nil {
 		return err
 	}
 	if c.Shard != "" || c.Kind == nstance.RoleAgent {
-		if err := c.Shard.Validate("shard"); err != nil {
+		if err := validate.Shard("shard", c.Shard); err != nil {
 			return err
 		}
 	}
@@ -112,7 +113,7 @@ func (c Claims) validateSubject() error {
 		if _, err := nstance.ParseInstanceID(c.Subject); err != nil {
 			return err
 		}
-		return c.Group.Validate("group")
+		return validate.Name("group", c.Group)
 	case nstance.RoleOperator, nstance.RoleAdmin:
 		if c.Subject != string(c.Cluster) {
 			return nstance.FieldError("sub", "use the cluster ID", "is %q, cluster is %q", clip.Quote(c.Subject), c.Cluster)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/rules"
 )
 
 // Commit puts the announced set into use. Nil means that it is in place and, if
@@ -109,7 +110,7 @@ func (s *Store) stage(set Set) error {
 		return err
 	}
 	slices.Sort(dirs)
-	for _, d := range append(slices.Compact(dirs), nstance.ReservedFileDir) {
+	for _, d := range append(slices.Compact(dirs), rules.ReservedFileDir) {
 		if err := s.sync(d); err != nil {
 			return err
 		}
@@ -244,7 +245,7 @@ func (s *Store) use(set Set) error {
 	}
 	s.version++
 	s.inUse, s.pending = set, pending
-	if err := s.sync(nstance.ReservedFileDir); err != nil {
+	if err := s.sync(rules.ReservedFileDir); err != nil {
 		return err
 	}
 	if err := s.o.step("swap"); err != nil {

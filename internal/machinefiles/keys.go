@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // A Key proves possession of a private key that this machine generated and that
@@ -44,7 +45,7 @@ func (s *Store) Keys(subject string, names []string) []Key {
 // key reads a key, or generates it if there is none. A key that cannot be read is
 // never replaced.
 func (s *Store) key(name string) (ed25519.PrivateKey, error) {
-	if err := nstance.ValidateName("key", name); err != nil {
+	if err := validate.Name("key", name); err != nil {
 		return nil, err
 	}
 	key, err := pki.LoadKey(s.keyPath(name))

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/filelimit"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // A Set is all the files that a machine should have from its server.
@@ -87,16 +88,16 @@ func (s *Set) validate() error {
 }
 
 func (f *File) validate() error {
-	if err := nstance.ValidateFilePath("file", f.Path); err != nil {
+	if err := validate.FilePath("file", f.Path); err != nil {
 		return err
 	}
 	if f.Mode != 0 {
-		if err := nstance.ValidateFileMode("file "+f.Path, f.Mode); err != nil {
+		if err := validate.FileMode("file "+f.Path, f.Mode); err != nil {
 			return err
 		}
 	}
 	if f.Key != "" {
-		if err := nstance.ValidateName("file "+f.Path+": key", f.Key); err != nil {
+		if err := validate.Name("file "+f.Path+": key", f.Key); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/rules"
 )
 
 // Options say where files go. Dir and KeysDir are required.
@@ -69,14 +70,14 @@ func New(o Options) *Store {
 
 // Names within ReservedFileDir.
 const (
-	dirIncoming  = nstance.ReservedFileDir + "/incoming"
-	linkCurrent  = nstance.ReservedFileDir + "/current"
+	dirIncoming  = rules.ReservedFileDir + "/incoming"
+	linkCurrent  = rules.ReservedFileDir + "/current"
 	dirFiles     = "files"
 	fileManifest = "manifest.json"
 	filePending  = "pending" // exists until the command has succeeded
 )
 
-func versionDir(n int) string { return fmt.Sprintf("%s/v%d", nstance.ReservedFileDir, n) }
+func versionDir(n int) string { return fmt.Sprintf("%s/v%d", rules.ReservedFileDir, n) }
 
 // Open finishes an interrupted change of an earlier process: it makes the links,
 // records the hash of the set in use, and removes every other version. Without a directory there is nothing to do. It may be
@@ -129,7 +130,7 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) recover() error {
-	if err := s.makeDir(nstance.ReservedFileDir); err != nil {
+	if err := s.makeDir(rules.ReservedFileDir); err != nil {
 		return err
 	}
 	err := s.readCurrent()
@@ -185,12 +186,12 @@ func (s *Store) unlink(keep []string) error {
 
 // prune removes every version but the one in use.
 func (s *Store) prune() error {
-	names, err := s.list(nstance.ReservedFileDir)
+	names, err := s.list(rules.ReservedFileDir)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		path := nstance.ReservedFileDir + "/" + name
+		path := rules.ReservedFileDir + "/" + name
 		if strings.HasPrefix(name, "v") && path != versionDir(s.version) {
 			if err := s.root.RemoveAll(path); err != nil {
 				return err
@@ -221,7 +222,7 @@ func (s *Store) link(name string, ours bool) error {
 
 // swap makes name a link to target, atomically.
 func (s *Store) swap(target, name string) error {
-	const tmp = nstance.ReservedFileDir + "/next"
+	const tmp = rules.ReservedFileDir + "/next"
 	if err := s.root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

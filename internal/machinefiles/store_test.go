@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/machinefiles"
+	"github.com/nstance-go/nstance/internal/rules"
 )
 
 // A testStore is a store in a temporary directory.
@@ -103,7 +104,7 @@ func (b *testStore) tree() tree {
 			path := filepath.Join(dir, e.Name())
 			info, err := os.Stat(filepath.Join(b.o.Dir, path))
 			switch {
-			case path == nstance.ReservedFileDir || err != nil: // a link that leads nowhere is no file
+			case path == rules.ReservedFileDir || err != nil: // a link that leads nowhere is no file
 			case info.IsDir():
 				walk(path)
 			default:
@@ -147,7 +148,7 @@ func TestAddChangeRemoveFiles(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "only the agent's own directory is left")
 	require.Equal(t, []string{"h1", "h2", "h3", "h4"}, b.recordedHashes)
-	versions, err := filepath.Glob(b.path(nstance.ReservedFileDir, "v*"))
+	versions, err := filepath.Glob(b.path(rules.ReservedFileDir, "v*"))
 	require.NoError(t, err)
 	require.Len(t, versions, 1, "no version but the one in use is kept")
 }
@@ -391,8 +392,8 @@ func TestLinkOutOfDirectory(t *testing.T) {
 	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
 	outside := t.TempDir()
-	require.NoError(t, os.RemoveAll(b.path(nstance.ReservedFileDir, "incoming")))
-	require.NoError(t, os.Symlink(outside, b.path(nstance.ReservedFileDir, "incoming")))
+	require.NoError(t, os.RemoveAll(b.path(rules.ReservedFileDir, "incoming")))
+	require.NoError(t, os.Symlink(outside, b.path(rules.ReservedFileDir, "incoming")))
 	_, err := b.store.Begin(set("h2", tree{"a": "2"}))
 	require.Error(t, err)
 	entries, err := os.ReadDir(outside)
@@ -403,7 +404,7 @@ func TestLinkOutOfDirectory(t *testing.T) {
 func TestDamagedManifest(t *testing.T) {
 	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
-	require.NoError(t, os.WriteFile(b.path(nstance.ReservedFileDir, "v1", "manifest.json"), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(b.path(rules.ReservedFileDir, "v1", "manifest.json"), []byte("{"), 0o600))
 	b.recordedHashes = nil
 	b.reopen()
 	require.Contains(t, b.store.LastError(), "stay as they are")
@@ -416,7 +417,7 @@ func TestDamagedManifest(t *testing.T) {
 func TestManifestOfNewerFormat(t *testing.T) {
 	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
-	path := b.path(nstance.ReservedFileDir, "v1", "manifest.json")
+	path := b.path(rules.ReservedFileDir, "v1", "manifest.json")
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, append([]byte(`{"format":2,`), data[1:]...), 0o600))

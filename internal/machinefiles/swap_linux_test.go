@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/rules"
 	"github.com/nstance-go/nstance/internal/test/dirwatch"
 )
 
@@ -15,7 +15,7 @@ import (
 func TestSetIsReplacedByOneRename(t *testing.T) {
 	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1", "b": "1"})
-	own, err := dirwatch.New(b.path(nstance.ReservedFileDir))
+	own, err := dirwatch.New(b.path(rules.ReservedFileDir))
 	require.NoError(t, err)
 	defer own.Close()
 	top, err := dirwatch.New(b.o.Dir)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
@@ -77,7 +78,7 @@ func New(d Driver, service string, o Options) secret.Source {
 
 // Get implements secret.Source.
 func (s *source) Get(ctx context.Context, name string) ([]byte, error) {
-	if err := nstance.ValidateSecretName("secret", name); err != nil {
+	if err := validate.SecretName("secret", name); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)

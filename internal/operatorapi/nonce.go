@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // MaxNonce bounds a nonce, in bytes, as package registration does.
@@ -41,11 +42,11 @@ func ReadNonce(token string, role nstance.Role) (Claims, error) {
 	if c.Kind != role {
 		return Claims{}, nstance.FieldError("nonce", "mint one with nstance-admin cluster nonce --kind "+string(role), "is of kind %q, not %s", c.Kind, role)
 	}
-	if err := c.Cluster.Validate("nonce: cluster_id"); err != nil {
+	if err := validate.Name("nonce: cluster_id", c.Cluster); err != nil {
 		return Claims{}, err
 	}
 	if c.Shard != "" {
-		if err := c.Shard.Validate("nonce: shard"); err != nil {
+		if err := validate.Shard("nonce: shard", c.Shard); err != nil {
 			return Claims{}, err
 		}
 	}

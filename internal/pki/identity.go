@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // The role extension's OID is 1.2.840.113556.1.8000.2554.<uuid>.1 with the UUID
@@ -56,7 +57,7 @@ func IdentityOf(cert *x509.Certificate) (nstance.Identity, error) {
 		return nstance.Identity{}, denied("certificate names %d organisations instead of one tenant", len(org))
 	}
 	tenant := nstance.TenantID(org[0])
-	if err := tenant.Validate("tenant"); err != nil {
+	if err := validate.Name("tenant", tenant); err != nil {
 		return nstance.Identity{}, denied("certificate's organisation: %w", err)
 	}
 	if role == nstance.RoleAgent {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // A Ref names an instance's record.
@@ -40,7 +41,7 @@ func ParseInstanceKey(key string) (Ref, error) {
 		return ref, nstance.FieldError("key", "remove what is not a record", "%q does not end in an instance ID", key)
 	}
 	ref.ID = id
-	for _, err := range []error{ref.Shard.Validate("key"), ref.Tenant.Validate("key"), ref.Group.Validate("key")} {
+	for _, err := range []error{validate.Shard("key", ref.Shard), validate.Name("key", ref.Tenant), validate.Name("key", ref.Group)} {
 		if err != nil {
 			return ref, err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -66,7 +67,7 @@ func DecodeLease(obj storage.Object) (Lease, error) {
 // lease is the zero Lease; one that cannot be read is Invalid. Fails otherwise like
 // the storage.
 func ReadLease(ctx context.Context, s storage.Store, shard nstance.ShardID) (Lease, error) {
-	if err := shard.Validate("shard"); err != nil {
+	if err := validate.Shard("shard", shard); err != nil {
 		return Lease{}, err
 	}
 	obj, err := s.Get(ctx, layout.LeaseKey(shard))

@@ -23,7 +23,8 @@ var born = time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 
 // newInstance returns the nth intent of its group.
 func newInstance(n byte) records.Instance {
-	id := nstance.FormatInstanceID("knd", [16]byte{0: 1, 6: 0x70, 8: 0x80, 15: n})
+	const digits = "0123456789abcdefghjkmnpqrstvwxyz"
+	id := nstance.InstanceID("knd0400000001r0100000000000" + string([]byte{digits[n>>3], digits[n&7<<2]}))
 	return records.Instance{
 		ID: id, Tenant: "default", Group: "web", Reason: "size", CreatedAt: born, CreatedEpoch: 7,
 		LaunchTimeout: 10 * time.Minute, Shape: records.Shape{InstanceType: "t3.small", Market: nstance.Spot},

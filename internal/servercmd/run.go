@@ -19,6 +19,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/manager"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/server"
@@ -118,7 +119,11 @@ func (r *running) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	store, err := r.parts.Storage.Open(ctx, r.storage)
+	open := r.parts.Storage
+	if open == nil {
+		open = storage.Open
+	}
+	store, err := open(ctx, r.storage)
 	if err != nil {
 		return err
 	}
@@ -241,7 +246,7 @@ func (r *running) source(store storage.Store) (server.Source, error) {
 		return nil, nstance.FieldError("--config", "name a file, or name the shard with --shard if its configuration is in storage", "is not given")
 	}
 	shard := nstance.ShardID(r.shard)
-	if err := shard.Validate("--shard"); err != nil {
+	if err := validate.Shard("--shard", shard); err != nil {
 		return nil, err
 	}
 	return server.StoreSource(store, shard), nil

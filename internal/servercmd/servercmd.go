@@ -32,8 +32,11 @@ const (
 
 // Parts are what a program is linked with: what its configuration can name.
 type Parts struct {
-	Kinds   provider.Kinds
-	Storage storage.Opener // nil: directories and memory
+	Kinds provider.Kinds
+
+	// Storage opens the store that a URL names. Nil: storage.Open, which knows directories
+	// and memory.
+	Storage func(ctx context.Context, rawURL string) (storage.Store, error)
 
 	// Secrets opens a source of secrets by its URL. Nil: storage, variables and directories.
 	Secrets func(ctx context.Context, rawURL string) (secret.Source, error)

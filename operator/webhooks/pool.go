@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 )
 
@@ -15,7 +16,7 @@ func poolRules(p *infrav1.NstanceMachinePool) field.ErrorList {
 	if group == "" {
 		path, group = field.NewPath("metadata", "name"), p.Name
 	}
-	broken := nameError(path, group, nstance.GroupID(group).Validate(""))
+	broken := nameError(path, group, validate.Name("", group))
 	if len(broken) > 0 && p.Spec.Group == "" {
 		broken[0].Detail += "; or give the group a name of its own in spec.group"
 	}
@@ -25,7 +26,7 @@ func poolRules(p *infrav1.NstanceMachinePool) field.ErrorList {
 // poolSpecRules are the rules that hold for templates of pools too.
 func poolSpecRules(spec *field.Path, p *infrav1.NstanceMachinePoolSpec) (broken field.ErrorList) {
 	for i, shard := range p.Shards {
-		broken = append(broken, nameError(spec.Child("shards").Index(i), shard, nstance.ShardID(shard).Validate(""))...)
+		broken = append(broken, nameError(spec.Child("shards").Index(i), shard, validate.Shard("", nstance.ShardID(shard)))...)
 	}
 	return append(broken, groupRules(spec, groupSpec{p.Template, p.SubnetPool, p.DrainTimeout, p.Shape})...)
 }
@@ -47,7 +48,7 @@ func poolTemplateRules(t *infrav1.NstanceMachinePoolTemplate) (broken field.Erro
 		broken = append(broken, field.Forbidden(spec.Child("providerIDList"), "belongs to one pool, and the operator sets it: remove it"))
 	}
 	if group := t.Spec.Template.Spec.Group; group != "" {
-		broken = append(broken, nameError(spec.Child("group"), group, nstance.GroupID(group).Validate(""))...)
+		broken = append(broken, nameError(spec.Child("group"), group, validate.Name("", group))...)
 	}
 	return append(broken, poolSpecRules(spec, &t.Spec.Template.Spec)...)
 }
@@ -58,8 +59,8 @@ func poolTemplateUpdate(old, changed *infrav1.NstanceMachinePoolTemplate) field.
 
 func shardGroupRules(g *infrav1.NstanceShardGroup) (broken field.ErrorList) {
 	spec := field.NewPath("spec")
-	broken = append(broken, nameError(spec.Child("group"), g.Spec.Group, nstance.GroupID(g.Spec.Group).Validate(""))...)
-	broken = append(broken, nameError(spec.Child("shard"), g.Spec.Shard, nstance.ShardID(g.Spec.Shard).Validate(""))...)
+	broken = append(broken, nameError(spec.Child("group"), g.Spec.Group, validate.Name("", g.Spec.Group))...)
+	broken = append(broken, nameError(spec.Child("shard"), g.Spec.Shard, validate.Shard("", nstance.ShardID(g.Spec.Shard)))...)
 	return append(broken, groupRules(spec, groupSpec{g.Spec.Template, g.Spec.SubnetPool, g.Spec.DrainTimeout, g.Spec.Shape})...)
 }
 

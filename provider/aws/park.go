@@ -11,6 +11,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // ParkModes implements [nstance.Parker].
@@ -93,7 +94,7 @@ func (p *Provider) ConsoleOutput(ctx context.Context, m nstance.Machine) ([]byte
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "GetConsoleOutput: EC2 answered with something that is not base64: %w", err)
 	}
-	return text[max(0, len(text)-nstance.MaxConsoleBytes):], nil
+	return clip.Console(text), nil
 }
 
 // answered reports whether err is AWS's answer with this code.

@@ -18,6 +18,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	armcloud "github.com/nstance-go/nstance/internal/test/testcloud/arm"
 	"github.com/nstance-go/nstance/provider"
@@ -276,7 +277,7 @@ func TestConsole(t *testing.T) {
 	c.Print(m.ProviderID, strings.Repeat("x", 100_000)+"end")
 	out, err = p.ConsoleOutput(t.Context(), m)
 	require.NoError(t, err)
-	require.Len(t, out, nstance.MaxConsoleBytes)
+	require.Len(t, out, clip.MaxConsole)
 	require.Equal(t, "xend", string(out[len(out)-4:]))
 
 	s := newSpec(t)

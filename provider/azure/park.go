@@ -11,6 +11,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 func parkModes() []nstance.ParkMode {
@@ -145,10 +146,10 @@ type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(b []byte) (int, error) {
 	n := len(b)
-	if n > nstance.MaxConsoleBytes {
-		b = b[n-nstance.MaxConsoleBytes:]
+	if n > clip.MaxConsole {
+		b = b[n-clip.MaxConsole:]
 	}
-	if over := t.Len() + len(b) - nstance.MaxConsoleBytes; over > 0 {
+	if over := t.Len() + len(b) - clip.MaxConsole; over > 0 {
 		t.Next(over)
 	}
 	t.Buffer.Write(b)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/internal/test/testcloud/gce"
 	"github.com/nstance-go/nstance/internal/test/testcloud/gce/discovery"
@@ -371,10 +372,10 @@ func TestConsole(t *testing.T) {
 	out, err := p.ConsoleOutput(t.Context(), m)
 	require.NoError(t, err)
 	require.Contains(t, string(out), "Booting "+string(m.ID))
-	require.NoError(t, cloud.Print(cloud.Machines()[0].Handle, strings.Repeat("x", nstance.MaxConsoleBytes)+"end"))
+	require.NoError(t, cloud.Print(cloud.Machines()[0].Handle, strings.Repeat("x", clip.MaxConsole)+"end"))
 	out, err = p.ConsoleOutput(t.Context(), m)
 	require.NoError(t, err)
-	require.Len(t, out, nstance.MaxConsoleBytes)
+	require.Len(t, out, clip.MaxConsole)
 	require.True(t, strings.HasSuffix(string(out), "xend"))
 	require.NoError(t, p.Delete(t.Context(), m))
 	_, err = p.ConsoleOutput(t.Context(), m)

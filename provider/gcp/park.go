@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // ParkModes implements [nstance.Parker].
@@ -77,11 +78,11 @@ func (p *Provider) ConsoleOutput(ctx context.Context, m nstance.Machine) ([]byte
 	}
 	number := strconv.FormatUint(i.GetId(), 10)
 	out, err := p.instances.GetSerialPortOutput(ctx, &computepb.GetSerialPortOutputInstanceRequest{
-		Project: p.o.Project, Zone: p.zone, Instance: number, Port: proto.Int32(1), Start: proto.Int64(-nstance.MaxConsoleBytes),
+		Project: p.o.Project, Zone: p.zone, Instance: number, Port: proto.Int32(1), Start: proto.Int64(-clip.MaxConsole),
 	})
 	if err != nil {
 		return nil, classify(err, p.path(number), false)
 	}
 	text := []byte(out.GetContents())
-	return text[max(0, len(text)-nstance.MaxConsoleBytes):], nil
+	return clip.Console(text), nil
 }

@@ -6,7 +6,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // maxConsoleFile is how long a machine's log may grow, in bytes, before it is cut
@@ -36,7 +36,7 @@ func (c *console) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = append(c.last, b...)
-	c.last = c.last[max(0, len(c.last)-nstance.MaxConsoleBytes):]
+	c.last = clip.Console(c.last)
 	c.record(b)
 	if c.copy != nil {
 		c.line = append(c.line, b...)

@@ -118,7 +118,7 @@ func TestDeletedWhileMember(t *testing.T) {
 	defer c.Close()
 	m, err := c.Create(t.Context(), spec(t, ""))
 	require.NoError(t, err)
-	c.Attach("lb", "unmanaged machine")
+	c.SetBalancer("lb", true, "unmanaged machine")
 	require.NoError(t, c.JoinBalancer(t.Context(), nstance.LoadBalancer{ID: "lb"}, []nstance.Machine{m}))
 	require.Equal(t, []string{m.ProviderID, "unmanaged machine"}, c.AttachedTo("lb"))
 	require.NoError(t, c.Delete(t.Context(), m))

@@ -42,15 +42,6 @@ func (h *host) HoldsAddress(ctx context.Context, address string) (holds bool, er
 	return holds && err == nil, err
 }
 
-// AddressAt returns the name of the machine that has the address at this
-// moment; ok is false while no machine has it.
-func (c *Cloud) AddressAt(address string) (name string, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	name, ok = c.addresses[address]
-	return name, ok
-}
-
 // checkAddress needs c.mu.
 func (c *Cloud) checkAddress(address string) error {
 	switch {

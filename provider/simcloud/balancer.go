@@ -63,26 +63,21 @@ func (c *Cloud) balance(ctx context.Context, op Op, lb nstance.LoadBalancer, do 
 	})
 }
 
-// SetBalancer adds a load balancer without members, unless it exists, or removes
-// it.
-func (c *Cloud) SetBalancer(id string, exists bool) {
+// SetBalancer adds a load balancer, unless it exists, or removes it. An existing one gets
+// the members, by their provider IDs, beside those that it has, as an operator at the
+// cloud's console would add them.
+func (c *Cloud) SetBalancer(id string, exists bool, members ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case !exists:
+	if !exists {
 		delete(c.balancers, id)
-	case c.balancers[id] == nil:
+		return
+	}
+	if c.balancers[id] == nil {
 		c.balancers[id] = map[string]bool{}
 	}
-}
-
-// Attach makes something a member of a load balancer, as an operator at the
-// cloud's console would.
-func (c *Cloud) Attach(id, providerID string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if in := c.balancers[id]; in != nil {
-		in[providerID] = true
+	for _, member := range members {
+		c.balancers[id][member] = true
 	}
 }
 

@@ -165,7 +165,7 @@ func steps(d plan.Decision) string {
 func holdKinds(d plan.Decision) []string {
 	var out []string
 	for _, h := range d.Holds {
-		out = append(out, h.Kind)
+		out = append(out, string(h.Kind))
 	}
 	return out
 }

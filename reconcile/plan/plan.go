@@ -95,7 +95,7 @@ func (p *planner) removeRequested() {
 func (p *planner) act(a Action) { p.out.Actions = append(p.out.Actions, a) }
 
 // hold reports what keeps the planner from acting, once of each kind.
-func (p *planner) hold(kind, reason string, until time.Time) {
+func (p *planner) hold(kind HoldKind, reason string, until time.Time) {
 	if slices.ContainsFunc(p.out.Holds, func(h Hold) bool { return h.Kind == kind }) {
 		return
 	}

@@ -124,7 +124,7 @@ func (p *planner) halt() {
 	}
 }
 
-func (p *planner) holdf(kind, format string, args ...any) {
+func (p *planner) holdf(kind HoldKind, format string, args ...any) {
 	p.hold(kind, fmt.Sprintf(format, args...), time.Time{})
 }
 

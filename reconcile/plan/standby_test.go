@@ -39,10 +39,10 @@ func TestWakes(t *testing.T) {
 		{"a rollout is no loss", "s s d B p", changes(pool(1), withSurge(0)), "none", nil},
 		{"a claim", "r r r p", changes(pool(1), claimed(1)), "Wake(p4)", nil},
 		{"a claim ends", "r r r a", changes(pool(1), claimed(0)), "StartDrain(a4)", nil},
-		{"after a takeover", "r r r p", changes(pool(1), afterTakeover), "none", []string{plan.HoldSettling}},
+		{"after a takeover", "r r r p", changes(pool(1), afterTakeover), "none", []string{"settling"}},
 		{"silence alone", "r r r p", changes(pool(1), each("r1", func(m *plan.Member) { m.Silent = true })), "none", nil},
-		{"frozen", "r r n p", changes(pool(1), func(v *plan.View) { v.Frozen = true }), "none", []string{plan.HoldFrozen}},
-		{"records that cannot be read", "r r p", changes(pool(1), func(v *plan.View) { v.Unreadable = 1 }), "none", []string{plan.HoldUnreadable}},
+		{"frozen", "r r n p", changes(pool(1), func(v *plan.View) { v.Frozen = true }), "none", []string{"frozen"}},
+		{"records that cannot be read", "r r p", changes(pool(1), func(v *plan.View) { v.Unreadable = 1 }), "none", []string{"unreadable"}},
 	})
 }
 
@@ -54,7 +54,7 @@ func TestKeepsPool(t *testing.T) {
 	runCases(t, []ruleCase{
 		{"filled", "r r r", changes(pool(2)), "Create(standby) Create(standby)", nil},
 		{"filled after the group", "r r p", changes(pool(2)), "Create(replace) Wake(p3)", nil},
-		{"not while creates fail", "r r r", changes(pool(2), failed), "none", []string{plan.HoldBackoff}},
+		{"not while creates fail", "r r r", changes(pool(2), failed), "none", []string{"backoff"}},
 		{"complete", "r r r p p", changes(pool(2)), "none", nil},
 		{"on its way", "r r r c k z", changes(pool(3)), "none", nil},
 		{"ready for the first time", "r r r i", changes(pool(1)), "StartDrain(i4)", nil},
@@ -75,7 +75,7 @@ func TestKeepsPool(t *testing.T) {
 		{"old", "r r r p p", changes(pool(2), each("p5", old)), "Delete(p5)", nil},
 		{"another mode", "r r r p", changes(pool(1), func(v *plan.View) { v.Group.WarmPool.Mode = nstance.ParkHibernated }), "Delete(p4)", nil},
 		{"stale, one is being made", "r r r q c", changes(pool(2)), "none", nil},
-		{"stale, paused", "r r r q", changes(pool(1), paused), "none", []string{plan.HoldPaused}},
+		{"stale, paused", "r r r q", changes(pool(1), paused), "none", []string{"paused"}},
 		{"stale, one is needed", "r r b q a", changes(pool(2), each("b", asReplacement)), "none", nil},
 		{"stale and running", "r r r a p", changes(pool(2), each("a", func(m *plan.Member) { m.Hash = staleHash })), "StartDrain(a4)", nil},
 		{"gone", "r r r p", changes(pool(1), each("p", func(m *plan.Member) { m.Gone = true })), "Delete(p4) Create(standby)", nil},

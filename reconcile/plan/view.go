@@ -139,28 +139,31 @@ type Decision struct {
 
 // A Hold is something that keeps Plan from acting.
 type Hold struct {
-	Kind   string    `json:"kind"` // one of the kinds below
+	Kind   HoldKind  `json:"kind"`
 	Reason string    `json:"reason,omitempty"`
 	Until  time.Time `json:"until,omitzero"` // zero: until something changes
 }
 
+// A HoldKind says what keeps Plan from acting.
+type HoldKind string
+
 // The kinds of holds that Plan reports, unless said otherwise.
 const (
-	HoldBackoff      = "backoff"       // creations failed: the next ones wait
-	HoldHalted       = "halted"        // the rollout to the desired hash failed too often
-	HoldPaused       = "paused"        // the rollout is paused on request
-	HoldSettling     = "settling"      // a new leader has not heard from every member yet
-	HoldUnhealthyCap = "unhealthy_cap" // enough members are leaving for being unhealthy
-	HoldBreaker      = "breaker"       // many members fell silent at once: none is replaced for it
-	HoldClock        = "clock"         // the leader's clock is wrong: what a deadline or an age would delete stays
-	HoldUnreadable   = "unreadable"    // records could not be read: losses are replaced, nothing else
-	HoldFrozen       = "frozen"        // drains under way go on, nothing else
-	HoldDefinition   = "definition"    // the definition could not be read: nothing is planned; or the one on record of members to be created: they wait
-	HoldBudget       = "budget"        // the create budget is used up; reported by the loop
-	HoldCapacity     = "capacity"      // the provider has no room for what the group permits; reported by the loop
-	HoldPending      = "pending"       // another definition is not in effect yet: it names what is not found, or is invalid; reported by the loop
-	HoldAvoided      = "avoided"       // everything that the group permits is in pools that are avoided; reported by the loop
-	HoldRolledBack   = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
+	HoldBackoff      HoldKind = "backoff"       // creations failed: the next ones wait
+	HoldHalted       HoldKind = "halted"        // the rollout to the desired hash failed too often
+	HoldPaused       HoldKind = "paused"        // the rollout is paused on request
+	HoldSettling     HoldKind = "settling"      // a new leader has not heard from every member yet
+	HoldUnhealthyCap HoldKind = "unhealthy_cap" // enough members are leaving for being unhealthy
+	HoldBreaker      HoldKind = "breaker"       // many members fell silent at once: none is replaced for it
+	HoldClock        HoldKind = "clock"         // the leader's clock is wrong: what a deadline or an age would delete stays
+	HoldUnreadable   HoldKind = "unreadable"    // records could not be read: losses are replaced, nothing else
+	HoldFrozen       HoldKind = "frozen"        // drains under way go on, nothing else
+	HoldDefinition   HoldKind = "definition"    // the definition could not be read: nothing is planned; or the one on record of members to be created: they wait
+	HoldBudget       HoldKind = "budget"        // the create budget is used up; reported by the loop
+	HoldCapacity     HoldKind = "capacity"      // the provider has no room for what the group permits; reported by the loop
+	HoldPending      HoldKind = "pending"       // another definition is not in effect yet: it names what is not found, or is invalid; reported by the loop
+	HoldAvoided      HoldKind = "avoided"       // everything that the group permits is in pools that are avoided; reported by the loop
+	HoldRolledBack   HoldKind = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
 )
 
 // String says in words what the action does.

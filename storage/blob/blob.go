@@ -8,6 +8,7 @@ package blob
 import (
 	"context"
 	"net/url"
+	"strings"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage"
@@ -42,5 +43,12 @@ func Open(ctx context.Context, rawURL string) (storage.Store, error) {
 // OpenReadOnly is Open for reading only; see storage.OpenReadOnly and
 // storage.ReadOnly.
 func OpenReadOnly(ctx context.Context, rawURL string) (storage.Store, error) {
-	return storage.Opener(Open).OpenReadOnly(ctx, rawURL)
+	if scheme, _, _ := strings.Cut(rawURL, ":"); scheme == "file" || scheme == "mem" {
+		return storage.OpenReadOnly(ctx, rawURL)
+	}
+	s, err := Open(ctx, rawURL)
+	if err != nil {
+		return nil, err
+	}
+	return storage.ReadOnly(s), nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -60,7 +61,7 @@ func New(store storage.Store, shard nstance.ShardID, o *Options) (*Lease, error)
 	if store == nil {
 		return nil, nstance.FieldError("store", "", "there is none")
 	}
-	if err := errors.Join(shard.Validate("shard"), l.opts.validate()); err != nil {
+	if err := errors.Join(validate.Shard("shard", shard), l.opts.validate()); err != nil {
 		return nil, err
 	}
 	l.store = storage.Separate(store)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // MaxSize is the limit, in bytes, of a secret that is not in the cluster's own
@@ -52,7 +53,7 @@ func Env(prefix string) (Source, error) {
 
 // Get implements Source.
 func (e *env) Get(_ context.Context, name string) ([]byte, error) {
-	if err := nstance.ValidateSecretName("secret", name); err != nil {
+	if err := validate.SecretName("secret", name); err != nil {
 		return nil, err
 	}
 	variable := e.prefix + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(name))
@@ -88,7 +89,7 @@ func Dir(path string) (Source, error) {
 
 // Get implements Source.
 func (d dir) Get(_ context.Context, name string) ([]byte, error) {
-	if err := nstance.ValidateSecretName("secret", name); err != nil {
+	if err := validate.SecretName("secret", name); err != nil {
 		return nil, err
 	}
 	root, err := os.OpenRoot(string(d)) // each time: it may be mounted anew

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // A Rule says when an orphan may be deleted without asking.
@@ -158,7 +159,7 @@ func (b *Book) doubt(o Orphan, s Shard) string {
 		return "storage held no live record when this leader began: its records may be lost"
 	case orphans > most:
 		return fmt.Sprintf("%d machines without a record are more than %d, the larger of one and a fifth of the shard", orphans, most)
-	case o.Machine.Owner.Tenant.Validate("tenant") != nil:
+	case validate.Name("tenant", o.Machine.Owner.Tenant) != nil:
 		return "its marks name no tenant"
 	}
 	return ""

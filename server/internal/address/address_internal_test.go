@@ -58,8 +58,8 @@ func (k *keeping) calls(op simcloud.Op) (n int) {
 }
 
 func (k *keeping) here() bool {
-	at, taken := k.cloud.AddressAt(leaderAddress)
-	return taken && at == "a"
+	here, err := k.cloud.At("a").(nstance.AddressMover).HoldsAddress(context.Background(), leaderAddress)
+	return here && err == nil
 }
 
 // addressTest runs one promise with a cloud, in virtual time.
@@ -83,9 +83,9 @@ func TestAddressKeeper(t *testing.T) {
 	addressTest(t, "takes the address, and looks every ttl", func(t *testing.T, c *simcloud.Cloud) {
 		k := keep(t, c, nil)
 		wait(t, time.Minute+time.Second)
-		require.True(t, k.here())
 		require.Equal(t, 1, k.calls(simcloud.OpTakeAddress))
 		require.Equal(t, 1+10, k.calls("holds_address"))
+		require.True(t, k.here())
 		require.Empty(t, k.alarms)
 		require.Empty(t, k.Problems())
 	})

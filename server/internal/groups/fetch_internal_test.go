@@ -101,7 +101,7 @@ func TestFetch(t *testing.T) {
 		{name: "an object of another kind", at: "storage:secret/ca", code: nstance.Invalid},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: c.at, SHA256: c.digest, Encoding: c.encoding})
+			got, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: c.at, SHA256: c.digest, Encoding: nstance.UserDataEncoding(c.encoding)})
 			require.Equal(t, c.code, nstance.CodeOf(err), "%v", err)
 			if c.code != "" {
 				require.ErrorContains(t, err, c.says)

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // overlays is what groups/{shard}.jsonc holds.
@@ -74,7 +75,7 @@ func (f overlays) keys() (out []nstance.GroupKey) {
 	for _, name := range slices.Sorted(maps.Keys(f.Groups)) {
 		tenant, group, _ := strings.Cut(name, "/")
 		key := nstance.GroupKey{Tenant: nstance.TenantID(tenant), Group: nstance.GroupID(group)}
-		if key.Tenant.Validate("tenant") == nil && key.Group.Validate("group") == nil {
+		if validate.Name("tenant", key.Tenant) == nil && validate.Name("group", key.Group) == nil {
 			out = append(out, key)
 		}
 	}

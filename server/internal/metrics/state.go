@@ -100,7 +100,7 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 func kinds(holds []reconcile.HoldView) map[string]bool {
 	out := map[string]bool{}
 	for _, h := range holds {
-		out[h.Kind] = true
+		out[string(h.Kind)] = true
 	}
 	return out
 }

@@ -31,7 +31,7 @@ func page(m *metrics.Metrics, names ...string) (out []string) {
 }
 
 func TestAllStateIsExported(t *testing.T) {
-	hold := func(kind string) reconcile.HoldView { return reconcile.HoldView{Hold: plan.Hold{Kind: kind}} }
+	hold := func(kind plan.HoldKind) reconcile.HoldView { return reconcile.HoldView{Hold: plan.Hold{Kind: kind}} }
 	s := metrics.State{
 		Cluster: "c1", Shard: "s1", Version: "v", Leading: true, Epoch: 7, LeaseAge: 1500 * time.Millisecond, Agents: 3,
 		QueueAge: 250 * time.Millisecond, Orphans: 4, Attention: map[string]int{"clock": 5}, JournalLost: 6,

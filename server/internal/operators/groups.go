@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -43,13 +44,13 @@ func (c caller) groupKey(tenant, group string) (nstance.GroupKey, error) {
 	if key.Tenant == "" {
 		key.Tenant = c.Tenant
 	}
-	if err := key.Group.Validate("group"); err != nil {
+	if err := validate.Name("group", key.Group); err != nil {
 		return key, err
 	}
 	if !c.sees(key.Tenant) {
 		return key, nstance.Errorf(nstance.NotFound, "no group %s", key.Group)
 	}
-	return key, key.Tenant.Validate("tenant")
+	return key, validate.Name("tenant", key.Tenant)
 }
 
 // changer returns the caller as one who changes groups of its tenant.

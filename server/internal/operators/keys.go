@@ -13,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -136,7 +137,7 @@ func (o *Service) RevokeOperator(ctx context.Context, req *apiv1.RevokeOperatorR
 	if tenant == "" {
 		tenant = c.Tenant
 	}
-	if err := tenant.Validate("tenant"); err != nil {
+	if err := validate.Name("tenant", tenant); err != nil {
 		return nil, err
 	}
 	if err := storage.ValidateKey(layout.OperatorKey(tenant, req.GetId())); err != nil || req.GetId() == "" || strings.Contains(req.GetId(), "/") {

@@ -40,7 +40,7 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 }
 
 func holdMessage(h plan.Hold, since time.Time) *apiv1.Hold {
-	return &apiv1.Hold{Kind: h.Kind, Reason: h.Reason, Since: wire.Time(since), Until: wire.Time(h.Until)}
+	return &apiv1.Hold{Kind: string(h.Kind), Reason: h.Reason, Since: wire.Time(since), Until: wire.Time(h.Until)}
 }
 
 func marketMessage(m nstance.Market) *apiv1.Market {
@@ -116,7 +116,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	if v.Unhealthy {
 		m.Conditions = append(m.Conditions, "unhealthy")
 	}
-	if !v.Report.ProbesPassed() {
+	if slices.ContainsFunc(v.Report.Probes, func(p nstance.ProbeResult) bool { return !p.OK }) {
 		m.Conditions = append(m.Conditions, "probes_failing")
 	}
 	if v.Expired {

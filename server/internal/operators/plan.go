@@ -79,7 +79,7 @@ func (c caller) planMessage(p reconcile.GroupPlan) *apiv1.GroupPlan {
 		m.Shape = &apiv1.ShapePlan{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: string(s.Market), Choice: s.Choice}
 	}
 	for _, i := range p.Instances {
-		m.Instances = append(m.Instances, &apiv1.InstancePlan{Id: string(i.ID), Action: i.Action, Reason: i.Reason})
+		m.Instances = append(m.Instances, &apiv1.InstancePlan{Id: string(i.ID), Action: string(i.Action), Reason: i.Reason})
 	}
 	for _, h := range p.Holds {
 		m.Holds = append(m.Holds, holdMessage(h.Hold, h.Since))

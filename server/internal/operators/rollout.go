@@ -6,6 +6,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -15,7 +16,7 @@ func (c caller) existing(tenant, group string) (reconcile.GroupView, error) {
 	if key.Tenant == "" {
 		key.Tenant = c.Tenant
 	}
-	if err := key.Group.Validate("group"); err != nil {
+	if err := validate.Name("group", key.Group); err != nil {
 		return reconcile.GroupView{}, err
 	}
 	if !c.sees(key.Tenant) {

@@ -46,7 +46,8 @@ func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusReq
 // the whole shard, and names none of its settings, machines or tenants but what an
 // administrator has avoided.
 func VisibleToAll(a reconcile.Attention) bool {
-	return a.Tenant == "" && (a.Kind == plan.HoldFrozen || a.Kind == plan.HoldClock || a.Kind == plan.HoldAvoided)
+	kind := plan.HoldKind(a.Kind)
+	return a.Tenant == "" && (kind == plan.HoldFrozen || kind == plan.HoldClock || kind == plan.HoldAvoided)
 }
 
 // Bounds on one answer.

@@ -209,7 +209,22 @@ func OperatorEnds(data []byte) (time.Time, error) {
 	if err := json.Unmarshal(data, &rec); err != nil || rec.Operator == nil {
 		return time.Time{}, errors.Join(err, errNoOperator)
 	}
-	return rec.Operator.Ends(), nil
+	return endOf(rec.Operator), nil
+}
+
+// endOf returns when an operator's certificates and nonce have all expired: until then the
+// record is needed, revoked or not. Zero: unknown.
+func endOf(o *registration.OperatorRegistration) time.Time {
+	end := o.NonceExpiry
+	if o.Current == nil || end.IsZero() {
+		return time.Time{}
+	}
+	for _, c := range []*registration.KeyRecord{o.Current, o.Pending} {
+		if c != nil && c.NotAfter.After(end) {
+			end = c.NotAfter
+		}
+	}
+	return end
 }
 
 var errNoOperator = nstance.Errorf(nstance.Invalid, "it is not the record of an operator")

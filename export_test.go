@@ -1,0 +1,4 @@
+package nstance
+
+// FormatInstanceID returns the ID of a kind and a UUID.
+var FormatInstanceID = formatInstanceID

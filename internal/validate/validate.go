@@ -1,0 +1,36 @@
+// Package validate makes errors of what the rules of internal/rules find. Each function
+// returns nil or an Invalid error that names field.
+package validate
+
+import (
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/rules"
+)
+
+// Name checks the name of a cluster, a tenant, a group or anything else that people name.
+// Shards have a rule of their own.
+func Name[S ~string](field string, name S) error { return wrong(field, rules.Name(string(name))) }
+
+// Shard checks the name of a shard.
+func Shard(field string, id nstance.ShardID) error { return wrong(field, rules.Shard(string(id))) }
+
+// InstanceKind checks the prefix of instance IDs.
+func InstanceKind(field string, kind nstance.InstanceKind) error {
+	return wrong(field, rules.InstanceKind(string(kind)))
+}
+
+// FilePath checks the path of a file on machines.
+func FilePath(field, path string) error { return wrong(field, rules.FilePath(path)) }
+
+// FileMode checks the permission bits of a file on machines.
+func FileMode(field string, mode uint32) error { return wrong(field, rules.FileMode(mode)) }
+
+// SecretName checks the name of a secret.
+func SecretName(field, name string) error { return wrong(field, rules.SecretName(name)) }
+
+func wrong(field string, v *rules.Violation) error {
+	if v == nil {
+		return nil
+	}
+	return nstance.FieldError(field, v.Remedy, "%s", v.Msg)
+}
