@@ -383,16 +383,7 @@ func TestFileTransfer(t *testing.T) {
 
 func TestFilesOfOneMachine(t *testing.T) {
 	w := newWorld(t, setup{webSize: 2})
-	var ids []nstance.InstanceID
-	require.Eventually(t, func() bool {
-		ids = nil
-		for _, m := range w.cloud.Machines() {
-			if m.Owner.Tenant == nstance.DefaultTenant {
-				ids = append(ids, m.ID)
-			}
-		}
-		return len(ids) == 2
-	}, eventually, time.Millisecond)
+	ids := w.awaitMachines(2)
 	a, b := w.connectReady(ids[0]).newFileAgent(), w.connectReady(ids[1]).newFileAgent()
 	w.applyConfig(configWithFiles(2, "", red, "", `"id": {"kind": "string", "content": "{{.Instance.ID}} {{.Instance.Type}} {{.Instance.Hostname}} {{.Instance.IP4}}"},
 		"all": {"kind": "json", "json": {"x": "{{json .}}"}}`, ""))

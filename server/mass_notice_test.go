@@ -54,19 +54,9 @@ func TestMassNotice(t *testing.T) {
 	cloud := &askedCloud{Cloud: inner, asked: map[nstance.InstanceID]bool{}}
 	w := newWorld(t, setup{webSize: 3, provider: cloud})
 	w.cloud = inner
-	var ids []nstance.InstanceID
-	require.Eventually(t, func() bool {
-		ids = nil
-		for _, m := range inner.Machines() {
-			if m.Owner.Tenant == nstance.DefaultTenant {
-				ids = append(ids, m.ID)
-			}
-		}
-		return len(ids) == 3
-	}, eventually, time.Millisecond)
+	ids := w.awaitMachines(3)
 	var agents []*agentSession
 	for _, id := range ids {
-		w.awaitEvent(nstance.EventCreated, id)
 		agents = append(agents, w.connectReady(id))
 	}
 	cloud.mu.Lock()

@@ -47,19 +47,9 @@ func (k *agentSession) released() (released *apiv1.Released) {
 // are.
 func TestRelease(t *testing.T) {
 	w := newWorld(t, setup{webSize: 3})
-	var ids []nstance.InstanceID
-	require.Eventually(t, func() bool {
-		ids = nil
-		for _, m := range w.cloud.Machines() {
-			if m.Owner.Tenant == nstance.DefaultTenant {
-				ids = append(ids, m.ID)
-			}
-		}
-		return len(ids) == 3
-	}, eventually, time.Millisecond)
+	ids := w.awaitMachines(3)
 	var agents []*agentSession
 	for _, id := range ids {
-		w.awaitEvent(nstance.EventCreated, id)
 		agents = append(agents, w.connectReady(id))
 	}
 	notice := func(id string, in time.Duration, machines ...nstance.InstanceID) nstance.Notice {

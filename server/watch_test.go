@@ -168,19 +168,9 @@ func TestExecutorChoice(t *testing.T) {
 		require.NoError(t, err)
 		return resp.GetDrain()
 	}
-	var ids []nstance.InstanceID
-	require.Eventually(t, func() bool {
-		ids = nil
-		for _, m := range w.cloud.Machines() {
-			if m.Owner.Tenant == nstance.DefaultTenant {
-				ids = append(ids, m.ID)
-			}
-		}
-		return len(ids) == 6
-	}, eventually, time.Millisecond)
+	ids := w.awaitMachines(6)
 	var talks []*agentSession
 	for _, id := range ids {
-		w.awaitEvent(nstance.EventCreated, id)
 		talks = append(talks, w.connectReady(id))
 	}
 

@@ -250,6 +250,24 @@ func (w *world) countEvents(typ nstance.EventType) (n int) {
 	return n
 }
 
+// awaitMachines waits until the default tenant has so many machines, and each is created.
+func (w *world) awaitMachines(n int) (ids []nstance.InstanceID) {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		ids = nil
+		for _, m := range w.cloud.Machines() {
+			if m.Owner.Tenant == nstance.DefaultTenant {
+				ids = append(ids, m.ID)
+			}
+		}
+		return len(ids) == n
+	}, eventually, time.Millisecond)
+	for _, id := range ids {
+		w.awaitEvent(nstance.EventCreated, id)
+	}
+	return ids
+}
+
 // awaitMachine waits for the group's first machine and returns its ID.
 func (w *world) awaitMachine(tenant nstance.TenantID) nstance.InstanceID {
 	w.Helper()
