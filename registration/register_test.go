@@ -411,7 +411,7 @@ func TestLimits(t *testing.T) {
 	t.Run("of renewals, without effect on other holders", func(t *testing.T) {
 		all := registration.Limit{PerSecond: 1e6, Burst: 1e6}
 		w := newWorld(t, &registration.Options{PerSource: all, Global: all, PerHolder: registration.Limit{PerSecond: 1, Burst: 1}})
-		for range 3 { // holders are evicted and renew again
+		for range 2 { // holders are evicted and renew again
 			for range 1200 {
 				_, who := w.agent()
 				w.mustRenew(who, pki.NewKey())
