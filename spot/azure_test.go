@@ -130,7 +130,7 @@ func TestAzureEvents(t *testing.T) {
 		require.Len(t, notices, 1)
 		require.Equal(t, "azure/events/M", notices[0].EventID)
 	})
-	bubble(t, "events are not acknowledged", func(t *testing.T) {
+	bubble(t, "a watch acknowledges no event", func(t *testing.T) {
 		s := azure()
 		s.Reclaim("", time.Now().Add(time.Hour))
 		s.Maintenance(imds.Event{ID: "M", Code: "Reboot", Resources: []string{"web-0", "web-1"}})
