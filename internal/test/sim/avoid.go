@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 )
 
@@ -13,7 +14,8 @@ var avoidablePools = []reconcile.Pool{
 	{InstanceType: small}, {InstanceType: large}, {Market: nstance.Spot}, {Market: nstance.OnDemand}, {InstanceType: small, Market: nstance.Spot},
 }
 
-// avoidPool has a pool avoided for a while, and sometimes members replaced that are there.
+// avoidPool has a pool avoided for a while, often while creates are throttled, and sometimes
+// members replaced that are there.
 func (a act) avoidPool() {
 	pool, drain, long := avoidablePools[a.rng.IntN(len(avoidablePools))], a.rng.IntN(3) == 0, a.seconds(20, 240)
 	a.chosen.Lock()
@@ -22,6 +24,11 @@ func (a act) avoidPool() {
 	a.chosen.Unlock()
 	if taken {
 		return // one at a time, so that each release has its avoidance
+	}
+	if a.rng.IntN(2) == 0 {
+		a.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 5 + a.rng.IntN(20), Code: nstance.Throttled})
+		a.storm()
+		a.sleep(a.seconds(1, 10))
 	}
 	a.avoid(pool, drain)
 	a.sleep(long)
