@@ -132,73 +132,68 @@ func TestSilencedConnections(t *testing.T) {
 	}
 }
 
-// stepped is a clock that stands still until the test fires a timer.
-type stepped struct {
+// A steppedClock stands still until the test lets a timer fire, but for a moment at each
+// look, so that no pause is as long as the limit of a call.
+type steppedClock struct {
 	mu     sync.Mutex
 	now    time.Duration
-	timers map[*alarm]bool
+	timers map[*timer]bool
 }
 
-type alarm struct {
-	set, at time.Duration
-	f       func()
+type timer struct {
+	length, at time.Duration
+	f          func()
 }
 
-func (c *stepped) Now() time.Duration {
+func (c *steppedClock) Now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.now += time.Microsecond
 	return c.now
 }
 
-func (c *stepped) AfterFunc(d time.Duration, f func()) func() bool {
+func (c *steppedClock) AfterFunc(d time.Duration, f func()) func() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := &alarm{c.now, c.now + d, f}
-	c.timers[a] = true
+	added := &timer{d, c.now + d, f}
+	c.timers[added] = true
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		stands := c.timers[a]
-		delete(c.timers, a)
+		stands := c.timers[added]
+		delete(c.timers, added)
 		return stands
 	}
 }
 
-// pending reports whether a timer matches.
-func (c *stepped) pending(wanted func(d time.Duration) bool) bool {
+// step ends a pause, or else the call whose answer was lost, and reports whether it was a
+// call. A term's own timer, which is the last one, stands beside either.
+func (c *steppedClock) step(limit time.Duration, lost bool) (call bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for a := range c.timers {
-		if wanted(a.at - a.set) {
-			return true
+	var next *timer
+	for t := range c.timers {
+		call = call || t.length == limit
+		if next == nil || t.at < next.at {
+			next = t
 		}
 	}
-	return false
-}
-
-// fire sets the clock to the first matching timer, and fires it and all earlier ones.
-func (c *stepped) fire(wanted func(d time.Duration) bool) {
-	c.mu.Lock()
-	var first *alarm
-	for a := range c.timers {
-		if wanted(a.at-a.set) && (first == nil || a.at < first.at) {
-			first = a
-		}
+	if call && !lost || len(c.timers) < 2 {
+		c.mu.Unlock()
+		return false
 	}
 	var due []func()
-	if first != nil {
-		c.now = max(c.now, first.at)
-		for a := range c.timers {
-			if a.at <= c.now {
-				delete(c.timers, a)
-				due = append(due, a.f)
-			}
+	c.now = max(c.now, next.at)
+	for t := range c.timers {
+		if t.at <= c.now {
+			delete(c.timers, t)
+			due = append(due, t.f)
 		}
 	}
 	c.mu.Unlock()
 	for _, f := range due {
 		f()
 	}
+	return call
 }
 
 // TestLeaseOnSilencedConnections: a packet filter that drops all open connections costs
@@ -207,7 +202,7 @@ func (c *stepped) fire(wanted func(d time.Duration) bool) {
 func TestLeaseOnSilencedConnections(t *testing.T) {
 	const ttl = 6 * time.Second
 	wire, s := wired(t)
-	clock := &stepped{timers: map[*alarm]bool{}}
+	clock := &steppedClock{timers: map[*timer]bool{}}
 	_, err := lease.Prepare(t.Context(), s, shard)
 	require.NoError(t, err)
 	l, err := lease.New(s, shard, &lease.Options{TTL: ttl, Clock: clock})
@@ -226,20 +221,22 @@ func TestLeaseOnSilencedConnections(t *testing.T) {
 			renewals.Add(1)
 		}
 	}()
-	call := func(d time.Duration) bool { return d == ttl/6 }
+	eventually := func(condition func() bool) {
+		t.Helper()
+		require.Eventually(t, condition, time.Minute, time.Millisecond)
+	}
+	eventually(func() bool { return renewals.Load() == 1 })
+	ended := wire.Swallowed()
 	for range 3 {
 		wire.Silence()
-		before, ended := renewals.Load(), wire.Swallowed()
-		require.Eventually(t, func() bool {
-			switch swallowed := wire.Swallowed(); {
-			case swallowed > ended: // a call waits for a lost answer
+		before := renewals.Load()
+		eventually(func() bool {
+			swallowed := wire.Swallowed()
+			if clock.step(ttl/6, swallowed > ended) {
 				ended = swallowed
-				clock.fire(call)
-			case !clock.pending(call):
-				clock.fire(func(d time.Duration) bool { return d <= ttl/3 })
 			}
 			return renewals.Load() > before || term.Err() != nil
-		}, time.Minute, time.Millisecond)
+		})
 		require.NoError(t, term.Err())
 	}
 	cancel()

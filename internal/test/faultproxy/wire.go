@@ -27,7 +27,7 @@ type flow struct {
 	wire           *Wire
 	client, server net.Conn
 	silent         atomic.Bool
-	spoken         atomic.Bool // something was swallowed
+	lost           atomic.Bool // a request or an answer was swallowed
 }
 
 // NewWire returns a wire to the service at target, such as 127.0.0.1:9000, that
@@ -55,7 +55,7 @@ func (w *Wire) Open() int {
 	return len(w.flows)
 }
 
-// Swallowed returns on how many connections something was sent in vain.
+// Swallowed returns on how many connections a request or an answer was sent in vain.
 func (w *Wire) Swallowed() int { return int(w.swallowed.Load()) }
 
 // Silence lets nothing pass any more on the connections that stand. New ones
@@ -125,7 +125,7 @@ func (f *flow) copy(to, from net.Conn) {
 		n, err := from.Read(buf)
 		switch {
 		case f.silent.Load():
-			if n > 0 && from == f.client && !f.spoken.Swap(true) {
+			if n > 0 && !f.lost.Swap(true) {
 				f.wire.swallowed.Add(1)
 			}
 		case n > 0:
