@@ -51,21 +51,19 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-// longPlan is how long a plan may take without a pause after it: that of a group of
-// two thousand members, a few milliseconds.
-const longPlan = 4 * time.Millisecond
-
-// planGroups plans groups as they come due. Long plans take at most half of the time, so
-// that what they request is carried out meanwhile: facts that come during the pause share
-// the next plan. Only the first of urgent ones does not wait.
+// planGroups plans groups as they come due. In a storm of facts long plans take at most
+// half of the time, so that what they request is carried out meanwhile: facts that come
+// during the pause share the next plan. Only the first of urgent ones does not wait.
 func (r *Reconciler) planGroups(ctx context.Context) {
+	budget := newPlanBudget(time.Now())
 	for {
 		key, urgent, ok := r.queue.take(ctx)
 		if !ok {
 			return
 		}
-		if took := r.process(key); took >= longPlan {
-			r.queue.pause(ctx, took, urgent)
+		took := r.process(key)
+		if over := budget.spend(took, time.Now()); over > 0 {
+			r.queue.pause(ctx, over, urgent)
 		}
 	}
 }

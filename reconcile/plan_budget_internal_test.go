@@ -1,0 +1,37 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPlanBudget: long plans have half of the time and a short burst; short ones cost nothing.
+func TestPlanBudget(t *testing.T) {
+	const long = 10 * time.Millisecond
+	now := time.Now()
+	b := newPlanBudget(now)
+	spend := func(took time.Duration) time.Duration {
+		now = now.Add(took)
+		return b.spend(took, now)
+	}
+	for range 100 {
+		require.Zero(t, spend(longPlan-1), "a short plan")
+	}
+	require.Zero(t, spend(longPlan), "a burst")
+	require.Zero(t, spend(longPlan), "a burst")
+	require.Equal(t, longPlan, spend(longPlan))
+	now = now.Add(longPlan)
+
+	var planning, pauses time.Duration
+	for range 100 {
+		pause := spend(long)
+		now = now.Add(pause)
+		planning, pauses = planning+long, pauses+pause
+	}
+	require.Equal(t, planning, pauses, "half of the time")
+
+	now = now.Add(time.Hour)
+	require.Equal(t, long-planBurst, spend(long), "a rest gives back the burst, and no more")
+}
