@@ -103,7 +103,8 @@ const (
 )
 
 // A Spread bounds how many members of a group are in one place, as far as there is
-// capacity elsewhere: it never costs a member. It moves no member that there is.
+// capacity elsewhere: it never costs a member. It moves no member that there is. A spread
+// over markets does both, as [Market.OnDemandBase] does.
 type Spread struct {
 	By       SpreadBy `json:"by"`        // what counts as one place
 	MaxShare Count    `json:"max_share"` // members in one place, a percentage of the group's size or a number
@@ -150,6 +151,7 @@ const (
 	SpreadType   SpreadBy = "type"   // one instance type
 	SpreadZone   SpreadBy = "zone"   // one zone
 	SpreadSubnet SpreadBy = "subnet" // one subnet
+	SpreadMarket SpreadBy = "market" // all of spot: what exceeds MaxShare is the on-demand base of the group
 	SpreadHost   SpreadBy = "host"   // one physical host, for providers that choose hosts ([MachineSpec])
 )
 

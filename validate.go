@@ -42,7 +42,7 @@ func (g Group) Validate(field string) error {
 	if e := g.Expiry; e.ForcedAge > 0 && e.EligibleAge > e.ForcedAge {
 		v.wrong("expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
 	}
-	v.spread(g.Spread)
+	v.spread(g)
 	v.order(g)
 	v.warmPool(g.WarmPool)
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
@@ -219,14 +219,24 @@ func (v *validator) warmPool(p WarmPool) {
 	v.duration("warm_pool.max_age", p.MaxAge)
 }
 
-func (v *validator) spread(s Spread) {
+func (v *validator) spread(g Group) {
+	s, market := g.Spread, g.Definition.Market
 	if s == (Spread{}) {
 		return
 	}
-	v.word("spread.by", string(s.By), string(SpreadPool), string(SpreadType), string(SpreadZone), string(SpreadSubnet), string(SpreadHost))
+	v.word("spread.by", string(s.By), string(SpreadPool), string(SpreadType), string(SpreadZone), string(SpreadSubnet), string(SpreadMarket), string(SpreadHost))
 	v.quantity("spread.max_share", s.MaxShare)
 	if s.MaxShare.N == 0 {
 		v.wrong("spread.max_share", "use a share such as 34%, or leave spread out", "is 0")
+	}
+	if s.By != SpreadMarket || g.Definition.Kind == "" {
+		return
+	}
+	if market.Type != Spot {
+		v.wrong("spread.by", "set market.type to spot, or use pool or zone", "market means nothing on on-demand capacity")
+	}
+	if market.OnDemandBase != (Count{}) {
+		v.wrong("spread.by", "keep one of the two", "market says the same as market.on_demand_base")
 	}
 }
 

@@ -112,6 +112,13 @@ func TestValidateGroup(t *testing.T) {
 			[]string{"market.max_price", "market.fallback", "market.on_demand_base"}},
 		"waits without a fallback": {func(g *nstance.Group) { g.Definition.Market.Fallback, g.Definition.Market.ReturnAfter = "", 1 },
 			[]string{"market.fallback_after", "market.return_after", "market.fallback_when"}},
+		"a spread over markets on demand": {func(g *nstance.Group) {
+			g.Definition.Market = nstance.Market{}
+			g.Spread = nstance.Spread{By: nstance.SpreadMarket, MaxShare: nstance.Count{N: 1}}
+		}, []string{"spread.by"}},
+		"a spread over markets beside a base": {func(g *nstance.Group) {
+			g.Spread = nstance.Spread{By: nstance.SpreadMarket, MaxShare: nstance.Count{N: 1}}
+		}, []string{"spread.by"}},
 		"a spread of nothing": {func(g *nstance.Group) { g.Spread.MaxShare.N = 101; g.Spread.MaxShare.Percent = true }, []string{"spread.by", "spread.max_share"}},
 		"too many":            {func(g *nstance.Group) { g.Size, g.Rollout.HaltAfter = 100_001, 1001 }, []string{"size", "rollout.halt_after"}},
 		"too long":            {func(g *nstance.Group) { g.DrainTimeout = 3651 * 24 * time.Hour }, []string{"drain_timeout"}},

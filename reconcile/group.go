@@ -189,7 +189,7 @@ func (g *group) onDemandBeyondBase() bool {
 	if !g.defined() || g.spec.Definition.Market.Type != nstance.Spot {
 		return false
 	}
-	n := -groupspec.OnDemandBase(&g.spec.Definition.Market, g.spec.Size)
+	n := -groupspec.OnDemandBase(&g.spec, g.spec.Size)
 	for _, m := range g.members {
 		if n += oneIf(!m.extra() && !m.state.Leaving() && !m.gone && m.market() == nstance.OnDemand); n > 0 {
 			return true

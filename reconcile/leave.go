@@ -36,7 +36,7 @@ func (s *shard) poolToLeave(m *member, now time.Time) *AvoidedPool {
 // avoided.
 func (s *shard) hasPlaceFor(g *group, m *member, now time.Time) bool {
 	def := g.spec.Definition
-	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && groupspec.OnDemandBase(&def.Market, g.spec.Size) > 0 {
+	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && groupspec.OnDemandBase(&g.spec, g.spec.Size) > 0 {
 		def = inMarket(def, nstance.OnDemand)
 	}
 	return s.admission.Open(s.requestFor(g, def), now)
@@ -131,7 +131,7 @@ func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
 func (s *shard) poolImpact(g *group, p Pool, now time.Time) PoolImpact {
 	out := PoolImpact{Key: g.key}
 	def := g.spec.Definition
-	if groupspec.OnDemandBase(&def.Market, g.spec.Size) > 0 {
+	if groupspec.OnDemandBase(&g.spec, g.spec.Size) > 0 {
 		def.Market.Fallback = nstance.OnDemand
 	}
 	lost, left := s.admission.Divide(s.requestFor(g, def), avoidanceOf(p, time.Time{}, ""), now)

@@ -9,8 +9,11 @@ import (
 // Members count that stay.
 func (g *group) spread() *admission.Spread {
 	s := g.spec.Spread
-	if s == (nstance.Spread{}) || s.By == nstance.SpreadHost {
-		return nil // no shape is on a host
+	switch s.By {
+	case "", nstance.SpreadMarket: // the plan says how many are on spot
+		return nil
+	case nstance.SpreadHost: // no shape is on a host
+		return nil
 	}
 	out := &admission.Spread{By: s.By, Limit: s.MaxShare.Of(g.spec.Size), Members: map[admission.Shape]int{}}
 	for _, m := range g.members {
@@ -21,11 +24,10 @@ func (g *group) spread() *admission.Spread {
 	return out
 }
 
-// place returns what counts as one place with m, as a member of g; empty: g has no
-// spread.
+// place returns what counts as one place with m, as a member of g; empty: nothing does.
 func (s *shard) place(g *group, m *member) string {
 	switch g.spec.Spread.By {
-	case "":
+	case "", nstance.SpreadMarket:
 		return ""
 	case nstance.SpreadHost:
 		return m.zone()

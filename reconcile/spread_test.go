@@ -87,6 +87,54 @@ func TestSpreadCostsNoMember(t *testing.T) {
 	})
 }
 
+// TestSpreadByMarket: a wave over all of spot takes no more of a group than its share.
+func TestSpreadByMarket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, twoZones)
+		defer w.close()
+		g := spreadGroup(5, "60%")
+		g.Spread.By = nstance.SpreadMarket
+		w.startLeader(g)
+		w.advance(3 * time.Minute)
+		w.requireMembers(5)
+		byMarket := func() (onSpot, onDemand int) {
+			for pool, n := range w.pools() {
+				if pool.Market == nstance.Spot {
+					onSpot += n
+				} else {
+					onDemand += n
+				}
+			}
+			return onSpot, onDemand
+		}
+		requireShare := func(spot, lasting int) {
+			t.Helper()
+			onSpot, onDemand := byMarket()
+			require.Equal(t, []int{spot, lasting}, []int{onSpot, onDemand})
+		}
+		requireShare(3, 2)
+		for range 3 {
+			var taken int
+			for pool := range w.pools() {
+				if pool.Market == nstance.Spot {
+					machines, err := w.cloud.ReclaimPool(pool, 1, 2*time.Minute)
+					require.NoError(t, err)
+					taken += len(machines)
+				}
+			}
+			require.Equal(t, 3, taken)
+			w.advance(10 * time.Minute)
+			w.requireMembers(5)
+			requireShare(3, 2)
+		}
+
+		g.Spread.MaxShare = nstance.Count{N: 2}
+		w.setGroupAndAdvance(g, 10*time.Minute)
+		w.requireMembers(5)
+		requireShare(2, 3)
+	})
+}
+
 // TestSpreadMovesNoMember: a new spread replaces nothing, and shrinking evens the group.
 func TestSpreadMovesNoMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ type GroupPlan struct {
 	Fields        []FieldChange    `json:"fields,omitempty"`
 	Instances     []InstancePlan   `json:"instances,omitempty"`      // what would happen to those there are, oldest first
 	Creates       int              `json:"creates"`                  // instances that would be made
-	Shape         *ShapePlan       `json:"shape,omitempty"`          // of the first of them, beyond market.on_demand_base; nil: none is made, or every permitted shape is sold out or avoided
+	Shape         *ShapePlan       `json:"shape,omitempty"`          // of the first of them, beyond the on-demand base; nil: none is made, or every permitted shape is sold out or avoided
 	Estimate      time.Duration    `json:"estimate"`                 // how long at most, under the group's budgets; 0: nothing to do, or not known
 	EstimateBasis string           `json:"estimate_basis,omitempty"` // what the estimate rests on
 	Holds         []HoldView       `json:"holds,omitempty"`          // what would keep it from happening

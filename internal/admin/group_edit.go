@@ -74,7 +74,7 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.warmMode, "warm-mode", "", "with --warm-pool: how they wait: stopped, hibernated or running (default stopped)")
 	f.flags.Var(duration.NewFlag(&f.warmAge, 0), "warm-max-age", "with --warm-pool: age from which they are made anew, one at a time")
 	f.flags.BoolVar(&f.warmOnce, "warm-once", false, "with --warm-pool: one that was woken is deleted when it is not needed any more, and another one made")
-	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone, subnet or host (default pool)")
+	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone, subnet, market or host (default pool)")
 	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	cmd.Flags().AddFlagSet(f.flags)

@@ -281,6 +281,6 @@ type WarmPool struct {
 
 // Spread bounds how much of a group is in one place.
 type Spread struct {
-	By       nstance.SpreadBy `name:"by" default:"pool" enum:"pool|type|zone|subnet|host" doc:"what counts as one place: an instance type in one zone and market, which clouds reclaim together; an instance type; a zone; a subnet; a physical host, where the provider chooses hosts (proxmox)"`
+	By       nstance.SpreadBy `name:"by" default:"pool" enum:"pool|type|zone|subnet|market|host" doc:"what counts as one place: an instance type in one zone and market, which clouds reclaim together; an instance type; a zone; a subnet; all of spot, the rest of the group being on-demand; a physical host, where the provider chooses hosts (proxmox)"`
 	MaxShare nstance.Count    `name:"max_share" required:"true" doc:"most machines in one place, a percentage of size, rounded up, or a number"`
 }

@@ -24,11 +24,15 @@ func OnMaintenance(g *nstance.Group) nstance.NoticeAction {
 // Order is the field with its default.
 func Order(g *nstance.Group) nstance.ShapeOrder { return cmp.Or(g.Order, nstance.OrderListed) }
 
-// OnDemandBase returns how many members of a group of the given size must be on-demand
-// beside others on spot.
-func OnDemandBase(m *nstance.Market, size int) int {
-	if m.Type != nstance.Spot {
+// OnDemandBase returns how many members of g, at the given size, must be on-demand beside
+// others on spot: its base, or what its spread keeps off spot.
+func OnDemandBase(g *nstance.Group, size int) int {
+	if g.Definition.Market.Type != nstance.Spot {
 		return 0
 	}
-	return min(m.OnDemandBase.Of(size), size)
+	base := g.Definition.Market.OnDemandBase.Of(size)
+	if g.Spread.By == nstance.SpreadMarket {
+		base = size - g.Spread.MaxShare.Of(size)
+	}
+	return min(max(0, base), size)
 }

@@ -28,11 +28,10 @@ type marketShare struct {
 
 // dividesMarkets reports whether members may be in the wrong market.
 func (c *Census) dividesMarkets() bool {
-	market := &c.Group.Definition.Market
-	if market.Type != nstance.Spot || c.undefined() {
+	if c.Group.Definition.Market.Type != nstance.Spot || c.undefined() {
 		return false
 	}
-	c.market.base = groupspec.OnDemandBase(market, c.size)
+	c.market.base = groupspec.OnDemandBase(&c.Group, c.size)
 	return c.market.base > 0 || slices.ContainsFunc(c.Members, func(m Member) bool { return m.Market == nstance.OnDemand && !m.extra() })
 }
 

@@ -22,7 +22,7 @@ func (w *world) someMarket() {
 
 func (w *world) onSpot() bool { return w.view.Group.Definition.Market.Type == nstance.Spot }
 
-func (w *world) base() int { return groupspec.OnDemandBase(&w.view.Group.Definition.Market, w.size()) }
+func (w *world) base() int { return groupspec.OnDemandBase(&w.view.Group, w.size()) }
 
 // market returns the market in which a planned create ends.
 func (w *world) market(a plan.Action) nstance.MarketType {

@@ -10,7 +10,7 @@ import (
 // fromCrowdedPlace orders members so that those go first that leave the places of a
 // group's spread even.
 func (c *Census) fromCrowdedPlace(a, b *Member) int {
-	if c.Group.Spread == (nstance.Spread{}) {
+	if a.Place == "" {
 		return 0
 	}
 	return cmp.Compare(c.seat(b), c.seat(a))
