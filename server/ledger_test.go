@@ -14,6 +14,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/ledger"
+	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -87,6 +88,23 @@ func TestStoryAfterFailover(t *testing.T) {
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
 	_, err = api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(newInstanceID())})
 	require.ErrorIs(t, wire.ErrorOf(err), nstance.NotFound)
+}
+
+// TestStatusPageAfterFailover: another server's status page has what was interrupted before.
+func TestStatusPageAfterFailover(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	lost, replacement := w.reclaimed("e1")
+	require.NoError(t, w.stopServer())
+	next := newWorld(t, setup{store: w.store, provider: w.cloud, webSize: 1, rates: true})
+	var shown []web.Interruption
+	require.Eventually(t, func() bool {
+		shown = next.status().Interruptions
+		return len(shown) > 0
+	}, eventually, 20*time.Millisecond)
+	require.Len(t, shown, 1)
+	require.Equal(t, []string{"e1", string(lost), string(replacement)}, []string{shown[0].Event, shown[0].Instance, shown[0].Replacement})
+	require.False(t, shown[0].DeletedAt.IsZero())
+	require.False(t, shown[0].ReplacementReadyAt.IsZero())
 }
 
 // TestStoryUnderWay: an interruption that has not ended is known to the next leader.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -14,13 +15,15 @@ import (
 // since then is fetched.
 const rateInterval = 15 * time.Minute
 
-// keepRates has the reconciler know how often pools are reclaimed, until ctx ends.
+// keepRates has the reconciler know how often pools are reclaimed, and the status page
+// what was interrupted before, until ctx ends.
 func (t *term) keepRates(ctx context.Context) {
 	if t.reconciler.Await(ctx) != nil {
 		return
 	}
 	for pause := t.server.opts.intervals.firstRates; sleep.For(ctx, pause); pause = rateInterval {
-		if err := t.readRates(ctx); err != nil && ctx.Err() == nil {
+		err := cmp.Or(t.readRates(ctx), t.server.operators.RememberInterruptions(ctx, shownInterruptions))
+		if err != nil && ctx.Err() == nil {
 			t.log.Warn("interruption rates not read, the last ones count", "code", nstance.CodeOf(err), "err", err)
 		}
 	}

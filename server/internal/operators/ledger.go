@@ -180,6 +180,27 @@ func (s *selection) addAll(list []ledger.Interruption) {
 	}
 }
 
+// addLedger adds the latest days of a ledger that fill a page.
+func (s *selection) addLedger(ctx context.Context, from *ledger.Reader) (problems []string, err error) {
+	for day, err := range from.Days(ctx, s.q.from(), time.Time{}) {
+		if err != nil {
+			return nil, err
+		}
+		problems = append(problems, problemTexts(day.Problems)...)
+		s.learnDay(&day)
+		for i := range day.Lives {
+			s.addAll(day.Lives[i].Interruptions())
+		}
+		for i := range day.Ignored {
+			s.addAll([]ledger.Interruption{day.Ignored[i].Interruption()})
+		}
+		if s.complete(day.Date) {
+			break
+		}
+	}
+	return problems, nil
+}
+
 func (s *selection) addRunning(live []records.Instance) {
 	for i := range live {
 		if len(live[i].Notices)+len(live[i].Cancelled) > 0 {
@@ -293,22 +314,9 @@ func (o *Service) ListInterruptions(ctx context.Context, req *apiv1.ListInterrup
 	live := c.term.Internals.LivingRecords()
 	s.learnRecords(live)
 	s.addRunning(live)
-	var problems []string
-	for day, err := range o.Ledger.Days(ctx, q.from(), time.Time{}) {
-		if err != nil {
-			return nil, err
-		}
-		problems = append(problems, problemTexts(day.Problems)...)
-		s.learnDay(&day)
-		for i := range day.Lives {
-			s.addAll(day.Lives[i].Interruptions())
-		}
-		for i := range day.Ignored {
-			s.addAll([]ledger.Interruption{day.Ignored[i].Interruption()})
-		}
-		if s.complete(day.Date) {
-			break
-		}
+	problems, err := s.addLedger(ctx, o.Ledger)
+	if err != nil {
+		return nil, err
 	}
 	resp := s.answer()
 	resp.Problems = fitProblems(problems)
@@ -355,9 +363,21 @@ func rateMessage(r *ledger.Rate, period time.Duration) *apiv1.InterruptionRate {
 	return m
 }
 
+// RememberInterruptions reads the latest interruptions of every tenant from the ledger, for
+// LatestInterruptions.
+func (o *Service) RememberInterruptions(ctx context.Context, limit int) error {
+	s := newSelection(interruptionQuery{limit: limit})
+	if _, err := s.addLedger(ctx, o.Ledger); err != nil { // what cannot be read is shown by ListInterruptions
+		return err
+	}
+	list := s.answer().GetInterruptions()
+	o.remembered.Store(&list)
+	return nil
+}
+
 // LatestInterruptions returns the latest interruptions of every tenant: those that are
-// running, from the records of r, and others from this server's journal alone, which
-// costs no call of storage.
+// running, from the records of r, and others from this server's journal, or as they were
+// remembered. It costs no call of storage.
 func (o *Service) LatestInterruptions(ctx context.Context, r loop.Internals, limit int) ([]*apiv1.Interruption, error) {
 	s := newSelection(interruptionQuery{limit: limit})
 	journalled, err := interruptions(ctx, o.Events, journal.Filter{Types: noticeTypes, Limit: limit})
@@ -367,6 +387,11 @@ func (o *Service) LatestInterruptions(ctx context.Context, r loop.Internals, lim
 	live := r.LivingRecords()
 	s.learnRecords(live)
 	s.addRunning(live)
+	if remembered := o.remembered.Load(); remembered != nil {
+		for _, i := range *remembered {
+			s.add(proto.CloneOf(i))
+		}
+	}
 	return s.answer().GetInterruptions(), err
 }
 

@@ -5,6 +5,7 @@ package operators
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -55,7 +56,8 @@ type clusterKeys interface {
 type Service struct {
 	apiv1.UnimplementedOperatorServiceServer
 	Options
-	budgets budgets
+	budgets    budgets
+	remembered atomic.Pointer[[]*apiv1.Interruption]
 }
 
 // NewService returns a service. Calls need a caller in their context: WithCaller.
