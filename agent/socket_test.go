@@ -27,7 +27,7 @@ func listenLoopback(t *testing.T) net.Listener {
 }
 
 // eventually is the deadline of conditions that normally hold at once.
-const eventually = 20 * time.Second
+const eventually = time.Minute
 
 func receive[T any](t *testing.T, c <-chan T) T {
 	t.Helper()

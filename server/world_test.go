@@ -40,7 +40,7 @@ const (
 
 	// eventually is the deadline of conditions that normally hold at once. Only
 	// a failing test waits this long.
-	eventually = 20 * time.Second
+	eventually = time.Minute
 )
 
 // kinds are the provider kinds that the configurations of these tests may name.

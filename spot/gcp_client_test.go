@@ -118,8 +118,8 @@ func subscription(t *testing.T, subscribe func(ctx context.Context, serviceURL s
 	go func() { defer close(ended); subscribe(ctx, web.URL) }()
 	select {
 	case <-s.second:
-	case <-time.After(20 * time.Second):
-		t.Error("no second request within 20s")
+	case <-time.After(time.Minute):
+		t.Error("no second request within a minute")
 	}
 	stop()
 	<-ended

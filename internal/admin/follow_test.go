@@ -76,7 +76,7 @@ func (r *running) next() string {
 	case line, ok := <-r.lines:
 		require.True(r.t, ok, "it ended: %s", r.errs)
 		return line
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		require.FailNow(r.t, "no line", "%s", r.errs)
 		return ""
 	}
@@ -92,7 +92,7 @@ func (r *running) ended() int {
 	select {
 	case code := <-r.code:
 		return code
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		require.FailNow(r.t, "it does not end", "%s", r.errs)
 		return -1
 	}

@@ -207,7 +207,7 @@ func (b *tape) text() string {
 // until waits for text.
 func (b *tape) until(t *testing.T, text string) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for !strings.Contains(b.text(), text) {
 		select {
 		case <-b.wake:
@@ -228,7 +228,7 @@ func (w *world) watched(do func(out *tape), args ...string) (code int, out, errs
 	do(o)
 	select {
 	case code = <-ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.FailNow(w.t, "it does not end")
 	}
 	return code, o.text(), e.text()

@@ -100,7 +100,7 @@ func (s *screen) ended() int {
 	select {
 	case code := <-s.code:
 		return code
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.FailNow(s.t, "it does not end", "%s", s.text())
 		return -1
 	}

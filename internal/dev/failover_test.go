@@ -84,7 +84,7 @@ func TestGate(t *testing.T) {
 			_, err := p.Create(ctx, s)
 			failed <- err
 		}()
-		require.Eventually(t, func() bool { done, undone := dev.Hanging(g); return done+undone == i+1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { done, undone := dev.Hanging(g); return done+undone == i+1 }, time.Minute, time.Millisecond)
 	}
 	done, undone := dev.Hanging(g)
 	require.Equal(t, [2]int{1, 1}, [2]int{done, undone})

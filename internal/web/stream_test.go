@@ -17,7 +17,7 @@ import (
 	"github.com/nstance-go/nstance/internal/web"
 )
 
-const eventually = 10 * time.Second
+const eventually = time.Minute
 
 // A station serves a status that a test changes.
 type station struct {

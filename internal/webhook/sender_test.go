@@ -21,7 +21,7 @@ import (
 	"github.com/nstance-go/nstance/internal/webhook"
 )
 
-const eventually = 20 * time.Second
+const eventually = time.Minute
 
 // A received is one request.
 type received struct {

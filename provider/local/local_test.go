@@ -143,7 +143,7 @@ func create(t *testing.T, c *local.Cloud, s nstance.MachineSpec) nstance.Machine
 	return m
 }
 
-const soon = 10 * time.Second
+const soon = time.Minute
 
 // becomes waits until the machine has the status; "gone" is NotFound.
 func becomes(t *testing.T, c *local.Cloud, id nstance.InstanceID, want nstance.MachineStatus) {

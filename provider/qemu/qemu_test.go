@@ -24,7 +24,7 @@ import (
 )
 
 // soon is a generous limit.
-const soon = 30 * time.Second
+const soon = time.Minute
 
 var owner = nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "a", Tenant: "default"}
 

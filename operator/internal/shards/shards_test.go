@@ -18,7 +18,7 @@ import (
 )
 
 // eventually is the deadline of conditions that normally hold at once.
-const eventually = 20 * time.Second
+const eventually = time.Minute
 
 // A follower follows one shard for a test.
 type follower struct {
