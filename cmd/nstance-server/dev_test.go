@@ -185,7 +185,7 @@ func killed(t *testing.T, bin string) {
 	r.until(t, `"group_ready"`)
 	require.Len(t, processes(r.tmp), 2)
 	require.NoError(t, r.Process.Kill())
-	require.Eventually(t, func() bool { return len(processes(r.tmp)) == 0 }, 15*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return len(processes(r.tmp)) == 0 }, time.Minute, 50*time.Millisecond)
 }
 
 // servers returns how many servers have their configuration below dir.
@@ -206,5 +206,5 @@ func killedPair(t *testing.T, bin string) {
 	require.Len(t, processes(r.tmp), 3)
 	require.Equal(t, 2, servers(r.tmp))
 	require.NoError(t, r.Process.Kill())
-	require.Eventually(t, func() bool { return len(processes(r.tmp)) == 0 && servers(r.tmp) == 0 }, 15*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return len(processes(r.tmp)) == 0 && servers(r.tmp) == 0 }, time.Minute, 50*time.Millisecond)
 }

@@ -203,7 +203,7 @@ func runs(t *testing.T, bin string) {
 		require.Eventually(t, func() bool {
 			_, err := os.Stat(filepath.Join(data, "storage", "lease", "a.json"))
 			return err == nil
-		}, 20*time.Second, 20*time.Millisecond)
+		}, time.Minute, 20*time.Millisecond)
 		require.NoError(t, os.WriteFile(path, []byte(good+"// changed\n"), 0o600))
 		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
 		until("configuration in force") // at once, or as soon as the server leads

@@ -153,7 +153,7 @@ func TestWatchResumes(t *testing.T) {
 		return len(b.resume)
 	}
 	for i := range 3 {
-		require.Eventually(t, func() bool { return watches() > i }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return watches() > i }, time.Minute, time.Millisecond)
 		require.NoError(t, b.Start(ctx, nstance.Drain{Instance: nstance.InstanceID(fmt.Sprint("web-", i)), Generation: 1, Deadline: time.Now().Add(time.Second), Executor: nstance.ExecutorOperator}))
 	}
 	failed := map[nstance.InstanceID]nstance.Outcome{}

@@ -278,7 +278,7 @@ func (r *rig) await(ok func() bool, message string) {
 
 func (r *rig) eventually(ok func() bool, message string, args ...any) {
 	r.Helper()
-	require.Eventually(r, ok, 30*time.Second, 20*time.Millisecond, append([]any{message}, args...)...)
+	require.Eventually(r, ok, time.Minute, 20*time.Millisecond, append([]any{message}, args...)...)
 }
 
 // A request is one that a Drainer sent.

@@ -73,7 +73,7 @@ func TestConfirmation(t *testing.T) {
 		go func() { // waited for below
 			code <- admin.Main(ctx, nil, []string{"instance", "delete", string(webA)}, tty, &bytes.Buffer{}, errs, func(k string) string { return env[k] })
 		}()
-		require.Eventually(t, func() bool { return strings.Contains(errs.String(), "[y/N]") }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(errs.String(), "[y/N]") }, time.Minute, time.Millisecond)
 		cancel()
 		require.Equal(t, 1, <-code)
 		require.Contains(t, errs.String(), "interrupted, nothing was changed")

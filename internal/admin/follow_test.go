@@ -109,7 +109,7 @@ func (w *world) watching(t *testing.T) string {
 			}
 		}
 		return call != ""
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	return call
 }
 
@@ -180,7 +180,7 @@ func TestFollowReconnects(t *testing.T) {
 	t.Run("where it stopped", func(t *testing.T) {
 		w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Unavailable, "no leader") })
 		w.disconnect()
-		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "no leader") }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "no leader") }, time.Minute, time.Millisecond)
 		w.event(numbered(2)) // without a watch
 		w.set(func() { delete(w.fail, "GetShardStatus") })
 		require.Contains(t, w.watching(t), "after=true")
@@ -191,12 +191,12 @@ func TestFollowReconnects(t *testing.T) {
 	t.Run("saying that events are missing, if so", func(t *testing.T) {
 		w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Unavailable, "again no leader") })
 		w.disconnect()
-		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "again no leader") }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "again no leader") }, time.Minute, time.Millisecond)
 		for i := range 100 { // more than the server keeps
 			w.event(numbered(100 + i))
 		}
 		w.set(func() { delete(w.fail, "GetShardStatus") })
-		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "events may be missing here") }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "events may be missing here") }, time.Minute, time.Millisecond)
 		w.event(numbered(3))
 		require.Equal(t, "3", r.event().Reason)
 	})
@@ -254,7 +254,7 @@ func TestFollowRenewsWhenAsked(t *testing.T) {
 	w.watching(t)
 	w.event(numbered(1))
 	require.Equal(t, "1", r.event().Reason)
-	require.Eventually(t, func() bool { return !slices.EqualFunc(old.Chain, w.saved().Chain, bytes.Equal) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return !slices.EqualFunc(old.Chain, w.saved().Chain, bytes.Equal) }, time.Minute, 5*time.Millisecond)
 	require.Contains(t, w.watching(t), "after=true", "it goes on where it stopped")
 	w.event(numbered(2))
 	require.Equal(t, "2", r.event().Reason)
@@ -275,5 +275,5 @@ func TestFollowContinuesAfterAFailedRenewal(t *testing.T) {
 	require.Equal(t, "1", r.event().Reason)
 	require.Contains(t, r.errs.String(), "its key is being replaced")
 	w.set(func() { delete(w.fail, "RenewCertificate") })
-	require.Eventually(t, func() bool { return !slices.EqualFunc(old.Chain, w.saved().Chain, bytes.Equal) }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return !slices.EqualFunc(old.Chain, w.saved().Chain, bytes.Equal) }, time.Minute, 5*time.Millisecond)
 }

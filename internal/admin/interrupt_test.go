@@ -149,7 +149,7 @@ func TestRehearsalThatDoesNotEnd(t *testing.T) {
 	})
 	t.Run("goes on without us when interrupted", func(t *testing.T) {
 		r := w.start(t, "interrupt", string(webA), "--wait", "-y")
-		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "deleted") }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "deleted") }, time.Minute, time.Millisecond)
 		r.stop()
 		require.Equal(t, 1, r.ended())
 		require.Contains(t, r.errs.String(), "goes on at the server")
@@ -171,10 +171,10 @@ func TestRehearsalSurvivesALostStream(t *testing.T) {
 		w.event(nstance.Event{Type: nstance.EventAlarm, Tenant: "default", Group: "web", Instance: webB})
 	}
 	r := w.start(t, "interrupt", string(webA), "--wait", "-y", "-o", "json")
-	require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "replacement requested") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "replacement requested") }, time.Minute, time.Millisecond)
 	w.set(func() { w.fail["GetShardStatus"] = nstance.Errorf(nstance.Unavailable, "no leader") })
 	w.disconnect()
-	require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "no leader") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.errs.String(), "no leader") }, time.Minute, time.Millisecond)
 
 	// What happens meanwhile is pushed out of the server's memory, but stays in
 	// its journal.

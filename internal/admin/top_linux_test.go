@@ -79,7 +79,7 @@ func (s *screen) text() string {
 // shows waits until text has been drawn since the last clear.
 func (s *screen) shows(text string) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool { return strings.Contains(s.text(), text) }, 20*time.Second, 5*time.Millisecond, "%q in %q", text, s.errs)
+	require.Eventually(s.t, func() bool { return strings.Contains(s.text(), text) }, time.Minute, 5*time.Millisecond, "%q in %q", text, s.errs)
 }
 
 func (s *screen) clear() {
@@ -177,7 +177,7 @@ func TestTopUsesARenewedCertificate(t *testing.T) {
 	require.Eventually(t, func() (used bool) {
 		w.set(func() { used = w.callers[len(w.callers)-1] == serialOfChain(t, next.Chain) })
 		return used
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	s.typed("\x03")
 	require.Zero(t, s.ended())
 }
@@ -191,7 +191,7 @@ func TestTopRenewsWhileItWatches(t *testing.T) {
 	require.Eventually(t, func() bool {
 		now, err := admin.LoadIdentity(w.dir)
 		return err == nil && !bytes.Equal(old.Chain[0], now.Chain[0])
-	}, 20*time.Second, 5*time.Millisecond)
+	}, time.Minute, 5*time.Millisecond)
 	s.typed("q")
 	require.Zero(t, s.ended())
 }

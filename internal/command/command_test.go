@@ -44,14 +44,14 @@ func TestRun(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- run(ctx, t, "sleep 300 & echo $! > "+pid+".new; mv "+pid+".new "+pid+"; wait") }()
-		require.Eventually(t, func() bool { _, err := os.Stat(pid); return err == nil }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { _, err := os.Stat(pid); return err == nil }, time.Minute, time.Millisecond)
 		cancel()
 		require.ErrorContains(t, <-ended, "killed")
 		text, err := os.ReadFile(pid)
 		require.NoError(t, err)
 		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return gone(n) }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return gone(n) }, time.Minute, time.Millisecond)
 	})
 }
 

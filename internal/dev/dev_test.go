@@ -127,7 +127,7 @@ func TestWithoutScenario(t *testing.T) {
 	data, ended := t.TempDir(), make(chan error, 1)
 	var out screen
 	go func() { ended <- dev.Run(ctx, &dev.Options{Instances: 2, Data: data, Out: &out, HTTP: "127.0.0.1:0"}) }()
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "group_ready") }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "group_ready") }, time.Minute, 20*time.Millisecond)
 	require.Contains(t, out.String(), "export NSTANCE_ADMIN_DIR="+data+"/admin")
 	require.FileExists(t, data+"/admin/cert.pem")
 

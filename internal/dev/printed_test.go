@@ -29,7 +29,7 @@ func TestPrintedCommands(t *testing.T) {
 	go func() {
 		ended <- dev.Run(ctx, &dev.Options{Instances: 2, Data: t.TempDir(), Out: &out, HTTP: "127.0.0.1:0"})
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "group_ready") }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "group_ready") }, time.Minute, 20*time.Millisecond)
 
 	machine := regexp.MustCompile(`ready +(\w+)\n +process \d+, log (\S+)`).FindStringSubmatch(out.String())
 	require.NotNil(t, machine, out.String())

@@ -31,7 +31,7 @@ func TestMassRehearsal(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 	}()
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "group_ready") }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "group_ready") }, time.Minute, 20*time.Millisecond)
 
 	var answer, errs bytes.Buffer
 	args := []string{"interrupt", "--group", "web", "--count", "4", "--wait", "-y", "-o", "json", "--wait-timeout", "60s"}

@@ -95,7 +95,7 @@ func TestCommand(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.store.Run(ctx) }()
-		require.Eventually(t, func() bool { return b.commandRuns() != "" }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.commandRuns() != "" }, time.Minute, time.Millisecond)
 		require.NotEmpty(t, b.store.Status(), "while it runs the files can be looked at")
 		cancel()
 		require.Error(t, <-ended)

@@ -167,7 +167,7 @@ func TestRun(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, err := c.Events(t.Context(), journal.Filter{Limit: 1000})
 			return err == nil && len(got) == 100
-		}, 10*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 		c.Append(event("last"))
 		cancel()
 		require.NoError(t, <-done)
@@ -184,7 +184,7 @@ func TestRun(t *testing.T) {
 			if got := events(t, c, journal.Filter{Newest: true, Limit: 1}); i > 0 || len(got) > 0 {
 				require.Eventually(t, func() bool {
 					return slices.Equal(reasons(events(t, c, journal.Filter{Newest: true, Limit: 1})), []string{strconv.Itoa(i)})
-				}, 10*time.Second, time.Millisecond)
+				}, time.Minute, time.Millisecond)
 			}
 		}
 		c.Append(event("last"))
@@ -203,7 +203,7 @@ func TestRun(t *testing.T) {
 		require.Eventually(t, func() bool {
 			got, err := c.Events(t.Context(), journal.Filter{Limit: 1})
 			return err == nil && len(got) == 1
-		}, 10*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 		cancel()
 		require.NoError(t, <-done)
 	})

@@ -29,7 +29,7 @@ func running(t *testing.T, c *sqlite.Journal) {
 
 func soon(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	require.Eventually(t, is, 20*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, is, time.Minute, 5*time.Millisecond, what)
 }
 
 func shown(c *sqlite.Journal) string { return strings.Join(c.Problems(), "\n") }

@@ -25,7 +25,7 @@ func (w *world) become(m nstance.Machine, status nstance.MachineStatus) nstance.
 		var err error
 		now, err = w.Get(w.Context(), m.ID)
 		return err == nil && now.Status == status
-	}, 30*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	return now
 }
 

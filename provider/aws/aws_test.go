@@ -168,7 +168,7 @@ func subject(t *testing.T, o ec2.Options) (*world, providertest.Subject) {
 			require.Eventually(t, func() bool {
 				_, ok := g.booted(m.ProviderID)
 				return ok
-			}, 30*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 			b, _ := g.booted(m.ProviderID)
 			return b.UserData, ctx.Err()
 		},

@@ -38,7 +38,7 @@ func TestLosses(t *testing.T) {
 			require.Eventually(t, func() bool {
 				_, err := w.Get(t.Context(), m.ID)
 				return nstance.CodeOf(err) == nstance.NotFound && nstance.LossCauseOf(err) == want && strings.Contains(err.Error(), code)
-			}, 30*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 			w.refused(nstance.NotFound, w.Delete(t.Context(), m))
 			for range w.List(t.Context(), owner) {
 				t.Fatal("a terminated machine is listed")

@@ -103,7 +103,7 @@ func parking(mode nstance.ParkMode, wake bool) func(*testing.T, *gcp.Provider) e
 			require.Eventually(t, func() bool {
 				m, err := p.Get(t.Context(), m.ID)
 				return err == nil && m.Status == nstance.StatusStopped
-			}, 30*time.Second, time.Millisecond)
+			}, time.Minute, time.Millisecond)
 			err = p.Wake(t.Context(), m)
 		}
 		return err

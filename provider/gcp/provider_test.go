@@ -95,7 +95,7 @@ func server(t *testing.T, p *gcp.Provider) string {
 	require.Eventually(t, func() bool {
 		_, err := p.Get(t.Context(), m.ID)
 		return err == nil
-	}, 30*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	return string(m.ID)
 }
 

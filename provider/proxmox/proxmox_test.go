@@ -104,7 +104,7 @@ func (b *bench) status(p *proxmox.Provider, id nstance.InstanceID, want nstance.
 
 func (b *bench) eventually(try func() bool, msg string, args ...any) {
 	b.Helper()
-	require.Eventually(b, try, 30*time.Second, 5*time.Millisecond, fmt.Sprintf(msg, args...))
+	require.Eventually(b, try, time.Minute, 5*time.Millisecond, fmt.Sprintf(msg, args...))
 }
 
 // gone deletes a machine until it is not found.
@@ -114,7 +114,7 @@ func (b *bench) gone(p *proxmox.Provider, m nstance.Machine) {
 	require.Eventually(b, func() bool {
 		last = p.Delete(b.Context(), m)
 		return nstance.CodeOf(last) == nstance.NotFound
-	}, 30*time.Second, 5*time.Millisecond, "never not found")
+	}, time.Minute, 5*time.Millisecond, "never not found")
 }
 
 func (b *bench) refused(code nstance.Code, err error) {

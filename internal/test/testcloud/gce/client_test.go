@@ -30,7 +30,7 @@ func TestOlderClient(t *testing.T) {
 		require.Eventually(t, func() bool {
 			op, err := s.ZoneOperations.Get(p, z, op.Name).Context(t.Context()).Do()
 			return err == nil && op.Status == "DONE" && op.Error == nil
-		}, 30*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	}
 	for i := range 12 {
 		op, err := s.Instances.Insert(p, z, &compute.Instance{
