@@ -85,9 +85,9 @@ func (p *protectedWorld) untilOn(app string, node *corev1.Node, want int) {
 func (p *protectedWorld) settledHandOff(d *appsv1.Deployment, replicas int32) {
 	p.Helper()
 	p.await(d, func() bool { return *d.Spec.Replicas == replicas && d.Annotations[protection.AnnotationSurge] == "" }, "it is as it was")
-	for _, pod := range p.podsOf(d.Name) {
-		require.Empty(p, pod.Annotations[corev1.PodDeletionCost])
-	}
+	priced := func(pod corev1.Pod) bool { return pod.Annotations[corev1.PodDeletionCost] != "" }
+	require.Eventually(p, func() bool { return !slices.ContainsFunc(p.podsOf(d.Name), priced) }, eventually, 50*time.Millisecond,
+		"%s", lazy(func() string { return mustYAML(p.podsOf(d.Name)) + p.protections() }))
 }
 
 // TestKubeHandOff has pods on a bridge go first when their workload shrinks, cordons the bridge

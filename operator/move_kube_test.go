@@ -93,7 +93,7 @@ func TestKubeMove(t *testing.T) {
 	b.Cloud.SetCapacity(simcloud.Pool{}, 1)
 	mp := w.pool(5, func(s *infrav1.NstanceMachinePoolSpec) { s.Distribution = infrav1.DistributionFailover })
 	w.untilMachines(mp, 5)
-	require.Equal(t, map[string]int32{"a": 4, "b": 1}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 4, "b": 1})
 	w.deployment(1, nil)
 	w.askingPod("job", "web", nil)
 	w.untilRunning(7)
@@ -136,7 +136,7 @@ func TestKubeMove(t *testing.T) {
 
 	there.scale(mp, 6)
 	there.untilRunning(8)
-	require.Equal(t, map[string]int32{"a": 5, "b": 1}, there.sizes())
+	there.untilSizes(map[string]int32{"a": 5, "b": 1})
 	require.Subset(t, instances(a, b), before)
 	md := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"}}
 	require.NoError(t, there.Delete(t.Context(), md))

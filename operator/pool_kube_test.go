@@ -156,6 +156,13 @@ func (w *world) untilMachines(mp *clusterv1.MachinePool, n int) {
 // sizes returns what the pool asks of its shards.
 func (w *world) sizes() map[string]int32 { return w.sizesOf("pool") }
 
+// untilSizes waits until the pool asks that of its shards: what one could not make it gives
+// up only when another has it ready.
+func (w *world) untilSizes(want map[string]int32) {
+	w.Helper()
+	require.Eventually(w, func() bool { return maps.Equal(w.sizes(), want) }, eventually, 20*time.Millisecond, "%v: %s", want, lazy(w.everything))
+}
+
 func (w *world) sizesOf(group string) map[string]int32 {
 	w.Helper()
 	var list infrav1.NstanceShardGroupList
@@ -175,16 +182,16 @@ func TestKubePool(t *testing.T) {
 	w, a, b := provisioned(t)
 	mp := w.pool(5, nil)
 	w.untilMachines(mp, 5)
-	require.Equal(t, map[string]int32{"a": 3, "b": 2}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 3, "b": 2})
 	for _, m := range w.machines() {
 		require.Equal(t, m.Name, m.Status.NodeRef.Name)
 	}
 	w.scale(mp, 9)
 	w.untilMachines(mp, 9)
-	require.Equal(t, map[string]int32{"a": 5, "b": 4}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 5, "b": 4})
 	w.scale(mp, 5)
 	w.untilMachines(mp, 5)
-	require.Equal(t, map[string]int32{"a": 3, "b": 2}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 3, "b": 2})
 
 	require.NoError(t, w.Delete(t.Context(), mp))
 	w.untilGone(mp)
@@ -239,14 +246,14 @@ func TestKubePoolScaleDown(t *testing.T) {
 	w.scale(mp, 3)
 	w.untilGone(marked)
 	w.untilMachines(mp, 3)
-	require.Equal(t, map[string]int32{"a": 1, "b": 2}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 1, "b": 2})
 
 	// The other shard has to shrink: the marked machine goes all the same.
 	marked = mark(newest(a))
 	w.scale(mp, 2)
 	w.untilGone(marked)
 	w.untilMachines(mp, 2)
-	require.Equal(t, map[string]int32{"a": 1, "b": 1}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 1, "b": 1})
 	require.Len(t, b.Cloud.Machines(), 1)
 }
 
@@ -289,7 +296,7 @@ func TestKubePoolShardLost(t *testing.T) {
 	require.Len(t, b.Cloud.Machines(), 2)
 	b.Restart()
 	w.untilMachines(mp, 6)
-	require.Equal(t, map[string]int32{"a": 3, "b": 3}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 3, "b": 3})
 }
 
 // TestKubePoolBootstrap gives new machines the bootstrap data as it is then, and replaces
@@ -345,7 +352,7 @@ func TestKubePoolFailover(t *testing.T) {
 	b.Cloud.SetCapacity(simcloud.Pool{}, 1)
 	mp := w.pool(6, func(s *infrav1.NstanceMachinePoolSpec) { s.Distribution = infrav1.DistributionFailover })
 	w.untilMachines(mp, 6)
-	require.Equal(t, map[string]int32{"a": 5, "b": 1}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 5, "b": 1})
 	p := &infrav1.NstanceMachinePool{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"}}
 	until(w, p, func(p *infrav1.NstanceMachinePool) bool { return ptr.Deref(p.Status.Shards[1].Limit, -1) == 1 }, "the status says so")
 	require.Contains(t, p.Status.Shards[1].Message, "no capacity for more than 1 machines")
@@ -353,7 +360,7 @@ func TestKubePoolFailover(t *testing.T) {
 	w.restart()
 	w.scale(mp, 8)
 	w.untilMachines(mp, 8)
-	require.Equal(t, map[string]int32{"a": 7, "b": 1}, w.sizes())
+	w.untilSizes(map[string]int32{"a": 7, "b": 1})
 	until(w, p, func(p *infrav1.NstanceMachinePool) bool {
 		return meta.IsStatusConditionTrue(p.Status.Conditions, clusterv1.ReadyCondition)
 	}, "all are ready")

@@ -102,6 +102,12 @@ func (s *standInShard) releases() []string {
 	return slices.Clone(s.released)
 }
 
+// gaveBack reports whether the stand-by machine of a node was given back, and no other. An
+// operator whose cache is old says it again.
+func (s *standInShard) gaveBack(node string) bool {
+	return slices.Equal(slices.Compact(s.releases()), []string{node})
+}
+
 // GetShardStatus implements apiv1.OperatorServiceServer.
 func (s *standInShard) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*apiv1.GetShardStatusResponse, error) {
 	return &apiv1.GetShardStatusResponse{}, nil
