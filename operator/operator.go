@@ -60,7 +60,7 @@ func Add(mgr manager.Manager, opts *Options) error {
 			return nstance.FieldError("scheme", "call the AddToScheme of operator/api/v1beta1, and of Cluster API's api/core/v1beta2", "%v", err)
 		}
 	}
-	// Secrets are read one by one: a cache would hold those of everybody.
+	// Secrets are read one by one: a cache would hold those of everybody. So is what must not be old.
 	uncached, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
 	if err != nil {
 		return err
@@ -79,6 +79,6 @@ func Add(mgr manager.Manager, opts *Options) error {
 		(&templateController{Client: c, options: o}).setUp(mgr),
 		(&machineController{Client: c, fleets: fleets, secrets: uncached, options: o}).setUp(mgr),
 		(&podController{Client: c, fleets: fleets, options: o}).setUp(mgr),
-		(&protectionController{Client: c, fleets: fleets, options: o}).setUp(mgr),
+		(&protectionController{Client: c, uncached: uncached, fleets: fleets, options: o}).setUp(mgr),
 	)
 }

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -60,6 +61,10 @@ var healthy = []corev1.NodeCondition{
 	{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse}, {Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse},
 }
 
+// room is what a kubelet says that its node has. kwok gives it only to nodes that are not
+// ready yet.
+var room = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110")}
+
 // kubelets makes a healthy Node for each machine that there is, as its kubelet would.
 func (w *world) kubelets(shards ...*shardtest.Shard) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
@@ -78,7 +83,7 @@ func (w *world) kubelets(shards ...*shardtest.Shard) {
 						continue
 					}
 					base := n.DeepCopy()
-					n.Status.Conditions = healthy
+					n.Status.Conditions, n.Status.Capacity, n.Status.Allocatable = healthy, room, room
 					known[m.ID] = w.nodes.Status().Patch(ctx, n, client.StrategicMergeFrom(base)) == nil
 				}
 			}

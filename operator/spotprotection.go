@@ -64,8 +64,9 @@ const (
 // and nodes are those of the workload cluster, through its kubeconfig.
 type protectionController struct {
 	client.Client
-	fleets  *fleets
-	options Options
+	uncached client.Reader
+	fleets   *fleets
+	options  Options
 }
 
 func (c *protectionController) setUp(mgr ctrl.Manager) error {
@@ -130,6 +131,12 @@ func (c *protectionController) Reconcile(ctx context.Context, req ctrl.Request) 
 	}
 	if c.options.ignores(&sp) {
 		return ctrl.Result{}, nil
+	}
+	if !sp.DeletionTimestamp.IsZero() { // with the claims of the last pass, which the cache may not have yet
+		sp = infrav1.SpotProtection{}
+		if err := c.uncached.Get(ctx, req.NamespacedName, &sp); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
 	}
 	cluster, err := util.GetClusterByName(ctx, c.Client, sp.Namespace, sp.Spec.ClusterName)
 	if client.IgnoreNotFound(err) != nil {
