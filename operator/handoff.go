@@ -169,7 +169,7 @@ func (s *survey) take(ctx context.Context, w *surveyedWorkload, step *protection
 	lowers := step.Floor != nil && *step.Floor < ptr.Deref(step.FloorWas, 1)
 	if lowers { // the record is kept until this is done
 		if err := s.setFloor(ctx, w, step); err != nil {
-			return err
+			return ignoreGone(err)
 		}
 	}
 	err := s.objects.Patch(ctx, changed, client.MergeFromWithOptions(d, client.MergeFromWithOptimisticLock{}), fieldOwner)
@@ -178,12 +178,13 @@ func (s *survey) take(ctx context.Context, w *surveyedWorkload, step *protection
 	}
 	w.Workload = protection.DeploymentWorkload(changed)
 	if step.Floor != nil && !lowers {
-		return s.setFloor(ctx, w, step)
+		return ignoreGone(s.setFloor(ctx, w, step))
 	}
 	return nil
 }
 
-// setFloor sets minReplicas of the autoscaler of a workload.
+// setFloor sets minReplicas of the autoscaler of a workload. Fails with a conflict if that
+// has changed meanwhile.
 func (s *survey) setFloor(ctx context.Context, w *surveyedWorkload, step *protection.Step) error {
 	scaler := w.scaler()
 	if scaler == nil {
@@ -191,7 +192,7 @@ func (s *survey) setFloor(ctx context.Context, w *surveyedWorkload, step *protec
 	}
 	changed := scaler.DeepCopy()
 	changed.Spec.MinReplicas = step.Floor
-	return ignoreGone(s.objects.Patch(ctx, changed, client.MergeFromWithOptions(scaler, client.MergeFromWithOptimisticLock{}), fieldOwner))
+	return client.IgnoreNotFound(s.objects.Patch(ctx, changed, client.MergeFromWithOptions(scaler, client.MergeFromWithOptimisticLock{}), fieldOwner))
 }
 
 // setCosts has pods that are to leave go first when their ReplicaSet shrinks, and takes that
@@ -205,6 +206,7 @@ func (s *survey) setCosts(ctx context.Context, p workloadProgress) error {
 			errs = append(errs, ignoreGone(s.objects.Patch(ctx, changed, client.MergeFrom(pod), fieldOwner)))
 		}
 	}
+	s.busy = s.busy || len(p.restored) > 0
 	for i := range p.restored {
 		changed := p.restored[i].DeepCopy()
 		delete(changed.Annotations, corev1.PodDeletionCost)
@@ -270,6 +272,7 @@ func (s *survey) uncordonBridges(ctx context.Context) error {
 }
 
 func (s *survey) uncordon(ctx context.Context, n *surveyedNode) error {
+	s.busy = true
 	changed := n.DeepCopy()
 	changed.Spec.Unschedulable = false
 	delete(changed.Annotations, annotationBridgeCordon)
@@ -331,7 +334,13 @@ func (c *protectionController) endHandOffs(ctx context.Context, s *survey) error
 		errs = append(errs, s.endHandOff(ctx, w))
 	}
 	errs = append(errs, c.endUnselected(ctx, s))
-	for _, n := range s.nodes {
+	var nodes corev1.NodeList
+	errs = append(errs, s.objects.List(ctx, &nodes)) // the last pass may have cordoned what the cache shows as it was
+	for i := range nodes.Items {
+		n := &surveyedNode{Node: &nodes.Items[i]}
+		if known := s.nodes[n.Name]; known != nil {
+			n.instance = known.instance
+		}
 		if _, ours := n.Annotations[annotationBridgeCordon]; ours && n.instance.GetDrain() == nil {
 			errs = append(errs, s.uncordon(ctx, n))
 		}

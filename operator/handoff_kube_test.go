@@ -3,8 +3,10 @@
 package operator_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/wire"
 	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
 	"github.com/nstance-go/nstance/operator/internal/protection"
@@ -326,6 +329,30 @@ func TestKubeHandOffInterrupted(t *testing.T) {
 		p.settledHandOff(d, 2)
 		require.NoError(t, p.nodes.Get(t.Context(), client.ObjectKeyFromObject(bridge), bridge))
 		require.False(t, bridge.Spec.Unschedulable)
+	})
+	t.Run("the SpotProtection is deleted while others change what it has changed", func(t *testing.T) {
+		p, sp, d, bridge, _ := begun(t)
+		p.untilNode(bridge, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
+		ctx, cancel := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		defer others.Wait()
+		defer cancel()
+		for _, obj := range []client.Object{&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bridge.Name}}} {
+			others.Go(func() {
+				for i := 0; sleep.For(ctx, 10*time.Millisecond); i++ {
+					_ = p.nodes.Patch(ctx, obj, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"count":"%d"}}}`, i))) // fails when ctx ends
+				}
+			})
+		}
+		require.NoError(t, p.Delete(t.Context(), sp))
+		began := time.Now()
+		require.Eventually(t, func() bool {
+			return p.Get(t.Context(), client.ObjectKeyFromObject(sp), sp) != nil || time.Since(began) > 3*time.Second
+		}, eventually, 20*time.Millisecond)
+		cancel()
+		p.untilGone(sp)
+		p.settledHandOff(d, 2)
+		p.untilNode(bridge, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "it is uncordoned")
 	})
 	t.Run("it is not asked for any more", func(t *testing.T) {
 		p, sp, d, _, _ := begun(t)

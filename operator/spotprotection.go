@@ -51,9 +51,11 @@ const (
 	// protectionLimit bounds one pass over a SpotProtection.
 	protectionLimit = 2 * time.Minute
 
-	// idlePass is between two passes while no node is lost, busyPass while pods are moved.
-	idlePass = time.Minute
-	busyPass = 5 * time.Second
+	// idlePass is between two passes while no node is lost, busyPass while pods are moved,
+	// withdrawPass while all of it is taken back.
+	idlePass     = time.Minute
+	busyPass     = 5 * time.Second
+	withdrawPass = time.Second
 )
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=spotprotections,verbs=get;list;watch;patch
@@ -187,7 +189,7 @@ func (c *protectionController) protect(ctx context.Context, sp *infrav1.SpotProt
 		return failed(sp, reasonNotRead, err)
 	}
 	if deleting {
-		return ctrl.Result{RequeueAfter: busyPass}, c.withdraw(ctx, s)
+		return ctrl.Result{RequeueAfter: withdrawPass}, c.withdraw(ctx, s)
 	}
 	// What is lost comes first, and no step waits for another one that failed.
 	err = errors.Join(c.claim(ctx, s), c.handOff(ctx, s), c.propose(ctx, s))
@@ -263,7 +265,7 @@ type survey struct {
 	nodes     map[string]*surveyedNode
 	workloads []*surveyedWorkload
 	selected  int
-	busy      bool // pods are moved, or machines claimed
+	busy      bool // pods are moved, machines claimed, or something of it is taken back
 }
 
 // survey reads what there is.
@@ -446,7 +448,9 @@ func (c *protectionController) withdraw(ctx context.Context, s *survey) error {
 		unsynced(s.sp, reasonDeleting, err)
 		return err
 	}
-	controllerutil.RemoveFinalizer(s.sp, infrav1.Finalizer)
+	if !s.busy { // else another pass sees whether others have changed something at the same time
+		controllerutil.RemoveFinalizer(s.sp, infrav1.Finalizer)
+	}
 	return nil
 }
 

@@ -281,7 +281,11 @@ func (c *protectionController) releaseAll(ctx context.Context, s *survey) error 
 	var errs []error
 	for i := range s.sp.Status.Claims {
 		if claim := &s.sp.Status.Claims[i]; claim.Released.IsZero() && s.sp.Spec.Standby.Group != "" {
-			errs = append(errs, c.release(ctx, s, claim))
+			err := c.release(ctx, s, claim)
+			if err == nil {
+				claim.Released = metav1.NewTime(s.now)
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
