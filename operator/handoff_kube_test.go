@@ -128,6 +128,43 @@ func TestKubeHandOff(t *testing.T) {
 	require.NotContains(t, bridge.Annotations, "nstance.dev/hand-off-cordoned")
 }
 
+// scaler makes an autoscaler of Deployment web.
+func (p *protectedWorld) scaler(least, most int32) *autoscalingv2.HorizontalPodAutoscaler {
+	p.Helper()
+	scaler := &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.space, Name: "web"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}, MinReplicas: &least, MaxReplicas: most,
+		},
+	}
+	p.create(scaler)
+	return scaler
+}
+
+// deleteAmidChanges deletes a SpotProtection while others change objects of the workload
+// cluster for a few seconds, and waits until it is gone.
+func (p *protectedWorld) deleteAmidChanges(sp *infrav1.SpotProtection, objects ...client.Object) {
+	p.Helper()
+	ctx, cancel := context.WithCancel(p.Context())
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel()
+	for _, obj := range objects {
+		others.Go(func() {
+			for i := 0; sleep.For(ctx, time.Millisecond); i++ {
+				_ = p.nodes.Patch(ctx, obj, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"count":"%d"}}}`, i))) // fails when ctx ends
+			}
+		})
+	}
+	require.NoError(p, p.Delete(p.Context(), sp))
+	began := time.Now()
+	require.Eventually(p, func() bool {
+		return p.Get(p.Context(), client.ObjectKeyFromObject(sp), sp) != nil || time.Since(began) > 3*time.Second
+	}, eventually, 20*time.Millisecond)
+	cancel()
+	p.untilGone(sp)
+}
+
 // TestKubeHandOffAutoscaler raises replicas as far as the autoscaler permits, holds them there
 // by its floor, and leaves it to the autoscaler to lower them.
 func TestKubeHandOffAutoscaler(t *testing.T) {
@@ -136,13 +173,7 @@ func TestKubeHandOffAutoscaler(t *testing.T) {
 	d := p.deploy("web", 3, handedOff)
 	p.budget("web", 1)
 	p.untilReady("web", 3)
-	scaler := &autoscalingv2.HorizontalPodAutoscaler{
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.space, Name: "web"},
-		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}, MinReplicas: ptr.To[int32](2), MaxReplicas: 4,
-		},
-	}
-	p.create(scaler)
+	scaler := p.scaler(2, 4)
 	p.protect(nil)
 	p.untilReplicas(d, 4)
 	p.await(scaler, func() bool { return *scaler.Spec.MinReplicas == 4 }, "the autoscaler keeps them")
@@ -333,26 +364,22 @@ func TestKubeHandOffInterrupted(t *testing.T) {
 	t.Run("the SpotProtection is deleted while others change what it has changed", func(t *testing.T) {
 		p, sp, d, bridge, _ := begun(t)
 		p.untilNode(bridge, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
-		ctx, cancel := context.WithCancel(t.Context())
-		var others sync.WaitGroup
-		defer others.Wait()
-		defer cancel()
-		for _, obj := range []client.Object{&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bridge.Name}}} {
-			others.Go(func() {
-				for i := 0; sleep.For(ctx, 10*time.Millisecond); i++ {
-					_ = p.nodes.Patch(ctx, obj, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"count":"%d"}}}`, i))) // fails when ctx ends
-				}
-			})
-		}
-		require.NoError(t, p.Delete(t.Context(), sp))
-		began := time.Now()
-		require.Eventually(t, func() bool {
-			return p.Get(t.Context(), client.ObjectKeyFromObject(sp), sp) != nil || time.Since(began) > 3*time.Second
-		}, eventually, 20*time.Millisecond)
-		cancel()
-		p.untilGone(sp)
+		p.deleteAmidChanges(sp, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: bridge.Name}})
 		p.settledHandOff(d, 2)
 		p.untilNode(bridge, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "it is uncordoned")
+	})
+	t.Run("the SpotProtection is deleted while others change its autoscaler", func(t *testing.T) {
+		p := newProtectedWorld(t)
+		p.machine("bridge", true, settled)
+		d := p.deploy("web", 3, handedOff)
+		p.budget("web", 1)
+		p.untilReady("web", 3)
+		scaler := p.scaler(2, 4)
+		sp := p.protect(nil)
+		p.untilReplicas(d, 4)
+		p.await(scaler, func() bool { return *scaler.Spec.MinReplicas == 4 }, "the autoscaler keeps them")
+		p.deleteAmidChanges(sp, scaler.DeepCopy(), scaler.DeepCopy(), scaler.DeepCopy(), scaler.DeepCopy()) // it is written soon after it was read
+		p.await(scaler, func() bool { return *scaler.Spec.MinReplicas == 2 }, "its floor is as before")
 	})
 	t.Run("it is not asked for any more", func(t *testing.T) {
 		p, sp, d, _, _ := begun(t)
