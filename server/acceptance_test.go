@@ -166,7 +166,8 @@ func TestAcceptedConfigurationOutlivesItsSource(t *testing.T) {
 	t.Run("a changed file takes effect by itself", func(t *testing.T) {
 		w.conf.set(defaultConfig(3), nil)
 		api := w.admin()
-		require.Eventually(t, func() bool { return w.getGroup(api, "web").GetSize() == 3 }, eventually, time.Millisecond)
-		require.Empty(t, w.configStatus(api).GetRejectedError())
+		require.Eventually(t, func() bool {
+			return w.getGroup(api, "web").GetSize() == 3 && w.configStatus(api).GetRejectedError() == ""
+		}, eventually, time.Millisecond)
 	})
 }
