@@ -2,6 +2,7 @@ package browser_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -11,8 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,7 +32,7 @@ import (
 	"github.com/nstance-go/nstance/internal/web"
 )
 
-const eventually = 30 * time.Second
+const eventually = time.Minute
 
 // A tab is a page in a browser of its own.
 type tab struct {
@@ -301,7 +302,7 @@ func TestServerStaysAway(t *testing.T) {
 }
 
 // TestReclaims: the page of the real server, while real machines are reclaimed and
-// replaced.
+// replaced. Each takes five seconds to drain, and the page changes every second.
 func TestReclaims(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -313,52 +314,50 @@ func TestReclaims(t *testing.T) {
 		{"mass", 12, 12, `document.querySelectorAll(".run").length >= 6`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			url, admin := dev(t, "--instances", strconv.Itoa(c.instances))
-			b := newTab(t, url)
-			b.await(fmt.Sprintf(`document.querySelectorAll(".member.ready").length === %d`, c.instances))
-			for _, id := range eval[[]string](b, `[...instances.keys()]`)[:c.reclaimed] {
-				admin("interrupt", id, "--yes")
-			}
+			b := newShard(t, c.instances)
+			b.admin("interrupt", "--group", "web", "--count", strconv.Itoa(c.reclaimed), "--yes")
 			b.await(c.shows)
 			b.shoot(c.name)
 			b.await(fmt.Sprintf(`document.querySelectorAll("#recent tr").length === %d && document.querySelectorAll(".member.ready").length === %d`, c.reclaimed, c.instances))
 			b.shoot(c.name + "-over")
-			require.Regexp(t, `reclaim\s+drained\s+(2 min|\d+ s)\s+after \d+ s`, eval[string](b, `document.querySelector("#recent tr").innerText`))
+			require.Regexp(t, `reclaim\s+drained\s+(2 min|\d+ s)\s+after \d+ s`, eval[string](b.tab, `document.querySelector("#recent tr").innerText`))
 			b.requireNothingWrong()
 		})
 	}
 	t.Run("rollout", func(t *testing.T) {
-		url, _ := dev(t, "--scenario", "rollout")
-		b := newTab(t, url)
+		b := newShard(t, 3)
+		b.configure(release+"2", release+"3")
 		b.await(`document.querySelector(".member.draining") && document.querySelectorAll(".member").length > 3`)
 		b.shoot("rollout")
 		b.requireNothingWrong()
 	})
 }
 
-// dev runs a server and its machines until the test ends. It returns the page's address,
-// and what runs nstance-admin.
-func dev(t *testing.T, args ...string) (url string, admin func(args ...string)) {
+// A localShard is a server with its machines on this one, until the test ends, and its
+// page.
+type localShard struct {
+	*tab
+	programs string
+	dir      string
+}
+
+// newShard starts one, with a group of that size whose members are slow to drain.
+func newShard(t *testing.T, size int) *localShard {
 	t.Helper()
-	programs := os.Getenv("NSTANCE_BROWSER_PROGRAMS")
-	require.NotEmpty(t, programs, "set it to the directory of nstance-server and nstance-admin, as make test-browser does")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	cmd := exec.CommandContext(ctx, filepath.Join(programs, "nstance-server"), append([]string{"dev", "--http", "127.0.0.1:0"}, args...)...)
+	s := &localShard{programs: os.Getenv("NSTANCE_BROWSER_PROGRAMS"), dir: t.TempDir()}
+	require.NotEmpty(t, s.programs, "set it to the directory of nstance-server and nstance-admin, as make test-browser does")
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, filepath.Join(s.programs, "nstance-server"), "dev", "--http", "127.0.0.1:0", "--instances", "1", "--data", s.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = eventually
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	identity, lines := "", bufio.NewScanner(out)
-	for url == "" || len(args) > 0 && args[0] == "--instances" && identity == "" {
-		require.True(t, lines.Scan(), "it says where its page is, and how to administer it")
-		if page := regexp.MustCompile(`http://[0-9.:]+/`).FindString(lines.Text()); page != "" {
-			url = page
-		}
-		if _, dir, found := strings.Cut(lines.Text(), "export NSTANCE_ADMIN_DIR="); found {
-			identity = dir
-		}
+	lines := bufio.NewScanner(out)
+	url := ""
+	for url == "" && lines.Scan() {
+		url = regexp.MustCompile(`http://[0-9.:]+/`).FindString(lines.Text())
 	}
 	var rest sync.WaitGroup
 	rest.Go(func() {
@@ -370,11 +369,38 @@ func dev(t *testing.T, args ...string) (url string, admin func(args ...string)) 
 		rest.Wait()
 		_ = cmd.Wait() // by a signal
 	})
-	return url, func(args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(ctx, filepath.Join(programs, "nstance-admin"), args...)
-		cmd.Env = append(os.Environ(), "NSTANCE_ADMIN_DIR="+identity)
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
+	require.NotEmpty(t, url, "it says where its page is")
+	s.tab = newTab(t, url)
+	s.await(`document.querySelectorAll(".member.ready").length === 1`)
+	fast := eval[string](s.tab, `[...instances.keys()][0]`)
+	s.configure(`"size": 1`, fmt.Sprintf(`"size": %d`, size), strconv.Quote(fmt.Sprintf(`["%s","drain-demo"]`, cmd.Path)), strconv.Quote(`["sleep","5"]`), release+"1", release+"2")
+	s.await(fmt.Sprintf(`!instances.has(%q) && document.querySelectorAll(".member.ready").length === %d`, fast, size))
+	return s
+}
+
+// release is of the user data, and a number follows it: machines of another one are
+// outdated.
+const release = `DEV_RELEASE\": \"`
+
+// configure edits the shard's configuration, as pairs of what to look for and what
+// to put there, and has it read.
+func (s *localShard) configure(edits ...string) {
+	s.Helper()
+	path := filepath.Join(s.dir, "dev.jsonc")
+	text, err := os.ReadFile(path)
+	require.NoError(s, err)
+	for edit := range slices.Chunk(edits, 2) {
+		require.Contains(s, string(text), edit[0])
+		text = bytes.ReplaceAll(text, []byte(edit[0]), []byte(edit[1]))
 	}
+	require.NoError(s, os.WriteFile(path, text, 0o600))
+	s.admin("config", "refresh")
+}
+
+func (s *localShard) admin(args ...string) {
+	s.Helper()
+	cmd := exec.CommandContext(s.Context(), filepath.Join(s.programs, "nstance-admin"), args...)
+	cmd.Env = append(os.Environ(), "NSTANCE_ADMIN_DIR="+filepath.Join(s.dir, "admin"))
+	out, err := cmd.CombinedOutput()
+	require.NoError(s, err, "%s", out)
 }
