@@ -199,7 +199,7 @@ examples: ## whole programs of another module, each of which ends by itself
 	cd examples && go vet ./... && go test -race ./...
 	cd examples && for d in */ shortest/*/; do test $$d = shortest/ || { echo "== $$d"; go run "./$$d" || exit 1; }; done
 
-test-browser: ## the status page in Chromium, beside real scenarios; NSTANCE_SCREENSHOTS=directory keeps pictures
+test-browser: ## the status page in Chromium, beside real shards; NSTANCE_SCREENSHOTS=directory keeps pictures
 	mkdir -p $(BIN)/browser
 	go build -o $(BIN)/browser/ ./cmd/nstance-server ./cmd/nstance-admin
 	cd internal/test/browser && NSTANCE_BROWSER_PROGRAMS=$(BIN)/browser go test -count=1 -timeout 10m ./...
