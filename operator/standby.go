@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -35,11 +36,10 @@ type claimClient interface {
 	ReleaseStandby(context.Context, *apiv1.ReleaseStandbyRequest, ...grpc.CallOption) (*apiv1.ReleaseStandbyResponse, error)
 }
 
-// claimsOf returns the claims of the shard with the stand-by machines. Fails with Unavailable
-// while a shard that may have the group is not connected, with Invalid when none has it.
-func (c *protectionController) claimsOf(s *survey) (claimClient, error) {
-	group := nstance.GroupID(s.sp.Spec.Standby.Group)
-	name := c.fleets.shardWith(s.cluster, group)
+// claimsOf returns the claims of the shard with a group. Fails with Unavailable while a shard
+// that may have the group is not connected, with Invalid when none has it.
+func (c *protectionController) claimsOf(s *survey, group string) (claimClient, error) {
+	name := c.fleets.shardWith(s.cluster, nstance.GroupID(group))
 	if name == "" {
 		if err := s.fleet.checkSynced(); err != nil {
 			return nil, err
@@ -56,15 +56,11 @@ func (c *protectionController) claimsOf(s *survey) (claimClient, error) {
 func (c *protectionController) claim(ctx context.Context, s *survey) error {
 	lost := s.lostNodes()
 	s.noteInterruptions(lost)
-	if s.sp.Spec.Standby.Group == "" {
-		return nil
+	full := s.recordClaims(lost)
+	if err := c.saveClaims(ctx, s); err != nil {
+		return err
 	}
-	var errs []error
-	for _, n := range lost {
-		if n.instance == nil {
-			errs = append(errs, c.claimFor(ctx, s, n))
-		}
-	}
+	errs := []error{full}
 	for i := range s.sp.Status.Claims {
 		errs = append(errs, c.review(ctx, s, &s.sp.Status.Claims[i]))
 	}
@@ -117,45 +113,70 @@ func (s *survey) interruption(n *surveyedNode) infrav1.Interruption {
 	return i
 }
 
-// claimFor claims a machine for a node, once for each event.
-func (c *protectionController) claimFor(ctx context.Context, s *survey, n *surveyedNode) error {
-	i := s.interruption(n)
+// recordClaims has the status say what is about to be claimed: a machine for each node, once for
+// each event.
+func (s *survey) recordClaims(lost []*surveyedNode) error {
 	live := 0
-	for _, known := range s.sp.Status.Claims {
-		if known.Node == i.Node && known.EventID == i.EventID {
-			return nil
-		}
-		if known.Released.IsZero() {
+	for i := range s.sp.Status.Claims {
+		if s.sp.Status.Claims[i].Released.IsZero() {
 			live++
 		}
 	}
-	if live >= maxClaims {
-		return nstance.Errorf(nstance.Quota, "%d machines are claimed: node %s has to wait for the end of a claim", live, n.Name)
+	for _, n := range lost {
+		i := s.interruption(n)
+		if n.instance != nil || s.sp.Spec.Standby.Group == "" || slices.ContainsFunc(s.sp.Status.Claims, func(known infrav1.StandbyClaim) bool {
+			return known.Node == i.Node && known.EventID == i.EventID && known.Group == s.sp.Spec.Standby.Group
+		}) {
+			continue
+		}
+		if live >= maxClaims {
+			return nstance.Errorf(nstance.Quota, "%d machines are claimed: node %s has to wait for the end of a claim", live, n.Name)
+		}
+		live++
+		claim := infrav1.StandbyClaim{Interruption: i, Group: s.sp.Spec.Standby.Group}
+		for _, w := range s.admitted() {
+			if s.onNode(w, n.Name) {
+				claim.Workloads = append(claim.Workloads, w.key())
+			}
+		}
+		s.sp.Status.Claims = slices.Insert(s.sp.Status.Claims, 0, claim)
 	}
-	claims, err := c.claimsOf(s)
+	return nil
+}
+
+// saveClaims writes the claims that no shard has been asked for, so that whatever ends this
+// operator, the next one knows what to release.
+func (c *protectionController) saveClaims(ctx context.Context, s *survey) error {
+	s.forgetClaims()
+	if !slices.ContainsFunc(s.sp.Status.Claims, func(claim infrav1.StandbyClaim) bool { return claim.Until.IsZero() && claim.Released.IsZero() }) {
+		return nil
+	}
+	saved := s.sp.DeepCopy()
+	before := saved.DeepCopy()
+	before.Status.Claims = nil
+	return c.Status().Patch(ctx, saved, client.MergeFrom(before))
+}
+
+// ask claims a machine.
+func (c *protectionController) ask(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
+	claims, err := c.claimsOf(s, claim.Group)
 	if err != nil {
 		return err
 	}
 	duration := s.claimDuration()
 	resp, err := claims.ClaimStandby(ctx, &apiv1.ClaimStandbyRequest{
-		Group: s.sp.Spec.Standby.Group, Node: n.Name, EventId: i.EventID, Reason: i.Reason, Duration: durationpb.New(duration),
+		Group: claim.Group, Node: claim.Node, EventId: claim.EventID, Reason: claim.Reason, Duration: durationpb.New(duration),
 	})
 	if err != nil {
 		return err
 	}
-	claim := infrav1.StandbyClaim{Interruption: i, Until: metav1.NewTime(s.now.Add(duration))}
-	for _, w := range s.admitted() {
-		if s.onNode(w, n.Name) {
-			claim.Workloads = append(claim.Workloads, w.key())
-		}
-	}
+	claim.Until = metav1.NewTime(s.now.Add(duration))
 	if until := resp.GetClaim().GetUntil(); until != nil {
 		claim.Until = metav1.NewTime(until.AsTime())
 	}
 	if resp.GetParked() == 0 && !resp.GetUnchanged() {
 		claim.Message = "no stand-by machine is parked: the claim waits for one"
 	}
-	s.sp.Status.Claims = slices.Insert(s.sp.Status.Claims, 0, claim)
 	return nil
 }
 
@@ -166,13 +187,16 @@ func (s *survey) claimDuration() time.Duration {
 	return claimDuration
 }
 
-// review releases a claim once it is not needed any more.
+// review asks for what is claimed, and releases it once it is not needed any more.
 func (c *protectionController) review(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
 	if !claim.Released.IsZero() {
 		return nil
 	}
 	s.busy = true
 	why := s.dispensable(claim)
+	if why == "" && claim.Until.IsZero() {
+		return c.ask(ctx, s, claim)
+	}
 	if why == "" {
 		return nil
 	}
@@ -188,8 +212,11 @@ func (c *protectionController) review(ctx context.Context, s *survey, claim *inf
 // stay on the stand-by machine: then another node in place of the lost one will do, and the
 // shard's drain moves them.
 func (s *survey) dispensable(claim *infrav1.StandbyClaim) string {
-	if !s.now.Before(claim.Until.Time) {
+	if !claim.Until.IsZero() && !s.now.Before(claim.Until.Time) {
 		return "its time is over"
+	}
+	if claim.Group != s.sp.Spec.Standby.Group {
+		return "another group is to stand by"
 	}
 	if n := s.nodes[claim.Node]; n != nil && !n.lost() {
 		return "the node stays"
@@ -249,14 +276,14 @@ func isReady(n *corev1.Node) bool {
 
 // release ends a claim at the shard. One that the shard does not know has ended.
 func (c *protectionController) release(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) error {
-	claims, err := c.claimsOf(s)
+	claims, err := c.claimsOf(s, claim.Group)
 	if errors.Is(err, nstance.Invalid) {
 		return nil // the group is gone, and its claims with it
 	}
 	if err != nil {
 		return err
 	}
-	_, err = claims.ReleaseStandby(ctx, &apiv1.ReleaseStandbyRequest{Group: s.sp.Spec.Standby.Group, Node: claim.Node})
+	_, err = claims.ReleaseStandby(ctx, &apiv1.ReleaseStandbyRequest{Group: claim.Group, Node: claim.Node})
 	if errors.Is(err, nstance.NotFound) {
 		return nil
 	}
@@ -280,7 +307,7 @@ func (s *survey) forgetClaims() {
 func (c *protectionController) releaseAll(ctx context.Context, s *survey) error {
 	var errs []error
 	for i := range s.sp.Status.Claims {
-		if claim := &s.sp.Status.Claims[i]; claim.Released.IsZero() && s.sp.Spec.Standby.Group != "" {
+		if claim := &s.sp.Status.Claims[i]; claim.Released.IsZero() {
 			err := c.release(ctx, s, claim)
 			if err == nil {
 				claim.Released = metav1.NewTime(s.now)

@@ -39,17 +39,21 @@ type standInShard struct {
 	groups    map[string]*apiv1.Group
 	watchers  map[chan *apiv1.Event]bool
 	claimed   []*apiv1.ClaimStandbyRequest
-	released  []string
+	released  []*apiv1.ReleaseStandbyRequest
 	acks      []*apiv1.AcknowledgeDrainedRequest
+	lost      bool // answers to claims are lost
 }
 
-// standInShard starts a shard for a Cluster c, with a group standby that has a warm pool.
+// standInShard starts a shard for a Cluster c, with groups standby and reserve that have warm pools.
 func (w *world) standInShard() *standInShard {
 	w.Helper()
 	registration := w.shards.Start("a", 0)
 	s := &standInShard{
 		world: w, instances: map[string]*apiv1.Instance{}, watchers: map[chan *apiv1.Event]bool{},
-		groups: map[string]*apiv1.Group{"standby": {Group: "standby", WarmPool: &apiv1.WarmPool{Size: 2}, Standby: 2, Parked: 2}},
+		groups: map[string]*apiv1.Group{},
+	}
+	for _, group := range []string{"standby", "reserve"} {
+		s.groups[group] = &apiv1.Group{Group: group, WarmPool: &apiv1.WarmPool{Size: 2}, Standby: 2, Parked: 2}
 	}
 	cert, err := w.shards.Keys().Identity.Server("a", shardtest.ID, time.Hour, time.Now())
 	require.NoError(w, err)
@@ -96,10 +100,13 @@ func (s *standInShard) claims() (nodes []string) {
 	return nodes
 }
 
-func (s *standInShard) releases() []string {
+func (s *standInShard) releases() (nodes []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.released)
+	for _, r := range s.released {
+		nodes = append(nodes, r.GetNode())
+	}
+	return nodes
 }
 
 // gaveBack reports whether the stand-by machine of a node was given back, and no other. An
@@ -195,10 +202,13 @@ func (s *standInShard) ClaimStandby(_ context.Context, r *apiv1.ClaimStandbyRequ
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := slices.ContainsFunc(s.claimed, func(c *apiv1.ClaimStandbyRequest) bool {
-		return c.GetNode() == r.GetNode() && c.GetEventId() == r.GetEventId()
+		return c.GetGroup() == r.GetGroup() && c.GetNode() == r.GetNode() && c.GetEventId() == r.GetEventId()
 	})
 	if !known { // else it is repeated, as an operator that was ended in between does
 		s.claimed = append(s.claimed, proto.CloneOf(r))
+	}
+	if s.lost {
+		return nil, status.Error(codes.Unavailable, "connection reset by peer")
 	}
 	now := time.Now()
 	return &apiv1.ClaimStandbyResponse{
@@ -211,7 +221,7 @@ func (s *standInShard) ClaimStandby(_ context.Context, r *apiv1.ClaimStandbyRequ
 func (s *standInShard) ReleaseStandby(_ context.Context, r *apiv1.ReleaseStandbyRequest) (*apiv1.ReleaseStandbyResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.released = append(s.released, r.GetNode())
+	s.released = append(s.released, proto.CloneOf(r))
 	return &apiv1.ReleaseStandbyResponse{}, nil
 }
 

@@ -277,6 +277,11 @@ type NodePoolProposal struct {
 type StandbyClaim struct {
 	Interruption `json:",inline"`
 
+	// group of which it is asked for.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	Group string `json:"group,omitempty"`
+
 	// workloads that had pods on the node, as kind/namespace/name.
 	// +optional
 	// +listType=atomic
@@ -284,7 +289,7 @@ type StandbyClaim struct {
 	// +kubebuilder:validation:items:MaxLength=512
 	Workloads []string `json:"workloads,omitempty"`
 
-	// until is when it ends at the latest.
+	// until is when it ends at the latest. It is absent while the shard has not granted it.
 	// +optional
 	Until metav1.Time `json:"until,omitempty,omitzero"`
 
