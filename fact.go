@@ -42,14 +42,11 @@ type (
 	// Noticed carries a notice that only the machine's own agent, or the
 	// provider, may bring. Ack is called once the notice's consequence is
 	// durable or the notice was ignored with a journal entry; it may be nil,
-	// must not block, and is not called when the term ends first. Once says that
-	// the source does not repeat an acknowledged notice to the next leader: one that
-	// dooms nothing is then made durable too.
+	// must not block, and is not called when the term ends first.
 	Noticed struct {
 		ID     InstanceID
 		Notice Notice
 		Ack    func()
-		Once   bool
 	}
 
 	// Disconnected says that an agent's session ended: Clean when the agent

@@ -14,23 +14,19 @@ import (
 // ahead, in which most groups replace the member anyway.
 const maintenanceLead = 24 * time.Hour
 
-// takeAdvice keeps a notice that dooms nothing. It becomes durable if its source does not
-// repeat it: agents repeat what stands to each leader.
-func (s *shard) takeAdvice(m *member, n nstance.Notice, once bool) {
+// takeAdvice keeps a notice that dooms nothing, and has it written: no source repeats to the
+// next leader what this one acknowledges.
+func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 	known := findNotice(m.advice, n.EventID)
 	if n.ReceivedAt.IsZero() {
 		n.ReceivedAt = s.opts.Now().UTC().Round(0)
-	}
-	if once && (known >= 0 || len(m.advice) < maxNotices) && !slices.Contains(m.onceAdvised, n.EventID) {
-		m.onceAdvised = append(m.onceAdvised, n.EventID)
-		s.queue.add(m.group.key, false)
 	}
 	switch {
 	case known >= 0 && (notice.Repeats(n, m.advice[known]) || notice.SameEvent(n, m.advice[known])):
 		return
 	case known >= 0:
 		m.advice[known] = n
-	case len(m.advice) >= maxNotices:
+	case len(m.advice) >= maxNotices && !s.dropOldestRebalance(m):
 		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
 		return
 	default:
@@ -44,10 +40,19 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice, once bool) {
 	s.queue.add(m.group.key, false)
 }
 
+// dropOldestRebalance makes room for other advice, and reports whether it could. A cloud
+// that recommends to leave a machine again and again takes nothing of that back.
+func (s *shard) dropOldestRebalance(m *member) bool {
+	i := slices.IndexFunc(m.advice, func(n nstance.Notice) bool { return n.Kind == nstance.Rebalance })
+	if i >= 0 {
+		s.dropAdvice(m, m.advice[i].EventID)
+	}
+	return i >= 0
+}
+
 func (s *shard) dropAdvice(m *member, eventID string) {
 	if i := findNotice(m.advice, eventID); i >= 0 {
 		m.advice = append(m.advice[:i:i], m.advice[i+1:]...)
-		m.onceAdvised = slices.DeleteFunc(m.onceAdvised, func(id string) bool { return id == eventID })
 		m.dropAliases(eventID)
 		for _, ack := range m.pendingAcks[eventID] {
 			call(ack) // nothing is owed for it any more
@@ -55,16 +60,6 @@ func (s *shard) dropAdvice(m *member, eventID string) {
 		delete(m.pendingAcks, eventID)
 		s.queue.add(m.group.key, false)
 	}
-}
-
-// durableAdvice returns the standing advice that its source does not repeat.
-func (m *member) durableAdvice() (out []nstance.Notice) {
-	for _, n := range m.advice {
-		if slices.Contains(m.onceAdvised, n.EventID) {
-			out = append(out, n)
-		}
-	}
-	return out
 }
 
 // heeded returns from when on a group replaces a member for a notice that dooms nothing,

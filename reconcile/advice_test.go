@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -89,16 +90,41 @@ func TestRebalance(t *testing.T) {
 			require.Equal(t, before, w.ready())
 		})
 	})
-	t.Run("repeated to the next leader", func(t *testing.T) {
+	t.Run("known to the next leader", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			before := w.ready()
-			w.advise(before[0], rebalance("a"))
+			acks := w.announce(before[0], rebalance("a"))
+			w.advance(time.Second)
+			require.EqualValues(t, 1, acks.Load(), "so nobody repeats it")
 			g := webGroup(3)
 			g.OnRebalance = nstance.NoticeReplace
 			w.changeLeader(g)
-			w.advance(time.Minute)
-			require.Contains(t, w.ready(), before[0], "the next leader has not heard of it")
-			w.advise(before[0], rebalance("a"))
+			w.advance(10 * time.Minute)
+			require.NotContains(t, w.ready(), before[0])
+			w.requireMembers(3)
+		})
+	})
+	t.Run("beside a drain: written with it", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.withholdDrainAcks()
+			id := w.ready()[0]
+			reclaim, _ := bySources(20*time.Minute, 0)
+			advised, doomed := w.announce(id, rebalance("a")), w.announce(id, reclaim)
+			w.advance(time.Second)
+			require.Equal(t, []int32{1, 1}, []int32{advised.Load(), doomed.Load()})
+			require.Len(t, w.freshRecord(id).Advice, 1)
+			later := w.announce(id, rebalance("c"))
+			w.advance(time.Second)
+			require.EqualValues(t, 1, later.Load(), "nothing follows for a machine that leaves")
+		})
+	})
+	t.Run("again and again: planned maintenance counts", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			before := w.ready()
+			for i := range 40 {
+				w.advise(before[0], rebalance(strconv.Itoa(i)))
+			}
+			w.advise(before[0], retirement(time.Now().Add(2*time.Hour)))
 			w.advance(10 * time.Minute)
 			require.NotContains(t, w.ready(), before[0])
 			w.requireMembers(3)

@@ -13,7 +13,8 @@ import (
 // startDrain makes the planned drain durable, then starts it.
 func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	planned, former, notices, story := m.drain, m.formerExecutor, slices.Clone(m.notices), m.story()
+	planned, former, story := m.drain, m.formerExecutor, m.story()
+	notices, advice := slices.Clone(m.notices), slices.Clone(m.advice)
 	r.mu.Unlock()
 	if planned == nil {
 		return nil
@@ -34,7 +35,8 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 		if rec.Drain == nil && hasNotice(d.Causes) {
 			rec.Reclaims++
 		}
-		rec.Drain, rec.Generation, rec.Notices = &d, d.Generation, notices
+		rec.Drain, rec.Generation, rec.Advice = &d, d.Generation, advice
+		rec.StandingNotices(notices, r.opts.Now())
 		rec.KeepStory(story)
 		return nil
 	})
@@ -111,10 +113,7 @@ func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 		}
 		ended = rec.Generation
 		if rec.Drain != nil {
-			past := append(rec.Cancelled, records.PastDrain{Drain: *rec.Drain, Notices: rec.Notices, EndedAt: r.opts.Now().UTC()})
-			rec.Cancelled = past[max(0, len(past)-records.MaxCancelled):]
-			rec.Drain, rec.Notices, rec.Drifted = nil, nil, nil
-			rec.Generation++
+			rec.CancelDrain(r.opts.Now())
 		}
 		return nil
 	})
@@ -130,13 +129,14 @@ func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 // writeNotices makes the standing notices of m durable.
 func (r *Reconciler) writeNotices(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	notices, advice := slices.Clone(m.notices), m.durableAdvice()
+	notices, advice := slices.Clone(m.notices), slices.Clone(m.advice)
 	r.mu.Unlock()
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil || rec.Drain != nil && rec.Preserve == nil { // a former leader's late write says more
 			return errOutdated
 		}
-		rec.Notices, rec.Advice = notices, advice
+		rec.Advice = advice
+		rec.StandingNotices(notices, r.opts.Now())
 		return nil
 	})
 	return err

@@ -80,7 +80,6 @@ type noticeState struct {
 	noticeEnds     map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
 	advice         []nstance.Notice         // standing notices that doom nothing
 	droppedNotices []string                 // event IDs of notices that the cloud did not follow up
-	onceAdvised    []string                 // event IDs of advice that its source does not repeat
 	aliases        map[string]string        // from event IDs of other sources to that of the source which announced the event first
 	pendingAcks    map[string][]func()      // by event ID: owed once the consequence is durable
 	loneDrain      *loneDrain               // that of the latest notice; nil: none

@@ -36,11 +36,11 @@ func (s *shard) handleNotice(m *member, f nstance.Noticed) {
 		}
 		return
 	case !n.Kind.Dooms():
-		s.takeAdvice(m, n, f.Once)
-		if slices.Contains(m.onceAdvised, n.EventID) && !s.consequenceDurable(m, n.EventID) {
-			m.addPendingAck(n.EventID, ack)
-		} else {
+		s.takeAdvice(m, n)
+		if m.state.Leaving() || findNotice(m.advice, n.EventID) < 0 || s.consequenceDurable(m, n.EventID) {
 			call(ack)
+		} else {
+			m.addPendingAck(n.EventID, ack)
 		}
 		return
 	case slices.Contains(m.droppedNotices, n.EventID):
@@ -239,8 +239,7 @@ func call(f func()) {
 }
 
 // recordStandingNotices makes notices durable that the plan does not act on: during a
-// freeze, for preserved members, those that were withdrawn after it, and advice that its
-// source does not repeat.
+// freeze, for preserved members, those that were withdrawn after it, and advice.
 func (s *shard) recordStandingNotices(g *group, now time.Time) {
 	held := s.freezeOf(g) != nil || !g.defined()
 	for _, m := range g.members {
@@ -249,7 +248,7 @@ func (s *shard) recordStandingNotices(g *group, now time.Time) {
 			continue
 		}
 		changed := !sameNotices(m.rec.Notices, m.notices) && (held || kept || len(m.rec.Notices) > 0)
-		if changed || !sameNotices(m.rec.Advice, m.durableAdvice()) {
+		if changed || !sameNotices(m.rec.Advice, m.advice) {
 			m.owe(stepWriteNotices)
 		}
 	}

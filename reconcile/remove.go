@@ -85,7 +85,7 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 		rec.End = end
 		rec.KeepStory(story)
 		if len(notices) > 0 {
-			rec.Notices = notices
+			rec.StandingNotices(notices, r.opts.Now())
 		}
 		return nil
 	})

@@ -106,9 +106,6 @@ func (s *shard) addRecovered(g *group, rec records.Instance, since time.Time) *m
 func (s *shard) recovered(rec records.Instance, since time.Time) *member {
 	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}}
 	m.notices, m.advice = slices.Clone(rec.Notices), slices.Clone(rec.Advice)
-	for _, n := range m.advice {
-		m.onceAdvised = append(m.onceAdvised, n.EventID)
-	}
 	m.preserve = rec.Preserve
 	switch {
 	case rec.Deleting != nil:

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -22,10 +23,10 @@ func bySources(agentDeadline, busDeadline time.Duration) (agent, bus nstance.Not
 }
 
 // announce sends a notice and returns how often it was acknowledged.
-func (w *world) announce(id nstance.InstanceID, n nstance.Notice, once bool) *atomic.Int32 {
+func (w *world) announce(id nstance.InstanceID, n nstance.Notice) *atomic.Int32 {
 	acks := new(atomic.Int32)
 	r, _ := w.leader()
-	r.Observe(nstance.Noticed{ID: id, Notice: n, Once: once, Ack: func() { acks.Add(1) }})
+	r.Observe(nstance.Noticed{ID: id, Notice: n, Ack: func() { acks.Add(1) }})
 	return acks
 }
 
@@ -46,8 +47,8 @@ func TestTwoSources(t *testing.T) {
 				w.withholdDrainAcks()
 				id := w.ready()[0]
 				first, second := order[0](), order[1]()
-				one := w.announce(id, first, false)
-				two := w.announce(id, second, true)
+				one := w.announce(id, first)
+				two := w.announce(id, second)
 				w.advance(5 * time.Second)
 				require.Equal(t, []int32{1, 1}, []int32{one.Load(), two.Load()})
 				rec := w.freshRecord(id)
@@ -57,8 +58,8 @@ func TestTwoSources(t *testing.T) {
 				require.Len(t, rec.Drain.Causes, 1)
 				require.Equal(t, 1, w.count(nstance.EventNoticeReceived, id))
 				require.Equal(t, 1, w.count(nstance.EventReplacementRequested, ""), "one replacement")
-				require.EqualValues(t, 1, w.announce(id, first, false).Load(), "repeated: at once")
-				require.EqualValues(t, 1, w.announce(id, second, true).Load())
+				require.EqualValues(t, 1, w.announce(id, first).Load(), "repeated: at once")
+				require.EqualValues(t, 1, w.announce(id, second).Load())
 			})
 		})
 	}
@@ -70,10 +71,10 @@ func TestTwoSourcesAfterTakeover(t *testing.T) {
 		w.withholdDrainAcks()
 		id := w.ready()[0]
 		agent, bus := bySources(20*time.Minute, 20*time.Minute)
-		w.announce(id, bus, true)
+		w.announce(id, bus)
 		w.advance(time.Second)
 		w.changeLeader(webGroup(2))
-		require.EqualValues(t, 1, w.announce(id, agent, false).Load(), "its consequence is durable")
+		require.EqualValues(t, 1, w.announce(id, agent).Load(), "its consequence is durable")
 		require.Len(t, w.freshRecord(id).Notices, 1)
 		require.Equal(t, 1, w.count(nstance.EventNoticeReceived, id))
 	})
@@ -86,11 +87,38 @@ func TestTwoInterruptions(t *testing.T) {
 		w.withholdDrainAcks()
 		id := w.ready()[0]
 		agent, bus := bySources(2*time.Minute, 5*time.Minute)
-		w.announce(id, agent, false)
-		w.announce(id, bus, true)
+		w.announce(id, agent)
+		w.announce(id, bus)
 		w.advance(time.Second)
 		require.Len(t, w.freshRecord(id).Notices, 2)
 		require.Equal(t, 2, w.count(nstance.EventNoticeReceived, id))
+	})
+}
+
+// TestOneOfTwoIsWithdrawn: the machine is drained for the other one, and the record goes on
+// to have both.
+func TestOneOfTwoIsWithdrawn(t *testing.T) {
+	withGroup(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.withholdDrainAcks()
+		id := w.ready()[0]
+		reclaim, _ := bySources(20*time.Minute, 0)
+		scaledIn := nstance.Notice{Kind: nstance.Terminate, Source: "aws/autoscaling", EventID: "scaled in"}
+		w.announce(id, reclaim)
+		w.announce(id, scaledIn)
+		w.advance(time.Second)
+		reclaim.Cancelled = true
+		w.announce(id, reclaim)
+		w.advance(time.Second)
+		rec := w.freshRecord(id)
+		require.Equal(t, "scaled in", rec.Notices[0].EventID)
+		require.NotNil(t, rec.Drain)
+		life := ledger.Open(rec, "")
+		all := life.Interruptions()
+		require.Len(t, all, 2)
+		require.Equal(t, reclaim.EventID, all[0].Notice.EventID)
+		require.True(t, all[0].Withdrawn)
+		require.Empty(t, all[0].DrainOutcome, "its drain goes on")
+		require.False(t, all[1].Withdrawn)
 	})
 }
 
@@ -115,8 +143,8 @@ func TestWithdrawalBySource(t *testing.T) {
 				if !c.agentWithdraws {
 					withdrawn = bus
 				}
-				w.announce(id, first, false)
-				w.announce(id, second, false)
+				w.announce(id, first)
+				w.announce(id, second)
 				w.advance(time.Second)
 				require.Contains(t, w.in(nstance.Draining), id)
 				if c.takeover {
@@ -125,7 +153,7 @@ func TestWithdrawalBySource(t *testing.T) {
 					w.advance(5 * time.Second)
 				}
 				withdrawn.Cancelled = true
-				acks := w.announce(id, withdrawn, false)
+				acks := w.announce(id, withdrawn)
 				w.advance(time.Minute)
 				require.EqualValues(t, 1, acks.Load())
 				require.Contains(t, w.ready(), id)
@@ -142,8 +170,8 @@ func TestLoneDrainOfOtherSource(t *testing.T) {
 		w.withholdDrainAcks()
 		id := w.ready()[0]
 		agent, bus := bySources(2*time.Minute, 2*time.Minute)
-		w.announce(id, bus, true)
-		w.announce(id, agent, false)
+		w.announce(id, bus)
+		w.announce(id, agent)
 		w.r.Observe(nstance.DrainedWithoutServer{ID: id, EventID: agent.EventID, Outcome: nstance.OutcomeDrained})
 		w.advance(time.Second)
 		require.Contains(t, w.first(nstance.EventDrainedWithoutServer, func(nstance.Event) bool { return true }).Reason, bus.EventID)
@@ -162,13 +190,13 @@ func TestAdviceOfTwoSources(t *testing.T) {
 				}
 				bus := agent
 				bus.EventID, bus.Source, bus.Action = "bus", agent.Source+"/eventbridge", "OTHER_WORD"
-				w.announce(id, bus, true)
-				w.announce(id, agent, false)
+				w.announce(id, bus)
+				w.announce(id, agent)
 				w.advance(time.Second)
 				require.Equal(t, 1, w.count(nstance.EventNoticeIgnored, id))
 				require.Len(t, w.freshRecord(id).Advice, 1)
 				agent.Cancelled = true
-				acks := w.announce(id, agent, false)
+				acks := w.announce(id, agent)
 				w.advance(time.Second)
 				require.EqualValues(t, 1, acks.Load())
 				require.Empty(t, w.freshRecord(id).Advice)
@@ -188,8 +216,8 @@ func TestAdviceOfSourceThatDoesNotRepeat(t *testing.T) {
 		faulty.Inject(instanceWrites(storagetest.Refuse))
 		n := retirement(time.Now().Add(72 * time.Hour))
 		n.DetectedAt = time.Now()
-		acks := w.announce(before[0], n, true)
-		again := w.announce(before[0], n, true)
+		acks := w.announce(before[0], n)
+		again := w.announce(before[0], n)
 		w.advance(5 * time.Second)
 		require.Zero(t, acks.Load()+again.Load(), "not durable yet")
 		faulty.ClearFaults()
@@ -212,10 +240,10 @@ func TestDroppedNoticeOfOtherSource(t *testing.T) {
 		require.NoError(t, w.r.Admin().Freeze(w.ctx, web, "keep the member"))
 		id := w.ready()[0]
 		agent, bus := bySources(2*time.Minute, 2*time.Minute)
-		w.announce(id, bus, true)
-		w.announce(id, agent, false)
+		w.announce(id, bus)
+		w.announce(id, agent)
 		w.advance(30 * time.Minute)
-		require.EqualValues(t, 1, w.announce(id, agent, false).Load())
+		require.EqualValues(t, 1, w.announce(id, agent).Load())
 		w.advance(time.Second)
 		require.Empty(t, w.freshRecord(id).Notices)
 		require.Equal(t, 1, w.count(nstance.EventNoticeReceived, id))

@@ -139,7 +139,7 @@ func TestStandingNotices(t *testing.T) {
 		}
 		return out
 	}
-	t.Run("a notice without drain is acknowledged at once", func(t *testing.T) {
+	t.Run("a notice without drain is acknowledged", func(t *testing.T) {
 		k.awaitAck(k.sendNotices(set(likely)...))
 	})
 	t.Run("a revision waits for the last of its notices", func(t *testing.T) {

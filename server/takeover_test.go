@@ -11,9 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
@@ -100,4 +102,26 @@ func TestNonceIsDerivedFromRecord(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, nonce, w.userDataNonce(id))
+}
+
+// TestMaintenanceAfterTakeover: what a leader has acknowledged, the next one acts on. The agent
+// says only that it was acknowledged.
+func TestMaintenanceAfterTakeover(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	_, err := w.admin().PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
+	require.NoError(t, err)
+	n := reclaimNotice("m1", 0)
+	n.Kind, n.Action, n.Source, n.Deadline, n.NotBefore = nstance.Maintenance, "instance-stop", "aws/maintenance", time.Time{}, time.Now().Add(3*time.Hour)
+	k.awaitAck(k.sendNotice(n))
+	require.NoError(t, w.stopServer())
+
+	next := newWorld(t, setup{store: w.store, provider: w.cloud, webSize: 1})
+	k = (&client{w: next, key: k.client.key, cert: k.client.cert}).connect()
+	set := &apiv1.StandingNotices{Revision: 1, Notices: []*apiv1.Notice{wire.NoticeAt(n, time.Now())}, Acknowledged: []string{"m1"}}
+	k.awaitAck(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Version: wire.ReportVersion, CanDrain: true, Notices: set}}}))
+	_, err = next.admin().ResumeGroup(t.Context(), &apiv1.ResumeGroupRequest{Group: "web"})
+	require.NoError(t, err)
+	require.Equal(t, "rollout", next.awaitEvent(nstance.EventCreateRequested, "").Reason)
 }

@@ -41,7 +41,10 @@ func (l *Life) Interruptions() (all []Interruption) {
 	for _, past := range l.Cancelled {
 		for _, n := range past.Notices {
 			i := l.interruption(n)
-			i.DrainStarted, i.DrainEnded, i.DrainOutcome, i.Withdrawn = past.Drain.StartedAt, past.EndedAt, "cancelled", true
+			i.Withdrawn = true
+			if !past.Drain.StartedAt.IsZero() {
+				i.DrainStarted, i.DrainEnded, i.DrainOutcome = past.Drain.StartedAt, past.EndedAt, "cancelled"
+			}
 			all = append(all, i)
 		}
 	}

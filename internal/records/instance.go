@@ -3,6 +3,7 @@ package records
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -66,7 +67,7 @@ type Instance struct {
 	CutShort   bool             `json:"cut_short,omitempty"`  // the deadline came before the drain was over
 	Reclaims   int              `json:"reclaims,omitempty"`   // drains for a notice so far; the second is final
 	Notices    []nstance.Notice `json:"notices,omitempty"`    // standing when the drain was recorded
-	Advice     []nstance.Notice `json:"advice,omitempty"`     // standing notices that doom nothing and that their source does not repeat
+	Advice     []nstance.Notice `json:"advice,omitempty"`     // standing notices that doom nothing
 	Deleting   *Deletion        `json:"deleting,omitempty"`   // once set it stays
 	Preserve   *Preserve        `json:"preserve,omitempty"`
 	End        *End             `json:"end,omitempty"` // written with Deleting
@@ -119,11 +120,35 @@ type Deletion struct {
 // MaxCancelled is how many cancelled drains a record keeps.
 const MaxCancelled = 8
 
-// A PastDrain is a drain that was cancelled, with the notices that stood then.
+// A PastDrain is a drain that was cancelled, with the notices that stood then. Without a drain
+// it has notices that the cloud took back while nothing followed from them alone.
 type PastDrain struct {
 	Drain   nstance.Drain    `json:"drain"`
 	Notices []nstance.Notice `json:"notices,omitempty"`
 	EndedAt time.Time        `json:"ended_at"`
+}
+
+// StandingNotices sets the notices that stand, and remembers those that do not stand any more.
+func (r *Instance) StandingNotices(standing []nstance.Notice, now time.Time) {
+	gone := slices.DeleteFunc(slices.Clone(r.Notices), func(n nstance.Notice) bool {
+		return slices.ContainsFunc(standing, func(s nstance.Notice) bool { return s.EventID == n.EventID })
+	})
+	r.Notices = standing
+	if len(gone) > 0 {
+		r.remember(PastDrain{Notices: gone, EndedAt: now.UTC()})
+	}
+}
+
+// CancelDrain ends the drain and its notices, and remembers both.
+func (r *Instance) CancelDrain(now time.Time) {
+	r.remember(PastDrain{Drain: *r.Drain, Notices: r.Notices, EndedAt: now.UTC()})
+	r.Drain, r.Notices, r.Drifted = nil, nil, nil
+	r.Generation++
+}
+
+func (r *Instance) remember(past PastDrain) {
+	all := append(r.Cancelled, past)
+	r.Cancelled = all[max(0, len(all)-MaxCancelled):]
 }
 
 // An End is what was known of an instance when its deletion became durable. Zero

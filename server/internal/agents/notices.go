@@ -76,11 +76,11 @@ type noticeState struct {
 
 // receiveNotice passes a notice on to the reconciler. The state says what else is
 // known of it.
-func (a *Agents) receiveNotice(id nstance.InstanceID, state *noticeState, once bool, settled func()) {
+func (a *Agents) receiveNotice(id nstance.InstanceID, state *noticeState, settled func()) {
 	if !state.journalled.Swap(true) {
 		a.reportDetection(id, state.notice)
 	}
-	a.shard.Observe(nstance.Noticed{ID: id, Notice: state.notice, Once: once, Ack: func() {
+	a.shard.Observe(nstance.Noticed{ID: id, Notice: state.notice, Ack: func() {
 		state.settled.Store(true)
 		settled()
 	}})
@@ -175,7 +175,7 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 			state.settled.Store(true)
 		case !state.settled.Load():
 			unsettled.Add(1)
-			s.agents.receiveNotice(s.id, state, false, settle)
+			s.agents.receiveNotice(s.id, state, settle)
 		}
 		accepted = append(accepted, n)
 	}

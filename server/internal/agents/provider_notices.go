@@ -89,7 +89,7 @@ func (a *Agents) receiveProviderNotice(n nstance.MachineNotice) {
 	case state.settled.Load():
 		ack()
 	case isNew || n.Ack != nil:
-		a.receiveNotice(n.ID, state, n.Ack != nil, ack)
+		a.receiveNotice(n.ID, state, ack)
 	}
 }
 

@@ -126,7 +126,6 @@ func TestProviderNoticesUntilSettled(t *testing.T) {
 		receive(recommendation)
 		receive(recommendation)
 		require.Len(t, s.observed, 2, "it is passed on until it is settled")
-		require.True(t, s.observed[0].Once)
 		require.Equal(t, 1, *journalled)
 		require.Zero(t, *acks)
 		s.observed[0].Ack()
@@ -156,10 +155,9 @@ func TestDetectionIsJournalledOnce(t *testing.T) {
 		close(s.loaded)
 		agent := nstance.Notice{Kind: nstance.Rebalance, Source: "aws/rebalance", EventID: "agent"}
 		state, _ := a.notices.of("web1").receive(agent)
-		a.receiveNotice("web1", state, false, func() {})
+		a.receiveNotice("web1", state, func() {})
 		receive(recommendation)
 		require.Len(t, s.observed, 2)
-		require.False(t, s.observed[0].Once)
 		require.Equal(t, 1, *journalled)
 	})
 }
