@@ -119,6 +119,7 @@ type drainState struct {
 type standbyState struct {
 	wokenHere  bool // this term has it woken
 	wakeFailed bool // the latest attempt to start its machine came to nothing
+	parkFailed bool // the latest attempt to park it likewise
 }
 
 // memberPublications is what the journal was told of a member.
@@ -126,6 +127,7 @@ type memberPublications struct {
 	market    bool // that its market is another than was asked for
 	contested bool // that its machine carries other marks
 	unwoken   bool // that its machine does not start
+	unparked  bool // that its machine cannot be parked
 }
 
 // stepState is the step that a member is owed.

@@ -41,7 +41,7 @@ func parkMode(rec records.Instance) nstance.ParkMode {
 
 // viewStandby adds what Plan needs to know of a stand-by member of g.
 func (s *shard) viewStandby(g *group, m *member, v *plan.Member) {
-	v.Standby, v.ParkMode, v.Woken, v.WakeFailed = true, m.rec.Standby.Mode, m.woken(), m.wakeFailed
+	v.Standby, v.ParkMode, v.Woken, v.WakeFailed, v.ParkFailed = true, m.rec.Standby.Mode, m.woken(), m.wakeFailed, m.parkFailed
 	if v.EligibleAt = age(m, g.spec.WarmPool.MaxAge); !v.EligibleAt.IsZero() {
 		v.EligibleFor = "older than warm_pool.max_age"
 	}
@@ -107,13 +107,13 @@ func (r *Reconciler) park(ctx context.Context, m *member) error {
 	if err != nil || status != nstance.StatusRunning {
 		return err
 	}
-	if err := r.startParking(ctx, mach, mode); err != nil {
+	if err := r.startParking(ctx, m, mach, mode); err != nil {
 		return err
 	}
 	return errAgain
 }
 
-func (r *Reconciler) startParking(ctx context.Context, mach nstance.Machine, mode nstance.ParkMode) error {
+func (r *Reconciler) startParking(ctx context.Context, m *member, mach nstance.Machine, mode nstance.ParkMode) error {
 	parking := r.provider.Abilities().Parking
 	if parking == nil {
 		return nstance.FieldError("warm_pool.mode", "use running, or a provider that can park machines", "%s needs a provider that can", mode)
@@ -121,7 +121,21 @@ func (r *Reconciler) startParking(ctx context.Context, mach nstance.Machine, mod
 	if err := r.opts.Check(); err != nil {
 		return err
 	}
-	return parking.Park(ctx, mach, mode)
+	err := parking.Park(ctx, mach, mode)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.parkFailed = err != nil
+	r.queue.add(m.group.key, false)
+	r.tellAttempt(m, &m.published.unparked, "its machine cannot be parked; it is tried again", err)
+	return err
+}
+
+// tellAttempt publishes that an attempt failed, once until one succeeds.
+func (s *shard) tellAttempt(m *member, published *bool, what string, err error) {
+	if err != nil && !*published {
+		s.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: what, Code: nstance.CodeOf(err), Error: err.Error()})
+	}
+	*published = err != nil
 }
 
 // askStatus asks for the machine of m, which is in a state, and records the answer. Without
@@ -229,10 +243,7 @@ func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Ma
 	if errors.Is(err, nstance.NotFound) { // the next Get decides
 		return asUnavailable(err)
 	}
-	if err != nil && !m.published.unwoken {
-		r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: "its machine does not start; it is tried again", Code: nstance.CodeOf(err), Error: err.Error()})
-	}
-	m.published.unwoken = err != nil
+	r.tellAttempt(m, &m.published.unwoken, "its machine does not start; it is tried again", err)
 	return err
 }
 
@@ -290,6 +301,7 @@ func (s *shard) observeSleep(m *member, status nstance.MachineStatus, now time.T
 	case m.state == nstance.Booting && m.woken() && stopped:
 		m.state = nstance.Waking
 		m.owe(stepWake)
+	case m.state == nstance.Booting && m.woken(): // a list may be older than its waking
 	case m.asleep():
 	default:
 		return false
@@ -359,7 +371,7 @@ func (r *Admin) ClaimStandby(ctx context.Context, key nstance.GroupKey, c Claim)
 			return nstance.Event{}, nstance.FieldError("node", "name the node that is lost", "is empty")
 		case !c.Until.After(now) || c.Until.Sub(now) > longestClaim:
 			return nstance.Event{}, nstance.FieldError("duration", "use up to "+longestClaim.String(), "%s is out of range", c.Until.Sub(now))
-		case g.spec.WarmPool.Size == 0:
+		case g.spec.WarmPool.Size == 0 || g.spec.Removing:
 			return nstance.Event{}, &nstance.Error{Code: nstance.Conflict, Msg: "group " + key.String() + " has no stand-by machines", Remedy: "set warm_pool.size of the group"}
 		}
 		i := g.claimOf(c.Node)

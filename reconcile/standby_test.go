@@ -188,6 +188,25 @@ func TestFailsToWake(t *testing.T) {
 	})
 }
 
+// TestCannotBeParked: somebody is told of it, and the machine, which runs, bridges a loss.
+func TestCannotBeParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})
+		defer w.close()
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpPark, Code: nstance.Invalid, Times: -1})
+		w.startLeader(pooledGroup(1))
+		w.advance(10 * time.Minute)
+		stuck := w.in(nstance.Parking)
+		require.Len(t, stuck, 1)
+		require.Equal(t, 1, w.count(nstance.EventAlarm, stuck[0]))
+		w.lose(2 * time.Minute)
+		w.advance(30 * time.Second)
+		require.Contains(t, w.ready(), stuck[0])
+		w.advance(10 * time.Minute)
+		require.Equal(t, stuck, w.in(nstance.Parking), "it is tried again")
+	})
+}
+
 // TestSilentAfterWaking: a machine that runs and does not report within its launch timeout
 // is deleted, and another one made.
 func TestSilentAfterWaking(t *testing.T) {
@@ -390,6 +409,12 @@ func TestClaims(t *testing.T) {
 		require.ErrorIs(t, refused(reconcile.Claim{Node: "n3", Until: time.Now().Add(25 * time.Hour)}), nstance.Invalid)
 		require.NoError(t, r.Desire([]nstance.Group{webGroup(3)}))
 		require.ErrorIs(t, refused(reconcile.Claim{Node: "n3", Until: time.Now().Add(time.Hour)}), nstance.Conflict)
+		require.NoError(t, r.Desire([]nstance.Group{g}))
+		claim("n4", 10*time.Hour)
+		require.NoError(t, r.Remove(web))
+		require.ErrorIs(t, refused(reconcile.Claim{Node: "n5", Until: time.Now().Add(time.Hour)}), nstance.Conflict)
+		w.advance(20 * time.Minute)
+		require.Empty(t, w.cloud.Machines(), "a claim keeps nothing of a group that is removed")
 	})
 }
 

@@ -24,8 +24,11 @@ func (p *planner) removeDoomed() {
 // failed reports whether the creation of d failed by itself: not ready in time,
 // or dead or silent before it ever was. A reclaim, a request, old age, a machine
 // taken by the cloud and a cloud that made no machine in time are no failures of
-// the definition.
+// the definition, and neither is what a machine does that was ready before it slept.
 func (d doomedMember) failed() bool {
+	if d.Woken {
+		return false
+	}
 	switch d.why {
 	case nstance.CauseTimeout:
 		return d.HasMachine || d.registered()

@@ -94,6 +94,11 @@ func (p *planner) removeRequested() {
 
 func (p *planner) act(a Action) { p.out.Actions = append(p.out.Actions, a) }
 
+// acts reports whether something happens to m already.
+func (p *planner) acts(m *Member) bool {
+	return slices.ContainsFunc(p.out.Actions, func(a Action) bool { return a.ID == m.ID })
+}
+
 // hold reports what keeps the planner from acting, once of each kind.
 func (p *planner) hold(kind HoldKind, reason string, until time.Time) {
 	if slices.ContainsFunc(p.out.Holds, func(h Hold) bool { return h.Kind == kind }) {
@@ -107,7 +112,7 @@ func (p *planner) hold(kind HoldKind, reason string, until time.Time) {
 func (p *planner) remove(m *Member, causes []nstance.Cause, failure bool) {
 	a := Action{Kind: Delete, ID: m.ID, Causes: causes, Failure: failure, Voluntary: allVoluntary(causes)}
 	if p.drainable(m) {
-		a.Kind, a.Deadline = StartDrain, p.tightest(m, p.now.Add(p.Group.DrainTimeout))
+		a.Kind, a.Deadline = StartDrain, p.drainFromNow(m)
 	}
 	p.act(a)
 }

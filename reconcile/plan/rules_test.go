@@ -183,11 +183,12 @@ func TestDrainDeadline(t *testing.T) {
 		{"estimated where the cloud gives none", 5 * time.Minute, []nstance.Notice{reclaim(0, 0)}, 20 * time.Second},
 		{"estimated from when it was seen", 5 * time.Minute, []nstance.Notice{reclaim(0, -15*time.Second)}, 10 * time.Second},
 		{"estimated from now, without any date", 5 * time.Minute, []nstance.Notice{{Kind: nstance.Reclaim}}, 20 * time.Second},
-		{"now, if the deadline has passed", 5 * time.Minute, []nstance.Notice{reclaim(-time.Minute, -3*time.Minute)}, 0},
+		{"the shortest, if the deadline has passed", 5 * time.Minute, []nstance.Notice{reclaim(-time.Minute, -3*time.Minute)}, 20 * time.Second},
+		{"the group's, if that is shorter", 5 * time.Second, []nstance.Notice{reclaim(-time.Minute, -3*time.Minute)}, 5 * time.Second},
 		{"full margin, if it had passed on arrival", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), 0)}, 20 * time.Second},
 		{"continues from there", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -15*time.Second)}, 10 * time.Second},
 		{"also where the cloud gives none", 5 * time.Minute, []nstance.Notice{arrived(reclaim(0, -time.Minute), 0)}, 20 * time.Second},
-		{"not if it has passed since", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -2*time.Minute)}, 0},
+		{"the shortest, if it has passed since", 5 * time.Minute, []nstance.Notice{arrived(reclaim(-time.Minute, -3*time.Minute), -2*time.Minute)}, 20 * time.Second},
 		{"not estimated for a stop", 5 * time.Minute, []nstance.Notice{{Kind: nstance.Stop, DetectedAt: noon}}, 5 * time.Minute},
 	}
 	for _, c := range cases {

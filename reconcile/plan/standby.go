@@ -26,6 +26,9 @@ func (p *warmPool) add(c *Census, m *Member) {
 		p.parked = append(p.parked, m)
 		p.resting++
 	case m.State == nstance.Parking:
+		if m.ParkFailed { // so its machine runs
+			p.parked = append(p.parked, m)
+		}
 		p.resting++
 	case m.State == nstance.Draining:
 		p.returning = append(p.returning, m)
@@ -51,10 +54,17 @@ func (m *Member) goesBack() bool {
 }
 
 // bridges is how many stand-by members are to run: one for each member that the group has
-// lost and whose replacement is not ready yet, and one for each claim. What a rollout
-// replaces is no loss, and each record that cannot be read may be a member.
+// lost and whose replacement is not ready yet, and one for each claim, none of a group that
+// is removed. Where a rollout removes the old member first, that is no loss, and each record
+// that cannot be read may be a member.
 func (c *Census) bridges() int {
-	lost := min(c.size, c.History.FullAt) - c.n.lasting - c.n.rolling - c.n.voluntary - c.Unreadable
+	if c.Removing {
+		return 0
+	}
+	lost := min(c.size, c.History.FullAt) - c.n.lasting - c.Unreadable
+	if c.surge == 0 {
+		lost -= c.n.rolling + c.n.voluntary
+	}
 	return max(0, lost) + c.Claims
 }
 
@@ -65,7 +75,7 @@ func (p *planner) bridgeLosses() {
 		return
 	}
 	for _, m := range p.pool.returning {
-		if n > 0 && !m.DrainOver {
+		if n > 0 && !m.DrainOver && !p.acts(m) {
 			p.act(Action{Kind: CancelDrain, ID: m.ID})
 			n--
 		}
@@ -88,8 +98,8 @@ func (p *planner) keepPool() {
 	if len(p.pool.members)+size == 0 {
 		return
 	}
-	removed := p.trimPool(len(p.pool.members) - size)
-	p.parkIdle(removed)
+	p.trimPool(len(p.pool.members) - size)
+	p.parkIdle()
 	if p.need() > 0 {
 		return
 	}
@@ -111,7 +121,7 @@ func (p *planner) idle() []*Member {
 	for _, m := range p.pool.members {
 		onItsWay := m.State == nstance.Draining || m.State == nstance.Parking || m.State == nstance.Booting && m.Woken && !p.ready(m)
 		stillWanted := m.State == nstance.Waking && (running > 0 || !m.WakeFailed)
-		if !onItsWay && !stillWanted {
+		if !onItsWay && !stillWanted && !p.acts(m) {
 			out = append(out, m)
 		}
 	}
@@ -136,32 +146,26 @@ func (c *Census) poolRank(m *Member) int {
 	return 0
 }
 
-// trimPool removes up to n idle members and returns them.
-func (p *planner) trimPool(n int) []*Member {
-	if n <= 0 {
-		return nil
-	}
+// trimPool removes up to n idle members.
+func (p *planner) trimPool(n int) {
 	idle := p.idle()
-	idle = idle[:min(n, len(idle))]
-	for _, m := range idle {
+	for _, m := range idle[:min(max(0, n), len(idle))] {
 		p.remove(m, []nstance.Cause{{Kind: nstance.CauseSurplus, Message: "surplus: the group has more stand-by members than its warm_pool.size"}}, false)
 	}
-	return idle
 }
 
-// parkIdle has the idle members that run drained and parked, but for those that are
-// removed. Stale ones are removed instead, and so are those that are not to return.
-func (p *planner) parkIdle(removed []*Member) {
+// parkIdle has the idle members that run drained and parked. Stale ones are removed instead, and so are those that are not to return.
+func (p *planner) parkIdle() {
 	for _, m := range p.idle() {
 		switch {
-		case m.State == nstance.Parked, slices.Contains(removed, m), m.State != nstance.Waking && !p.ready(m):
+		case m.State == nstance.Parked, m.State != nstance.Waking && !p.ready(m):
 		case m.State == nstance.Waking: // its machine is stopped
 			p.act(Action{Kind: Park, ID: m.ID})
 		case p.stalePooled(m) && !p.held():
 			p.remove(m, []nstance.Cause{p.poolCause(m)}, false)
 		case p.drainable(m):
 			p.act(Action{
-				Kind: StartDrain, ID: m.ID, Deadline: p.tightest(m, p.now.Add(p.Group.DrainTimeout)), Voluntary: true,
+				Kind: StartDrain, ID: m.ID, Deadline: p.drainFromNow(m), Voluntary: true,
 				Causes: []nstance.Cause{{Kind: nstance.CauseStandby, Message: "it returns to the warm pool"}},
 			})
 		case m.Woken && p.Group.WarmPool.NoReturn:

@@ -19,6 +19,7 @@ func TestStandbyNeverCounts(t *testing.T) {
 // TestWakes: a stand-by member is woken for each member that is lost, at the same moment
 // as its replacement is created, and runs until that is ready.
 func TestWakes(t *testing.T) {
+	over := func(m *plan.Member) { m.Drain.Deadline = noon.Add(-time.Second) }
 	claimed := func(n int) change { return func(v *plan.View) { v.Claims = n } }
 	runCases(t, []ruleCase{
 		{"a notice", "r r n p p", changes(pool(2)), "StartDrain(n3) Create(replace) Wake(p4)", nil},
@@ -37,6 +38,13 @@ func TestWakes(t *testing.T) {
 		{"one that was just made", "r r n i p", changes(pool(2)), "StartDrain(n3) Create(replace)", nil},
 		{"another than the one that does not wake", "r r b W p", changes(pool(2), each("b", asReplacement)), "Wake(p5)", nil},
 		{"a rollout is no loss", "s s d B p", changes(pool(1), withSurge(0)), "none", nil},
+		{"a loss while the replacement of a rollout boots", "s s n B p", changes(pool(1), onceFull(3)), "StartDrain(n3) Wake(p5)", nil},
+		{"a loss while a rollout drains", "s n R d p", changes(pool(1), onceFull(3)), "StartDrain(n2) Create(replace) Wake(p5)", nil},
+		{"a loss while the group shrinks", "r r n d d p", changes(pool(1), onceFull(3)), "StartDrain(n3) Create(replace) Wake(p6)", nil},
+		{"a loss while the pool shrinks", "r r n p p", changes(pool(1)), "StartDrain(n3) Create(replace) Wake(p4) Delete(p5)", nil},
+		{"one that cannot be parked", "r r n k", changes(pool(1), each("k", func(m *plan.Member) { m.ParkFailed = true })), "StartDrain(n3) Create(replace) Wake(k4)", nil},
+		{"one whose drain is over", "r r n z", changes(pool(1), each("z", over)), "Park(z4) StartDrain(n3) Create(replace)", nil},
+		{"a claim of a group that is removed", "r a", changes(pool(1), claimed(1), func(v *plan.View) { v.Removing = true }), "StartDrain(r1) StartDrain(a2)", nil},
 		{"a claim", "r r r p", changes(pool(1), claimed(1)), "Wake(p4)", nil},
 		{"a claim ends", "r r r a", changes(pool(1), claimed(0)), "StartDrain(a4)", nil},
 		{"after a takeover", "r r r p", changes(pool(1), afterTakeover), "none", []string{"settling"}},
@@ -44,6 +52,15 @@ func TestWakes(t *testing.T) {
 		{"frozen", "r r n p", changes(pool(1), func(v *plan.View) { v.Frozen = true }), "none", []string{"frozen"}},
 		{"records that cannot be read", "r r p", changes(pool(1), func(v *plan.View) { v.Unreadable = 1 }), "none", []string{"unreadable"}},
 	})
+}
+
+// TestWokenIsNoCreation: a stand-by member that does not come back says nothing about the
+// definition, with which it was ready before it slept.
+func TestWokenIsNoCreation(t *testing.T) {
+	v := newView(t, "r r b a", pool(1), each("b", asReplacement), each("a", func(m *plan.Member) {
+		m.GoodSince, m.LaunchBy = time.Time{}, noon.Add(-time.Second)
+	}))
+	require.False(t, onlyAction(t, plan.Plan(v, noon), plan.StartDrain).Failure)
 }
 
 // TestKeepsPool: the pool has its size, what bridges nothing is parked, and what is stale is

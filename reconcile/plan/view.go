@@ -38,6 +38,7 @@ type Member struct {
 	ParkMode     nstance.ParkMode   `json:"park_mode,omitempty"`   // Standby: how it waits
 	Woken        bool               `json:"woken,omitempty"`       // Standby: it has been woken since it was last parked
 	WakeFailed   bool               `json:"wake_failed,omitempty"` // Waking: the latest attempt came to nothing
+	ParkFailed   bool               `json:"park_failed,omitempty"` // Parking: likewise
 	Market       nstance.MarketType `json:"market,omitempty"`      // the actual one, or what was asked for while that is not known
 	Hash         string             `json:"hash,omitempty"`        // infra hash it was made from; "" is unknown or not comparable, which is not drift
 	CreatedAt    time.Time          `json:"created_at"`
