@@ -191,7 +191,7 @@ func (r *Reconciler) changePools(ctx context.Context, change func(now time.Time)
 	r.mu.Lock()
 	if !r.loaded {
 		r.mu.Unlock()
-		return nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+		return errUnread
 	}
 	changed, err := change(r.opts.Now())
 	if changed {

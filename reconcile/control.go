@@ -47,7 +47,7 @@ func (r *Admin) Resume(ctx context.Context, key nstance.GroupKey, reason string)
 // changeableGroup returns a group that requests may change.
 func (s *shard) changeableGroup(key nstance.GroupKey) (*group, error) {
 	if !s.loaded {
-		return nil, nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+		return nil, errUnread
 	}
 	if g := s.groups[key]; g != nil {
 		return g, nil
@@ -137,7 +137,7 @@ func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Eve
 	r.mu.Lock()
 	if !r.loaded {
 		r.mu.Unlock()
-		return nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+		return errUnread
 	}
 	if e, changed := change(); changed {
 		e.Time = r.opts.Now().UTC()
@@ -299,6 +299,8 @@ func (r *Reconciler) await(ctx context.Context, done func() bool) error {
 		select {
 		case <-ctx.Done():
 			return nstance.Errorf(nstance.Unavailable, "not durable yet: %w", ctx.Err())
+		case <-r.over:
+			return nstance.Errorf(nstance.Unavailable, "not durable: this term is over")
 		case <-changed:
 		}
 	}

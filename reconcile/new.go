@@ -36,7 +36,7 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	r := &Reconciler{
 		provider: client, records: shardRecords,
 		states: records.NewDoc[shardState](store, layout.StateKey(o.Owner.Shard), &records.DocOptions{Epoch: o.Epoch, Check: o.Check}),
-		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}),
+		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}), over: make(chan struct{}),
 		shard: newShard(o, client, shardRecords, newClock(&o, store)),
 	}
 	r.subnets = newSubnetReader(client.Abilities(), r.recordAddresses, r.recordZones, &o)

@@ -11,7 +11,8 @@ import (
 )
 
 // Observe records a fact and returns at once. Facts about instances that
-// the shard does not know are dropped: they are sent again.
+// the shard does not know are dropped, as all are before it is read: they are sent again,
+// and a notice until its Ack is called.
 func (r *Reconciler) Observe(f nstance.Fact) {
 	if d, ok := f.(nstance.Desired); ok {
 		r.recordDesired(r.desire(d))

@@ -117,8 +117,14 @@ func (s *shard) lookUp(id nstance.InstanceID) (*member, error) {
 			Remedy: fmt.Sprintf("an administrator sees why with nstance-admin record show %s", id),
 		}
 	}
+	if !s.loaded {
+		return nil, errUnread
+	}
 	return nil, nstance.Errorf(nstance.NotFound, "no instance %s", id)
 }
+
+// errUnread is the answer about what may exist.
+var errUnread = nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
 
 // unreadableGroup returns the group of an instance whose record cannot be read.
 func (s *shard) unreadableGroup(id nstance.InstanceID) nstance.GroupKey {

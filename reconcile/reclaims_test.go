@@ -144,3 +144,20 @@ func TestShapeChoice(t *testing.T) {
 		}
 	})
 }
+
+// TestReclaimedPoolAfterTakeover: while a machine of a pool is being taken back, the next
+// leader avoids the pool too.
+func TestReclaimedPoolAfterTakeover(t *testing.T) {
+	withFallback(t, 1, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+		g.Definition.InstanceTypes = []string{"small", "large"}
+		w.startLeader(g)
+		w.advance(2 * time.Minute)
+		w.withholdDrainAcks()
+		w.reclaimOne(10 * time.Minute)
+		w.stopLeader()
+		g.Size = 2
+		w.startLeader(g)
+		w.advance(2 * time.Minute)
+		require.Equal(t, 2, w.shapes()["large/spot"])
+	})
+}

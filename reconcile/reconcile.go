@@ -11,6 +11,7 @@ package reconcile
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/feed"
@@ -29,6 +30,8 @@ type Reconciler struct {
 
 	orphanLock chan struct{} // has room for one: whose turn it is to deal with orphans
 	known      chan struct{} // closed once members are known
+	over       chan struct{} // closed when Run has ended
+	started    atomic.Bool   // Run was called
 
 	mu sync.Mutex
 	shard

@@ -65,7 +65,7 @@ func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.loaded {
-		return nil, nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
+		return nil, errUnread
 	}
 	if m := r.members[req.ID]; m != nil {
 		return m, m.sameAs(req)
@@ -171,8 +171,12 @@ func removalReason(reason string, noDrain bool) string {
 
 // Joined makes durable that an instance has registered, and has it counted. It is for
 // programs without a Registrar, which does the same. Repeating it changes nothing.
-// Fails with NotFound, and with Unavailable or Ambiguous when it may be repeated.
+// Fails with NotFound, and with Unavailable or Ambiguous when it may be repeated, as
+// while the shard is not read.
 func (r *Reconciler) Joined(ctx context.Context, id nstance.InstanceID) error {
+	if !r.Loaded() {
+		return errUnread
+	}
 	_, err := r.records.Update(ctx, id, func(rec *records.Instance) error {
 		if rec.RegisteredAt.IsZero() {
 			rec.RegisteredAt = r.opts.Now().UTC()

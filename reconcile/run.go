@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
@@ -18,8 +20,12 @@ import (
 // one leadership term, ends. Then it returns nil, after every step under way
 // has stopped. Whatever fails is tried again. Run returns early only when the
 // provider uses another account than the shard's machines are in: with Invalid,
-// before anything was done.
+// before anything was done, and when it was called before.
 func (r *Reconciler) Run(ctx context.Context) error {
+	if r.started.Swap(true) {
+		return nstance.FieldError("run", "make another Reconciler for each term", "was called before")
+	}
+	defer close(r.over)
 	if err := r.load(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -222,8 +228,30 @@ func (r *Reconciler) install(recs []records.Instance, problems []records.Problem
 		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
 		r.foundNoRecord = r.foundNoRecord && rec.Deleting != nil
 	}
+	r.rememberReclaims(recs)
 	r.recordProblems(problems)
 	r.restoreStates(states, backs)
+}
+
+// rememberReclaims has creates avoid the pools whose machines the cloud takes back at the
+// moment, as they did under the former leader.
+func (r *Reconciler) rememberReclaims(recs []records.Instance) {
+	recs = slices.DeleteFunc(slices.Clone(recs), func(rec records.Instance) bool { return lastReclaim(&rec).IsZero() })
+	slices.SortFunc(recs, func(a, b records.Instance) int { return lastReclaim(&a).Compare(lastReclaim(&b)) })
+	for i := range recs {
+		r.admission.Reclaimed(capacityShape(recs[i].Shape), recs[i].Zone, earliest(lastReclaim(&recs[i]), r.began))
+	}
+}
+
+// lastReclaim returns when the cloud last announced that it takes an instance's machine back;
+// zero: never.
+func lastReclaim(rec *records.Instance) (last time.Time) {
+	for _, n := range rec.Notices {
+		if n.Kind == nstance.Reclaim && !notice.Rehearsed(n) {
+			last = latest(last, n.ReceivedAt)
+		}
+	}
+	return last
 }
 
 func (r *Reconciler) begin() {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,8 +81,8 @@ func relay(ctx context.Context, name string, from io.Reader, to chan<- line) {
 // play kills the copy that leads, and a machine, and waits until the other copy has
 // replaced it.
 func play(ctx context.Context, cloud *local.Cloud, copies map[string]*exec.Cmd, lines <-chan line, out io.Writer) error {
-	leader := ""
-	await := func(text string, count int) error {
+	leader, known := "", map[string]bool{}
+	await := func(what string, count int, counts func(text string) bool) error {
 		for count > 0 {
 			select {
 			case l := <-lines:
@@ -89,16 +90,23 @@ func play(ctx context.Context, cloud *local.Cloud, copies map[string]*exec.Cmd, 
 				if l.text == "leads" {
 					leader = l.name
 				}
-				if l.text == text {
+				if counts(l.text) {
 					count--
 				}
 			case <-ctx.Done():
-				return fmt.Errorf("no copy %s: %w", text, ctx.Err())
+				return fmt.Errorf("no copy %s: %w", what, ctx.Err())
 			}
 		}
 		return nil
 	}
-	if err := await("created a machine", 3); err != nil {
+	leads := func(text string) bool { return text == "leads" }
+	isNew := func(text string) bool { // a new leader says again what there is
+		id, machine := strings.CutPrefix(text, "has ")
+		machine = machine && !known[id]
+		known[id] = true
+		return machine
+	}
+	if err := await("has three machines", 3, isNew); err != nil {
 		return err
 	}
 	killed := leader
@@ -106,20 +114,20 @@ func play(ctx context.Context, cloud *local.Cloud, copies map[string]*exec.Cmd, 
 	if err := copies[killed].Process.Kill(); err != nil {
 		return err
 	}
-	if err := await("leads", 1); err != nil {
+	if err := await("leads", 1, leads); err != nil {
 		return err
 	}
 	for m, err := range cloud.List(ctx, owner) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintln(out, "a machine is killed")
+		fmt.Fprintln(out, m.ID, "is killed")
 		if err := cloud.Kill(m.ID); err != nil {
 			return err
 		}
 		break
 	}
-	if err := await("created a machine", 1); err != nil {
+	if err := await("has another machine", 1, isNew); err != nil {
 		return err
 	}
 	if leader == killed {

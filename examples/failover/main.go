@@ -54,7 +54,7 @@ func keep(ctx context.Context, dir string) error {
 		fmt.Println("leads")
 		for e := range events {
 			if e.Type == nstance.EventCreated {
-				fmt.Println("created a machine")
+				fmt.Println("has", e.Instance)
 			}
 		}
 	})
