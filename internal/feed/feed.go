@@ -74,6 +74,13 @@ func (f *Feed[T]) Last() nstance.Seq {
 	return f.last
 }
 
+// First returns the number after which every event is still kept.
+func (f *Feed[T]) First() nstance.Seq {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.before()
+}
+
 // knows reports whether every event after the given number is in the ring.
 func (f *Feed[T]) knows(after nstance.Seq) bool {
 	f.mu.Lock()
