@@ -22,6 +22,7 @@ const (
 	reasonCancelled  = "DrainCancelled"
 	reasonEvicted    = "EvictedByDrain"
 	reasonOverridden = "pdb_overridden"
+	reasonShortened  = "GraceShortened"
 )
 
 const (

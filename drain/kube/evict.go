@@ -25,7 +25,8 @@ func (e evictionAPI) Evict(ctx context.Context, pod *corev1.Pod, grace *int64) e
 	return classify(err)
 }
 
-// deletePod removes a pod past its disruption budget.
+// deletePod removes a pod past its disruption budget, or shortens the grace period of one
+// that is terminating.
 func (d *Drainer) deletePod(ctx context.Context, pod *corev1.Pod, grace *int64) error {
 	return classify(d.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, deleteOptions(pod, grace)))
 }

@@ -20,10 +20,10 @@ var (
 
 // A Plan is a round, for tests.
 type Plan struct {
-	Evict, Override []string
-	Grace           map[string]int64
-	Next            time.Time
-	Text            string
+	Evict, Override, Shorten []string
+	Grace                    map[string]int64
+	Next                     time.Time
+	Text                     string
 }
 
 // PlanPods plans a round of pods. Refused pods were refused at that time.
@@ -39,9 +39,12 @@ func PlanPods(pods []*corev1.Pod, rules map[string]Rule, refused map[string]time
 	r := planRound(all, tries, d, margin, now)
 	p := Plan{Next: r.next, Text: r.String(), Grace: map[string]int64{}}
 	for _, s := range r.steps {
-		if s.override {
+		switch {
+		case s.override:
 			p.Override = append(p.Override, s.pod.Name)
-		} else {
+		case s.shorten:
+			p.Shorten = append(p.Shorten, s.pod.Name)
+		default:
 			p.Evict = append(p.Evict, s.pod.Name)
 		}
 		if s.grace != nil {
@@ -49,6 +52,16 @@ func PlanPods(pods []*corev1.Pod, rules map[string]Rule, refused map[string]time
 		}
 	}
 	return p
+}
+
+// ShortenedGrace and GraceOver are about a terminating pod whose grace period was
+// shortened for a deadline before.
+func ShortenedGrace(pod *corev1.Pod, before, deadline time.Time, margin time.Duration, now time.Time) *int64 {
+	return shortenedGrace(pod, try{shortenedFor: before}, deadline, margin, now)
+}
+
+func GraceOver(pod *corev1.Pod, before time.Time, margin time.Duration, now time.Time) bool {
+	return graceOver(pod, try{shortenedFor: before}, margin, now)
 }
 
 // PollInterval returns how often each of some drains looks at its pods.

@@ -230,6 +230,27 @@ func TestKubeTightened(t *testing.T) {
 	r.eventually(func() bool { return len(r.eventsOf("default", a, "DrainTightened")) == 1 }, "event on the node")
 }
 
+// TestKubeTightenedGrace: a pod that was evicted with a long grace period is given what
+// the tightened drain has left, by one request.
+func TestKubeTightenedGrace(t *testing.T) {
+	r := newRig(t)
+	a := r.node("a")
+	r.pod("p", a, slow(900))
+	r.run(nil)
+	d := r.drain(a, 10*time.Minute, voluntary)
+	r.eventually(func() bool { p := r.getPod("p"); return p != nil && p.DeletionTimestamp != nil }, "not evicted")
+	require.InDelta(t, 598, *r.getPod("p").DeletionGracePeriodSeconds, 10)
+	d.Deadline, d.Voluntary = time.Now().Add(8*time.Second), false
+	require.NoError(t, r.drains.Start(t.Context(), d))
+	r.eventually(func() bool { p := r.getPod("p"); return p == nil || *p.DeletionGracePeriodSeconds <= 6 }, "grace period not shortened")
+	ack := r.ack(d)
+	require.Equal(t, nstance.OutcomeDrained, ack.Outcome, ack.Message)
+	require.Empty(t, ack.Message, "no disruption budget is overridden")
+	require.True(t, time.Now().Before(d.Deadline))
+	require.Len(t, r.requests.matching(func(q request) bool { return q.method == http.MethodDelete }), 1)
+	r.eventually(func() bool { return len(r.eventsOf(r.namespace, "p", "GraceShortened")) == 1 }, "event on the pod")
+}
+
 // TestKubeStops: another executor, and the end of the drain, stop it.
 func TestKubeStops(t *testing.T) {
 	r := newRig(t)

@@ -85,6 +85,26 @@ func clampGrace(own, left time.Duration) *int64 {
 	return &seconds
 }
 
+// apiSecond is how far the API server's times, in whole seconds, are from the real ones.
+const apiSecond = time.Second
+
+// shortenedGrace returns the grace period for a pod that is terminating with more than
+// the time left: nil if what it has fits, or was shortened for this deadline before.
+func shortenedGrace(pod *corev1.Pod, t try, deadline time.Time, margin time.Duration, now time.Time) *int64 {
+	given, end := pod.DeletionGracePeriodSeconds, deadline.Add(-margin)
+	done := !t.shortenedFor.IsZero() && !deadline.Before(t.shortenedFor)
+	if done || given == nil || !pod.DeletionTimestamp.After(end.Add(apiSecond)) {
+		return nil
+	}
+	return clampGrace(time.Duration(*given)*time.Second, end.Sub(now))
+}
+
+// graceOver reports whether the grace period of a terminating pod is over. The API server
+// counts a shortened one from the first request, the kubelet from the one that shortened it.
+func graceOver(pod *corev1.Pod, t try, margin time.Duration, now time.Time) bool {
+	return now.After(pod.DeletionTimestamp.Time) && (t.shortenedFor.IsZero() || now.After(t.shortenedFor.Add(-margin)))
+}
+
 // latestStart is when a pod's grace period must begin so that it ends in time.
 func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
 	return deadline.Add(-margin - graceOf(pod))
@@ -95,14 +115,20 @@ type try struct {
 	failures  int
 	next      time.Time // not before
 	refusedAt time.Time // by a disruption budget; zero: never
+
+	shortenedFor time.Time // the deadline for which the grace period was cut; zero: none
 }
 
-// A step evicts one pod now, or deletes it past its disruption budget.
+// A step evicts one pod now, deletes it past its disruption budget, or shortens the
+// grace period of one that is terminating.
 type step struct {
 	pod      *corev1.Pod
 	grace    *int64
 	override bool
+	shorten  bool
 }
+
+func (s step) evicts() bool { return !s.override && !s.shorten }
 
 // A round is what to do with the pods of a node now.
 type round struct {
@@ -128,6 +154,7 @@ func planRound(all []candidate, tries map[types.UID]try, d nstance.Drain, margin
 		switch {
 		case c.pod.DeletionTimestamp != nil:
 			r.terminating++
+			r.planShorten(c.pod, t, shortenedGrace(c.pod, t, d.Deadline, margin, now), now)
 		case c.rule.Behavior == WaitCompleted && !last:
 			r.waiting++
 			r.wake(latest)
@@ -140,10 +167,21 @@ func planRound(all []candidate, tries map[types.UID]try, d nstance.Drain, margin
 			}
 		default:
 			left := d.Deadline.Add(-margin).Sub(now)
-			r.steps = append(r.steps, step{c.pod, clampGrace(graceOf(c.pod), left), overrides(t, latest, d)})
+			r.steps = append(r.steps, step{pod: c.pod, grace: clampGrace(graceOf(c.pod), left), override: overrides(t, latest, d)})
 		}
 	}
 	return r
+}
+
+// planShorten plans one more deletion of a terminating pod, unless grace is nil.
+func (r *round) planShorten(pod *corev1.Pod, t try, grace *int64, now time.Time) {
+	switch {
+	case grace == nil:
+	case now.Before(t.next):
+		r.wake(t.next)
+	default:
+		r.steps = append(r.steps, step{pod: pod, grace: grace, shorten: true})
+	}
 }
 
 // overrides reports whether a disruption budget is passed: it refused the pod in an

@@ -142,6 +142,7 @@ func TestPlan(t *testing.T) {
 	priority := int32(2_000_000_000)
 	byNumber.Spec.Priority = &priority
 	leaving.DeletionTimestamp = &metav1.Time{Time: now}
+	patient := terminating("patient", now.Add(580*time.Second), 590)
 	wait := map[string]kube.Rule{"job": {Behavior: kube.WaitCompleted}}
 
 	for _, c := range []struct {
@@ -152,6 +153,7 @@ func TestPlan(t *testing.T) {
 		drain    nstance.Drain
 		evict    []string
 		override []string
+		shorten  []string
 		grace    map[string]int64
 		next     time.Duration
 		text     string
@@ -160,6 +162,8 @@ func TestPlan(t *testing.T) {
 		{name: "then critical ones", pods: []*corev1.Pod{critical, byNumber}, drain: in(time.Minute, false), evict: []string{"critical", "priority"}, text: "pods remaining: 2"},
 		{name: "a terminating pod holds the next tier", pods: []*corev1.Pod{critical, leaving}, drain: in(time.Minute, false), next: 28 * time.Second, text: "pods remaining: 2, terminating: 1"},
 		{name: "until its grace must begin", pods: []*corev1.Pod{critical, leaving}, drain: in(32*time.Second, false), evict: []string{"critical"}, text: "pods remaining: 2, terminating: 1"},
+		{name: "one with more time than the drain has left is given that", pods: []*corev1.Pod{critical, patient}, drain: in(110*time.Second, false), shorten: []string{"patient"}, grace: map[string]int64{"patient": 108}, next: 78 * time.Second, text: "pods remaining: 2, terminating: 1"},
+		{name: "after a failure: a little later", pods: []*corev1.Pod{patient}, refused: map[string]time.Time{"patient": now}, drain: in(110*time.Second, true), next: time.Second, text: "pods remaining: 1, terminating: 1"},
 		{name: "a rule's order goes first", pods: []*corev1.Pod{pod("late"), critical}, rules: map[string]kube.Rule{"late": {Order: 1}}, drain: in(time.Minute, false), evict: []string{"critical"}, next: 28 * time.Second, text: "pods remaining: 2"},
 		{name: "no time left for the grace", pods: []*corev1.Pod{pod("a"), graced("b", 5), graced("now", 0)}, drain: in(12*time.Second, false), evict: []string{"a", "b", "now"}, grace: map[string]int64{"a": 10}, text: "pods remaining: 3"},
 		{name: "no time left at all", pods: []*corev1.Pod{pod("a")}, drain: in(time.Second, true), evict: []string{"a"}, grace: map[string]int64{"a": 1}, text: "pods remaining: 1"},
@@ -175,6 +179,7 @@ func TestPlan(t *testing.T) {
 			p := kube.PlanPods(c.pods, c.rules, c.refused, c.drain, margin, now)
 			require.Equal(t, c.evict, p.Evict, "evicted")
 			require.Equal(t, c.override, p.Override, "deleted past its budget")
+			require.Equal(t, c.shorten, p.Shorten, "given a shorter grace period")
 			if c.grace == nil {
 				c.grace = map[string]int64{}
 			}
@@ -186,6 +191,65 @@ func TestPlan(t *testing.T) {
 			}
 			require.Equal(t, c.text, p.Text)
 		})
+	}
+}
+
+// terminating returns a pod that was deleted with a grace period of some seconds.
+func terminating(name string, end time.Time, seconds int64) *corev1.Pod {
+	p := graced(name, 900)
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: end}, &seconds
+	return p
+}
+
+// TestShortenedGrace: a pod that terminates too slowly for the deadline is given what is
+// left, once for each deadline.
+func TestShortenedGrace(t *testing.T) {
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	const margin, given = 2 * time.Second, 590
+	left := func(d time.Duration) time.Time { return now.Add(d + margin) }
+	for _, c := range []struct {
+		name     string
+		end      time.Duration
+		before   time.Time // the deadline of an earlier cut
+		deadline time.Time
+		want     int64 // 0: none
+	}{
+		{name: "it ends in time", end: 100 * time.Second, deadline: left(100 * time.Second)},
+		{name: "as far as whole seconds show", end: 101 * time.Second, deadline: left(100 * time.Second)},
+		{name: "it ends too late", end: 580 * time.Second, deadline: left(100 * time.Second), want: 100},
+		{name: "no time is left", end: 580 * time.Second, deadline: now, want: 1},
+		{name: "it was shortened for this deadline", end: 580 * time.Second, before: left(100 * time.Second), deadline: left(100 * time.Second)},
+		{name: "it was shortened for a later one", end: 580 * time.Second, before: left(101 * time.Second), deadline: left(100 * time.Second), want: 100},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			grace := kube.ShortenedGrace(terminating("p", now.Add(c.end), given), c.before, c.deadline, margin, now)
+			if c.want == 0 {
+				require.Nil(t, grace)
+				return
+			}
+			require.NotNil(t, grace)
+			require.Equal(t, c.want, *grace)
+		})
+	}
+}
+
+// TestGraceOver: a kubelet counts a shortened grace period anew, so one that has fallen
+// silent may need until the margin before the deadline.
+func TestGraceOver(t *testing.T) {
+	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	const margin = 2 * time.Second
+	for _, c := range []struct {
+		end    time.Duration
+		before time.Time
+		want   bool
+	}{
+		{end: time.Second},
+		{end: -time.Second, want: true},
+		{end: -time.Second, before: now.Add(margin)},
+		{end: -time.Second, before: now.Add(margin - 1), want: true},
+		{end: time.Second, before: now.Add(margin - 1)},
+	} {
+		require.Equal(t, c.want, kube.GraceOver(terminating("p", now.Add(c.end), 30), c.before, margin, now), "%+v", c)
 	}
 }
 

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ func (w *worker) candidates(ctx context.Context, dr nstance.Drain) ([]candidate,
 			if !finished(pod) {
 				w.staying = append(w.staying, pod)
 			}
-		case unreachable && pod.DeletionTimestamp != nil && time.Now().After(pod.DeletionTimestamp.Time):
+		case unreachable && pod.DeletionTimestamp != nil && graceOver(pod, w.tries[pod.UID], w.d.options.Margin, time.Now()):
 			// Its kubelet cannot confirm the end.
 		default:
 			w.hasVolumes = w.hasVolumes || len(claimsOf(pod)) > 0
@@ -153,17 +154,17 @@ func (w *worker) takeSteps(ctx context.Context, dr nstance.Drain, steps []step) 
 	all.Wait()
 	for i, s := range steps {
 		w.record(dr, s, errs[i])
-		urgent = urgent || !s.override && overrides(w.tries[s.pod.UID], latestStart(s.pod, dr.Deadline, w.d.options.Margin), dr)
+		urgent = urgent || s.evicts() && overrides(w.tries[s.pod.UID], latestStart(s.pod, dr.Deadline, w.d.options.Margin), dr)
 	}
 	return urgent
 }
 
 func (w *worker) takeStep(ctx context.Context, dr nstance.Drain, s step) error {
 	return w.d.gate.pass(ctx, w.d.slots, dr.Deadline, func(ctx context.Context) error {
-		if s.override {
-			return w.d.deletePod(ctx, s.pod, s.grace)
+		if s.evicts() {
+			return w.d.options.Evictor.Evict(ctx, s.pod, s.grace)
 		}
-		return w.d.options.Evictor.Evict(ctx, s.pod, s.grace)
+		return w.d.deletePod(ctx, s.pod, s.grace)
 	})
 }
 
@@ -176,10 +177,13 @@ func (w *worker) record(dr nstance.Drain, s step, err error) {
 		w.overridden = append(w.overridden, name)
 		w.d.events.onPod(s.pod, corev1.EventTypeWarning, reasonOverridden, "deleted past its disruption budget, which left no time for its grace period: "+text)
 		w.log.Warn("pod deleted past its disruption budget", "pod", name)
+	case err == nil && s.shorten:
+		t.shortenedFor = dr.Deadline
+		w.d.events.onPod(s.pod, corev1.EventTypeNormal, reasonShortened, fmt.Sprintf("grace period shortened to %d s: %s", *s.grace, text))
 	case err == nil:
 		w.d.events.onPod(s.pod, corev1.EventTypeNormal, reasonEvicted, "evicted: "+text)
 	case code == nstance.NotFound:
-	case code == nstance.Denied && !s.override:
+	case code == nstance.Denied && s.evicts():
 		t.refusedAt = time.Now()
 		fallthrough
 	default:
