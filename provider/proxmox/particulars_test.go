@@ -539,6 +539,10 @@ func TestNotices(t *testing.T) {
 			errs++
 			continue
 		}
+		if n.Notice.Source == "proxmox/fence" {
+			require.True(t, n.Notice.Cancelled, "an earlier watch may have announced one")
+			continue
+		}
 		if seen = append(seen, n); len(seen) == 1 {
 			require.NotEmpty(t, n.Notice.EventID)
 			require.Equal(t, nstance.Stop, n.Notice.Kind, "nothing moves the machine to another node")
@@ -565,27 +569,14 @@ func TestFencedNode(t *testing.T) {
 	m := b.create(b.spec())
 	b.running(b.p, m.ID)
 	b.cloud.SetHAState("pve1", "unknown")
-	steps := []string{"fence", "unknown", "online"}
-	polled := func() {
-		seen := b.cloud.Faults().Calls()[callList]
-		b.eventually(func() bool { return b.cloud.Faults().Calls()[callList] > seen+2 }, "polls")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	go func() {
-		polled() // nothing is announced of a node that is only not heard of
-		for _, state := range steps {
-			b.cloud.SetHAState("pve1", state)
-			polled()
+	var seen []nstance.Notice // nothing is announced of a node that is only not heard of
+	for _, n := range b.watchNotices("pve1", "fence", "unknown", "online") {
+		require.Equal(t, m.ID, n.ID)
+		if n.Notice.Source == "proxmox/maintenance" {
+			require.True(t, n.Notice.Cancelled, "an earlier watch may have announced one")
+			continue
 		}
-		cancel()
-	}()
-	var seen []nstance.Notice
-	for n, err := range b.p.WatchNotices(ctx, b.owner) {
-		if err == nil {
-			require.Equal(t, m.ID, n.ID)
-			seen = append(seen, n.Notice)
-		}
+		seen = append(seen, n.Notice)
 	}
 	require.Len(t, seen, 2)
 	require.Equal(t, []any{nstance.Stop, "proxmox/fence", "node fenced", false}, []any{seen[0].Kind, seen[0].Source, seen[0].Action, seen[0].Cancelled})
@@ -593,4 +584,82 @@ func TestFencedNode(t *testing.T) {
 	b.cloud.SetHAState("pve1", "fence")
 	_, err := b.p.Create(t.Context(), b.spec())
 	require.ErrorIs(t, err, nstance.Capacity)
+}
+
+// watchNotices returns what a watch yields, while high availability sees a node in its
+// present state and then in each of some others.
+func (b *bench) watchNotices(node string, states ...string) (seen []nstance.MachineNotice) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	polled := func() {
+		calls := b.cloud.Faults().Calls()[callList]
+		b.eventually(func() bool { return b.cloud.Faults().Calls()[callList] > calls+2 }, "polls")
+	}
+	go func() {
+		defer cancel()
+		polled()
+		for _, state := range states {
+			b.cloud.SetHAState(node, state)
+			polled()
+		}
+	}()
+	for n, err := range b.p.WatchNotices(ctx, b.owner) {
+		if err == nil {
+			seen = append(seen, n)
+		}
+	}
+	return seen
+}
+
+// TestEarlierNotices: what an earlier watch announced is on record. The next one withdraws
+// it when it is over, however much of that it has seen.
+func TestEarlierNotices(t *testing.T) {
+	const maintenance, fence = "proxmox/maintenance", "proxmox/fence"
+	for _, c := range []struct {
+		name      string
+		before    string // what the node's state was in the earlier watch
+		meanwhile func(*bench, nstance.Machine)
+		states    []string // in the next watch
+		withdrawn bool
+	}{
+		{name: "maintenance has ended", before: "maintenance", meanwhile: func(b *bench, _ nstance.Machine) { b.cloud.SetMaintenance("pve1", false) }, withdrawn: true},
+		{name: "maintenance goes on", before: "maintenance"},
+		{name: "maintenance ends", before: "maintenance", states: []string{"online"}, withdrawn: true},
+		{name: "the machine has moved", before: "maintenance", withdrawn: true, meanwhile: func(b *bench, m nstance.Machine) {
+			b.cloud.SetHAState("pve2", "online")
+			b.cloud.Add(vmidOf(b.T, m), "pve2", b.cloud.Config(vmidOf(b.T, m)))
+		}},
+		{name: "a fenced node is not back", before: "fence", meanwhile: func(b *bench, _ nstance.Machine) { b.cloud.SetHAState("pve1", "unknown") }},
+		{name: "a fenced node comes back", before: "fence", meanwhile: func(b *bench, _ nstance.Machine) { b.cloud.SetHAState("pve1", "unknown") }, states: []string{"online"}, withdrawn: true},
+		{name: "a fenced node is under maintenance", before: "fence", meanwhile: func(b *bench, _ nstance.Machine) { b.cloud.SetMaintenance("pve1", true) }, withdrawn: true},
+		{name: "high availability has no state", before: "maintenance", meanwhile: func(b *bench, _ nstance.Machine) { b.cloud.SetHAState("pve1", "") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, &pve.Options{Nodes: []pve.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 64 << 30, CPUs: 8}},
+				Templates: []pve.Template{{VMID: 9000, Name: "debian", Node: "pve1"}}})
+			m := b.create(b.spec())
+			b.running(b.p, m.ID)
+			b.cloud.SetHAState("pve1", c.before)
+			var earlier nstance.MachineNotice
+			for _, n := range b.watchNotices("pve1") {
+				if !n.Notice.Cancelled {
+					require.Empty(t, earlier.ID, "one notice")
+					earlier = n
+				}
+			}
+			require.Equal(t, map[string]string{"maintenance": maintenance, "fence": fence}[c.before], earlier.Notice.Source)
+			if c.meanwhile != nil {
+				c.meanwhile(b, m)
+			}
+			withdrawals := 0
+			for _, n := range b.watchNotices("pve1", c.states...) {
+				require.Equal(t, m.ID, n.ID)
+				if n.Notice.EventID == earlier.Notice.EventID && n.Notice.Cancelled {
+					withdrawals++
+				}
+			}
+			require.Equal(t, c.withdrawn, withdrawals == 1, "withdrawals: %d", withdrawals)
+		})
+	}
 }
