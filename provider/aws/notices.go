@@ -26,6 +26,14 @@ const (
 	batchSize  = 10               // messages of one call, also the most of SQS
 	callMargin = 10 * time.Second // how much longer than pollWait a call may take
 
+	// So many batches more are received at once when one is full: their machines are one
+	// call to EC2, whose rate limit a mass of warnings would exceed otherwise.
+	moreBatches = maxFilterValues/batchSize - 1
+
+	// moreWait is how long SQS waits for a message of those. Zero would not be sent, and mean
+	// as long as the queue says.
+	moreWait = time.Second
+
 	// visibilityTimeout is how long a received message is hidden. If it is not
 	// deleted by then, because the server ended or storage was slow, it is received
 	// again: soon enough for a warning of two minutes.
@@ -79,7 +87,8 @@ type queueWatch struct {
 	p            *Provider
 	owner        nstance.Owner
 	results      chan watchResult
-	ignoredTypes []string // that were reported
+	ignoredTypes []string   // that were reported
+	held         []delivery // whose instances could not be read
 
 	mu            sync.Mutex
 	deletions     []string      // receipt handles of messages that are to be deleted
@@ -113,35 +122,71 @@ func (w *queueWatch) receiveAll(ctx context.Context) {
 
 // A delivery is what one received message announces.
 type delivery struct {
-	handle string
-	sent   time.Time // by AWS's clock
-	found  []announcement
+	handle      string
+	sent        time.Time     // by AWS's clock
+	ahead       time.Duration // of this clock, by the answer that it was in
+	hiddenUntil time.Time     // then it is received again
+	found       []announcement
 }
 
-// receive receives one batch of messages, if there is any, and handles it.
+// receive receives messages, if there are any, and handles them.
 func (w *queueWatch) receive(ctx context.Context) error {
-	limit, cancel := context.WithTimeout(ctx, pollWait+callMargin)
-	defer cancel()
-	out, err := call(limit, reading, w.p.queue.ReceiveMessage, &sqs.ReceiveMessageInput{
-		QueueUrl: &w.p.queueURL, MaxNumberOfMessages: batchSize, WaitTimeSeconds: int32(pollWait.Seconds()),
-		VisibilityTimeout: int32(visibilityTimeout.Seconds()),
-	})
-	if err != nil {
+	deliveries, err := w.nextDeliveries(ctx)
+	if err != nil || len(deliveries) == 0 {
 		return err
-	}
-	deliveries := w.parse(ctx, out.Messages)
-	if len(deliveries) == 0 {
-		return nil
 	}
 	ids, err := w.p.instancesOf(ctx, w.owner, deliveries)
 	if err != nil {
+		w.held = deliveries
 		return fmt.Errorf("instances of received events: %w", err)
 	}
-	ahead := clockDifference(out)
 	for _, d := range deliveries {
-		w.announce(ctx, d, ids, ahead)
+		w.announce(ctx, d, ids)
 	}
 	return nil
+}
+
+// nextDeliveries returns those that were held, as far as they are hidden still, else what
+// is received next. Waiting until held ones are received again would cost most of a warning.
+func (w *queueWatch) nextDeliveries(ctx context.Context) ([]delivery, error) {
+	now := time.Now()
+	held := slices.DeleteFunc(w.held, func(d delivery) bool { return d.hiddenUntil.Before(now) })
+	if w.held = nil; len(held) > 0 {
+		return held, nil
+	}
+	out, err := w.receiveBatch(ctx, pollWait)
+	if err != nil {
+		return nil, err
+	}
+	deliveries := w.parse(ctx, out)
+	if len(out.Messages) == batchSize {
+		for _, more := range w.receiveMore(ctx) {
+			deliveries = append(deliveries, w.parse(ctx, more)...)
+		}
+	}
+	return deliveries, nil
+}
+
+// receiveMore receives what else is in the queue. An error of one
+// call is that of the next receiveBatch too, if it lasts.
+func (w *queueWatch) receiveMore(ctx context.Context) []*sqs.ReceiveMessageOutput {
+	batches := make([]*sqs.ReceiveMessageOutput, moreBatches)
+	var all sync.WaitGroup
+	for i := range batches {
+		all.Go(func() { batches[i], _ = w.receiveBatch(ctx, moreWait) })
+	}
+	all.Wait()
+	return slices.DeleteFunc(batches, func(b *sqs.ReceiveMessageOutput) bool { return b == nil })
+}
+
+// receiveBatch receives one batch of messages, and waits that long for the first of them.
+func (w *queueWatch) receiveBatch(ctx context.Context, wait time.Duration) (*sqs.ReceiveMessageOutput, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait+callMargin)
+	defer cancel()
+	return call(ctx, reading, w.p.queue.ReceiveMessage, &sqs.ReceiveMessageInput{
+		QueueUrl: &w.p.queueURL, MaxNumberOfMessages: batchSize, WaitTimeSeconds: int32(wait.Seconds()),
+		VisibilityTimeout: int32(visibilityTimeout.Seconds()),
+	})
 }
 
 // clockDifference returns how far AWS's clock is ahead of this one, by the answer's date.
@@ -157,9 +202,10 @@ func clockDifference(out *sqs.ReceiveMessageOutput) time.Duration {
 
 // parse returns the messages that announce something. The others are deleted, and the
 // first error of those that are no event is yielded.
-func (w *queueWatch) parse(ctx context.Context, received []types.Message) (out []delivery) {
+func (w *queueWatch) parse(ctx context.Context, batch *sqs.ReceiveMessageOutput) (out []delivery) {
 	var malformed []error
-	for _, r := range received {
+	ahead, hiddenUntil := clockDifference(batch), time.Now().Add(visibilityTimeout)
+	for _, r := range batch.Messages {
 		sent, found, err := parseEvent(aws.ToString(r.Body))
 		if ignored, ok := errors.AsType[errIgnored](err); ok {
 			w.reportIgnored(ctx, ignored)
@@ -167,7 +213,7 @@ func (w *queueWatch) parse(ctx context.Context, received []types.Message) (out [
 			malformed = append(malformed, err)
 		}
 		if handle := aws.ToString(r.ReceiptHandle); len(found) > 0 {
-			out = append(out, delivery{handle, sent, found})
+			out = append(out, delivery{handle, sent, ahead, hiddenUntil, found})
 		} else {
 			w.delete(handle)
 		}
@@ -214,15 +260,15 @@ func (p *Provider) instancesOf(ctx context.Context, owner nstance.Owner, deliver
 // announce yields the notices of a message about the owner's machines. EC2 may not show
 // a new instance yet, so a message about an unknown one stays in the queue for a while. An
 // interruption whose time is over has happened, or failed.
-func (w *queueWatch) announce(ctx context.Context, d delivery, ids map[string]nstance.InstanceID, ahead time.Duration) {
-	now := time.Now().Add(ahead)
+func (w *queueWatch) announce(ctx context.Context, d delivery, ids map[string]nstance.InstanceID) {
+	now := time.Now().Add(d.ahead)
 	var notices []nstance.MachineNotice
 	keep := false
 	for _, a := range d.found {
 		id, known := ids[a.instanceID]
 		keep = keep || !known && now.Sub(d.sent) <= consistency
 		if past := !a.notice.Deadline.IsZero() && a.notice.Deadline.Before(now); known && !past {
-			notices = append(notices, nstance.MachineNotice{ID: id, Notice: byOwnClock(a.notice, ahead)})
+			notices = append(notices, nstance.MachineNotice{ID: id, Notice: byOwnClock(a.notice, d.ahead)})
 		}
 	}
 	if len(notices) == 0 && !keep {

@@ -311,7 +311,24 @@ func TestWatchErrors(t *testing.T) {
 		w.faults.Next("DescribeInstances", testcloud.Fault{Answer: ec2.Refusal("RequestLimitExceeded", "slower")})
 		v := w.watch(owner)
 		w.refused(nstance.Throttled, v.nextError())
+		began := time.Now()
 		require.Equal(t, m.ID, v.next().ID)
+		require.LessOrEqual(t, time.Since(began), 5*time.Second, "before it would be received again")
+		require.Len(t, w.cloud.Messages(queueName), 1)
+	})
+	inBubble(t, "machines that cannot be read for long: until they are received again", ec2.Options{}, func(t *testing.T, w *world) {
+		m := w.spot()
+		require.NoError(t, w.cloud.RecommendRebalance(m.ProviderID))
+		for range 10 {
+			w.faults.Next("DescribeInstances", testcloud.Fault{Answer: ec2.Refusal("RequestLimitExceeded", "slower")})
+		}
+		v := w.watch(owner)
+		for range 10 {
+			w.refused(nstance.Throttled, v.nextError())
+		}
+		v.next().Ack()
+		v.quiet(10 * time.Minute)
+		require.Empty(t, w.cloud.Messages(queueName))
 	})
 	t.Run("a queue that does not exist", func(t *testing.T) {
 		catalog := ec2.DefaultCatalog(region)
@@ -319,6 +336,33 @@ func TestWatchErrors(t *testing.T) {
 		err := newWorld(t, &ec2.Options{Catalog: catalog}).watch(owner).nextError()
 		require.Equal(t, nstance.Invalid, nstance.CodeOf(err))
 		require.ErrorContains(t, err, "options.interruption_queue")
+	})
+}
+
+// TestManyWarnings: hundreds of machines that are reclaimed at once learn of it with most of
+// their two minutes left, and EC2 is asked for many at a time, within its rate limit.
+func TestManyWarnings(t *testing.T) {
+	const machines, latency = 500, 50 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		w := newBubbleWorld(t, &ec2.Options{}, func(http.ResponseWriter, *http.Request) { <-time.After(latency) })
+		want := map[nstance.InstanceID]bool{}
+		for range machines {
+			m := w.spot()
+			want[m.ID] = true
+			require.NoError(t, w.cloud.Reclaim(m.ProviderID, time.Hour))
+		}
+		before := w.faults.Calls()["DescribeInstances"]
+		began := time.Now()
+		v := w.watch(owner)
+		for len(want) > 0 {
+			n := v.next()
+			delete(want, n.ID)
+			n.Ack()
+		}
+		require.LessOrEqual(t, time.Since(began), 2*time.Second)
+		require.LessOrEqual(t, w.faults.Calls()["DescribeInstances"]-before, 5)
+		v.quiet(time.Minute)
+		require.Empty(t, w.cloud.Messages(queueName), "each is deleted")
 	})
 }
 
