@@ -170,6 +170,9 @@ func (s *session) handleNotices(set *apiv1.StandingNotices) (accepted []nstance.
 		switch {
 		case state == nil:
 			s.warnOfNotices()
+			if n.Kind.Dooms() { // not acknowledged: the agent sends it again, and may drain by itself meanwhile
+				unsettled.Add(1)
+			}
 			continue
 		case isNew && slices.Contains(set.GetAcknowledged(), w.GetEventId()): // by a former leader
 			state.settled.Store(true)
