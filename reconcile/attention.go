@@ -66,6 +66,7 @@ func (r *Admin) Attention() []Attention {
 	for _, g := range r.groups {
 		if !g.isGone() {
 			out = append(out, r.groupAttention(g)...)
+			out = append(out, r.unknownBalancers(g)...)
 		}
 	}
 	slices.SortFunc(out, compareAttention)
@@ -219,6 +220,20 @@ func (s *shard) orphanAttention() (out []Attention) {
 			Kind: attentionOrphan, Subject: "machine " + o.Machine.ProviderID, ID: id, Since: o.FirstListed, Remedy: spared,
 			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.Machine.ProviderID, id, why),
 		})
+	}
+	return out
+}
+
+// unknownBalancers lists the names in the definition of g that stand for no load balancer.
+func (s *shard) unknownBalancers(g *group) (out []Attention) {
+	names := s.balance.Names()
+	for _, name := range g.spec.Definition.LoadBalancers {
+		if !slices.Contains(names, name) {
+			out = append(out, Attention{
+				Kind: attentionBalancer, Subject: "group " + g.key.String(), Tenant: g.key.Tenant, Group: g.key.Group,
+				Remedy: "configure it, or correct its name", Why: "no load balancer is named " + name + ": no machine of the group joins it",
+			})
+		}
 	}
 	return out
 }

@@ -100,3 +100,16 @@ func TestAttention(t *testing.T) {
 		})
 	})
 }
+
+// TestUnknownLoadBalancer: a name that stands for no load balancer is not passed over.
+func TestUnknownLoadBalancer(t *testing.T) {
+	g := webGroup(1)
+	g.Definition.LoadBalancers = []string{"web-prod"}
+	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.setGroups(g)
+		w.advance(time.Minute)
+		unknown := w.attentionFor("load_balancer")
+		require.Len(t, unknown, 1)
+		require.Equal(t, "no load balancer is named web-prod: no machine of the group joins it", unknown[0].Why)
+	})
+}

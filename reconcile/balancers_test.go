@@ -293,6 +293,7 @@ func TestVanishedBalancerDelaysNoDelete(t *testing.T) {
 		withBalancer(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
 			w.cloud.Inject(simcloud.Fault{ID: "lb-1", Times: -1, Code: nstance.Internal})
 			w.r.Observe(nstance.Balancing{})
+			w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(1)}})
 			w.advance(10 * time.Minute)
 			require.Empty(t, attention.Problems(w.r.Admin().Attention()), "dropped without an answer")
 		})
