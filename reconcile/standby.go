@@ -165,10 +165,11 @@ func (r *Reconciler) askStatus(ctx context.Context, m *member, in nstance.State)
 	return mach.Status, mach, nil
 }
 
-// markParking makes it durable that m is to sleep.
+// markParking makes it durable that m is to sleep. One that did not wake sleeps on with a
+// drain anew, so that nothing uses it if somebody else starts its machine.
 func (r *Reconciler) markParking(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	need, marked := m.basis(), m.rec.Asleep()
+	need, marked, anew := m.basis(), m.rec.Asleep(), r.drainAnew(m)
 	r.mu.Unlock()
 	if marked {
 		return nil
@@ -178,9 +179,32 @@ func (r *Reconciler) markParking(ctx context.Context, m *member) error {
 			return errOutdated
 		}
 		rec.Standby = &records.Standby{Mode: rec.Standby.Mode, Phase: nstance.Parking, Since: r.opts.Now().UTC()}
+		if rec.Drain == nil && anew != nil {
+			rec.Drain, rec.Generation = anew, anew.Generation
+		}
 		return nil
 	})
-	return r.tookRecord(m, rec, err)
+	if err := r.tookRecord(m, rec, err); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.drain == nil {
+		m.drain = m.rec.Drain
+	}
+	return nil
+}
+
+// drainAnew returns the drain of a member that was woken and is to sleep on; nil: none is
+// wanted.
+func (s *shard) drainAnew(m *member) *nstance.Drain {
+	timeout := m.group.spec.DrainTimeout
+	if m.drain != nil || !m.slept() || timeout <= 0 {
+		return nil
+	}
+	now := s.opts.Now()
+	why := nstance.Cause{Kind: nstance.CauseStandby, Message: "it returns to the warm pool"}
+	return s.newDrain(m, plan.Action{Deadline: now.Add(timeout), Causes: []nstance.Cause{why}, Voluntary: true}, now)
 }
 
 // tookRecord has m be what its record says now, unless it could not be written.

@@ -188,6 +188,28 @@ func TestFailsToWake(t *testing.T) {
 	})
 }
 
+// TestSleepsOn: one that does not wake while it is needed has a drain again, and wakes the
+// next time.
+func TestSleepsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(1))
+		defer w.close()
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpWake, Code: nstance.Capacity, Times: -1})
+		w.lose(2 * time.Minute)
+		w.advance(10 * time.Minute)
+		asleep := w.in(nstance.Parked)
+		require.Len(t, asleep, 1)
+		require.NotNil(t, w.instance(asleep[0]).Drain, "nothing is to use it while it sleeps")
+		w.cloud.ClearFaults()
+		w.lose(2 * time.Minute)
+		w.advance(30 * time.Second)
+		require.Contains(t, w.ready(), asleep[0])
+		require.Nil(t, w.instance(asleep[0]).Drain)
+		w.advance(10 * time.Minute)
+		require.Equal(t, asleep, w.in(nstance.Parked))
+	})
+}
+
 // TestCannotBeParked: somebody is told of it, and the machine, which runs, bridges a loss.
 func TestCannotBeParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
