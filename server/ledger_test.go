@@ -125,6 +125,37 @@ func TestStoryUnderWay(t *testing.T) {
 	require.Nil(t, i.GetDeletedAt())
 }
 
+// TestPagesOfLivingInstances: the journal and the records have the same interruptions, and
+// each is on one page only.
+func TestPagesOfLivingInstances(t *testing.T) {
+	w := newWorld(t, setup{webSize: 3})
+	var want []string
+	for i, id := range w.awaitMachines(3) {
+		event := fmt.Sprint("e", i)
+		k := w.connectReady(id)
+		k.awaitAck(k.sendNotice(reclaimNotice(event, time.Hour)))
+		w.awaitEvent(nstance.EventDrainStarted, id)
+		want = append([]string{event}, want...)
+	}
+	require.Equal(t, want, listEvents(t, w.admin(), 1))
+}
+
+// listEvents returns the event IDs of all interruptions, read in pages.
+func listEvents(t *testing.T, api apiv1.OperatorServiceClient, limit int32) (events []string) {
+	t.Helper()
+	req := &apiv1.ListInterruptionsRequest{Limit: limit}
+	for first := true; first || req.Page != ""; first = false {
+		resp, err := api.ListInterruptions(t.Context(), req)
+		require.NoError(t, err)
+		for _, i := range resp.GetInterruptions() {
+			events = append(events, i.GetEventId())
+		}
+		req.Page = resp.GetNextPage()
+		require.Less(t, len(events), 100, "pages end")
+	}
+	return events
+}
+
 // writeLedger writes lives of reclaimed instances, one each hour, the last one before the
 // end, and returns their event IDs, the latest first.
 func writeLedger(t *testing.T, store storage.Store, n int, end time.Time) (events []string) {

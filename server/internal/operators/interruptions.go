@@ -1,6 +1,7 @@
 package operators
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -136,8 +137,8 @@ func (s *interruptionReader) notice(e nstance.Event) {
 		}
 		s.of[e.Instance] = append(s.of[e.Instance], i)
 	}
-	if e.Type == nstance.EventNoticeReceived {
-		first(&i.ReceivedAt, wire.Time(e.Time))
+	if e.Type == nstance.EventNoticeReceived { // pages compare this time with that of the record
+		first(&i.ReceivedAt, wire.Time(cmp.Or(e.Notice.ReceivedAt, e.Time)))
 	}
 }
 
