@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"math"
@@ -75,7 +76,9 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		server: s, granted: granted, log: s.log, began: s.opts.Now(),
 		operators: s.operators.NewTerm(), quit: make(chan error, 1), done: make(chan struct{}),
 	}
-	t.ledger = ledger.NewWriter(s.store, s.own.Shard.ID, &ledger.WriterOptions{Check: granted.Err, Now: s.opts.Now, Linger: s.opts.intervals.ledgerLinger, Log: t.log})
+	t.ledger = ledger.NewWriter(s.store, s.own.Shard.ID, &ledger.WriterOptions{
+		Check: granted.Err, FinalCheck: t.resigned, Now: s.opts.Now, Linger: s.opts.intervals.ledgerLinger, Log: t.log,
+	})
 	t.stories = ledger.NewStories(t.ledger)
 	t.webhooks = webhook.NewSender(&webhook.Options{
 		Term:      webhook.Term{Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Epoch: granted.Epoch()},
@@ -149,6 +152,15 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	}
 	t.address, err = t.newAddressKeeper()
 	return t, err
+}
+
+// resigned returns nil unless the lease was lost. What a term learned is still true
+// after it was resigned.
+func (t *term) resigned() error {
+	if err := t.granted.Err(); !errors.Is(err, lease.ErrResigned) {
+		return err
+	}
+	return nil
 }
 
 // consistency is how long the provider may not list a new machine: a minute where its

@@ -69,6 +69,7 @@ func (r *Reader) Rates(ctx context.Context, since, until time.Time, open []Life,
 	c := &counter{
 		since: since, until: until, earliest: until, pools: map[Pool]*Rate{},
 		of: map[nstance.InstanceID]Pool{}, taken: map[nstance.InstanceID]time.Time{}, recommended: map[nstance.InstanceID]bool{},
+		advised: map[ignoredKey]bool{},
 	}
 	for i := range open {
 		if keep(open[i].Tenant) {
@@ -104,7 +105,15 @@ type counter struct {
 	pools        map[Pool]*Rate
 	of           map[nstance.InstanceID]Pool
 	taken        map[nstance.InstanceID]time.Time // when the cloud took them back, or said so
+	advised      map[ignoredKey]bool
 	recommended  map[nstance.InstanceID]bool
+}
+
+// An ignoredKey identifies an entry, which may be written twice.
+type ignoredKey struct {
+	id      nstance.InstanceID
+	eventID string
+	at      time.Time
 }
 
 func (c *counter) within(at time.Time) bool { return !at.Before(c.since) && at.Before(c.until) }
@@ -184,9 +193,11 @@ func (r *Rate) reclaimed(l *Life, notices []Interruption) {
 func (c *counter) ignored(i *Ignored) {
 	interruption := i.Interruption()
 	at := interruption.At()
-	if notice.Rehearsed(i.Notice) || !c.within(at) {
+	key := ignoredKey{i.ID, i.Notice.EventID, i.At}
+	if notice.Rehearsed(i.Notice) || !c.within(at) || c.advised[key] {
 		return
 	}
+	c.advised[key] = true
 	r := c.pool(c.of[i.ID])
 	r.Notices[i.Notice.Kind]++
 	if i.Notice.Kind != nstance.Rebalance || c.recommended[i.ID] {

@@ -111,6 +111,16 @@ func TestRatesOfUnknownPools(t *testing.T) {
 	}}}, rates)
 }
 
+// TestRatesOfRepeatedEntries: an entry is written again if storage did not answer.
+func TestRatesOfRepeatedEntries(t *testing.T) {
+	s := storage.NewMemory()
+	ignored := ledger.Entry{Ignored: &ledger.Ignored{ID: "1", At: day(1), Notice: nstance.Notice{Kind: nstance.Rebalance, EventID: "e1"}}}
+	writeEntries(t, s, ignored, ignored)
+	rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), nil, everyTenant)
+	require.NoError(t, err)
+	require.Equal(t, map[nstance.NoticeKind]int{nstance.Rebalance: 1}, rates.Pools[0].Notices)
+}
+
 // TestRatesOfWithdrawnNotices: a cancelled reclaim took nothing back.
 func TestRatesOfWithdrawnNotices(t *testing.T) {
 	s := storage.NewMemory()

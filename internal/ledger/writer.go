@@ -4,8 +4,8 @@
 //
 // Entries are JSON lines. A [Writer] writes those of about a second together as one
 // object, which is never changed, below the day of writing. The record of an instance is
-// deleted only after its life has been written, so none is lost by a crash; one that is
-// written again is recognised by its ID when read. docs/design/025-ledger.md
+// deleted only after its life has been written, so none is lost by a crash. What is written
+// twice is recognised when read: a life by its ID. docs/design/025-ledger.md
 package ledger
 
 import (
@@ -15,21 +15,24 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/storage"
 )
 
 // WriterOptions adjust NewWriter. Nil and zero mean the defaults.
 type WriterOptions struct {
-	Check  func() error     // asked before each write: an error means that the term is over; nil: never
-	Now    func() time.Time // nil: time.Now
-	Linger time.Duration    // how long a batch waits for more entries; 1 s
-	Log    *slog.Logger     // nil: discard
+	Check      func() error     // asked before each write: an error means that the term is over; nil: never
+	FinalCheck func() error     // asked instead before the writes at the end of Run; nil: Check
+	Now        func() time.Time // nil: time.Now
+	Linger     time.Duration    // how long a batch waits for more entries; 1 s
+	Log        *slog.Logger     // nil: discard
 }
 
 const (
@@ -37,6 +40,8 @@ const (
 	maxBatch      = 512              // entries; a full batch does not wait
 	maxPending    = 8192             // entries without a record of their own: later ones are refused
 	putTimeout    = 30 * time.Second // of one object
+	maxRetryPause = 30 * time.Second // after a write that failed
+	finalTimeout  = 5 * time.Second  // of all writes at the end of Run
 )
 
 // A Writer writes the ledger of one shard during one term. Its methods may be called
@@ -67,6 +72,9 @@ func NewWriter(store storage.Store, shard nstance.ShardID, o *WriterOptions) *Wr
 	if opts.Check == nil {
 		opts.Check = func() error { return nil }
 	}
+	if opts.FinalCheck == nil {
+		opts.FinalCheck = opts.Check
+	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -77,8 +85,8 @@ func NewWriter(store storage.Store, shard nstance.ShardID, o *WriterOptions) *Wr
 }
 
 // Add has an entry written soon. It does not block. done, if it is not nil, is called
-// once: with nil when the entry is durable, else with the error. An entry without done
-// may be lost, and is when too many wait.
+// once: with nil when the entry is durable, else with the error. An entry without done is
+// written again until it is durable; it is lost when too many wait, or with the process.
 func (w *Writer) Add(e Entry, done func(error)) {
 	line, err := json.Marshal(e)
 	if err == nil {
@@ -112,27 +120,17 @@ func (w *Writer) signal() {
 	}
 }
 
-// Run writes batches until ctx ends. Entries that are not written then have failed.
+// Run writes batches until ctx ends. Lives that are not written then have failed: the next
+// leader has their records. Other entries are written once more, within finalTimeout.
 func (w *Writer) Run(ctx context.Context) {
-	linger := time.NewTimer(time.Hour)
-	defer linger.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
+	failures := 0
+	for w.awaitBatch(ctx) {
+		if w.write(ctx) == nil {
+			failures = 0
 			continue
-		case <-w.wake:
 		}
-		linger.Reset(w.opts.Linger)
-		for full := w.full(); !full; full = w.full() {
-			select {
-			case <-ctx.Done():
-			case <-linger.C:
-			case <-w.wake:
-				continue
-			}
-			break
-		}
-		w.write(ctx)
+		failures++
+		sleep.For(ctx, sleep.Backoff(failures, w.opts.Linger, maxRetryPause))
 	}
 	w.mu.Lock()
 	w.over = true
@@ -140,6 +138,29 @@ func (w *Writer) Run(ctx context.Context) {
 	w.pending = nil
 	w.mu.Unlock()
 	settle(rest, nstance.Errorf(nstance.Unavailable, "ledger: this term is over"))
+	w.writeFinal(ctx, withoutRecord(rest))
+}
+
+// awaitBatch waits until a batch is full, or an entry has waited for others. It reports
+// false when ctx has ended.
+func (w *Writer) awaitBatch(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-w.wake:
+	}
+	linger := time.NewTimer(w.opts.Linger)
+	defer linger.Stop()
+	for !w.full() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-linger.C:
+			return ctx.Err() == nil
+		case <-w.wake:
+		}
+	}
+	return ctx.Err() == nil
 }
 
 func (w *Writer) full() bool {
@@ -150,10 +171,7 @@ func (w *Writer) full() bool {
 
 // write writes one batch of what is pending. The rest waits again, for as long as a first
 // entry does: else entries that come during a write would become an object each.
-func (w *Writer) write(ctx context.Context) {
-	if ctx.Err() != nil {
-		return
-	}
+func (w *Writer) write(ctx context.Context) error {
 	w.mu.Lock()
 	batch := w.pending[:min(len(w.pending), maxBatch)]
 	if w.pending = w.pending[len(batch):]; len(w.pending) > 0 {
@@ -161,17 +179,46 @@ func (w *Writer) write(ctx context.Context) {
 	}
 	w.mu.Unlock()
 	if len(batch) == 0 {
-		return
+		return nil
 	}
-	err := w.put(ctx, batch)
+	err := w.put(ctx, w.opts.Check, batch)
+	if err != nil {
+		w.putBack(withoutRecord(batch))
+	}
 	if err != nil && ctx.Err() == nil {
 		w.opts.Log.Warn("ledger not written, will be repeated", "entries", len(batch), "code", nstance.CodeOf(err), "err", err)
 	}
 	settle(batch, err)
+	return err
 }
 
-func (w *Writer) put(ctx context.Context, batch []pendingEntry) error {
-	if err := w.opts.Check(); err != nil {
+// putBack has entries written before those that are pending: one batch more than
+// maxPending at most.
+func (w *Writer) putBack(entries []pendingEntry) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending = slices.Concat(entries, w.pending)
+	if len(w.pending) > 0 {
+		w.signal()
+	}
+}
+
+// writeFinal writes entries after ctx has ended.
+func (w *Writer) writeFinal(ctx context.Context, entries []pendingEntry) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
+	defer cancel()
+	for len(entries) > 0 {
+		batch := entries[:min(len(entries), maxBatch)]
+		if err := w.put(ctx, w.opts.FinalCheck, batch); err != nil {
+			w.opts.Log.Warn("ledger not written at the end of the term", "entries", len(entries), "code", nstance.CodeOf(err), "err", err)
+			return
+		}
+		entries = entries[len(batch):]
+	}
+}
+
+func (w *Writer) put(ctx context.Context, check func() error, batch []pendingEntry) error {
+	if err := check(); err != nil {
 		return nstance.Errorf(nstance.Unavailable, "ledger: this term is over: %w", err)
 	}
 	var lines bytes.Buffer
@@ -184,6 +231,16 @@ func (w *Writer) put(ctx context.Context, batch []pendingEntry) error {
 	key := layout.LedgerKey(w.shard, now, now.Format("150405")+"-"+rand.Text())
 	_, err := records.PutOnce(ctx, w.store, key, lines.Bytes()) // no other writer has this key
 	return err
+}
+
+// withoutRecord returns the entries that nothing adds again: no record has them.
+func withoutRecord(batch []pendingEntry) (out []pendingEntry) {
+	for _, p := range batch {
+		if p.done == nil {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 func settle(batch []pendingEntry, err error) {

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -63,6 +64,14 @@ func (b *bed) add(n int) (written, failed *atomic.Int64) {
 		})
 	}
 	return written, failed
+}
+
+// A stuck store answers no write before its context ends.
+type stuck struct{ storage.Store }
+
+func (stuck) PutIfAbsent(ctx context.Context, _ string, _ []byte) (storage.Version, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
 }
 
 func lifeEntry(i int) ledger.Entry {
@@ -139,6 +148,79 @@ func TestWriter(t *testing.T) {
 		_, failed = b.add(1)
 		require.EqualValues(t, 1, failed.Load())
 		require.Zero(t, b.Count(""))
+	})
+	ready := func(b *bed, n int) {
+		for i := range n {
+			b.w.Add(ledger.Entry{Ready: &ledger.Ready{ID: nstance.InstanceID(fmt.Sprint("web", i))}}, nil)
+		}
+	}
+	requireReady := func(t *testing.T, b *bed, n int) {
+		t.Helper()
+		all := days(t, b)
+		require.Len(t, all, 1)
+		require.Len(t, all[0].Ready, n)
+		for i, r := range all[0].Ready {
+			require.Equal(t, fmt.Sprint("web", i), string(r.ID), "in order")
+		}
+	}
+	bubble("what a failed batch has beside lives is written again, before later entries", func(t *testing.T) {
+		b := newBed(t, nil)
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent})
+		ready(b, 1)
+		_, failed := b.add(1)
+		<-time.After(1100 * time.Millisecond)
+		require.EqualValues(t, 1, failed.Load(), "its record remains: the reconciler adds it again")
+		b.w.Add(ledger.Entry{Ready: &ledger.Ready{ID: "web1"}}, nil)
+		<-time.After(3 * time.Second)
+		requireReady(t, b, 2)
+		require.Equal(t, 2, b.Count(storagetest.PutIfAbsent))
+	})
+	bubble("storage that refuses every write is asked less and less often", func(t *testing.T) {
+		b := newBed(t, nil)
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Times: -1})
+		ready(b, 600)
+		<-time.After(time.Hour)
+		require.LessOrEqual(t, b.Count(storagetest.PutIfAbsent), 130)
+		b.ClearFaults()
+		<-time.After(time.Minute)
+		requireReady(t, b, 600)
+	})
+	bubble("a resigned term writes once more what no other term repeats", func(t *testing.T) {
+		b := newBed(t, &ledger.WriterOptions{Linger: time.Hour, FinalCheck: func() error { return nil }, Check: func() error { return errors.New("resigned") }})
+		_, failed := b.add(1)
+		ready(b, 511)
+		synctest.Wait() // refused, since the term is over
+		ready(b, 511)
+		b.stop()
+		require.EqualValues(t, 1, failed.Load())
+		require.Len(t, days(t, b)[0].Ready, 1022)
+		require.Equal(t, 2, b.Count(storagetest.PutIfAbsent))
+	})
+	bubble("a lost term writes nothing at its end", func(t *testing.T) {
+		lost := false
+		b := newBed(t, &ledger.WriterOptions{Linger: time.Hour, Check: func() error {
+			if lost {
+				return errors.New("lost")
+			}
+			return nil
+		}})
+		ready(b, 1)
+		synctest.Wait()
+		lost = true
+		b.stop()
+		require.Zero(t, b.Count(""))
+	})
+	bubble("storage that does not answer delays the end of a term by seconds", func(t *testing.T) {
+		store := stuck{storage.NewMemory()}
+		w := ledger.NewWriter(store, shard, &ledger.WriterOptions{Linger: time.Hour})
+		stop := start(t, w)
+		for range 2000 {
+			w.Add(ledger.Entry{Ready: &ledger.Ready{ID: "web1"}}, nil)
+		}
+		synctest.Wait()
+		began := time.Now()
+		stop()
+		require.LessOrEqual(t, time.Since(began), 5*time.Second)
 	})
 	bubble("entries without a record of their own are bounded", func(t *testing.T) {
 		b := newBed(t, &ledger.WriterOptions{Check: func() error { return nil }})
