@@ -125,6 +125,39 @@ func TestStoryUnderWay(t *testing.T) {
 	require.Nil(t, i.GetDeletedAt())
 }
 
+// TestReturningEvent: an event that was withdrawn and ends the machine when it returns, under
+// the same ID, is listed once as withdrawn and once with its outcome.
+func TestReturningEvent(t *testing.T) {
+	w := newWorld(t, setup{webSize: 1})
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	n := reclaimNotice("gcp/preempted", time.Hour)
+	k.awaitAck(k.sendNotice(n))
+	w.awaitEvent(nstance.EventDrainStarted, id)
+	n.Cancelled = true
+	k.awaitAck(k.sendNotice(n))
+	w.awaitEvent(nstance.EventDrainCancelled, id)
+	requireListed := func(w *world, ended bool) {
+		t.Helper()
+		require.Equal(t, []string{"gcp/preempted", "gcp/preempted"}, listEvents(t, w.admin(), 1), "page by page")
+		resp, err := w.admin().ListInterruptions(t.Context(), &apiv1.ListInterruptionsRequest{Instance: string(id)})
+		require.NoError(t, err)
+		latest, first := resp.GetInterruptions()[0], resp.GetInterruptions()[1]
+		require.False(t, latest.GetWithdrawn())
+		require.NotNil(t, latest.GetDrainStartedAt())
+		require.Equal(t, ended, latest.GetDeletedAt() != nil)
+		require.True(t, first.GetWithdrawn())
+		require.Equal(t, "cancelled", first.GetDrainOutcome())
+		require.Nil(t, first.GetDeletedAt())
+	}
+	k.awaitAck(k.sendNotice(reclaimNotice("gcp/preempted", 3*time.Second)))
+	requireListed(w, false)
+	w.awaitEvent(nstance.EventDeleted, id)
+	requireListed(w, true)
+	require.NoError(t, w.stopServer())
+	requireListed(newWorld(t, setup{store: w.store, provider: w.cloud, webSize: 1}), true)
+}
+
 // TestPagesOfLivingInstances: the journal and the records have the same interruptions, and
 // each is on one page only.
 func TestPagesOfLivingInstances(t *testing.T) {

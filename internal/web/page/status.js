@@ -79,7 +79,7 @@ const bars = 30; // shown at most
 function renderInterruptions(list) {
   const over = i => i.deleted_at || i.withdrawn || i.ignored;
   const running = list.filter(i => !over(i)).sort((a, b) => (at(a.deadline) || Infinity) - (at(b.deadline) || Infinity)), recent = list.filter(over).slice(0, 20);
-  const id = i => i.instance + " " + i.event;
+  const id = i => [i.instance, i.event, i.noticed_at].join(" "); // an event may return
   const byID = new Map(list.map(i => [id(i), i]));
   text($("running-count"), running.length ? running.length + " running" + (running.length > bars ? ", the " + bars + " with the earliest deadline are shown" : "") : recent.length ? "none running" : "none known");
   keep($("running"), running.slice(0, bars).map(id), makeRun, (row, key) => updateRun(row, byID.get(key)));

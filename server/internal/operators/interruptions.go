@@ -3,6 +3,7 @@ package operators
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -46,9 +47,7 @@ func interruptions(ctx context.Context, j journal.Journal, f journal.Filter) ([]
 	}
 	out := make([]*apiv1.Interruption, 0, len(notices))
 	for _, n := range notices {
-		if i := s.find(n.Instance, n.EventID); i != nil {
-			out = append(out, i)
-		}
+		out = append(out, s.occurrences(n.Instance, n.EventID)...)
 	}
 	return out, nil
 }
@@ -81,14 +80,15 @@ func newInterruptionReader() *interruptionReader {
 	return &interruptionReader{of: map[nstance.InstanceID][]*apiv1.Interruption{}, by: map[nstance.InstanceID]nstance.InstanceID{}}
 }
 
-// find returns the interruption by a notice, nil if there is none.
-func (s *interruptionReader) find(id nstance.InstanceID, eventID string) *apiv1.Interruption {
-	for _, i := range s.of[id] {
+// occurrences returns the interruptions by the notices of one event, the latest first.
+// All but the latest were withdrawn.
+func (s *interruptionReader) occurrences(id nstance.InstanceID, eventID string) (all []*apiv1.Interruption) {
+	for _, i := range slices.Backward(s.of[id]) {
 		if i.GetEventId() == eventID {
-			return i
+			all = append(all, i)
 		}
 	}
-	return nil
+	return all
 }
 
 func (s *interruptionReader) add(e nstance.Event) {
@@ -124,22 +124,30 @@ func (s *interruptionReader) add(e nstance.Event) {
 }
 
 // notice begins an interruption, or adds to it: one notice is detected by the agent and
-// received by the server, and every new leader receives it again.
+// received by the server, once more by a new leader without a record of it. The notice of
+// an event that returns after it was withdrawn begins another interruption; a detection
+// does not, because agents repeat notices that the leader has dropped.
 func (s *interruptionReader) notice(e nstance.Event) {
 	if e.Notice == nil {
 		return
 	}
-	i := s.find(e.Instance, e.Notice.EventID)
-	if i == nil {
-		i = &apiv1.Interruption{
-			EventId: e.Notice.EventID, Tenant: string(e.Tenant), Group: string(e.Group), Instance: string(e.Instance),
-			Notice: wire.Notice(*e.Notice), Rehearsal: notice.Rehearsed(*e.Notice), DetectedAt: wire.Time(e.Notice.DetectedAt),
-		}
-		s.of[e.Instance] = append(s.of[e.Instance], i)
+	received := e.Type == nstance.EventNoticeReceived
+	known := s.occurrences(e.Instance, e.Notice.EventID)
+	if len(known) == 0 || known[0].GetWithdrawn() && received {
+		known = []*apiv1.Interruption{s.begin(e)}
 	}
-	if e.Type == nstance.EventNoticeReceived { // pages compare this time with that of the record
-		first(&i.ReceivedAt, wire.Time(cmp.Or(e.Notice.ReceivedAt, e.Time)))
+	if received { // pages compare this time with that of the record
+		first(&known[0].ReceivedAt, wire.Time(cmp.Or(e.Notice.ReceivedAt, e.Time)))
 	}
+}
+
+func (s *interruptionReader) begin(e nstance.Event) *apiv1.Interruption {
+	i := &apiv1.Interruption{
+		EventId: e.Notice.EventID, Tenant: string(e.Tenant), Group: string(e.Group), Instance: string(e.Instance),
+		Notice: wire.Notice(*e.Notice), Rehearsal: notice.Rehearsed(*e.Notice), DetectedAt: wire.Time(e.Notice.DetectedAt),
+	}
+	s.of[e.Instance] = append(s.of[e.Instance], i)
+	return i
 }
 
 func (s *interruptionReader) ended(e nstance.Event, how string) {

@@ -138,29 +138,67 @@ func (q *interruptionQuery) from() time.Time {
 // The first source wins where two differ.
 type selection struct {
 	q     interruptionQuery
-	known map[[2]string]*apiv1.Interruption // by instance and event
+	known map[eventKey][]*apiv1.Interruption
+	size  int // of known
 	links
 }
 
+// An eventKey is an event about one instance. It may be withdrawn, and return.
+type eventKey struct{ instance, event string }
+
+func keyOf(i *apiv1.Interruption) eventKey { return eventKey{i.GetInstance(), i.GetEventId()} }
+
 func newSelection(q interruptionQuery) *selection {
-	return &selection{q: q, known: map[[2]string]*apiv1.Interruption{}, links: newLinks()}
+	return &selection{q: q, known: map[eventKey][]*apiv1.Interruption{}, links: newLinks()}
 }
 
+// add adds an interruption. Of one source, what was withdrawn is added before what stands.
 func (s *selection) add(i *apiv1.Interruption) {
-	key := [2]string{i.GetInstance(), i.GetEventId()}
-	if was := s.known[key]; was != nil {
-		complement(was, i)
-		return
+	for _, was := range s.known[keyOf(i)] {
+		if sameOccurrence(was, i) {
+			combine(was, i)
+			return
+		}
 	}
 	if !s.q.matches(i) {
 		return
 	}
-	s.known[key] = i
-	if len(s.known) > 4*(s.q.limit+1) {
-		for _, surplus := range s.sorted()[s.q.limit+1:] {
-			delete(s.known, [2]string{surplus.GetInstance(), surplus.GetEventId()})
-		}
+	s.keep(i)
+	if s.size > 4*(s.q.limit+1) {
+		latest := s.sorted()[:s.q.limit+1]
+		clear(s.known)
+		s.size = 0
+		s.keep(latest...)
 	}
+}
+
+func (s *selection) keep(list ...*apiv1.Interruption) {
+	for _, i := range list {
+		s.known[keyOf(i)] = append(s.known[keyOf(i)], i)
+	}
+	s.size += len(list)
+}
+
+// sameOccurrence reports whether interruptions of one event are one. A record may have a
+// later receipt than the journal: that of a tighter deadline, or by another leader. But of
+// an event only the latest occurrence is not withdrawn.
+func sameOccurrence(a, b *apiv1.Interruption) bool {
+	switch {
+	case proto.Equal(a.GetReceivedAt(), b.GetReceivedAt()):
+		return true
+	case a.GetWithdrawn() != b.GetWithdrawn():
+		return false
+	}
+	return !a.GetWithdrawn() || proto.Equal(a.GetDetectedAt(), b.GetDetectedAt())
+}
+
+// combine adds to an interruption what another source knows. A journal that missed a
+// withdrawal attributes to it what followed its return.
+func combine(known, other *apiv1.Interruption) {
+	if other.GetWithdrawn() && !known.GetWithdrawn() {
+		proto.Reset(known)
+	}
+	complement(known, other)
 }
 
 // complement sets the fields of a message that are not set, from another one.
@@ -211,9 +249,9 @@ func (s *selection) addRunning(live []records.Instance) {
 }
 
 func (s *selection) sorted() []*apiv1.Interruption {
-	out := make([]*apiv1.Interruption, 0, len(s.known))
-	for _, i := range s.known {
-		out = append(out, i)
+	out := make([]*apiv1.Interruption, 0, s.size)
+	for _, list := range s.known {
+		out = append(out, list...)
 	}
 	slices.SortFunc(out, func(a, b *apiv1.Interruption) int { return positionOf(a).compare(positionOf(b)) })
 	return out
@@ -224,9 +262,11 @@ func (s *selection) sorted() []*apiv1.Interruption {
 func (s *selection) complete(date string) bool {
 	day, err := time.Parse(time.DateOnly, date)
 	n := 0
-	for _, i := range s.known {
-		if !positionOf(i).at.Before(day) {
-			n++
+	for _, list := range s.known {
+		for _, i := range list {
+			if !positionOf(i).at.Before(day) {
+				n++
+			}
 		}
 	}
 	return err == nil && n > s.q.limit
@@ -388,7 +428,7 @@ func (o *Service) LatestInterruptions(ctx context.Context, r loop.Internals, lim
 	s.learnRecords(live)
 	s.addRunning(live)
 	if remembered := o.remembered.Load(); remembered != nil {
-		for _, i := range *remembered {
+		for _, i := range slices.Backward(*remembered) {
 			s.add(proto.CloneOf(i))
 		}
 	}
