@@ -25,7 +25,7 @@ type Rate struct {
 	Cost        float64       // of PricedTime, by the prices at launch, in the cloud's currency
 	Notices     map[nstance.NoticeKind]int
 	Reclaims    int // machines that the cloud took back, with a notice or without one
-	Unwarned    int // of those, without a notice
+	Unwarned    int // of those, without a notice; spot machines that ended without a known cause are among them
 	TooLate     int // of those, with a notice received at its deadline or later, or gone before their drain began
 
 	Measured     int           // notices of reclaims with a deadline
@@ -134,24 +134,23 @@ func (c *counter) life(l *Life) {
 	if l.launched() {
 		r.ran(c.overlap(l.CreatedAt, cmp.Or(l.GoneAt, l.DeletedAt, c.until)), l.Price)
 	}
-	rehearsed, reclaim := false, []Interruption{}
+	warned, reclaim := false, []Interruption{}
 	for _, i := range l.Interruptions() {
-		switch {
-		case notice.Rehearsed(i.Notice):
-			rehearsed = rehearsed || !i.Withdrawn
-		case !c.within(i.At()):
-		default:
-			r.Notices[i.Notice.Kind]++
-			if i.Notice.Kind == nstance.Reclaim && !i.Withdrawn {
-				reclaim = append(reclaim, i)
-			}
+		rehearsed, takes := notice.Rehearsed(i.Notice), i.Notice.Kind == nstance.Reclaim && !i.Withdrawn
+		warned = warned || takes || rehearsed && !i.Withdrawn
+		if rehearsed || !c.within(i.At()) {
+			continue
+		}
+		r.Notices[i.Notice.Kind]++
+		if takes {
+			reclaim = append(reclaim, i)
 		}
 	}
 	switch {
 	case len(reclaim) > 0:
 		c.taken[l.ID] = reclaim[0].At()
 		r.reclaimed(l, reclaim)
-	case !rehearsed && l.Loss == nstance.LossReclaimed && c.within(l.GoneAt):
+	case !warned && c.within(l.GoneAt) && notice.TakenBack(l.Loss, l.Pool.Market):
 		c.taken[l.ID] = l.GoneAt
 		r.Reclaims++
 		r.Unwarned++

@@ -111,6 +111,39 @@ func TestRatesOfUnknownPools(t *testing.T) {
 	}}}, rates)
 }
 
+// TestUnwarned: spot capacity that ends without a known cause counts as taken back, as
+// the reconciler counts it.
+func TestUnwarned(t *testing.T) {
+	for name, c := range map[string]struct {
+		market   nstance.MarketType
+		loss     nstance.LossCause
+		notice   string // its source
+		noticed  time.Time
+		unwarned int
+	}{
+		"spot, reclaimed":              {nstance.Spot, nstance.LossReclaimed, "", time.Time{}, 1},
+		"spot, vanished":               {nstance.Spot, "", "", time.Time{}, 1},
+		"spot, vanished, rehearsed":    {nstance.Spot, "", "rehearsal/ann", day(2), 0},
+		"spot, vanished, after notice": {nstance.Spot, "", "aws/spot", day(2), 0},
+		"spot, notice before period":   {nstance.Spot, "", "aws/spot", day(-0.5), 0},
+		"spot, powered off":            {nstance.Spot, nstance.LossGuest, "", time.Time{}, 0},
+		"spot, deleted by others":      {nstance.Spot, nstance.LossRequested, "", time.Time{}, 0},
+		"on demand, vanished":          {nstance.OnDemand, "", "", time.Time{}, 0},
+		"unknown market, reclaimed":    {"", nstance.LossReclaimed, "", time.Time{}, 1},
+		"unknown market, vanished":     {"", "", "", time.Time{}, 0},
+	} {
+		s := storage.NewMemory()
+		life := ledger.Life{ID: "1", Pool: ledger.Pool{Market: c.market}, ProviderID: "p", CreatedAt: day(1), GoneAt: day(2), DeletedAt: day(2), Loss: c.loss}
+		if c.notice != "" {
+			life.Notices = []nstance.Notice{{Kind: nstance.Reclaim, Source: c.notice, ReceivedAt: c.noticed}}
+		}
+		writeEntries(t, s, ledger.Entry{Life: &life})
+		rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), nil, everyTenant)
+		require.NoError(t, err)
+		require.Equal(t, c.unwarned, rates.Pools[0].Unwarned, name)
+	}
+}
+
 // TestRatesOfRepeatedEntries: an entry is written again if storage did not answer.
 func TestRatesOfRepeatedEntries(t *testing.T) {
 	s := storage.NewMemory()

@@ -62,3 +62,10 @@ const RehearsalSource = "rehearsal/"
 
 // Rehearsed reports whether n was made for a rehearsal.
 func Rehearsed(n nstance.Notice) bool { return strings.HasPrefix(n.Source, RehearsalSource) }
+
+// TakenBack reports whether a machine that ended by itself, without a notice, counts as
+// reclaimed. Spot capacity that ends without a known cause does; any other machine may have
+// been powered off from inside.
+func TakenBack(cause nstance.LossCause, market nstance.MarketType) bool {
+	return cause == nstance.LossReclaimed || cause == "" && market == nstance.Spot
+}
