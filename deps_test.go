@@ -68,7 +68,7 @@ var floors = []struct {
 	{"./internal/layout", nil, append([]string{"google.golang.org/"}, heavy...), "names of objects are standard library only"},
 	{"./storage", nil, append([]string{"google.golang.org/"}, heavy...), "the port links no cloud and no SQLite"},
 	{"./internal/records", []string{"internal/layout", "storage"}, append([]string{"google.golang.org/"}, heavy...), "records know no driver of a cloud and no planning"},
-	{"./internal/webhook", nil, append([]string{"google.golang.org/"}, heavy...), "webhooks know events, and no server"},
+	{"./internal/webhook", []string{"internal/render", "internal/templates"}, append([]string{"google.golang.org/"}, heavy...), "webhooks know events, and no server"},
 	{"./internal/ledger", []string{"internal/layout", "internal/records", "storage"}, append([]string{"google.golang.org/"}, heavy...), "the ledger knows records and storage, and no server"},
 	{"./journal", nil, append([]string{"google.golang.org/"}, heavy...), "the port of journals links no SQLite"},
 	{"./storage/lease", []string{"internal/layout", "internal/records", "storage"}, heavy, "the lease can be embedded on its own"},

@@ -184,7 +184,7 @@ func TestBadInput(t *testing.T) {
 		{"a webhook for an unknown event", hook(`"url": "https://example.org", "events": ["boot"]`),
 			`webhooks.pager.events[0]: c:5:65: unknown word "boot" (valid here: notice, drain_started, drain_ended, missed_deadline)`},
 		{"a template of an unknown field", hook(`"url": "https://example.org", "template": "{{.Machine}}"`),
-			`webhooks.pager.template: c:5:66: template: body:1:2: executing "body" at <.Machine>: can't evaluate field Machine in type webhook.Message (see docs/operations.md for what a message has)`},
+			`webhooks.pager.template: c:5:66: template: text:1:2: executing "text" at <.Machine>: can't evaluate field Machine in type webhook.Message (see docs/operations.md for what a message has)`},
 		{"no time at all", shard(`"health_interval": "0s"`),
 			`shard.health_interval: c:4:20: "0s" is too short (use at least 1ms)`},
 

@@ -3,7 +3,6 @@ package render
 import (
 	"fmt"
 	"slices"
-	"text/template"
 	"text/template/parse"
 
 	"github.com/nstance-go/nstance/internal/templates"
@@ -14,6 +13,8 @@ const (
 	stepFunction  = "_step"
 	enterFunction = "_enter"
 	leaveFunction = "_leave"
+
+	methodFunction = "_method"
 )
 
 // count puts calls into the list of a template, and those below, that account
@@ -30,7 +31,7 @@ func count(l *parse.ListNode, called bool) {
 
 // call returns the node of a call.
 func call(format string, args ...any) parse.Node {
-	known := map[string]any{stepFunction: true, enterFunction: true, leaveFunction: true}
+	known := map[string]any{stepFunction: true, enterFunction: true, leaveFunction: true, methodFunction: true}
 	set, err := parse.Parse("call", "{{"+fmt.Sprintf(format, args...)+"}}", "", "", known)
 	if err != nil {
 		panic("render: a counting call does not parse: " + err.Error()) // a mistake in this file
@@ -67,25 +68,4 @@ func parts(l *parse.ListNode) (n int) {
 func args(p *parse.PipeNode) (n int) {
 	templates.WalkPipe(p, func(c templates.Command) { n += len(c.Args) })
 	return n
-}
-
-// checkCalls refuses fields with arguments: they would be methods, whose results
-// are not bounded.
-func checkCalls(t *template.Template) (err error) {
-	for _, each := range t.Templates() {
-		if each.Tree == nil {
-			continue
-		}
-		templates.Walk(each.Root, func(c templates.Command) {
-			if len(c.Args) == 0 || !c.Piped && len(c.Args) == 1 || err != nil {
-				return
-			}
-			switch c.Args[0].(type) {
-			case *parse.FieldNode, *parse.ChainNode, *parse.VariableNode:
-				where, what := each.ErrorContext(c.CommandNode)
-				err = fmt.Errorf("template: %s: %s takes no arguments", where, what)
-			}
-		})
-	}
-	return err
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"text/template"
 	"time"
@@ -42,12 +43,18 @@ type Template struct{ parsed *template.Template }
 
 // Parse returns the template in text. A key that a map lacks is an error when it
 // is rendered. The errors are those of text/template, and name it "text".
-func Parse(text string) (*Template, error) {
+func Parse(text string) (*Template, error) { return parseText(text, refuseMethodCalls) }
+
+// ParseWithMethods is Parse for data that has methods with arguments, as times have. Their
+// results count like those of functions.
+func ParseWithMethods(text string) (*Template, error) { return parseText(text, boundMethodCalls) }
+
+func parseText(text string, prepare func(*template.Template) error) (*Template, error) {
 	t, err := template.New("text").Funcs(functions(&run{})).Option("missingkey=error").Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCalls(t); err != nil {
+	if err := prepare(t); err != nil {
 		return nil, err
 	}
 	for _, each := range t.Templates() {
@@ -103,6 +110,8 @@ func (r *run) counters() template.FuncMap {
 		stepFunction:  r.step,
 		enterFunction: r.enter,
 		leaveFunction: func() string { r.depth--; return "" },
+
+		methodFunction: r.methodResult,
 	}
 }
 
@@ -145,11 +154,28 @@ func (r *run) Write(p []byte) (int, error) {
 
 // result accounts for what a function returns.
 func (r *run) result(s string) (string, error) {
-	if r.built += len(s); len(s) > maxResult {
-		return "", r.end(limited("a function returns more than %d bytes", maxResult))
-	}
-	if r.built > maxBuilt {
-		return "", r.end(limited("functions return more than %d bytes", maxBuilt))
+	if err := r.spend(len(s)); err != nil {
+		return "", err
 	}
 	return s, nil
+}
+
+// methodResult accounts for what a method returns.
+func (r *run) methodResult(v any) (any, error) {
+	switch of := reflect.ValueOf(v); of.Kind() {
+	case reflect.String, reflect.Slice:
+		return v, r.spend(of.Len())
+	}
+	return v, nil
+}
+
+// spend accounts for bytes that a function returns.
+func (r *run) spend(size int) error {
+	if r.built += size; size > maxResult {
+		return r.end(limited("a function returns more than %d bytes", maxResult))
+	}
+	if r.built > maxBuilt {
+		return r.end(limited("functions return more than %d bytes", maxBuilt))
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"text/template"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -108,8 +109,39 @@ func TestMethodsTakeNoArguments(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestMethodResults: methods with arguments are as in text/template, and within the budget.
+func TestMethodResults(t *testing.T) {
+	render := func(text string) (string, error) {
+		parsed, err := render.ParseWithMethods(text)
+		if err != nil {
+			return "", err
+		}
+		out, err := parsed.Render(t.Context(), map[string]any{"At": time.Date(2026, 11, 22, 15, 4, 5, 0, time.UTC), "Long": strings.Repeat("2", 200<<10)})
+		return string(out), err
+	}
+	for text, want := range map[string]string{
+		`{{.At.Format "15:04"}}`:                                                      "15:04",
+		`{{((.At.Add 60000000000).Sub .At).Seconds}}`:                                 "60",
+		`{{range 2}}{{$t := $.At}}{{$t.Format "02" | printf "%s,"}}{{end}}`:           "22,22,",
+		`{{if .At.Equal .At}}{{with .At.AddDate 0 1 0}}{{.Month}}{{end}}{{end}}`:      "December",
+		`{{define "t"}}{{.Format "2006"}}{{end}}{{template "t" (.At.AddDate 1 0 0)}}`: "2027",
+	} {
+		got, err := render(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{`{{$x := "2"}}{{range 64}}{{$x = $.At.Format $x}}{{end}}`, `{{.At.Format (.At.Format .Long)}}`, `{{range 50}}{{$x := $.At.AppendFormat nil $.Long}}{{end}}`} {
+		_, err := render(text)
+		require.ErrorIs(t, err, nstance.Invalid, text)
+	}
+	_, err := render(`{{"15:04" | .At.Format}}`)
+	require.ErrorContains(t, err, "from a pipeline")
+	_, err = render(`{{.At.Nothing 1}}`)
+	require.ErrorContains(t, err, `<.At.Nothing>: can't evaluate field Nothing`)
+}
+
 func TestCountersAreNoFunctions(t *testing.T) {
-	for _, text := range []string{`{{_step -1000}}`, `{{_leave}}`, `{{_enter 1}}`} {
+	for _, text := range []string{`{{_step -1000}}`, `{{_leave}}`, `{{_enter 1}}`, `{{_method 1}}`} {
 		_, err := render.Parse(text)
 		require.ErrorContains(t, err, "not defined", text)
 	}

@@ -190,7 +190,7 @@ var errFinal = errors.New("refused")
 // send makes attempts until one succeeds. Its errors do not have the URL, which may be
 // secret.
 func (s *Sender) send(ctx context.Context, t task) error {
-	text, err := body(t.endpoint.Template, t.message)
+	text, err := body(ctx, t.endpoint.Template, t.message)
 	if err != nil {
 		return err
 	}

@@ -227,7 +227,23 @@ func TestTemplate(t *testing.T) {
 	require.NoError(t, webhook.Try(""))
 	require.ErrorContains(t, webhook.Try("{{.Nothing}}"), "Nothing")
 	require.ErrorContains(t, webhook.Try("{{"), "template")
-	require.ErrorContains(t, webhook.Try(`{{printf "%70000d" 1}}`), "larger than")
+	require.ErrorContains(t, webhook.Try(`{{range 300}}{{printf "%256d" 1}}{{end}}`), "larger than")
+	require.NoError(t, webhook.Try(`{{.Time.Format "15:04"}} {{(.Notice.Deadline.Sub .Time).Seconds}}`), "methods of times")
+}
+
+// TestEndlessTemplate: a template that writes nothing ends too, when it is tried and when a
+// message is sent.
+func TestEndlessTemplate(t *testing.T) {
+	require.ErrorContains(t, webhook.Try(`{{range 100000000000}}{{end}}`), "steps")
+	r := newReceiver(t, nil)
+	e := r.endpoint()
+	e.Template = `{{if .Group}}{{range 100000000000}}{{end}}{{end}}` // which Try does not reach
+	require.NoError(t, webhook.Try(e.Template))
+	g := newRig(t, map[string]webhook.Endpoint{"chat": e}, r)
+	g.run()
+	g.sender.Event(noticed(1))
+	require.Equal(t, "chat failed", g.result())
+	require.Empty(t, r.requests)
 }
 
 // TestAttempts: what may pass is tried again, with another timestamp; what will not is

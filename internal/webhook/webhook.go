@@ -4,14 +4,15 @@
 package webhook
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/notice"
+	"github.com/nstance-go/nstance/internal/render"
 )
 
 // A Kind says what a message is about.
@@ -87,31 +88,22 @@ func rehearsed(e nstance.Event) bool {
 // maxBody bounds what a template makes.
 const maxBody = 64 << 10
 
-// ParseTemplate parses the template of a body. In it, json is a function that returns
-// any value as JSON.
-func ParseTemplate(text string) (*template.Template, error) {
-	return template.New("body").Option("missingkey=error").Funcs(template.FuncMap{
-		"json": func(v any) (string, error) {
-			data, err := json.Marshal(v)
-			return string(data), err
-		},
-	}).Parse(text)
-}
-
-// body returns the body of a message: what the template makes of it, else its JSON.
-func body(text string, m Message) ([]byte, error) {
+// body returns the body of a message: what the template makes of it within the budget of
+// one rendering, else its JSON. In templates, json is a function that returns any value as
+// JSON.
+func body(ctx context.Context, text string, m Message) ([]byte, error) {
 	if text == "" {
 		return json.Marshal(m)
 	}
-	t, err := ParseTemplate(text)
+	t, err := render.ParseWithMethods(text)
 	if err != nil {
 		return nil, err
 	}
-	var out strings.Builder
-	if err := t.Execute(&limited{out: &out}, m); err != nil {
-		return nil, err
+	out, err := t.Render(ctx, m)
+	if err == nil && len(out) > maxBody {
+		err = fmt.Errorf("the body is larger than %d bytes", maxBody)
 	}
-	return []byte(out.String()), nil
+	return out, err
 }
 
 // Try makes bodies of messages of each kind with a template. It fails as those would.
@@ -119,20 +111,9 @@ func Try(text string) error {
 	for event := range kinds {
 		e := nstance.Event{Type: event, Notice: &nstance.Notice{Kind: nstance.Reclaim}, Drain: &nstance.Drain{}}
 		m, _ := Term{}.message(e)
-		if _, err := body(text, m); err != nil {
+		if _, err := body(context.Background(), text, m); err != nil { // its budget bounds it
 			return err
 		}
 	}
 	return nil
-}
-
-type limited struct {
-	out *strings.Builder
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.out.Len()+len(p) > maxBody {
-		return 0, fmt.Errorf("the body is larger than %d bytes", maxBody)
-	}
-	return l.out.Write(p)
 }
