@@ -180,7 +180,7 @@ func TestInterruptionsAmongManyEvents(t *testing.T) {
 	for range 10_500 { // all of kinds that interruptions consist of
 		say(nstance.EventReady, other, nil)
 	}
-	for range 1_100 { // every new leader receives it again
+	for range 1_100 { // leaders without a record of it receive it again
 		say(nstance.EventNoticeReceived, lost, noticed("e1"))
 	}
 	say(nstance.EventNoticeReceived, late, noticed("e2"))

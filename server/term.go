@@ -193,6 +193,7 @@ func (t *term) run() error {
 	wg.Go(func() { t.collector.Run(ctx) })
 	wg.Go(func() { t.ledger.Run(ctx) })
 	wg.Go(func() { t.webhooks.Run(ctx) })
+	wg.Go(func() { t.sendStandingNotices(ctx) })
 	wg.Go(func() { t.groups.Run(ctx, sync.OnceFunc(func() { close(tried) })) })
 	wg.Go(func() { t.exposures.Run(ctx) })
 	wg.Go(func() { t.agents.Run(ctx) })

@@ -107,10 +107,23 @@ func NewSender(o *Options) *Sender {
 // Event takes an event to be told, if it is one of those. It does not block, and may be
 // called concurrently.
 func (s *Sender) Event(e nstance.Event) {
-	m, told := s.o.Term.message(e)
-	if !told {
-		return
+	if m, told := s.o.Term.message(e); told {
+		s.enqueue(m)
 	}
+}
+
+// Standing takes the notices that stood when the term began. It is called once. Receivers
+// may have had them from the leader before.
+func (s *Sender) Standing(notices []nstance.Event) {
+	for i, e := range notices {
+		if m, told := s.o.Term.message(e); told {
+			m.ID = s.o.Term.messageID(fmt.Sprintf("standing-%d", i+1)) // they have no number in the journal
+			s.enqueue(m)
+		}
+	}
+}
+
+func (s *Sender) enqueue(m Message) {
 	for name, endpoint := range s.o.Endpoints() {
 		if slices.Contains(endpoint.Kinds, m.Kind) {
 			s.add(name, task{endpoint, m})

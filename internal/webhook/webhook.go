@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,10 +65,14 @@ type Term struct {
 func (t Term) message(e nstance.Event) (Message, bool) {
 	kind, told := kinds[e.Type]
 	return Message{
-		ID: fmt.Sprintf("%s/%s/%d/%d", t.Cluster, t.Shard, t.Epoch, e.Seq), Kind: kind, Time: e.Time, Cluster: t.Cluster, Shard: t.Shard,
+		ID: t.messageID(strconv.FormatUint(uint64(e.Seq), 10)), Kind: kind, Time: e.Time, Cluster: t.Cluster, Shard: t.Shard,
 		Tenant: e.Tenant, Group: e.Group, Instance: e.Instance, Event: e.Type, Reason: e.Reason,
 		Rehearsal: rehearsed(e), Notice: e.Notice, Drain: e.Drain,
 	}, told
+}
+
+func (t Term) messageID(number string) string {
+	return fmt.Sprintf("%s/%s/%d/%s", t.Cluster, t.Shard, t.Epoch, number)
 }
 
 func rehearsed(e nstance.Event) bool {
