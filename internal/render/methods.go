@@ -58,7 +58,7 @@ func boundMethodCalls(t *template.Template) error {
 		method := *c.CommandNode
 		bound := call("%s (0)", methodFunction).(*parse.ActionNode).Pipe.Cmds[0]
 		bound.Args[1].(*parse.PipeNode).Cmds = []*parse.CommandNode{&method}
-		c.CommandNode.Args = bound.Args
+		c.Args = bound.Args
 	}
 	return nil
 }
