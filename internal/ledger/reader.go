@@ -38,11 +38,12 @@ type Problem struct {
 	Err error
 }
 
-// A Reader reads the ledger of one shard. It keeps objects in memory, since they never
-// change. Its methods may be called concurrently.
+// A Reader reads the ledger of one shard. It keeps objects and whole days in memory, since
+// objects never change. Its methods may be called concurrently.
 type Reader struct {
 	store storage.Store
 	shard nstance.ShardID
+	days  *dayCache
 
 	mu    sync.Mutex
 	cache map[string]Day // by key
@@ -57,7 +58,7 @@ type cached struct {
 
 // NewReader returns a reader. Nothing is read yet.
 func NewReader(store storage.Store, shard nstance.ShardID) *Reader {
-	return &Reader{store: store, shard: shard, cache: map[string]Day{}}
+	return &Reader{store: store, shard: shard, cache: map[string]Day{}, days: newDayCache(dayCacheBytes)}
 }
 
 // Days yields what was written from the day of from until the day of to, the latest
@@ -74,14 +75,16 @@ func (r *Reader) Days(ctx context.Context, from, to time.Time) iter.Seq2[Day, er
 			return
 		}
 		for len(days) > 0 {
-			n, objects := 0, 0
-			for n < len(days) && objects < readAhead {
-				objects += len(days[n])
+			n, unread := 0, []string(nil)
+			for n < len(days) && len(unread) < readAhead {
+				if r.days.find(r.dayOf(days[n]), days[n]) == nil {
+					unread = append(unread, days[n]...)
+				}
 				n++
 			}
-			read := r.readAll(ctx, slices.Concat(days[:n]...))
+			read := r.readAll(ctx, unread)
 			for _, keys := range days[:n] {
-				day, err := r.merge(ctx, keys, read)
+				day, err := r.day(ctx, keys, read)
 				if err != nil {
 					yield(Day{}, err)
 					return
@@ -148,10 +151,21 @@ func (r *Reader) readAll(ctx context.Context, keys []string) map[string]Day {
 	return out
 }
 
+// dayOf returns the day that keys are of.
+func (r *Reader) dayOf(keys []string) string { return dayOf(layout.LedgerPrefix(r.shard), keys[0]) }
+
+// day returns a day from memory, or from objects that were read.
+func (r *Reader) day(ctx context.Context, keys []string, read map[string]Day) (Day, error) {
+	if day, ok := r.days.get(r.dayOf(keys), keys); ok {
+		return day, ctx.Err()
+	}
+	return r.merge(ctx, keys, read)
+}
+
 // merge returns a day. Objects that are gone since the listing were merged into
 // another one, or pruned: the day is listed again.
 func (r *Reader) merge(ctx context.Context, keys []string, read map[string]Day) (Day, error) {
-	day := Day{Date: dayOf(layout.LedgerPrefix(r.shard), keys[0])}
+	day := Day{Date: r.dayOf(keys)}
 	if slices.ContainsFunc(keys, func(key string) bool { _, ok := read[key]; return !ok }) {
 		keys = nil
 		for e, err := range r.store.List(ctx, layout.LedgerPrefix(r.shard)+day.Date+"/", "") {
@@ -169,6 +183,7 @@ func (r *Reader) merge(ctx context.Context, keys []string, read map[string]Day) 
 		day.Ignored = append(day.Ignored, d.Ignored...)
 		day.Problems = append(day.Problems, d.Problems...)
 	}
+	r.days.keep(keys, day)
 	return day, ctx.Err()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -318,6 +319,39 @@ func TestReader(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, f.Count(storagetest.Get))
+	})
+	t.Run("objects of a large ledger are read once", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		blank := "\n" + strings.Repeat(" ", 60<<10) // counts, and costs no time to read
+		life := func(day, n int) {
+			id := fmt.Sprintf("%d-%d", day, n)
+			put(t, f, time.Date(2026, 1, 1+day, 0, 0, 0, 0, time.UTC).Format(time.DateOnly)+"/"+id, `{"life":{"id":"`+id+`"}}`+blank)
+		}
+		for i := range 300 { // 18 MB, more than is kept object by object
+			life(i/10, i%10)
+		}
+		r := ledger.NewReader(f, shard)
+		gets := func() int {
+			f.Reset()
+			seen := map[nstance.InstanceID]bool{}
+			for d, err := range r.Days(t.Context(), time.Time{}, time.Time{}) {
+				require.NoError(t, err)
+				for i := range d.Lives {
+					seen[d.Lives[i].ID] = true
+				}
+			}
+			require.GreaterOrEqual(t, len(seen), 300)
+			return f.Count(storagetest.Get)
+		}
+		require.Equal(t, 300, gets())
+		require.Zero(t, gets())
+		life(29, 10)
+		require.LessOrEqual(t, gets(), 11, "the latest day")
+		life(29, 11)
+		require.LessOrEqual(t, gets(), 2, "of the latest day hardly more than is new")
+		life(3, 10)
+		require.LessOrEqual(t, gets(), 11, "by a leader whose clock is wrong")
+		require.Zero(t, gets())
 	})
 	t.Run("only as far as the loop goes", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
