@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 )
 
@@ -224,7 +225,7 @@ func (s *shard) markGone(m *member, why string, cause nstance.LossCause, now tim
 	}
 	s.publish(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why})
 	s.rememberLoss(m, now)
-	if endedByCloud := cause == "" || cause == nstance.LossReclaimed; endedByCloud && !reclaimNoticed(m.notices) {
+	if notice.TakenBack(cause, m.market()) && !reclaimNoticed(m.notices) {
 		s.recordReclaim(m, now)
 	}
 }
