@@ -271,8 +271,9 @@ func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Ma
 	return err
 }
 
-// markWaking makes it durable that m is to run, and ends its drain. The certificate that it
-// slept with is renewed before it counts.
+// markWaking makes it durable that m is to run, and ends its drain. The certificates that it
+// slept with are renewed before they count: also a pending one, since only the registrar
+// knows whether it is in use.
 func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	marked := m.slept() && !m.rec.Asleep() && m.rec.Drain == nil
@@ -287,8 +288,8 @@ func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 		}
 		ended = rec.Generation
 		next := records.Standby{Mode: rec.Standby.Mode, Phase: nstance.Waking, Since: r.opts.Now().UTC()}
-		if rec.Current != nil && next.Mode != nstance.ParkRunning {
-			next.Serial = rec.Current.Serial
+		if next.Mode != nstance.ParkRunning {
+			next.Serial, next.PendingSerial = serialOf(rec.Current), serialOf(rec.Pending)
 		}
 		rec.Standby = &next
 		if rec.Drain != nil {
@@ -305,6 +306,13 @@ func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 	r.publish(m, nstance.Event{Type: nstance.EventWakeRequested})
 	r.mu.Unlock()
 	return r.opts.Drains.Cancel(ctx, m.id, ended)
+}
+
+func serialOf(k *records.KeyRecord) string {
+	if k == nil {
+		return ""
+	}
+	return k.Serial
 }
 
 // observeSleep records what a machine's status says of a stand-by member that sleeps or is

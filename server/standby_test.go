@@ -28,15 +28,51 @@ func (w *world) parkedAgent() (nstance.InstanceID, *client) {
 	id := w.awaitMachineOf("web")
 	w.awaitEvent(nstance.EventCreated, id)
 	agent := w.registerAgent(id)
-	k := agent.connect()
+	agent.sleepOnceReady(id)
+	return id, agent
+}
+
+// sleepOnceReady reports until the machine of the agent is parked.
+func (h *client) sleepOnceReady(id nstance.InstanceID) {
+	h.w.Helper()
+	k := h.connect()
 	k.ignoreGoAway.Store(true)
 	k.awaitAck(k.sendReport())
-	w.awaitEvent(nstance.EventParked, id)
+	h.w.awaitEvent(nstance.EventParked, id)
+	k.awaitSleep()
+}
+
+// awaitSleep waits until the server has ended the session, since its machine is parked.
+func (k *agentSession) awaitSleep() {
+	k.Helper()
 	for k.nextMessage().GetGoAway() == nil { // which a hibernated one reads as it wakes
 		continue
 	}
-	require.Equal(w, codes.Unavailable, status.Code(receive(w.T, k.ended)), "a session does not outlast its machine's sleep")
-	return id, agent
+	require.Equal(k, codes.Unavailable, status.Code(receive(k.T, k.ended)), "a session does not outlast its machine's sleep")
+}
+
+// wake has the only stand-by machine woken for a node.
+func (w *world) wake(api apiv1.OperatorServiceClient, id nstance.InstanceID, node string) {
+	w.Helper()
+	_, err := api.ClaimStandby(w.Context(), &apiv1.ClaimStandbyRequest{Group: "web", Node: node})
+	require.NoError(w, err)
+	w.awaitState(api, id, "booting")
+}
+
+func (w *world) awaitState(api apiv1.OperatorServiceClient, id nstance.InstanceID, state string) {
+	w.Helper()
+	require.Eventually(w, func() bool { return w.instance(api, id).GetState() == state }, eventually, time.Millisecond)
+}
+
+// awaitRenewal waits until the server asks for a renewal, at once.
+func (k *agentSession) awaitRenewal() {
+	k.Helper()
+	for {
+		if r := k.nextMessage().GetRenewal(); r != nil {
+			require.Zero(k, r.GetWithin().AsDuration())
+			return
+		}
+	}
 }
 
 // TestWokenAgentRenewsFirst: what an agent reports with the certificate that its machine slept
@@ -82,6 +118,46 @@ func TestWokenAgentRenewsFirst(t *testing.T) {
 	require.False(t, released.GetUnchanged())
 	require.Eventually(t, func() bool { return w.instance(api, id).GetState() == "parked" }, eventually, time.Millisecond)
 	require.Equal(t, codes.PermissionDenied, status.Code(receive(t, old.open(t.Context()).ended)), "its successor is in use")
+}
+
+// TestEverySleepEndsIdentity: a machine that slept has its certificate renewed, also one that
+// the record still names as pending, since its use is durable with the next renewal only.
+func TestEverySleepEndsIdentity(t *testing.T) {
+	requireRenewal := func(w *world, id nstance.InstanceID, agent *client) {
+		rec := w.instanceRecord(nstance.DefaultTenant, "web", id)
+		require.NotNil(t, rec.Pending, "the one in use is not the current one of the record")
+		require.True(t, rec.Outlived(rec.Current.Serial))
+		agent.connect().awaitRenewal()
+		agent.renewCertificate()
+		require.False(t, rec.Outlived(w.instanceRecord(nstance.DefaultTenant, "web", id).Pending.Serial))
+	}
+	t.Run("the second sleep", func(t *testing.T) {
+		w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
+		api := w.admin()
+		id, agent := w.parkedAgent()
+		w.wake(api, id, "n1")
+		agent.renewCertificate()
+		k := agent.connect()
+		k.ignoreGoAway.Store(true)
+		k.awaitAck(k.sendReport())
+		w.awaitState(api, id, "ready")
+		_, err := api.ReleaseStandby(t.Context(), &apiv1.ReleaseStandbyRequest{Group: "web", Node: "n1"})
+		require.NoError(t, err)
+		k.awaitSleep()
+		w.wake(api, id, "n2")
+		requireRenewal(w, id, agent)
+	})
+	t.Run("the first sleep of a machine that had renewed", func(t *testing.T) {
+		w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
+		api := w.admin()
+		id := w.awaitMachineOf("web")
+		w.awaitEvent(nstance.EventCreated, id)
+		agent := w.registerAgent(id)
+		agent.renewCertificate()
+		agent.sleepOnceReady(id)
+		w.wake(api, id, "n1")
+		requireRenewal(w, id, agent)
+	})
 }
 
 // TestClaimsAreRefused: a claim names the field that is wrong, and an operator claims in its

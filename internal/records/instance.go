@@ -84,10 +84,11 @@ type Shape struct {
 // A Standby is what is durable of a stand-by member. Its drain stays on record while it
 // sleeps, so that nothing uses it.
 type Standby struct {
-	Mode   nstance.ParkMode `json:"mode"`                   // never changes
-	Phase  nstance.State    `json:"phase,omitempty"`        // parking: it is to sleep; waking: it is to run in place of others; empty: it was never parked
-	Since  time.Time        `json:"since,omitzero"`         // when the phase began
-	Serial string           `json:"renew_serial,omitempty"` // waking: of the certificate that counts no more; empty: none had been issued
+	Mode          nstance.ParkMode `json:"mode"`                           // never changes
+	Phase         nstance.State    `json:"phase,omitempty"`                // parking: it is to sleep; waking: it is to run in place of others; empty: it was never parked
+	Since         time.Time        `json:"since,omitzero"`                 // when the phase began
+	Serial        string           `json:"renew_serial,omitempty"`         // waking: of the current certificate, which counts no more; empty: none had been issued
+	PendingSerial string           `json:"renew_pending_serial,omitempty"` // waking: of the pending one, likewise: it may be the one in use
 }
 
 // Asleep reports whether the instance is to sleep.
@@ -97,7 +98,7 @@ func (r *Instance) Asleep() bool { return r.Standby != nil && r.Standby.Phase ==
 // serial: it must renew it before anything else.
 func (r *Instance) Outlived(serial string) bool {
 	s := r.Standby
-	return s != nil && s.Phase == nstance.Waking && s.Serial != "" && s.Serial == serial
+	return s != nil && s.Phase == nstance.Waking && serial != "" && (s.Serial == serial || s.PendingSerial == serial)
 }
 
 // A KeyRecord describes one issued certificate and its key.

@@ -52,7 +52,7 @@ func fullInstance() records.Instance {
 		LaunchedAt: born, InstanceType: "t3.small", Zone: "z-1", Market: nstance.Spot, GoneAt: born, Loss: nstance.LossReclaimed,
 		Drained: &records.DrainEnd{At: born, By: nstance.ExecutorAgent, Outcome: nstance.OutcomeDrained, Message: "m"},
 	}
-	rec.Standby = &records.Standby{Mode: nstance.ParkStopped, Phase: nstance.Waking, Since: born.Add(time.Hour), Serial: "01"}
+	rec.Standby = &records.Standby{Mode: nstance.ParkStopped, Phase: nstance.Waking, Since: born.Add(time.Hour), Serial: "01", PendingSerial: "02"}
 	rec.Generation, rec.CutShort, rec.Reclaims = 2, true, 1
 	rec.Deleting, rec.Preserve = &records.Deletion{At: born, Why: cause}, &records.Preserve{Until: born}
 	return rec

@@ -132,7 +132,10 @@ func (a *agent) renew(r *reconcile.Reconciler) bool {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.NotFound, "deleted")
 		}
-		rec.Current = &records.KeyRecord{Serial: strconv.Itoa(held + 1)}
+		if p := rec.Pending; p != nil && p.Serial == strconv.Itoa(held) { // as the registrar does, which promotes with the next renewal
+			rec.Current = p
+		}
+		rec.Pending = &records.KeyRecord{Serial: strconv.Itoa(held + 1)}
 		return nil
 	})
 	if err != nil {
