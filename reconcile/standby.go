@@ -224,7 +224,10 @@ func (r *Reconciler) wake(ctx context.Context, m *member) error {
 	if err := r.markWaking(ctx, m); err != nil {
 		return err
 	}
-	if m.rec.Standby.Mode == nstance.ParkRunning {
+	r.mu.Lock()
+	mode := m.rec.Standby.Mode
+	r.mu.Unlock()
+	if mode == nstance.ParkRunning {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.awoke(m, r.opts.Now())

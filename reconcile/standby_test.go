@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 )
@@ -437,6 +438,43 @@ func TestClaims(t *testing.T) {
 		require.ErrorIs(t, refused(reconcile.Claim{Node: "n5", Until: time.Now().Add(time.Hour)}), nstance.Conflict)
 		w.advance(20 * time.Minute)
 		require.Empty(t, w.cloud.Machines(), "a claim keeps nothing of a group that is removed")
+	})
+}
+
+// A pausedCancel calls back while a drain is cancelled.
+type pausedCancel struct {
+	*drain.Coordinator
+	meanwhile func(id nstance.InstanceID)
+}
+
+func (c *pausedCancel) Cancel(ctx context.Context, id nstance.InstanceID, generation uint64) error {
+	c.meanwhile(id)
+	return c.Coordinator.Cancel(ctx, id, generation)
+}
+
+// TestRenewsAsItWakes: an agent may renew its certificate, which replaces the record, between
+// two parts of the step that wakes its machine. The race detector looks at it.
+func TestRenewsAsItWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(1))
+		defer w.close()
+		renewed := make(chan struct{}, 1)
+		w.wrap = func(o *leaderEnv) {
+			o.options = func(opts *reconcile.Options) {
+				opts.Drains = &pausedCancel{opts.Drains.(*drain.Coordinator), func(id nstance.InstanceID) {
+					go func() {
+						r, _ := w.leader()
+						r.Observe(nstance.Registered{ID: id})
+						renewed <- struct{}{}
+					}()
+					<-time.After(time.Millisecond) // until it has, without waiting for it: that would be in order
+				}}
+			}
+		}
+		w.changeLeader(pooledGroup(1))
+		w.lose(2 * time.Minute)
+		w.advance(10 * time.Second)
+		<-renewed
 	})
 }
 
