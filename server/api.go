@@ -39,6 +39,9 @@ func (agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectRequest
 // RenewCertificate implements the RPC.
 func (agentService) RenewCertificate(ctx context.Context, req *apiv1.RenewCertificateRequest) (*apiv1.RenewCertificateResponse, error) {
 	c := callerOf(ctx)
+	if err := c.term.records.CheckAwake(c.Identity); err != nil {
+		return nil, err
+	}
 	cred, err := c.term.registrar.Renew(ctx, c.Identity, req.GetCsr())
 	if err != nil {
 		return nil, err

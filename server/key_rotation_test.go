@@ -63,18 +63,26 @@ func (h *client) identity() nstance.Identity {
 // renewCertificate renews the client's certificate over its API.
 func (h *client) renewCertificate() {
 	h.w.Helper()
-	key := pki.NewKey()
 	if h.identity().Role == nstance.RoleAgent {
-		conn := h.dial(h.w.server.Addresses().Agent)
-		defer conn.Close()
-		resp, err := apiv1.NewAgentServiceClient(conn).RenewCertificate(h.w.Context(), &apiv1.RenewCertificateRequest{Csr: h.csr(key)})
-		require.NoError(h.w, err)
-		h.useCredential(key, wire.CredentialOf(resp.GetCredential()))
+		require.NoError(h.w, h.renewAgent())
 		return
 	}
+	key := pki.NewKey()
 	resp, err := h.operatorAPI().RenewCertificate(h.w.Context(), &apiv1.OperatorServiceRenewCertificateRequest{Csr: h.csr(key)})
 	require.NoError(h.w, err)
 	h.useCredential(key, wire.CredentialOf(resp.GetCredential()))
+}
+
+// renewAgent renews an agent's certificate and returns the server's errors.
+func (h *client) renewAgent() error {
+	h.w.Helper()
+	key, conn := pki.NewKey(), h.dial(h.w.server.Addresses().Agent)
+	defer conn.Close()
+	resp, err := apiv1.NewAgentServiceClient(conn).RenewCertificate(h.w.Context(), &apiv1.RenewCertificateRequest{Csr: h.csr(key)})
+	if err == nil {
+		h.useCredential(key, wire.CredentialOf(resp.GetCredential()))
+	}
+	return err
 }
 
 // A slowClock is a clock that is behind. A test can advance it without creating

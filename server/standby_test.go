@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/web"
 )
 
@@ -158,6 +160,35 @@ func TestEverySleepEndsIdentity(t *testing.T) {
 		w.wake(api, id, "n1")
 		requireRenewal(w, id, agent)
 	})
+}
+
+// TestIdentityOfSleepingMachine: while a machine sleeps, its identity opens no session and is
+// not renewed. Its agent may ask again.
+func TestIdentityOfSleepingMachine(t *testing.T) {
+	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
+	api := w.admin()
+	id, agent := w.parkedAgent()
+	stolen := *agent // a copy of the disk
+	serial := w.instanceRecord(nstance.DefaultTenant, "web", id).Current.Serial
+
+	require.Equal(t, codes.Unavailable, status.Code(receive(t, stolen.open(t.Context()).ended)))
+	require.False(t, w.instance(api, id).GetConnected())
+	for range 6 { // more than a holder may renew at once
+		require.Equal(t, codes.Unavailable, status.Code(stolen.renewAgent()))
+	}
+	key := pki.NewKey()
+	_, err := stolen.recoverCertificate(key, grpc.PerRPCCredentials(stolen.newProof(key)))
+	require.ErrorIs(t, err, nstance.Unavailable)
+	rec := w.instanceRecord(nstance.DefaultTenant, "web", id)
+	require.Equal(t, serial, rec.Current.Serial)
+	require.Nil(t, rec.Pending)
+
+	w.wake(api, id, "n1")
+	agent.connect().awaitRenewal()
+	agent.renewCertificate()
+	k := agent.connect()
+	k.awaitAck(k.sendReport())
+	w.awaitState(api, id, "ready")
 }
 
 // TestClaimsAreRefused: a claim names the field that is wrong, and an operator claims in its

@@ -94,6 +94,10 @@ type Standby struct {
 // Asleep reports whether the instance is to sleep.
 func (r *Instance) Asleep() bool { return r.Standby != nil && r.Standby.Phase == nstance.Parking }
 
+// MachineAsleep reports whether the machine itself is to sleep: in mode running it does not.
+// Until it is woken nothing may use its identity.
+func (r *Instance) MachineAsleep() bool { return r.Asleep() && r.Standby.Mode != nstance.ParkRunning }
+
 // Outlived reports whether the instance slept since it was issued the certificate with a
 // serial: it must renew it before anything else.
 func (r *Instance) Outlived(serial string) bool {

@@ -104,6 +104,9 @@ func (a *Agents) Connect(identity nstance.Identity, stream grpc.BidiStreamingSer
 	if err != nil {
 		return err
 	}
+	if err := a.admit(id); err != nil { // before it replaces the machine's own session
+		return err
+	}
 	rec, _ := a.shard.Records().Get(id) // serve refuses an instance without record
 	s := newSession(a, identity, id, rec.Key(), stream)
 	defer s.cancel(nil)
@@ -201,10 +204,17 @@ func (a *Agents) reportDetection(id nstance.InstanceID, n nstance.Notice) {
 	}
 }
 
-// staying reports whether the instance exists and is not being deleted.
-func (a *Agents) staying(id nstance.InstanceID) bool {
-	rec, ok := a.shard.Records().Get(id)
-	return ok && rec.Deleting == nil
+// admit fails with NotFound unless the instance exists and is not being deleted, and with
+// Unavailable while its machine is to sleep: a copy of its disk must not pass for it, and
+// its own agent, slow to stop, may ask again.
+func (a *Agents) admit(id nstance.InstanceID) error {
+	switch rec, ok := a.shard.Records().Get(id); {
+	case !ok || rec.Deleting != nil:
+		return errDeleted
+	case rec.MachineAsleep():
+		return errAsleep
+	}
+	return nil
 }
 
 // drainOf returns the drain that the instance's own agent carries out.

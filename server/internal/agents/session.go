@@ -71,6 +71,7 @@ var (
 	errReplaced error = &nstance.Error{Code: nstance.Conflict, Msg: "the agent opened a newer session"}
 	errDeleted  error = &nstance.Error{Code: nstance.NotFound, Msg: "the instance is being deleted"}
 	errParked   error = &nstance.Error{Code: nstance.Unavailable, Msg: "the machine is stopped"}
+	errAsleep   error = &nstance.Error{Code: nstance.Unavailable, Msg: "the machine is parked, or about to be: connect once it has been woken"}
 	errSlow     error = &nstance.Error{Code: nstance.Unavailable, Msg: "the agent does not read its messages"}
 	errInterval error = &nstance.Error{Code: nstance.Unavailable, Msg: "the report interval has changed: reconnect"}
 )
@@ -106,8 +107,8 @@ func (s *session) catchUp() {
 
 // serve reads until the stream ends, and reports whether the agent said goodbye.
 func (s *session) serve() (clean bool, err error) {
-	if !s.agents.staying(s.id) { // deleted after its certificate was checked, before EndSession could find the session
-		return false, errDeleted
+	if err := s.agents.admit(s.id); err != nil { // deleted or parked since Connect, before EndSession or EndParked could find the session
+		return false, err
 	}
 	s.catchUp()
 	for {

@@ -76,9 +76,13 @@ func (r *Records) UpdateRegistration(ctx context.Context, id nstance.InstanceID,
 		machine = v.Machine
 	}
 	rec, err := r.shard.Records().Update(ctx, id, func(rec *records.Instance) error {
-		reg := r.registrationOf(ctx, *rec)
+		before := r.registrationOf(ctx, *rec)
+		reg := before
 		if err := change(&reg); err != nil {
 			return err
+		}
+		if rec.MachineAsleep() && issues(before.Succession, reg.Succession) {
+			return errAsleep
 		}
 		rec.RegisteredAt, rec.Addresses, rec.Hostname = reg.RegisteredAt, reg.Addresses, reg.Hostname
 		rec.Current, rec.Pending = (*records.KeyRecord)(reg.Current), (*records.KeyRecord)(reg.Pending)
@@ -92,6 +96,24 @@ func (r *Records) UpdateRegistration(ctx context.Context, id nstance.InstanceID,
 	}
 	r.shard.Observe(nstance.Registered{ID: id})
 	return r.registrationOf(ctx, rec), nil
+}
+
+var errAsleep error = &nstance.Error{Code: nstance.Unavailable, Msg: "the machine is parked, or about to be: renew once it has been woken"}
+
+// CheckAwake fails with Unavailable while the machine of id is to sleep: a copy of its disk
+// must not renew its identity. UpdateRegistration fails likewise; a caller that asks here
+// first leaves the agent its rate of renewals.
+func (r *Records) CheckAwake(id nstance.Identity) error {
+	if rec, _ := r.shard.Records().Get(nstance.InstanceID(id.Subject)); rec.MachineAsleep() {
+		return errAsleep
+	}
+	return nil
+}
+
+// issues reports whether a change adds a certificate.
+func issues(before, after registration.Succession) bool {
+	isNew := func(k *registration.KeyRecord) bool { return k != nil && k != before.Current && k != before.Pending }
+	return isNew(after.Current) || isNew(after.Pending)
 }
 
 func (r *Records) registrationOf(ctx context.Context, rec records.Instance) registration.Registration {

@@ -285,6 +285,36 @@ func TestUseOfASuccessor(t *testing.T) {
 	require.Zero(t, l.faulty.Count(storagetest.PutIfMatch), "settled once")
 }
 
+// TestNoRenewalWhileAsleep: the write refuses a renewal that began before its machine was to
+// sleep. What was issued before is settled as ever.
+func TestNoRenewalWhileAsleep(t *testing.T) {
+	l := newLeader(t)
+	instance, nonce := l.instance()
+	id := l.renewed(l.registered(nonce, pki.NewKey()))
+	require.NoError(t, l.verify(id))
+	setStandby := func(mode nstance.ParkMode, phase nstance.State) {
+		_, err := l.recs.Update(t.Context(), instance, func(rec *records.Instance) error {
+			rec.Standby = &records.Standby{Mode: mode, Phase: phase}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	setStandby(nstance.ParkStopped, nstance.Parking)
+	require.ErrorIs(t, l.CheckAwake(id), nstance.Unavailable)
+	_, err := l.reg.Renew(t.Context(), id, csr(t, pki.NewKey()))
+	require.ErrorIs(t, err, nstance.Unavailable)
+	l.SettleSuccessors(t.Context())
+	require.Equal(t, id.Serial, l.stored(instance).Current.Serial)
+	require.Nil(t, l.stored(instance).Pending)
+
+	setStandby(nstance.ParkRunning, nstance.Parking)
+	require.NoError(t, l.CheckAwake(id))
+	id = l.renewed(id)
+	setStandby(nstance.ParkStopped, nstance.Waking)
+	require.NoError(t, l.CheckAwake(id))
+	l.renewed(id)
+}
+
 // newRecordsOf returns records that remember no use of a successor.
 func newRecordsOf(l *leader) *Records {
 	return &Records{Options: l.Options, store: l.faulty, shard: reconciler{l}}
