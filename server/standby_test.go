@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/web"
 )
@@ -162,6 +163,12 @@ func TestEverySleepEndsIdentity(t *testing.T) {
 	})
 }
 
+// pooledConfigurationWithFile has a group with one stand-by machine, which has a file.
+func pooledConfigurationWithFile() string {
+	text := configWithFiles(0, "", red, "", `"colour": {"kind": "string", "content": "{{.Vars.colour}}"}`, "")
+	return strings.Replace(text, `"web": {"template": "vm", "size": 0}`, `"web": {"template": "vm", "size": 0, "drain_timeout": "0", "warm_pool": {"size": 1}}`, 1)
+}
+
 // TestIdentityOfSleepingMachine: while a machine sleeps, its identity opens no session and is
 // not renewed. Its agent may ask again.
 func TestIdentityOfSleepingMachine(t *testing.T) {
@@ -189,6 +196,60 @@ func TestIdentityOfSleepingMachine(t *testing.T) {
 	k := agent.connect()
 	k.awaitAck(k.sendReport())
 	w.awaitState(api, id, "ready")
+}
+
+// TestSessionBeforeRenewal: before it has renewed the certificate that its machine slept with,
+// an agent gets nothing but the request for that, and what it sends does not count. Only
+// reports are acknowledged: all else is sent again afterwards.
+func TestSessionBeforeRenewal(t *testing.T) {
+	begin := func(t *testing.T) (*world, nstance.InstanceID, *fileAgent) {
+		w := newWorld(t, setup{config: pooledConfigurationWithFile()})
+		id, agent := w.parkedAgent()
+		w.wake(w.admin(), id, "n1")
+		return w, id, agent.connect().newFileAgent()
+	}
+	t.Run("gets no files", func(t *testing.T) {
+		_, _, k := begin(t)
+		k.requireOnlyRenewal()
+		k.client.renewCertificate()
+		next := k.client.connect().newFileAgent()
+		next.reportFiles()
+		next.receiveSet()
+		next.requireContent("red")
+	})
+	t.Run("dooms nothing", func(t *testing.T) {
+		w, id, k := begin(t)
+		n := reclaimNotice("e1", time.Hour)
+		k.sendNotice(n)
+		k.requireOnlyRenewal()
+		_, seen, _ := w.findEvent(eventtype.NoticeDetected, id)
+		require.False(t, seen)
+		k.client.renewCertificate()
+		next := k.client.connect()
+		next.awaitAck(next.sendNotice(n))
+		w.awaitEvent(eventtype.NoticeDetected, id)
+	})
+	t.Run("ends no drain", func(t *testing.T) {
+		_, _, k := begin(t)
+		k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_DrainResult{DrainResult: &apiv1.DrainResult{Generation: 1, Outcome: string(nstance.OutcomeDrained)}}})
+		k.requireOnlyRenewal()
+	})
+}
+
+// requireOnlyRenewal reports, and checks that the server acknowledges only that, and asks
+// for nothing but a renewal.
+func (k *fileAgent) requireOnlyRenewal() {
+	k.Helper()
+	asked := false
+	for range 30 { // time enough to make files
+		number := k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: k.healthReport()}})
+		for acked := uint64(0); acked != number; {
+			m := k.nextMessage()
+			asked, acked = asked || m.GetRenewal() != nil, m.GetAcknowledgement().GetReport()
+			require.True(k, m.GetRenewal() != nil || acked > 0, "%v", m)
+		}
+	}
+	require.True(k, asked)
 }
 
 // TestClaimsAreRefused: a claim names the field that is wrong, and an operator claims in its

@@ -240,7 +240,13 @@ func (a *Agents) relayDrains(ctx context.Context) {
 
 func (a *Agents) relayDrain(e nstance.DrainEvent) {
 	s := a.sessions.get(e.Drain.Instance)
-	if s == nil || e.Drain.Executor != nstance.ExecutorAgent {
+	switch {
+	case s == nil:
+		return
+	case s.outlived(): // a session that its machine was woken in before it had stopped
+		s.askRenewal()
+		return
+	case e.Drain.Executor != nstance.ExecutorAgent:
 		return
 	}
 	switch e.Type {

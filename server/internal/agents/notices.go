@@ -220,8 +220,6 @@ func (s *session) handleReport(number uint64, w *apiv1.HealthReport) {
 	r := wire.ReportOf(s.id, number, w)
 	r.Notices = s.handleNotices(w.GetNotices())
 	r.TerminationNotice = wire.Urgent(r.Notices)
-	if r = s.filesReported(r); !s.outlived() {
-		s.agents.shard.Observe(nstance.Reported{Report: r})
-	}
+	s.agents.shard.Observe(nstance.Reported{Report: s.filesReported(r)})
 	s.send(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_Report{Report: number}}))
 }

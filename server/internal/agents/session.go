@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -54,7 +55,9 @@ type session struct {
 	source          netip.Addr
 	rivalry         rivalry // guarded by the lock of sessions
 	notices         *noticeDedup
-	noticeRefused   bool // an alarm was raised; only the goroutine that reads uses it
+	noticeRefused   bool        // an alarm was raised; only the goroutine that reads uses it
+	slept           atomic.Bool // its certificate is outlived, also once the machine sleeps again
+	renewNow        sync.Once   // asks to renew that
 
 	mu       sync.Mutex
 	outbox   []*apiv1.ConnectResponse
@@ -98,6 +101,9 @@ func (s *session) welcome() {
 // catchUp sends what the agent may have missed of its drain and its certificate.
 func (s *session) catchUp() {
 	s.askRenewal()
+	if s.outlived() {
+		return // the session with the renewed certificate catches up
+	}
 	if d, ok := s.agents.drainOf(s.id); ok {
 		s.sendDrain(d)
 	} else if rec, _ := s.agents.shard.Records().Get(s.id); rec.Drain == nil && rec.Generation > 0 {
@@ -159,6 +165,9 @@ func (s *session) handle(m *apiv1.ConnectRequest) (goodbye bool) {
 		return false
 	}
 	s.lastNumber = n
+	if s.outlived() {
+		return s.handleOutlived(n, m)
+	}
 	switch {
 	case m.GetReport() != nil:
 		s.handleReport(n, m.GetReport())
@@ -176,6 +185,17 @@ func (s *session) handle(m *apiv1.ConnectRequest) (goodbye bool) {
 		return true
 	}
 	return false
+}
+
+// handleOutlived handles a message under a certificate that is to be renewed first. A report
+// is acknowledged and does not count. Notices and drain results are not: the agent repeats
+// them in its next session. Files have to wait for that, too.
+func (s *session) handleOutlived(number uint64, m *apiv1.ConnectRequest) (goodbye bool) {
+	s.askRenewal()
+	if m.GetReport() != nil {
+		s.send(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_Report{Report: number}}))
+	}
+	return m.GetGoodbye() != nil
 }
 
 // handleDrainResult passes on the outcome of the agent's own hook and acknowledges
@@ -227,13 +247,15 @@ func (s *session) cancelDrain(generation uint64) {
 // askRenewal asks an agent to renew a certificate whose authority is being retired, and
 // at once one that its machine slept with.
 func (s *session) askRenewal() {
-	within := s.agents.RenewalSpread()
 	switch {
 	case s.outlived():
-		within = 0
-	case s.identity.Issuer == s.agents.Keys.Identity.Issuer():
-		return
+		s.renewNow.Do(func() { s.sendRenewal(0) })
+	case s.identity.Issuer != s.agents.Keys.Identity.Issuer():
+		s.sendRenewal(s.agents.RenewalSpread())
 	}
+}
+
+func (s *session) sendRenewal(within time.Duration) {
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Renewal{
 		Renewal: &apiv1.RenewalRequest{Within: durationpb.New(within)},
 	}})
@@ -242,8 +264,15 @@ func (s *session) askRenewal() {
 // outlived reports whether the certificate of the session is one that the machine slept
 // with: it may have been copied meanwhile, and proves nothing until it is renewed.
 func (s *session) outlived() bool {
+	if s.slept.Load() {
+		return true
+	}
 	rec, _ := s.agents.shard.Records().Get(s.id)
-	return rec.Outlived(s.identity.Serial)
+	if !rec.Outlived(s.identity.Serial) {
+		return false
+	}
+	s.slept.Store(true)
+	return true
 }
 
 // goAway asks the agent to come back, and ends the session soon.

@@ -146,10 +146,11 @@ func (f *sessionFiles) inPlace(set *files.Set) bool {
 // of it. In a frozen group that waits for the thaw, unless only certificates are to be
 // renewed. One worker at a time checks a session.
 func (s *session) checkFiles(ctx context.Context, k *fileKeeper) {
+	outlived := s.outlived()
 	s.mu.Lock()
 	f := &s.files
 	f.queued, f.parked = false, false
-	if f.working || s.ctx.Err() != nil {
+	if f.working || outlived || s.ctx.Err() != nil {
 		f.queued = f.working && s.ctx.Err() == nil // that worker checks again
 		s.mu.Unlock()
 		return
