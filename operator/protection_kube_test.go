@@ -246,6 +246,16 @@ func (p *protectedWorld) touch(sp *infrav1.SpotProtection) {
 	require.NoError(p, p.Patch(p.Context(), sp.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
 }
 
+// untilClaimed waits until the status has so many claims, and what comes next is later than
+// all of them. Times of objects are in seconds, and a node of the same second may have been
+// there before.
+func (p *protectedWorld) untilClaimed(sp *infrav1.SpotProtection, want int) {
+	p.Helper()
+	until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
+		return len(sp.Status.Claims) == want && time.Since(sp.Status.Claims[0].Time.Time) > 2*time.Second
+	}, "it is claimed, and later")
+}
+
 func because(reason string) func(infrav1.ProtectedWorkload) bool {
 	return func(w infrav1.ProtectedWorkload) bool { return w.Reason == reason }
 }
@@ -485,12 +495,42 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		p, sp, _, n := bridged(t, nil)
 		p.touch(sp)
 		require.Never(t, func() bool { return len(p.releases()) > 0 }, time.Second, 50*time.Millisecond, "the pods are on the bridge")
-		// Times of objects are in seconds, and a node of the same second may have been there before.
-		until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
-			return len(sp.Status.Claims) == 1 && time.Since(sp.Status.Claims[0].Time.Time) > 2*time.Second
-		}, "it is later")
+		p.untilClaimed(sp, 1)
 		p.addNode("lasting", "aws:///zone/lasting", nil)
 		require.Eventually(t, func() bool { return p.gaveBack(n.Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+	})
+	t.Run("one node came for two that are lost", func(t *testing.T) {
+		p := newProtectedWorld(t)
+		lost, apps := map[string]*corev1.Node{}, []string{"one", "two"}
+		for _, app := range apps {
+			lost[app] = p.spotNode(app)
+			p.deploy(app, 1, nil)
+			p.budget(app, 1)
+			p.untilReady(app, 1)
+			p.patch(lost[app], `{"spec":{"unschedulable":true}}`)
+		}
+		sp := p.protect(nil)
+		p.untilWorkload(sp, "two", because(protection.ReasonAdmitted))
+		for i, app := range apps {
+			p.taint(lost[app], "aws-node-termination-handler/spot-itn")
+			p.untilClaimed(sp, i+1)
+		}
+		bridge, _ := p.machine("bridge", true, settled)
+		for _, app := range apps {
+			for _, pod := range p.podsOf(app) {
+				require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+			}
+			p.untilOn(app, bridge, 1)
+			require.NoError(t, p.nodes.Delete(t.Context(), lost[app]))
+		}
+		p.addNode("lasting", "aws:///zone/lasting", nil)
+		require.Eventually(t, func() bool { return p.gaveBack(lost["one"].Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		require.Never(t, func() bool {
+			p.touch(sp)
+			return slices.Contains(p.releases(), lost["two"].Name)
+		}, 2*time.Second, 200*time.Millisecond, "the node is in the place of the first")
+		p.addNode("second", "aws:///zone/second", nil)
+		require.Eventually(t, func() bool { return slices.Contains(p.releases(), lost["two"].Name) }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
 	})
 	t.Run("pods are handed off", func(t *testing.T) {
 		p, sp, d, n := bridged(t, handedOff)

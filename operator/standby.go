@@ -28,6 +28,9 @@ const (
 
 	// maxClaims bounds the claims of one SpotProtection that have not ended.
 	maxClaims = 64
+
+	// releasedReplaced is the message of a claim that ended because of a new node.
+	releasedReplaced = "there is another node in its place"
 )
 
 // A claimClient is what claims need of a shard.
@@ -239,7 +242,7 @@ func (s *survey) dispensable(claim *infrav1.StandbyClaim) string {
 	case settled:
 		return "its pods are ready on other nodes"
 	case !handedOff && s.replaced(claim):
-		return "there is another node in its place"
+		return releasedReplaced
 	}
 	return ""
 }
@@ -248,24 +251,45 @@ func (s *survey) onNode(w *surveyedWorkload, node string) bool {
 	return slices.ContainsFunc(w.pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node && protection.Lives(&p) })
 }
 
-// replaced reports whether there are as many ready nodes that came after a claim as claims
-// that are as old or older.
+// replaced reports whether a node has come in the place of the one that is lost: a lasting
+// node stands in for one claim only, the oldest that it came after.
 func (s *survey) replaced(claim *infrav1.StandbyClaim) bool {
 	if s.nodes[claim.Node] != nil {
 		return false
 	}
-	came, claims := 0, 0
+	came := s.readySince()
+	for i := len(s.sp.Status.Claims) - 1; i >= 0; i-- { // the latest come first
+		other := &s.sp.Status.Claims[i]
+		if other != claim && !needsNode(other, claim.Time.Time) {
+			continue
+		}
+		first := slices.IndexFunc(came, other.Time.Time.Before)
+		switch {
+		case other == claim:
+			return first >= 0
+		case first >= 0:
+			came = slices.Delete(came, first, first+1)
+		}
+	}
+	return false
+}
+
+// needsNode reports whether a claim needs a node of its own, or has had one since: a claim
+// that ended for another reason never did.
+func needsNode(claim *infrav1.StandbyClaim, since time.Time) bool {
+	return claim.Released.IsZero() || claim.Message == releasedReplaced && !claim.Released.Time.Before(since)
+}
+
+// readySince returns since when there are the ready nodes that pods may stay on, the oldest
+// first.
+func (s *survey) readySince() (out []time.Time) {
 	for _, n := range s.nodes {
-		if n.lasting() && !n.Spec.Unschedulable && n.CreationTimestamp.After(claim.Time.Time) && isReady(n.Node) {
-			came++
+		if n.lasting() && !n.Spec.Unschedulable && isReady(n.Node) {
+			out = append(out, n.CreationTimestamp.Time)
 		}
 	}
-	for _, other := range s.sp.Status.Claims {
-		if other.Released.IsZero() && !other.Time.After(claim.Time.Time) {
-			claims++
-		}
-	}
-	return came >= claims
+	slices.SortFunc(out, time.Time.Compare)
+	return out
 }
 
 func isReady(n *corev1.Node) bool {
@@ -290,11 +314,13 @@ func (c *protectionController) release(ctx context.Context, s *survey, claim *in
 	return err
 }
 
-// forgetClaims drops claims that have ended, once their nodes are gone or stay.
+// forgetClaims drops claims that have ended, once their nodes are gone or stay. Until then
+// they say which nodes are taken by claims that have ended.
 func (s *survey) forgetClaims() {
+	kept := max(claimDuration, s.claimDuration())
 	s.sp.Status.Claims = slices.DeleteFunc(s.sp.Status.Claims, func(claim infrav1.StandbyClaim) bool {
 		n := s.nodes[claim.Node]
-		return !claim.Released.IsZero() && (n == nil && s.now.Sub(claim.Released.Time) > claimDuration || n != nil && !n.lost())
+		return !claim.Released.IsZero() && (n == nil && s.now.Sub(claim.Released.Time) > kept || n != nil && !n.lost())
 	})
 	for i := len(s.sp.Status.Claims) - 1; i >= 0 && len(s.sp.Status.Claims) > maxClaims; i-- { // the latest come first
 		if !s.sp.Status.Claims[i].Released.IsZero() {
