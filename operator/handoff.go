@@ -288,37 +288,83 @@ func (s *survey) endHandOff(ctx context.Context, w *surveyedWorkload) error {
 	if w.Kind != infrav1.KindDeployment {
 		return nil
 	}
-	var costs workloadProgress
-	for i := range w.pods {
-		if w.pods[i].Annotations[corev1.PodDeletionCost] == protection.DeletionCost {
-			costs.restored = append(costs.restored, w.pods[i])
-		}
-	}
 	step := protection.NextStep(&w.Workload, w.scaler(), protection.Progress{Now: s.now, Finished: true})
-	return errors.Join(s.take(ctx, w, step), s.setCosts(ctx, costs))
+	return errors.Join(s.take(ctx, w, step), s.setCosts(ctx, workloadProgress{restored: w.marked()}))
 }
 
-// endUnselected ends hand-offs of workloads that were selected until now.
+// marked returns the pods that have the deletion cost of pods that are to leave.
+func (w *surveyedWorkload) marked() (out []corev1.Pod) {
+	for i := range w.pods {
+		if w.pods[i].Annotations[corev1.PodDeletionCost] == protection.DeletionCost {
+			out = append(out, w.pods[i])
+		}
+	}
+	return out
+}
+
+// endUnselected ends hand-offs of workloads that were selected until now. The status has each
+// until a pass finds that nothing of its hand-off is left: nothing else says where to look.
 func (c *protectionController) endUnselected(ctx context.Context, s *survey) error {
 	var errs []error
 	for _, former := range s.sp.Status.Workloads {
 		if former.HandOff == "" || former.Kind != infrav1.KindDeployment || s.selects(former) {
 			continue
 		}
-		d := &appsv1.Deployment{}
-		var scalers autoscalingv2.HorizontalPodAutoscalerList
-		if err := s.objects.Get(ctx, client.ObjectKey{Namespace: former.Namespace, Name: former.Name}, d); err != nil {
-			errs = append(errs, ignoreGone(err))
-			continue
+		ended, err := c.endFormer(ctx, s, former)
+		if !ended {
+			s.busy = true
+			former.Admitted, former.Reason, former.ProtectedPods = ptr.To(false), reasonNotSelected, nil
+			former.Message = "it is not selected any more: its hand-off is taken back"
+			s.ending = append(s.ending, former)
 		}
-		if err := s.objects.List(ctx, &scalers, client.InNamespace(former.Namespace)); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		w := &surveyedWorkload{Workload: protection.DeploymentWorkload(d), scalers: scalers.Items}
-		errs = append(errs, s.listPods(ctx, w), s.endHandOff(ctx, w))
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// endFormer ends the hand-off of a workload that was selected until now. It reports whether
+// nothing was left of it, or it is the hand-off of another SpotProtection now.
+func (c *protectionController) endFormer(ctx context.Context, s *survey, former infrav1.ProtectedWorkload) (ended bool, err error) {
+	if other, err := c.selectedByOther(ctx, s, former); err != nil || other {
+		return other, err
+	}
+	d := &appsv1.Deployment{}
+	if err := s.objects.Get(ctx, client.ObjectKey{Namespace: former.Namespace, Name: former.Name}, d); err != nil {
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+	var scalers autoscalingv2.HorizontalPodAutoscalerList
+	if err := s.objects.List(ctx, &scalers, client.InNamespace(former.Namespace)); err != nil {
+		return false, err
+	}
+	w := &surveyedWorkload{Workload: protection.DeploymentWorkload(d), scalers: scalers.Items}
+	if err := s.listPods(ctx, w); err != nil {
+		return false, err
+	}
+	if _, surged := d.Annotations[protection.AnnotationSurge]; !surged && len(w.marked()) == 0 {
+		return true, nil
+	}
+	return false, s.endHandOff(ctx, w)
+}
+
+// selectedByOther reports whether another SpotProtection hands a workload off now.
+func (c *protectionController) selectedByOther(ctx context.Context, s *survey, former infrav1.ProtectedWorkload) (bool, error) {
+	others, err := c.others(ctx, s)
+	return slices.ContainsFunc(others, func(sp infrav1.SpotProtection) bool {
+		found := statusOf(&sp, former.Kind, former.Namespace, former.Name)
+		return found != nil && found.HandOff != "" && ptr.Deref(found.Admitted, false)
+	}), err
+}
+
+// others returns the other SpotProtections of the Cluster, without those that are deleted, as
+// they are now and not as a cache has them.
+func (c *protectionController) others(ctx context.Context, s *survey) ([]infrav1.SpotProtection, error) {
+	var list infrav1.SpotProtectionList
+	if err := c.uncached.List(ctx, &list, client.InNamespace(s.sp.Namespace)); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(sp infrav1.SpotProtection) bool {
+		return sp.Name == s.sp.Name || sp.Spec.ClusterName != s.sp.Spec.ClusterName || !sp.DeletionTimestamp.IsZero()
+	}), nil
 }
 
 func (s *survey) selects(former infrav1.ProtectedWorkload) bool {

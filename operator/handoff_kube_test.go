@@ -141,14 +141,10 @@ func (p *protectedWorld) scaler(least, most int32) *autoscalingv2.HorizontalPodA
 	return scaler
 }
 
-// deleteAmidChanges deletes a SpotProtection while others change objects of the workload
-// cluster for a few seconds, and waits until it is gone.
-func (p *protectedWorld) deleteAmidChanges(sp *infrav1.SpotProtection, objects ...client.Object) {
-	p.Helper()
+// changeAgainAndAgain has others change objects of the workload cluster until stop is called.
+func (p *protectedWorld) changeAgainAndAgain(objects ...client.Object) (stop func()) {
 	ctx, cancel := context.WithCancel(p.Context())
 	var others sync.WaitGroup
-	defer others.Wait()
-	defer cancel()
 	for _, obj := range objects {
 		others.Go(func() {
 			for i := 0; sleep.For(ctx, time.Millisecond); i++ {
@@ -156,12 +152,24 @@ func (p *protectedWorld) deleteAmidChanges(sp *infrav1.SpotProtection, objects .
 			}
 		})
 	}
+	return func() {
+		cancel()
+		others.Wait()
+	}
+}
+
+// deleteAmidChanges deletes a SpotProtection while others change objects of the workload
+// cluster for a few seconds, and waits until it is gone.
+func (p *protectedWorld) deleteAmidChanges(sp *infrav1.SpotProtection, objects ...client.Object) {
+	p.Helper()
+	stop := p.changeAgainAndAgain(objects...)
+	defer stop()
 	require.NoError(p, p.Delete(p.Context(), sp))
 	began := time.Now()
 	require.Eventually(p, func() bool {
 		return p.Get(p.Context(), client.ObjectKeyFromObject(sp), sp) != nil || time.Since(began) > 3*time.Second
 	}, eventually, 20*time.Millisecond)
-	cancel()
+	stop()
 	p.untilGone(sp)
 }
 
@@ -380,6 +388,17 @@ func TestKubeHandOffInterrupted(t *testing.T) {
 		p.await(scaler, func() bool { return *scaler.Spec.MinReplicas == 4 }, "the autoscaler keeps them")
 		p.deleteAmidChanges(sp, scaler.DeepCopy(), scaler.DeepCopy(), scaler.DeepCopy(), scaler.DeepCopy()) // it is written soon after it was read
 		p.await(scaler, func() bool { return *scaler.Spec.MinReplicas == 2 }, "its floor is as before")
+	})
+	t.Run("it is not selected any more, while others change it", func(t *testing.T) {
+		p, sp, d, _, _ := begun(t)
+		changed := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
+		stop := p.changeAgainAndAgain(changed, changed.DeepCopy(), changed.DeepCopy())
+		defer stop()
+		require.NoError(t, p.Patch(t.Context(), sp.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"selector":{"matchLabels":{"app":"other"}}}}`))))
+		until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return sp.Status.ObservedGeneration == sp.Generation }, "a pass has tried")
+		stop()
+		until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return len(sp.Status.Workloads) == 0 }, "it is forgotten")
+		p.settledHandOff(d, 2)
 	})
 	t.Run("it is not asked for any more", func(t *testing.T) {
 		p, sp, d, _, _ := begun(t)

@@ -40,6 +40,7 @@ import (
 const (
 	reasonAdmitted    = "Admitted"
 	reasonNotAdmitted = "NotAdmitted"
+	reasonNotSelected = "NotSelected" // of a workload whose hand-off is taken back
 	reasonUnreached   = "WaitingForNodes"
 	reasonNotRead     = "NotRead"
 )
@@ -265,7 +266,8 @@ type survey struct {
 	nodes     map[string]*surveyedNode
 	workloads []*surveyedWorkload
 	selected  int
-	busy      bool // pods are moved, machines claimed, or something of it is taken back
+	ending    []infrav1.ProtectedWorkload // not selected any more, and not all of their hand-off is taken back
+	busy      bool                        // pods are moved, machines claimed, or something of it is taken back
 }
 
 // survey reads what there is.
@@ -386,16 +388,16 @@ func (s *survey) describe(w *surveyedWorkload) {
 	if b := w.admission.Budget; b != nil {
 		w.status.Budget = b.Name
 	}
-	if former := formerStatus(s.sp, w); former != nil {
+	if former := statusOf(s.sp, w.Kind, w.Namespace(), w.Name()); former != nil {
 		w.status.LastInterruption = former.LastInterruption
 	}
 }
 
-// formerStatus returns what the status has of a workload; nil: nothing.
-func formerStatus(sp *infrav1.SpotProtection, w *surveyedWorkload) *infrav1.ProtectedWorkload {
+// statusOf returns what the status has of a workload; nil: nothing.
+func statusOf(sp *infrav1.SpotProtection, kind, namespace, name string) *infrav1.ProtectedWorkload {
 	for i := range sp.Status.Workloads {
-		if f := &sp.Status.Workloads[i]; f.Kind == w.Kind && f.Namespace == w.Namespace() && f.Name == w.Name() {
-			return f
+		if w := &sp.Status.Workloads[i]; w.Kind == kind && w.Namespace == namespace && w.Name == name {
+			return w
 		}
 	}
 	return nil
@@ -426,6 +428,8 @@ func (s *survey) show() {
 			refused = append(refused, w.Namespace()+"/"+w.Name()+": "+w.status.Reason)
 		}
 	}
+	// What ends goes before what is selected: only the status knows of it.
+	st.Workloads = append(st.Workloads[:min(len(st.Workloads), maxWorkloads-len(s.ending))], s.ending...)
 	st.SelectedWorkloads, st.AdmittedWorkloads, st.ProtectedPods = ptr.To(int32(s.selected)), &admitted, &pods
 	all := metav1.Condition{Type: infrav1.ConditionAdmitted, Status: metav1.ConditionTrue, Reason: reasonAdmitted}
 	if int(admitted) < s.selected {

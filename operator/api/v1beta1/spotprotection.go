@@ -77,7 +77,8 @@ type SpotProtectionStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// workloads that are selected, in the order of namespace, kind and name. Those beyond
-	// 128 are not protected, which the condition Admitted says.
+	// 128 are not protected, which the condition Admitted says. Then those that were selected
+	// until now, for as long as something of their hand-off is left.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
