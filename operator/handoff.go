@@ -27,6 +27,13 @@ import (
 // waking: the next one uncordons it.
 const annotationBridgeCordon = "nstance.dev/hand-off-cordoned"
 
+// Annotations of drain/kube on a node that is drained. With the second one the node is
+// uncordoned when the drain ends without the machine's end.
+const (
+	annotationDrainInstance = "nstance.dev/drain-instance"
+	annotationDrainCordoned = "nstance.dev/drain-cordoned"
+)
+
 // handOffTime is how long a drain must last at least, so that pods are handed off first.
 const handOffTime = 2 * protection.Interval
 
@@ -272,15 +279,37 @@ func (s *survey) uncordonBridges(ctx context.Context) error {
 }
 
 func (s *survey) uncordon(ctx context.Context, n *surveyedNode) error {
+	return s.changeCordon(ctx, n, func(changed *corev1.Node) { changed.Spec.Unschedulable = false })
+}
+
+// changeCordon makes a change of a node that has the mark of the hand-off, and takes the mark
+// away.
+func (s *survey) changeCordon(ctx context.Context, n *surveyedNode, change func(*corev1.Node)) error {
 	s.busy = true
 	changed := n.DeepCopy()
-	changed.Spec.Unschedulable = false
 	delete(changed.Annotations, annotationBridgeCordon)
+	change(changed)
 	err := s.objects.Patch(ctx, changed, client.MergeFromWithOptions(n.Node, client.MergeFromWithOptimisticLock{}), fieldOwner)
 	if err == nil {
 		n.Node = changed
 	}
 	return ignoreGone(err)
+}
+
+// endCordon takes back the cordon of a node, also if no hand-off comes after this one. A drain
+// keeps the cordon until it ends, which for a machine that sleeps is its waking.
+func (s *survey) endCordon(ctx context.Context, n *surveyedNode) error {
+	d := n.instance.GetDrain()
+	switch {
+	case n.Annotations[annotationDrainInstance] != "":
+		return s.changeCordon(ctx, n, func(changed *corev1.Node) { changed.Annotations[annotationDrainCordoned] = "true" })
+	case d == nil:
+		return s.uncordon(ctx, n)
+	case nstance.Executor(d.GetExecutor()) != nstance.ExecutorOperator:
+		return s.changeCordon(ctx, n, func(*corev1.Node) {}) // what drains it uncordons it
+	}
+	s.busy = true // the drain has not begun at this node, or has just ended
+	return nil
 }
 
 // endHandOff takes back what a hand-off did to a workload that does not ask for it any more.
@@ -387,8 +416,8 @@ func (c *protectionController) endHandOffs(ctx context.Context, s *survey) error
 		if known := s.nodes[n.Name]; known != nil {
 			n.instance = known.instance
 		}
-		if _, ours := n.Annotations[annotationBridgeCordon]; ours && n.instance.GetDrain() == nil {
-			errs = append(errs, s.uncordon(ctx, n))
+		if _, ours := n.Annotations[annotationBridgeCordon]; ours {
+			errs = append(errs, s.endCordon(ctx, n))
 		}
 	}
 	return errors.Join(errs...)

@@ -369,6 +369,27 @@ func TestKubeHandOffInterrupted(t *testing.T) {
 		require.NoError(t, p.nodes.Get(t.Context(), client.ObjectKeyFromObject(bridge), bridge))
 		require.False(t, bridge.Spec.Unschedulable)
 	})
+	t.Run("the SpotProtection is deleted while the bridge sleeps", func(t *testing.T) {
+		p, sp, d, bridge, instance := begun(t)
+		p.untilNode(bridge, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "the hand-off has cordoned it")
+		lasting, _ := p.machine("lasting", false, 0)
+		p.untilOn("web", lasting, 2)
+		p.settledHandOff(d, 2)
+		p.drain(instance, nstance.CauseStandby, time.Minute)
+		require.Eventually(t, func() bool { return slices.Contains(p.acknowledged(), instance.GetId()+": drained") }, eventually, 20*time.Millisecond)
+		instance.State, instance.WokenAt = string(nstance.Parked), nil
+		p.put(instance, nstance.EventParked)
+
+		require.NoError(t, p.Delete(t.Context(), sp))
+		p.untilGone(sp)
+		require.NoError(t, p.nodes.Get(t.Context(), client.ObjectKeyFromObject(bridge), bridge))
+		require.True(t, bridge.Spec.Unschedulable, "it sleeps")
+
+		instance.State, instance.Drain, instance.WokenAt = string(nstance.Waking), nil, timestamppb.Now()
+		p.put(instance, nstance.EventDrainCancelled)
+		p.untilNode(bridge, func(n *corev1.Node) bool { return !n.Spec.Unschedulable }, "it may have pods again")
+		require.NotContains(t, bridge.Annotations, "nstance.dev/hand-off-cordoned")
+	})
 	t.Run("the SpotProtection is deleted while others change what it has changed", func(t *testing.T) {
 		p, sp, d, bridge, _ := begun(t)
 		p.untilNode(bridge, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
