@@ -191,7 +191,7 @@ func (s *survey) take(ctx context.Context, w *surveyedWorkload, step *protection
 }
 
 // setFloor sets minReplicas of the autoscaler of a workload. Fails with a conflict if that
-// has changed meanwhile.
+// has changed meanwhile, with NotFound if it is gone: the next step is another one then.
 func (s *survey) setFloor(ctx context.Context, w *surveyedWorkload, step *protection.Step) error {
 	scaler := w.scaler()
 	if scaler == nil {
@@ -199,7 +199,7 @@ func (s *survey) setFloor(ctx context.Context, w *surveyedWorkload, step *protec
 	}
 	changed := scaler.DeepCopy()
 	changed.Spec.MinReplicas = step.Floor
-	return client.IgnoreNotFound(s.objects.Patch(ctx, changed, client.MergeFromWithOptions(scaler, client.MergeFromWithOptimisticLock{}), fieldOwner))
+	return s.objects.Patch(ctx, changed, client.MergeFromWithOptions(scaler, client.MergeFromWithOptimisticLock{}), fieldOwner)
 }
 
 // setCosts has pods that are to leave go first when their ReplicaSet shrinks, and takes that

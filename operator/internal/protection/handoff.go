@@ -55,6 +55,12 @@ func managedByKEDA(a *autoscalingv2.HorizontalPodAutoscaler) bool {
 	return named || owned || a.Labels["app.kubernetes.io/managed-by"] == "keda-operator"
 }
 
+// scalesDown reports whether an autoscaler lowers replicas.
+func scalesDown(a *autoscalingv2.HorizontalPodAutoscaler) bool {
+	b := a.Spec.Behavior
+	return b == nil || b.ScaleDown == nil || ptr.Deref(b.ScaleDown.SelectPolicy, autoscalingv2.MaxChangePolicySelect) != autoscalingv2.DisabledPolicySelect
+}
+
 // A HandOff says how a workload's pods are handed off.
 type HandOff struct {
 	Method infrav1.HandOffMethod
@@ -91,6 +97,9 @@ func ChooseHandOff(w *Workload, scalers []autoscalingv2.HorizontalPodAutoscaler)
 		default:
 			h.Scaler = s
 		}
+	}
+	if h.Scaler != nil && !scalesDown(h.Scaler) {
+		return evict("HorizontalPodAutoscaler %s never lowers its replicas: spec.behavior.scaleDown.selectPolicy is Disabled", h.Scaler.Name)
 	}
 	if h.Scaler != nil && surgeOf(w) == nil && w.Replicas >= h.Scaler.Spec.MaxReplicas {
 		return evict("it runs spec.maxReplicas of HorizontalPodAutoscaler %s", h.Scaler.Name)
@@ -159,7 +168,8 @@ type Step struct {
 //
 // A surge raises the replicas by as many as leave. It ends once as many are ready elsewhere
 // as there were before, or none leaves any more: then the replicas are lowered, and the pods
-// that leave are the cheapest. With an autoscaler only its floor is lowered. The next surge
+// that leave are the cheapest. With an autoscaler only its floor is lowered, unless it is gone
+// or does not lower replicas any more. The next surge
 // comes an Interval later. What others have scaled meanwhile stays.
 func NextStep(w *Workload, scaler *autoscalingv2.HorizontalPodAutoscaler, p Progress) *Step {
 	s := surgeOf(w)
@@ -210,12 +220,11 @@ func endSurge(w *Workload, s *Surge, scaler *autoscalingv2.HorizontalPodAutoscal
 	if p.Finished || p.Leaving == 0 {
 		step.Surge, step.Forget = nil, true
 	}
-	switch {
-	case s.Scaler != "":
-		if scaler != nil && scaler.Name == s.Scaler && ptr.Deref(scaler.Spec.MinReplicas, 1) == s.Floor {
-			step.Floor, step.FloorWas = ptr.To(ptr.Deref(s.OldFloor, 1)), scaler.Spec.MinReplicas
-		}
-	case w.Replicas == s.Replicas:
+	if s.Scaler != "" && scaler != nil && scaler.Name == s.Scaler && ptr.Deref(scaler.Spec.MinReplicas, 1) == s.Floor {
+		step.Floor, step.FloorWas = ptr.To(ptr.Deref(s.OldFloor, 1)), scaler.Spec.MinReplicas
+	}
+	lowered := s.Scaler != "" && scaler != nil && scalesDown(scaler) // by the autoscaler, if there still is one
+	if !lowered && w.Replicas == s.Replicas {
 		step.Replicas = ptr.To(max(s.Replicas-s.Added, 0))
 	}
 	return step

@@ -29,6 +29,10 @@ func scaler(maximum int32, change ...func(*autoscalingv2.HorizontalPodAutoscaler
 	return s
 }
 
+func neverLowers(s *autoscalingv2.HorizontalPodAutoscaler) {
+	s.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleDown: &autoscalingv2.HPAScalingRules{SelectPolicy: ptr.To(autoscalingv2.DisabledPolicySelect)}}
+}
+
 func TestChooseHandOff(t *testing.T) {
 	labelled := func(key, value string) func(*autoscalingv2.HorizontalPodAutoscaler) {
 		return func(s *autoscalingv2.HorizontalPodAutoscaler) { s.Labels[key] = value }
@@ -56,11 +60,12 @@ func TestChooseHandOff(t *testing.T) {
 		"KEDA, by its owner": {deployment(2), of(scaler(9, func(s *autoscalingv2.HorizontalPodAutoscaler) {
 			s.OwnerReferences = []metav1.OwnerReference{{Kind: "ScaledObject", Name: "web"}}
 		})), infrav1.HandOffEviction},
-		"an autoscaler of Flux":  {deployment(2), of(scaler(9, labelled("kustomize.toolkit.fluxcd.io/name", "apps"))), infrav1.HandOffEviction},
-		"Argo CD, by annotation": {annotated("argocd.argoproj.io/tracking-id"), nil, infrav1.HandOffEviction},
-		"Argo CD, by label":      {deployment(2, func(d *appsv1.Deployment) { d.Labels["argocd.argoproj.io/instance"] = "x" }), nil, infrav1.HandOffEviction},
-		"Flux's kustomizations":  {deployment(2, func(d *appsv1.Deployment) { d.Labels["kustomize.toolkit.fluxcd.io/name"] = "x" }), nil, infrav1.HandOffEviction},
-		"Flux's Helm releases":   {deployment(2, func(d *appsv1.Deployment) { d.Labels["helm.toolkit.fluxcd.io/name"] = "x" }), nil, infrav1.HandOffEviction},
+		"an autoscaler that never lowers replicas": {deployment(2), of(scaler(9, neverLowers)), infrav1.HandOffEviction},
+		"an autoscaler of Flux":                    {deployment(2), of(scaler(9, labelled("kustomize.toolkit.fluxcd.io/name", "apps"))), infrav1.HandOffEviction},
+		"Argo CD, by annotation":                   {annotated("argocd.argoproj.io/tracking-id"), nil, infrav1.HandOffEviction},
+		"Argo CD, by label":                        {deployment(2, func(d *appsv1.Deployment) { d.Labels["argocd.argoproj.io/instance"] = "x" }), nil, infrav1.HandOffEviction},
+		"Flux's kustomizations":                    {deployment(2, func(d *appsv1.Deployment) { d.Labels["kustomize.toolkit.fluxcd.io/name"] = "x" }), nil, infrav1.HandOffEviction},
+		"Flux's Helm releases":                     {deployment(2, func(d *appsv1.Deployment) { d.Labels["helm.toolkit.fluxcd.io/name"] = "x" }), nil, infrav1.HandOffEviction},
 		"a volume": {deployment(2, func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 		}), nil, infrav1.HandOffEviction},
@@ -226,5 +231,23 @@ func TestSurgeWithAutoscaler(t *testing.T) {
 		auto.Spec.MinReplicas = ptr.To[int32](3)
 		require.True(t, s.step(at(time.Minute, 0, 4, 0)))
 		require.EqualValues(t, 3, *auto.Spec.MinReplicas)
+	})
+	t.Run("the autoscaler is deleted", func(t *testing.T) {
+		auto := scaler(9)
+		s := &story{T: t, w: deployment(4), scaler: &auto}
+		require.True(t, s.step(at(0, 2, 2, 0)))
+		s.replicas(6)
+		s.scaler = nil
+		require.True(t, s.step(at(time.Minute, 2, 4, 0)))
+		s.replicas(4)
+	})
+	t.Run("the autoscaler does not lower replicas any more", func(t *testing.T) {
+		auto := scaler(9)
+		s := &story{T: t, w: deployment(4), scaler: &auto}
+		require.True(t, s.step(at(0, 2, 2, 0)))
+		neverLowers(&auto)
+		require.True(t, s.step(at(time.Minute, 2, 4, 0)))
+		s.replicas(4)
+		require.EqualValues(t, 1, *auto.Spec.MinReplicas)
 	})
 }
