@@ -582,6 +582,67 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 	})
 }
 
+// TestKubeSpotProtectionSharedNode keeps the stand-by machine for a node for as long as one of two
+// SpotProtections needs it, whichever is done first, and releases it once both are.
+func TestKubeSpotProtectionSharedNode(t *testing.T) {
+	share := func(t *testing.T) (*protectedWorld, map[string]*infrav1.SpotProtection, *corev1.Node) {
+		p := newProtectedWorld(t)
+		n, sps := p.spotNode("lost"), map[string]*infrav1.SpotProtection{}
+		for _, app := range []string{"one", "two"} {
+			p.deploy(app, 1, nil)
+			p.budget(app, 1)
+			p.untilReady(app, 1)
+			sps[app] = &infrav1.SpotProtection{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: app}, Spec: infrav1.SpotProtectionSpec{
+				ClusterName: "c", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}, Namespaces: []string{p.space}, Standby: infrav1.StandbyReference{Group: "standby"},
+			}}
+			require.NoError(t, p.Create(t.Context(), sps[app]))
+			p.untilWorkload(sps[app], app, because(protection.ReasonAdmitted))
+		}
+		p.taint(n, "aws-node-termination-handler/spot-itn")
+		for _, sp := range sps {
+			until(p.world, sp, func(sp *infrav1.SpotProtection) bool {
+				return len(sp.Status.Claims) == 1 && !sp.Status.Claims[0].Until.IsZero()
+			}, "it is claimed")
+		}
+		p.addNode("lasting", "aws:///zone/lasting", nil)
+		return p, sps, n
+	}
+	moved := func(p *protectedWorld, app string) {
+		for _, pod := range p.podsOf(app) {
+			require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
+		}
+	}
+	ended := func(sp *infrav1.SpotProtection) bool { return !sp.Status.Claims[0].Released.IsZero() }
+	waits := func(sp *infrav1.SpotProtection) bool {
+		return sp.Status.Claims[0].Message == "SpotProtection one needs the stand-by machine too, and releases it first"
+	}
+	for first, c := range map[string]struct {
+		second string
+		done   func(*infrav1.SpotProtection) bool // of the first
+	}{"one": {"two", ended}, "two": {"one", waits}} {
+		t.Run(first+" is done first", func(t *testing.T) {
+			p, sps, n := share(t)
+			moved(p, first)
+			until(p.world, sps[first], c.done, "its pods are ready elsewhere")
+			require.Empty(t, p.releases(), "pods of the other are on the lost node")
+			moved(p, c.second)
+			for _, sp := range sps {
+				until(p.world, sp, ended, "all pods are ready elsewhere")
+			}
+			require.True(t, p.gaveBack(n.Name), "%v", p.releases())
+		})
+	}
+	t.Run("one is deleted", func(t *testing.T) {
+		p, sps, n := share(t)
+		require.NoError(t, p.Delete(t.Context(), sps["one"]))
+		p.untilGone(sps["one"])
+		require.Empty(t, p.releases(), "the other needs it")
+		require.NoError(t, p.Delete(t.Context(), sps["two"]))
+		p.untilGone(sps["two"])
+		require.True(t, p.gaveBack(n.Name), "%v", p.releases())
+	})
+}
+
 // TestKubeSpotProtectionMistakes has the status say what is wrong, and what to do.
 func TestKubeSpotProtectionMistakes(t *testing.T) {
 	p := newProtectedWorld(t)

@@ -203,11 +203,48 @@ func (c *protectionController) review(ctx context.Context, s *survey, claim *inf
 	if why == "" {
 		return nil
 	}
-	if err := c.release(ctx, s, claim); err != nil {
+	first, later, err := c.sharers(ctx, s, claim)
+	if err != nil {
 		return err
+	}
+	if first != "" {
+		claim.Message = "SpotProtection " + first + " needs the stand-by machine too, and releases it first"
+		return nil
+	}
+	if !later {
+		if err := c.release(ctx, s, claim); err != nil {
+			return err
+		}
 	}
 	claim.Released, claim.Message = metav1.NewTime(s.now), why
 	return nil
+}
+
+// sharers looks for claims of other SpotProtections that have not ended, for the same node and
+// group: to the shard they are one. They end in the order of the names of their SpotProtections,
+// so that two that end at once do not leave the release to each other. first is one that ends
+// before this one, and later says that there is one that ends after it, and releases for both.
+func (c *protectionController) sharers(ctx context.Context, s *survey, claim *infrav1.StandbyClaim) (first string, later bool, err error) {
+	others, err := c.others(ctx, s)
+	for i := range others {
+		if !holds(&others[i], claim) {
+			continue
+		}
+		if others[i].Name < s.sp.Name {
+			first = others[i].Name
+		} else {
+			later = true
+		}
+	}
+	return first, later, err
+}
+
+// holds reports whether a SpotProtection has a claim for the same node and group that has not
+// ended.
+func holds(sp *infrav1.SpotProtection, claim *infrav1.StandbyClaim) bool {
+	return slices.ContainsFunc(sp.Status.Claims, func(c infrav1.StandbyClaim) bool {
+		return c.Released.IsZero() && c.Node == claim.Node && c.Group == claim.Group
+	})
 }
 
 // dispensable says why a claim is not needed any more; empty: it is. It is needed until the
@@ -329,12 +366,15 @@ func (s *survey) forgetClaims() {
 	}
 }
 
-// releaseAll ends all claims.
+// releaseAll ends all claims. Those that another SpotProtection has too are left to that.
 func (c *protectionController) releaseAll(ctx context.Context, s *survey) error {
 	var errs []error
 	for i := range s.sp.Status.Claims {
 		if claim := &s.sp.Status.Claims[i]; claim.Released.IsZero() {
-			err := c.release(ctx, s, claim)
+			first, later, err := c.sharers(ctx, s, claim)
+			if err == nil && first == "" && !later {
+				err = c.release(ctx, s, claim)
+			}
 			if err == nil {
 				claim.Released = metav1.NewTime(s.now)
 			}
