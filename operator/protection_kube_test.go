@@ -445,6 +445,37 @@ func TestKubeSpotProtectionClaims(t *testing.T) {
 	}
 }
 
+// TestKubeSpotProtectionOneClaim claims one machine for a node that the autoscaler removes and its
+// cloud then takes back, and another one when the same node is lost again later.
+func TestKubeSpotProtectionOneClaim(t *testing.T) {
+	p := newProtectedWorld(t)
+	n := p.spotNode("lost")
+	p.deploy("web", 1, nil)
+	p.budget("web", 1)
+	p.untilReady("web", 1)
+	sp := p.protect(nil)
+	p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
+	lostBecauseOf := func(cause protection.Cause) {
+		p.untilWorkload(sp, "web", func(w infrav1.ProtectedWorkload) bool {
+			return w.LastInterruption.EventID == string(cause)+"/"+string(n.UID)
+		})
+	}
+	p.taint(n, "ToBeDeletedByClusterAutoscaler")
+	lostBecauseOf(protection.ScaleDown)
+	p.taint(n, "aws-node-termination-handler/spot-itn")
+	lostBecauseOf(protection.Reclaim)
+	until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return len(sp.Status.Claims) > 0 }, "it is claimed")
+	require.Len(t, sp.Status.Claims, 1)
+	require.Equal(t, []string{n.Name}, p.claims())
+
+	p.patch(n, `{"spec":{"taints":null}}`)
+	p.touch(sp)
+	until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return len(sp.Status.Claims) == 0 }, "the node stays")
+	require.True(t, p.gaveBack(n.Name), "%v", p.releases())
+	p.taint(n, "aws-node-termination-handler/spot-itn")
+	until(p.world, sp, func(sp *infrav1.SpotProtection) bool { return len(sp.Status.Claims) == 1 }, "it is claimed again")
+}
+
 // TestKubeSpotProtectionRelease releases a claim when the pods are ready on other nodes, when
 // its time is over, or when the SpotProtection is deleted.
 func TestKubeSpotProtectionRelease(t *testing.T) {

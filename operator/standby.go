@@ -117,7 +117,7 @@ func (s *survey) interruption(n *surveyedNode) infrav1.Interruption {
 }
 
 // recordClaims has the status say what is about to be claimed: a machine for each node, once for
-// each event.
+// each interruption.
 func (s *survey) recordClaims(lost []*surveyedNode) error {
 	live := 0
 	for i := range s.sp.Status.Claims {
@@ -127,9 +127,7 @@ func (s *survey) recordClaims(lost []*surveyedNode) error {
 	}
 	for _, n := range lost {
 		i := s.interruption(n)
-		if n.instance != nil || s.sp.Spec.Standby.Group == "" || slices.ContainsFunc(s.sp.Status.Claims, func(known infrav1.StandbyClaim) bool {
-			return known.Node == i.Node && known.EventID == i.EventID && known.Group == s.sp.Spec.Standby.Group
-		}) {
+		if n.instance != nil || s.sp.Spec.Standby.Group == "" || s.claimed(i) {
 			continue
 		}
 		if live >= maxClaims {
@@ -145,6 +143,14 @@ func (s *survey) recordClaims(lost []*surveyedNode) error {
 		s.sp.Status.Claims = slices.Insert(s.sp.Status.Claims, 0, claim)
 	}
 	return nil
+}
+
+// claimed reports whether there is a claim for an interruption, or one of an earlier
+// interruption of the node that has not ended: a node needs one stand-by machine.
+func (s *survey) claimed(i infrav1.Interruption) bool {
+	return slices.ContainsFunc(s.sp.Status.Claims, func(known infrav1.StandbyClaim) bool {
+		return known.Node == i.Node && known.Group == s.sp.Spec.Standby.Group && (known.EventID == i.EventID || known.Released.IsZero())
+	})
 }
 
 // saveClaims writes the claims that no shard has been asked for, so that whatever ends this

@@ -24,7 +24,7 @@ const (
 // A Signal says that a node is about to end.
 type Signal struct {
 	Cause   Cause
-	EventID string // the same for as long as the node exists
+	EventID string // of node and cause: one interruption has several taints, conditions and events
 	Reason  string // taint, condition or event, with its message
 }
 
@@ -92,16 +92,16 @@ func KnownEvent(reason string) bool {
 func Detect(node *corev1.Node, claim *unstructured.Unstructured, events []corev1.Event, now time.Time) *Signal {
 	event := latest(node, events, lossEvents, now)
 	if event != nil {
-		return signal(node, Reclaim, "event/"+event.Reason, event.Reason+": "+event.Message)
+		return signal(node, Reclaim, event.Reason+": "+event.Message)
 	}
 	for _, t := range node.Spec.Taints {
 		if cause, ok := lossTaints[t.Key]; ok {
-			return signal(node, cause, "taint/"+t.Key, "taint "+t.ToString())
+			return signal(node, cause, "taint "+t.ToString())
 		}
 	}
 	for _, c := range node.Status.Conditions {
 		if announces(c) {
-			return signal(node, Reclaim, "condition/"+string(c.Type), string(c.Type)+": "+c.Message)
+			return signal(node, Reclaim, string(c.Type)+": "+c.Message)
 		}
 	}
 	return detectKarpenter(node, claim, events, now)
@@ -133,13 +133,13 @@ func detectKarpenter(node *corev1.Node, claim *unstructured.Unstructured, events
 	case !tainted && !deleting:
 		return nil
 	case voluntary:
-		return signal(node, Replacement, "karpenter", "Karpenter replaces the node: "+reason)
+		return signal(node, Replacement, "Karpenter replaces the node: "+reason)
 	case deleting:
-		return signal(node, Reclaim, "karpenter", "NodeClaim "+claim.GetName()+" is being deleted")
+		return signal(node, Reclaim, "NodeClaim "+claim.GetName()+" is being deleted")
 	case claim == nil:
-		return signal(node, Reclaim, "karpenter", "Karpenter's taint, and there is no NodeClaim")
+		return signal(node, Reclaim, "Karpenter's taint, and there is no NodeClaim")
 	}
-	return signal(node, Replacement, "karpenter", "Karpenter prepares the node's replacement")
+	return signal(node, Replacement, "Karpenter prepares the node's replacement")
 }
 
 // disruptionOf returns the reason of a NodeClaim's condition DisruptionReason; empty: it is
@@ -165,8 +165,8 @@ func NodeOf(claim *unstructured.Unstructured) string {
 	return name
 }
 
-func signal(node *corev1.Node, cause Cause, source, reason string) *Signal {
-	return &Signal{Cause: cause, EventID: source + "/" + string(node.UID), Reason: reason}
+func signal(node *corev1.Node, cause Cause, reason string) *Signal {
+	return &Signal{Cause: cause, EventID: string(cause) + "/" + string(node.UID), Reason: reason}
 }
 
 // latest returns the latest event of a node with one of these reasons; nil: there is none

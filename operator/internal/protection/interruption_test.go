@@ -99,6 +99,26 @@ func TestDetect(t *testing.T) {
 	}
 }
 
+// TestDetectOnce gives one interruption one ID, whatever announces it and in whichever order.
+func TestDetectOnce(t *testing.T) {
+	interrupted, terminating := event("n", "SpotInterrupted", time.Second), event("n", "TerminatingOnInterruption", time.Second)
+	id := func(node *corev1.Node, claim *unstructured.Unstructured, events ...corev1.Event) string {
+		s := protection.Detect(node, claim, events, now)
+		require.NotNil(t, s)
+		return s.EventID
+	}
+	want := id(tainted(), nil, interrupted)
+	require.Equal(t, want, id(tainted(), nil, interrupted, terminating))
+	require.Equal(t, want, id(tainted(), nil, terminating, interrupted))
+	require.Equal(t, want, id(tainted("karpenter.sh/disrupted"), nodeClaim(true, "")))
+	require.Equal(t, want, id(tainted("aws-node-termination-handler/spot-itn"), nil))
+	require.Equal(t, want, id(withCondition(corev1.NodeReady, corev1.ConditionFalse, "node is shutting down"), nil))
+	require.NotEqual(t, want, id(tainted("ToBeDeletedByClusterAutoscaler"), nil))
+	other := tainted("aws-node-termination-handler/spot-itn")
+	other.UID = "v"
+	require.NotEqual(t, want, id(other, nil), "a later node of that name")
+}
+
 func TestMayDisrupt(t *testing.T) {
 	p := &corev1.Pod{}
 	require.True(t, protection.MayDisrupt(p))
