@@ -27,6 +27,9 @@ import (
 // waking: the next one uncordons it.
 const annotationBridgeCordon = "nstance.dev/hand-off-cordoned"
 
+// annotationFormerCost on a pod is the deletion cost that it had before it was to leave.
+const annotationFormerCost = "nstance.dev/hand-off-former-deletion-cost"
+
 // Annotations of drain/kube on a node that is drained. With the second one the node is
 // uncordoned when the drain ends without the machine's end.
 const (
@@ -209,17 +212,36 @@ func (s *survey) setCosts(ctx context.Context, p workloadProgress) error {
 	for i := range p.cheap {
 		if pod := &p.cheap[i]; pod.Annotations[corev1.PodDeletionCost] != protection.DeletionCost {
 			changed := pod.DeepCopy()
-			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, corev1.PodDeletionCost, protection.DeletionCost)
+			setCost(changed)
 			errs = append(errs, ignoreGone(s.objects.Patch(ctx, changed, client.MergeFrom(pod), fieldOwner)))
 		}
 	}
 	s.busy = s.busy || len(p.restored) > 0
 	for i := range p.restored {
 		changed := p.restored[i].DeepCopy()
-		delete(changed.Annotations, corev1.PodDeletionCost)
+		restoreCost(changed)
 		errs = append(errs, ignoreGone(s.objects.Patch(ctx, changed, client.MergeFrom(&p.restored[i]), fieldOwner)))
 	}
 	return errors.Join(errs...)
+}
+
+// setCost has a pod go first, and remembers the cost that others have set.
+func setCost(pod *corev1.Pod) {
+	delete(pod.Annotations, annotationFormerCost)
+	if former, ok := pod.Annotations[corev1.PodDeletionCost]; ok {
+		pod.Annotations[annotationFormerCost] = former
+	}
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, corev1.PodDeletionCost, protection.DeletionCost)
+}
+
+// restoreCost takes that back.
+func restoreCost(pod *corev1.Pod) {
+	former, ok := pod.Annotations[annotationFormerCost]
+	delete(pod.Annotations, corev1.PodDeletionCost)
+	delete(pod.Annotations, annotationFormerCost)
+	if ok {
+		pod.Annotations[corev1.PodDeletionCost] = former
+	}
 }
 
 // evict asks for the eviction of pods. The first that its budget refuses ends the round: the

@@ -128,6 +128,31 @@ func TestKubeHandOff(t *testing.T) {
 	require.NotContains(t, bridge.Annotations, "nstance.dev/hand-off-cordoned")
 }
 
+// TestKubeHandOffCosts gives pods back the deletion cost that they had before they were to leave.
+func TestKubeHandOffCosts(t *testing.T) {
+	p := newProtectedWorld(t)
+	p.machine("bridge", true, 0)
+	d := p.deploy("web", 2, func(d *appsv1.Deployment) {
+		handedOff(d)
+		d.Spec.Template.Annotations = map[string]string{corev1.PodDeletionCost: "7"}
+	})
+	p.budget("web", 1)
+	p.untilReady("web", 2)
+	sp := p.protect(nil)
+	untilCost := func(want string, annotations int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			return !slices.ContainsFunc(p.podsOf("web"), func(pod corev1.Pod) bool {
+				return pod.Annotations[corev1.PodDeletionCost] != want || len(pod.Annotations) != annotations
+			})
+		}, eventually, 50*time.Millisecond, "%s", lazy(func() string { return mustYAML(p.podsOf("web")) + p.protections() }))
+	}
+	untilCost(protection.DeletionCost, 2)
+	p.patch(d, `{"metadata":{"annotations":{%q:null}}}`, infrav1.AnnotationHandOff)
+	p.touch(sp)
+	untilCost("7", 1)
+}
+
 // scaler makes an autoscaler of Deployment web.
 func (p *protectedWorld) scaler(least, most int32) *autoscalingv2.HorizontalPodAutoscaler {
 	p.Helper()
