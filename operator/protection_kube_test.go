@@ -645,7 +645,7 @@ func TestKubeSpotProtectionSharedNode(t *testing.T) {
 	}
 	ended := func(sp *infrav1.SpotProtection) bool { return !sp.Status.Claims[0].Released.IsZero() }
 	waits := func(sp *infrav1.SpotProtection) bool {
-		return sp.Status.Claims[0].Message == "SpotProtection one needs the stand-by machine too, and releases it first"
+		return sp.Status.Claims[0].Message == "not needed any more: waits for SpotProtection one, which has claimed the same stand-by machine"
 	}
 	for first, c := range map[string]struct {
 		second string

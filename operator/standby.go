@@ -214,7 +214,7 @@ func (c *protectionController) review(ctx context.Context, s *survey, claim *inf
 		return err
 	}
 	if first != "" {
-		claim.Message = "SpotProtection " + first + " needs the stand-by machine too, and releases it first"
+		claim.Message = "not needed any more: waits for SpotProtection " + first + ", which has claimed the same stand-by machine"
 		return nil
 	}
 	if !later {

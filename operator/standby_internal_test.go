@@ -51,3 +51,25 @@ func TestReplaced(t *testing.T) {
 		})
 	}
 }
+
+// TestForgetClaims remembers a claim that has ended for as long as a claim of that time may last:
+// its node is taken.
+func TestForgetClaims(t *testing.T) {
+	for name, c := range map[string]struct {
+		duration *metav1.Duration
+		ended    time.Duration // ago
+		want     int
+	}{
+		"within an hour":        {nil, 59 * time.Minute, 1},
+		"an hour later":         {nil, 61 * time.Minute, 0},
+		"claims of three hours": {&metav1.Duration{Duration: 3 * time.Hour}, 2 * time.Hour, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &survey{sp: &infrav1.SpotProtection{}, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+			s.sp.Spec.Standby.Duration = c.duration
+			s.sp.Status.Claims = []infrav1.StandbyClaim{{Released: metav1.NewTime(s.now.Add(-c.ended)), Message: releasedReplaced}}
+			s.forgetClaims()
+			require.Len(t, s.sp.Status.Claims, c.want)
+		})
+	}
+}

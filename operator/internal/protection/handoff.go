@@ -169,8 +169,8 @@ type Step struct {
 // A surge raises the replicas by as many as leave. It ends once as many are ready elsewhere
 // as there were before, or none leaves any more: then the replicas are lowered, and the pods
 // that leave are the cheapest. With an autoscaler only its floor is lowered, unless it is gone
-// or does not lower replicas any more. The next surge
-// comes an Interval later. What others have scaled meanwhile stays.
+// or does not lower replicas any more. The next surge comes an Interval later. What others
+// have scaled meanwhile stays.
 func NextStep(w *Workload, scaler *autoscalingv2.HorizontalPodAutoscaler, p Progress) *Step {
 	s := surgeOf(w)
 	switch {
