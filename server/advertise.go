@@ -15,9 +15,18 @@ type Addresses struct {
 	Peer                                string // empty: no other server serves the shard
 }
 
-// Addresses returns where the server listens, once Ready has returned nil.
+// Addresses returns where the server listens, once Ready has returned nil; before, the
+// zero value.
 func (s *Server) Addresses() Addresses {
-	l := s.ports
+	select {
+	case <-s.started:
+		return s.ports.addresses()
+	default:
+		return Addresses{}
+	}
+}
+
+func (l *listeners) addresses() Addresses {
 	a := Addresses{
 		HTTP: l.web.Addr().String(), Registration: l.registration.Addr().String(),
 		Operator: l.operator.Addr().String(), Agent: l.agent.Addr().String(),
@@ -42,7 +51,7 @@ func (s *Server) bind() config.Bind {
 // default that is the port that this server listens on: for clients at the movable
 // address of the leader, if there is one, else at this server's own.
 func (s *Server) advertised() Addresses {
-	a, own, conf := s.Addresses(), s.opts.Advertise, s.config.InForce().Shard
+	a, own, conf := s.ports.addresses(), s.opts.Advertise, s.config.InForce().Shard
 	adv, leader := conf.Advertise, leaderHost(conf.LeaderAddress)
 	for _, choice := range []struct {
 		to   *string

@@ -235,3 +235,44 @@ func TestCorruptRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `{"format": "1`, string(obj.Data))
 }
+
+func TestRunTwice(t *testing.T) {
+	w := newWorld(t, setup{})
+	for range 2 {
+		err := w.server.Run(t.Context())
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorContains(t, err, "make another Server")
+	}
+	require.NoError(t, w.stopServer(), "the first run goes on")
+}
+
+// TestContextEndsEarly: a process that is stopped while it starts has not failed.
+func TestContextEndsEarly(t *testing.T) {
+	for name, op := range map[string]storagetest.Op{"reads keys": storagetest.Get, "makes keys": storagetest.PutIfAbsent} {
+		t.Run("while it "+name, func(t *testing.T) {
+			s, store := newServer(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			store.Inject(storagetest.Fault{Op: op, Times: -1, Err: context.Canceled, Do: cancel})
+			require.NoError(t, s.Run(ctx))
+			require.Zero(t, s.Addresses())
+		})
+	}
+}
+
+func TestAddressesBeforeRun(t *testing.T) {
+	s, _ := newServer(t)
+	require.Zero(t, s.Addresses())
+}
+
+// newServer returns a server that has not run.
+func newServer(t *testing.T) (*server.Server, *storagetest.Faulty) {
+	t.Helper()
+	var conf source
+	conf.set(defaultConfig(1), nil)
+	cloud, store := simcloud.New(nil), storagetest.NewFaulty(storage.NewMemory())
+	t.Cleanup(cloud.Close)
+	s, err := server.New(t.Context(), store, cloud, conf.read, nil)
+	require.NoError(t, err)
+	return s, store
+}

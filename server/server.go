@@ -126,6 +126,7 @@ type Server struct {
 	expiry  ports.Expiry
 	ports   *listeners
 	peers   *peers.Peers
+	ran     atomic.Bool
 	started chan struct{} // closed when the listeners are open
 
 	operators *operators.Service
@@ -211,10 +212,38 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	return s, nil
 }
 
-// Run serves until ctx ends and returns nil then, after everything it started
-// has stopped. It returns early when the keys cannot be read or made, or a
-// listener cannot be opened.
+// Run serves until ctx ends and returns nil then, also while it still starts, after
+// everything it started has stopped. It returns early when the keys cannot be read or
+// made, or a listener cannot be opened, and fails with Invalid when called again.
 func (s *Server) Run(ctx context.Context) error {
+	if s.ran.Swap(true) {
+		return &nstance.Error{Code: nstance.Invalid, Msg: "run: was called before", Remedy: "make another Server"}
+	}
+	if err := s.start(ctx); err != nil {
+		if ctx.Err() != nil { // what it waited for says so in many ways
+			return nil
+		}
+		return err
+	}
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.events.Run(work); err != nil {
+			s.log.Error("journal stopped, events are not stored any more", "err", err)
+		}
+	})
+	wg.Go(func() { s.keys.Run(work) })
+	wg.Go(s.ports.serve)
+	s.campaign(ctx)
+	s.ports.shutdown(s.config.InForce().Shard.ShutdownTimeout)
+	stop()
+	wg.Wait()
+	return nil
+}
+
+// start opens what Run serves with, or nothing.
+func (s *Server) start(ctx context.Context) error {
 	err := s.openKeys(ctx)
 	if err != nil {
 		return err
@@ -230,20 +259,6 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	close(s.started)
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := s.events.Run(work); err != nil {
-			s.log.Error("journal stopped, events are not stored any more", "err", err)
-		}
-	})
-	wg.Go(func() { s.keys.Run(work) })
-	wg.Go(s.ports.serve)
-	s.campaign(ctx)
-	s.ports.shutdown(s.config.InForce().Shard.ShutdownTimeout)
-	stop()
-	wg.Wait()
 	return nil
 }
 
