@@ -36,7 +36,11 @@ func DecodeArgs[T any](args json.RawMessage, into *T, managed ...Managed) error 
 // DecodeOptions is DecodeArgs for the options of a provider. Errors name them
 // options.
 func DecodeOptions[T any](options json.RawMessage, into *T) error {
-	err := decodeArgs(options, reflect.ValueOf(into), nil)
+	return decodeOptions(options, reflect.ValueOf(into))
+}
+
+func decodeOptions(options json.RawMessage, into reflect.Value) error {
+	err := decodeArgs(options, into, nil)
 	if e, ok := errors.AsType[*nstance.Error](err); ok {
 		e.Field = "options" + strings.TrimPrefix(e.Field, "args")
 	}
@@ -45,7 +49,7 @@ func DecodeOptions[T any](options json.RawMessage, into *T) error {
 
 func decodeArgs(args json.RawMessage, into reflect.Value, managed []Managed) error {
 	if len(args) == 0 {
-		return nil
+		args = json.RawMessage("{}")
 	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(args, &object); err != nil || object == nil {
@@ -59,7 +63,7 @@ func decodeArgs(args json.RawMessage, into reflect.Value, managed []Managed) err
 		}
 	}
 	if err := strict(args, into.Interface()); err == nil {
-		return nil
+		return checkTags(args, into.Elem(), "args")
 	}
 	if err := findWrong(args, into.Type().Elem(), "args"); err != nil {
 		return err
@@ -129,7 +133,10 @@ func findWrongPart(raw json.RawMessage, t reflect.Type, path string) error {
 func findWrongField(raw json.RawMessage, t reflect.Type, path string) error {
 	var parts map[string]json.RawMessage
 	_ = json.Unmarshal(raw, &parts) // else the whole is wrong
-	fields := argFields(t)
+	fields := map[string]argField{}
+	for _, f := range argFields(t) {
+		fields[f.name] = f
+	}
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		f, ok := fields[name]
 		if !ok {
@@ -142,12 +149,17 @@ func findWrongField(raw json.RawMessage, t reflect.Type, path string) error {
 	return nil
 }
 
-// argFields returns the fields of a struct by the names that arguments have.
-func argFields(t reflect.Type) map[string]reflect.StructField {
-	fields := map[string]reflect.StructField{}
+// An argField is a field of a struct under the name that arguments have.
+type argField struct {
+	name string
+	reflect.StructField
+}
+
+// argFields returns the fields of a struct that arguments may name, in its order.
+func argFields(t reflect.Type) (fields []argField) {
 	for _, f := range reflect.VisibleFields(t) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && f.IsExported() && !f.Anonymous {
-			fields[cmp.Or(name, f.Name)] = f
+			fields = append(fields, argField{cmp.Or(name, f.Name), f})
 		}
 	}
 	return fields

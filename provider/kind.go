@@ -21,8 +21,8 @@ type Kind struct {
 
 	// Options and Args are pointers to zero values of the structs that options
 	// and args are decoded into. BalancerArgs is the same for
-	// load_balancers.<name>.args; nil: there are none. Their fields describe
-	// themselves by tags:
+	// load_balancers.<name>.args. Nil: there are none. Their fields describe
+	// themselves by tags, which DecodeOptions and DecodeArgs enforce:
 	//
 	//	json      name
 	//	doc       what it means, in one sentence; required
@@ -33,12 +33,13 @@ type Kind struct {
 	Options, Args, BalancerArgs any
 
 	// Check refuses settings that Open would refuse, as far as that can be
-	// checked offline.
+	// checked offline. Nil: options are decoded as DecodeOptions does, and no more
+	// is checked.
 	Check func(Settings) error
 
 	// CheckSpec refuses specs that Create would refuse, as far as that can be
 	// checked offline. Values that only a running shard has, such as addresses,
-	// are samples.
+	// are samples. Nil: args are decoded as DecodeArgs does.
 	CheckSpec func(Settings, nstance.MachineSpec) error
 
 	// Open returns the provider and the function that closes it. It makes no
@@ -81,23 +82,65 @@ type Settings struct {
 // CheckBalancer refuses args of a load balancer that do not fit BalancerArgs.
 // The error names them args.
 func (k Kind) CheckBalancer(args json.RawMessage) error {
-	t := reflect.TypeFor[struct{}]()
-	if k.BalancerArgs != nil {
-		t = reflect.TypeOf(k.BalancerArgs).Elem()
+	return decodeArgs(args, newLike(k.BalancerArgs), nil)
+}
+
+// newLike returns a pointer to a zero value of the struct that p points to; nil: of
+// a struct without fields.
+func newLike(p any) reflect.Value {
+	if p == nil {
+		return reflect.New(reflect.TypeFor[struct{}]())
 	}
-	return decodeArgs(args, reflect.New(t), nil)
+	return reflect.New(reflect.TypeOf(p).Elem())
+}
+
+// withChecks returns k with the checks that stand for absent ones.
+func (k Kind) withChecks() Kind {
+	if k.Check == nil {
+		k.Check = func(s Settings) error { return decodeOptions(s.Options, newLike(k.Options)) }
+	}
+	if k.CheckSpec == nil {
+		k.CheckSpec = func(_ Settings, spec nstance.MachineSpec) error {
+			return decodeArgs(spec.Args, newLike(k.Args), nil)
+		}
+	}
+	return k
+}
+
+// validate refuses what would be found only when the kind is used.
+func (k Kind) validate() error {
+	path := "kinds." + k.Name
+	if k.Open == nil {
+		return nstance.FieldError(path+".open", "set the function that opens the provider", "is nil")
+	}
+	for _, part := range []struct {
+		name string
+		like any
+	}{{"options", k.Options}, {"args", k.Args}, {"balancer_args", k.BalancerArgs}} {
+		if part.like == nil {
+			continue
+		}
+		at, t := path+"."+part.name, reflect.TypeOf(part.like)
+		if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+			return nstance.FieldError(at, "use a pointer to a zero value of a struct", "%s is not a pointer to a struct", t)
+		}
+		if err := checkDocs(t, at, map[reflect.Type]bool{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Kinds are the kinds of provider that one program is linked with.
 type Kinds []Kind
 
-// Find returns the kind of that name. Fails with Invalid when there is none; the
-// error names the field as a configuration does.
+// Find returns the kind of that name, with Check and CheckSpec set. Fails with
+// Invalid when there is none; the error names the field as a configuration does.
 func (k Kinds) Find(name string) (Kind, error) {
 	var names []string
 	for _, kind := range k {
 		if kind.Name == name {
-			return kind, nil
+			return kind.withChecks(), nil
 		}
 		names = append(names, kind.Name)
 	}
@@ -105,7 +148,8 @@ func (k Kinds) Find(name string) (Kind, error) {
 }
 
 // Validate returns nil, or an Invalid error: each kind has a name of its own, by
-// the rules of names.
+// the rules of names, and Open; Options, Args and BalancerArgs point to structs
+// whose fields each have a tag doc.
 func (k Kinds) Validate() error {
 	names := map[string]bool{}
 	for _, kind := range k {
@@ -116,6 +160,9 @@ func (k Kinds) Validate() error {
 			return nstance.FieldError("kinds", "give one of them another name", "two are called %s", kind.Name)
 		}
 		names[kind.Name] = true
+		if err := kind.validate(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ const (
 )
 
 // kinds are the provider kinds that the configurations of these tests may name.
-var kinds = provider.Kinds{simcloud.Kind(), {Name: "aws", Spot: true}}
+var kinds = provider.Kinds{simcloud.Kind(), {Name: "aws", Spot: true, Open: simcloud.Kind().Open}}
 
 // configuration is a shard with two tenants. %s is further shard settings, %d the
 // size of group default/web.

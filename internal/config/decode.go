@@ -259,7 +259,7 @@ func (d *decoder) text(path string, v *hujson.Value, tag reflect.StructTag) stri
 		return ""
 	}
 	s := v.Value.(hujson.Literal).String()
-	words := alternatives(tag.Get("enum"))
+	words := validate.RuleOf(tag).Words
 	switch {
 	case slices.Contains(alternatives(tag.Get("later")), s):
 		d.fail(path, v.StartOffset, nearest.Remedy("", words), "%q is not supported by this version", s)
@@ -281,10 +281,9 @@ func (d *decoder) number(path string, v *hujson.Value, dst reflect.Value, tag re
 		d.fail(path, v.StartOffset, "write a whole number", "%s is not whole", clip.Quote(text))
 		return
 	}
-	least, _ := strconv.ParseFloat(tag.Get("min"), 64)
-	most, _ := strconv.ParseFloat(tag.Get("max"), 64)
-	if err != nil || n < least || n > most {
-		d.fail(path, v.StartOffset, fmt.Sprintf("use %s to %s", tag.Get("min"), tag.Get("max")), "%s is out of range", clip.Quote(text))
+	rule := validate.RuleOf(tag)
+	if err != nil || !rule.Permits(n) {
+		d.fail(path, v.StartOffset, rule.RangeRemedy(), "%s is out of range", clip.Quote(text))
 		return
 	}
 	if dst.Kind() == reflect.Int {

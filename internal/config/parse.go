@@ -64,6 +64,9 @@ func Parse(name string, data []byte, kinds ...provider.Kind) (*Config, error) {
 // ParseContext is Parse, which renders every template of every group. It fails
 // with Unavailable once ctx has ended.
 func ParseContext(ctx context.Context, name string, data []byte, kinds ...provider.Kind) (*Config, error) {
+	if err := provider.Kinds(kinds).Validate(); err != nil { // a mistake of the program, not of the file
+		return nil, err
+	}
 	d := &decoder{ctx: ctx, name: name, src: data, at: map[string]int{}, said: map[string]bool{}, kinds: kinds}
 	c := &Config{}
 	if root, ok := d.syntax(); ok {

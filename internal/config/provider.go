@@ -29,6 +29,9 @@ func (p Provider) Settings(log *slog.Logger) provider.Settings {
 // Open opens the provider, which is one of kinds, and returns what closes it.
 // Fails with Invalid when there is no such kind or a setting is wrong.
 func (p Provider) Open(ctx context.Context, kinds provider.Kinds, log *slog.Logger) (nstance.Provider, func() error, error) {
+	if err := kinds.Validate(); err != nil {
+		return nil, nil, err
+	}
 	kind, err := kinds.Find(p.Kind)
 	if err != nil {
 		return nil, nil, err
@@ -76,9 +79,7 @@ func (d *decoder) provider(c *Config) {
 	if c.Shard.LeaderAddress != "" && !kind.Address {
 		d.wrong("shard.leader_address", "leave it out, and give clients the addresses of all servers", "provider %s has no addresses that move", kind.Name)
 	}
-	if kind.Check != nil {
-		d.fromProvider(kind.Check(p.Settings(nil)), settingPath)
-	}
+	d.fromProvider(kind.Check(p.Settings(nil)), settingPath)
 }
 
 // fromProvider takes note of what a provider found wrong with a field, which is

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
 // rackArgs are the arguments of kind rack.
@@ -24,8 +25,9 @@ type rackArgs struct {
 var rack = provider.Kind{
 	Name: "rack", MaxUserData: 40, Rate: 2, Burst: 5, Balancers: true,
 	BalancerArgs: &struct {
-		Weight int `json:"weight"`
+		Weight int `json:"weight" doc:"share of the traffic"`
 	}{},
+	Open: simcloud.Kind().Open,
 	Check: func(s provider.Settings) error {
 		var o struct {
 			Row int `json:"row"`
@@ -159,6 +161,31 @@ func TestIncompleteTemplatesWithoutMembers(t *testing.T) {
 	_, err = config.Parse("c", []byte(`{"cluster": {"id": "a"}, "shard": {"id": "a", "provider": {"kind": "rack", "zone": "z"}},
 		"templates": {"web": {"kind": "web", "arch": "amd64", "instance_type": "half"}}}`), rack)
 	require.ErrorContains(t, err, "templates.web.instance_type: c:2:74: no such type")
+}
+
+// TestKindsAreChecked: a mistake in a kind is found before anything depends on it.
+func TestKindsAreChecked(t *testing.T) {
+	bad := rack
+	bad.Open = nil
+	_, err := config.Parse("c", rackConfig("", `, "instance_type": "whole"`, ""), bad)
+	require.ErrorContains(t, err, "kinds.rack.open")
+	_, _, err = config.Provider{Kind: "rack", Zone: "z"}.Open(t.Context(), provider.Kinds{bad}, nil)
+	require.ErrorIs(t, err, nstance.Invalid)
+}
+
+// TestKindWithoutChecks: what the tags of a kind say is checked where it has no check of
+// its own.
+func TestKindWithoutChecks(t *testing.T) {
+	bare := rack
+	bare.Check, bare.CheckSpec = nil, nil
+	bare.Options = &struct {
+		Row int `json:"row" doc:"number of the row" required:"true"`
+	}{}
+	_, err := config.Parse("c", rackConfig("", `, "args": {"memory": 1}`, ""), bare)
+	require.ErrorContains(t, err, "shard.provider.options.row: c:3:34: is missing")
+	bare.Options = nil
+	_, err = config.Parse("c", rackConfig("", `, "args": {"memory": 1}`, ""), bare)
+	require.ErrorContains(t, err, "templates.web.args.memory: c:4:74: no such argument")
 }
 
 func TestProviderOpen(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Schema returns the JSON Schema (2020-12) of a configuration without its
@@ -128,7 +129,8 @@ func schemaStruct(t reflect.Type) object {
 
 func schemaNumber(kind string, tag reflect.StructTag) object {
 	out := object{{"type", kind}}
-	for name, limit := range map[string]string{"minimum": tag.Get("min"), "maximum": tag.Get("max")} {
+	rule := validate.RuleOf(tag)
+	for name, limit := range map[string]string{"minimum": rule.Min, "maximum": rule.Max} {
 		if limit != "" {
 			out = append(out, member{name, json.RawMessage(limit)})
 		}
@@ -139,7 +141,7 @@ func schemaNumber(kind string, tag reflect.StructTag) object {
 
 func schemaText(tag reflect.StructTag) object {
 	out := object{{"type", "string"}}
-	if words := alternatives(tag.Get("enum")); len(words) > 0 {
+	if words := validate.RuleOf(tag).Words; len(words) > 0 {
 		out = append(out, member{"enum", words})
 	} else if tag.Get("empty") == "" {
 		out = append(out, member{"minLength", 1})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/tailscale/hujson"
 )
 
@@ -20,7 +21,7 @@ type setting struct {
 }
 
 func (s setting) later() bool    { return s.typ == reflect.TypeFor[later]() }
-func (s setting) required() bool { return s.tag.Get("required") != "" }
+func (s setting) required() bool { return validate.RuleOf(s.tag).Required }
 
 // settings returns the settings of a struct in declared order, those of
 // embedded structs included.
@@ -162,7 +163,7 @@ func typeName(t reflect.Type, tag reflect.StructTag) string {
 	}
 	switch t.Kind() {
 	case reflect.String:
-		if words := alternatives(tag.Get("enum")); len(words) > 0 {
+		if words := validate.RuleOf(tag).Words; len(words) > 0 {
 			return strings.Join(words, ", ")
 		}
 		return "string"
@@ -173,7 +174,7 @@ func typeName(t reflect.Type, tag reflect.StructTag) string {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Slice:
-		if words := alternatives(tag.Get("enum")); len(words) > 0 {
+		if words := validate.RuleOf(tag).Words; len(words) > 0 {
 			return "list of " + strings.Join(words, ", ")
 		}
 		return "list of strings"
@@ -191,7 +192,7 @@ func origin(path string, tag reflect.StructTag) string {
 	if def, ok := tag.Lookup("default"); ok {
 		return "`" + def + "`"
 	}
-	if tag.Get("required") != "" {
+	if validate.RuleOf(tag).Required {
 		return "required"
 	}
 	return tag.Get("absent")

@@ -75,7 +75,7 @@ func (r trial) trySpec(at, typePath string, g nstance.Group, spec nstance.Machin
 	r.checked[key] = true
 	kind := r.conf.kind
 	err := provider.ValidateSpec(spec, kind.MaxUserData)
-	if err == nil && kind.CheckSpec != nil {
+	if err == nil {
 		err = kind.CheckSpec(r.conf.Shard.Provider.Settings(nil), spec)
 	}
 	e, ok := errors.AsType[*nstance.Error](err)

@@ -178,7 +178,7 @@ func TestCheckSpec(t *testing.T) {
 			s.Args = args(t, map[string]any{"tags": map[string]string{"example.dev/id": "b"}})
 		},
 		"args.terminate_notice":       func(s *nstance.MachineSpec) { s.Args = args(t, map[string]any{"terminate_notice": "1m"}) },
-		"args.plan":                   func(s *nstance.MachineSpec) { s.Args = args(t, map[string]any{"plan": map[string]any{"name": "n"}}) },
+		"args.plan.product":           func(s *nstance.MachineSpec) { s.Args = args(t, map[string]any{"plan": map[string]any{"name": "n"}}) },
 		"args.security_type":          func(s *nstance.MachineSpec) { s.Args = args(t, map[string]any{"security_type": "high"}) },
 		"args.network_security_group": func(s *nstance.MachineSpec) { s.Args = args(t, map[string]any{"network_security_group": "g"}) },
 		"args.vm_size":                func(s *nstance.MachineSpec) { s.Args = args(t, map[string]any{"vm_size": "x"}) },

@@ -17,7 +17,7 @@ import (
 type kindOptions struct {
 	Command  []string `json:"command" doc:"the program that a machine runs, and its arguments" default:"this program as an agent"`
 	Dir      string   `json:"dir" doc:"where the machines' folders are made" default:"the system's temporary folder"`
-	Protocol string   `json:"protocol" doc:"protocol of the metadata services" default:"aws" enum:"aws|gcp"`
+	Protocol string   `json:"protocol" doc:"protocol of the metadata services" default:"aws" enum:"aws|gcp|azure"`
 	Endpoint string   `json:"endpoint" doc:"socket of a local cloud that another process serves; excludes the other options"`
 }
 

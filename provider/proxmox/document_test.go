@@ -45,7 +45,7 @@ func TestCheck(t *testing.T) {
 		`{"endpoint": "pve1:8006"}`:         "options.endpoint",
 		`{"endpoint": "https://pve1:8006/api2/json"}`:                                     "options.endpoint",
 		`{"endpoint": "https://pve1:8006", "vmid_min": 99}`:                               "options.vmid_min",
-		`{"endpoint": "https://pve1:8006", "vmid_max": 1000000000}`:                       "options.vmid_min",
+		`{"endpoint": "https://pve1:8006", "vmid_max": 1000000000}`:                       "options.vmid_max",
 		`{"endpoint": "https://pve1:8006", "token": "x"}`:                                 "options.token",
 		`{"endpoint": "https://pve1:8006", "nodes": ["../x"]}`:                            "options.nodes",
 		`{"endpoint": "https://pve1:8006", "instance_types": {"Big": {}}}`:                "options.instance_types",
