@@ -117,14 +117,28 @@ func (l *listing) check(m nstance.Machine, err error) error {
 }
 
 // ListOf is the List of a provider that knows all its machines at once: find
-// returns those of one owner, in any order.
+// returns those of one owner, in any order. Once ctx has ended it yields Unavailable:
+// what find returned then is not complete.
 func ListOf(ctx context.Context, find func() ([]nstance.Machine, error)) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
+		ended := func() error {
+			if ctx.Err() == nil {
+				return nil
+			}
+			return nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err())
+		}
+		if err := ended(); err != nil {
+			yield(nstance.Machine{}, err)
+			return
+		}
 		machines, err := find()
+		if err == nil {
+			err = ended() // without machines nothing else would say so
+		}
 		slices.SortFunc(machines, func(a, b nstance.Machine) int { return cmp.Compare(a.ID, b.ID) })
 		for _, m := range machines {
-			if ctx.Err() != nil {
-				err = nstance.Errorf(nstance.Unavailable, "the listing is incomplete: %w", ctx.Err())
+			if e := ended(); e != nil {
+				err = e
 				break
 			}
 			if !yield(m, nil) {
