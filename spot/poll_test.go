@@ -1,0 +1,40 @@
+package spot_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/spot"
+)
+
+func TestPollWithNegativeInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*spot.DefaultPollInterval)
+		defer cancel()
+		reads := 0
+		for range spot.Poll(ctx, -time.Second, func(context.Context) ([]nstance.Notice, error) {
+			if reads++; reads > 100 {
+				cancel()
+			}
+			return nil, nil
+		}) {
+			require.Fail(t, "nothing is announced")
+		}
+		require.LessOrEqual(t, reads, 20, "the default interval is used")
+	})
+}
+
+func TestPollWithoutRead(t *testing.T) {
+	items := 0
+	for n, err := range spot.Poll(t.Context(), 0, nil) {
+		items++
+		require.Zero(t, n)
+		require.ErrorIs(t, err, nstance.Invalid)
+	}
+	require.Equal(t, 1, items)
+}
