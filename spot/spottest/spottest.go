@@ -32,7 +32,8 @@ type Cloud interface {
 	SetSpot(spot bool)
 
 	// Reclaim announces that the capacity is taken back, with the action and
-	// the deadline if this cloud has them.
+	// the deadline if this cloud has them. While an announcement stands, it changes
+	// that one. After Withdraw it is a second event, whose ID may be another one.
 	Reclaim(action string, deadline time.Time)
 
 	// Withdraw removes the announcement, readable or not.
@@ -176,7 +177,6 @@ func once(t *testing.T, d recorded, cloud Cloud) {
 	cloud.Reclaim("terminate", deadline)
 	n = w.notice(t)
 	require.False(t, n.Cancelled, "withdrawn twice: %s", noticeWords(n))
-	require.Equal(t, first.EventID, n.EventID)
 }
 
 func identity(t *testing.T, d recorded, cloud Cloud) {

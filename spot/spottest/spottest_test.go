@@ -262,3 +262,32 @@ func ExampleRun() {
 	fmt.Println("ok")
 	// Output: ok
 }
+
+// TestSecondEventHasItsOwnID: sources with IDs give a second announcement another one,
+// also if it is the same to the letter.
+func TestSecondEventHasItsOwnID(t *testing.T) {
+	spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
+		s := spottest.NewServer(t, &spottest.Options{Spot: true})
+		d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: 10 * time.Millisecond})
+		require.NoError(t, err)
+		return numbered{d}, s
+	})
+}
+
+// numbered is a detector of a source that numbers its events.
+type numbered struct{ nstance.SpotDetector }
+
+func (d numbered) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+	return func(yield func(nstance.Notice, error) bool) {
+		withdrawn := 0
+		for n, err := range d.SpotDetector.Watch(ctx) {
+			n.EventID = fmt.Sprintf("%s-%d", n.EventID, withdrawn)
+			if !yield(n, err) {
+				return
+			}
+			if n.Cancelled {
+				withdrawn++
+			}
+		}
+	}
+}
