@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 
@@ -34,7 +35,16 @@ func machineWords(m nstance.Machine) string {
 	return fmt.Sprintf("%s %s, provider ID %q", m.Group, m.ID, m.ProviderID)
 }
 
+// Create repeats a spec whose Create was ambiguous once, as the callers of a provider do.
 func (r recorded) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+	m, err := r.createOnce(ctx, s)
+	if errors.Is(err, nstance.Ambiguous) && ctx.Err() == nil {
+		return r.createOnce(ctx, s)
+	}
+	return m, err
+}
+
+func (r recorded) createOnce(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
 	m, err := conformance.Call(ctx, r.calls, fmt.Sprintf("Create(%s %s)", s.Group, s.ID), func(ctx context.Context) (described, error) {
 		m, err := r.provider.Create(ctx, s)
 		return described(m), err
@@ -45,6 +55,9 @@ func (r recorded) Create(ctx context.Context, s nstance.MachineSpec) (nstance.Ma
 func (r recorded) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
 	m, err := conformance.Call(ctx, r.calls, fmt.Sprintf("Get(%s)", id), func(ctx context.Context) (described, error) {
 		m, err := r.provider.Get(ctx, id)
+		if err == nil && m.ID != id {
+			err = nstance.Errorf(nstance.Internal, "Get(%s) answered another machine: %s", id, described(m))
+		}
 		return described(m), err
 	})
 	return nstance.Machine(m), err

@@ -34,12 +34,18 @@ func checkCreateTwice(b *fixture) {
 	s := b.spec()
 	first := b.create(s)
 	second := b.create(s)
-	require.Equal(b, first.ProviderID, second.ProviderID)
+	b.requireSameMachine(first, second)
 	b.requireMarks(s, second)
 	b.waitKnown(s.ID)
 	third := b.create(s)
-	require.Equal(b, first.ProviderID, third.ProviderID)
+	b.requireSameMachine(first, third)
 	require.Len(b, b.waitListed(b.owner, 1), 1)
+}
+
+// requireSameMachine requires two calls of Create with one spec to return one machine.
+func (b *fixture) requireSameMachine(first, again nstance.Machine) {
+	b.Helper()
+	require.Equal(b, first.ProviderID, again.ProviderID, "ProviderID of Create: find the machine of a repeated spec by its ID or token")
 }
 
 // createConcurrently calls Create once for each spec, all at the same time.
@@ -68,7 +74,7 @@ func checkCreateTogether(b *fixture) {
 	machines := b.createConcurrently(slices.Repeat([]nstance.MachineSpec{s}, 8))
 	for _, m := range machines {
 		b.requireMarks(s, m)
-		require.Equal(b, machines[0].ProviderID, m.ProviderID)
+		b.requireSameMachine(machines[0], m)
 	}
 	require.Len(b, b.waitListed(b.owner, 1), 1)
 }
@@ -124,7 +130,7 @@ func (b *fixture) requireUnchanged(s nstance.MachineSpec, m nstance.Machine) {
 	b.Helper()
 	now := b.waitKnown(s.ID)
 	b.requireMarks(s, now)
-	require.Equal(b, m.ProviderID, now.ProviderID)
+	require.Equal(b, m.ProviderID, now.ProviderID, "ProviderID of Get")
 	require.False(b, now.Status.Dead(), "the machine is %s", now.Status)
 }
 
@@ -243,5 +249,5 @@ func checkHostLimit(b *fixture) {
 	s.HostLimit = 2
 	again, err := b.Provider.Create(b.Context(), s)
 	require.NoError(b, err)
-	require.Equal(b, m.ProviderID, again.ProviderID)
+	b.requireSameMachine(m, again)
 }

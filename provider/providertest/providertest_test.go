@@ -294,6 +294,14 @@ var defects = map[string]defect{
 			}
 		}
 	}},
+	"finds any machine": {"list/its loop may call the provider", func(p *parts, c *simcloud.Cloud) {
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			if _, err := c.Get(ctx, id); err != nil {
+				return nstance.Machine{}, err
+			}
+			return slices.Collect(slices.Values(c.Machines()))[0], nil
+		}
+	}},
 	"does not know its own answer": {"get/two reads agree", func(p *parts, c *simcloud.Cloud) {
 		reads := 0
 		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
@@ -608,6 +616,14 @@ func findDefect(name string) (defect, bool) {
 	return d, ok
 }
 
+// advice is what a failure says besides what was wrong.
+var advice = map[string]string{
+	"makes twins":                     "find the machine of a repeated spec by its ID or token",
+	"makes twins at once":             "find the machine of a repeated spec by its ID or token",
+	"takes a failed read for absence": "an error is never absence",
+	"finds any machine":               " answered another machine: ",
+}
+
 // TestDefects: a provider that breaks one promise fails the subtest of that promise.
 func TestDefects(t *testing.T) {
 	for name, d := range defects {
@@ -615,7 +631,7 @@ func TestDefects(t *testing.T) {
 			t.Parallel()
 			subtest := strings.ReplaceAll(d.failing, " ", "_")
 			pattern := "/^" + strings.ReplaceAll(regexp.QuoteMeta(subtest), "/", "$/^") + "$"
-			conformance.RequireFailure(t, "TestSubject", pattern, name, "--- FAIL: TestSubject/"+subtest+" ", "the calls before the failure:")
+			conformance.RequireFailure(t, "TestSubject", pattern, name, "--- FAIL: TestSubject/"+subtest+" ", "the calls before the failure:", advice[name])
 		})
 	}
 }
@@ -652,6 +668,13 @@ var smokeDefects = map[string]smokeDefect{
 	}),
 	"accepts every delete and does nothing": smoking(` times, Get still finds it: Get(tst`, func(p *parts, _ *simcloud.Cloud) {
 		p.delete = func(context.Context, nstance.Machine) error { return nil }
+	}),
+	"hands out another provider ID": smoking(`: its provider ID must be "sim-`, func(p *parts, c *simcloud.Cloud) {
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			m, err := c.Get(ctx, id)
+			m.ProviderID = "other"
+			return m, err
+		}
 	}),
 	"takes delete for done": smoking(`, Get still finds it: Get(tst`, func(p *parts, _ *simcloud.Cloud) {
 		p.delete = func(context.Context, nstance.Machine) error { return nstance.Errorf(nstance.NotFound, "gone") }
@@ -737,6 +760,25 @@ func TestHangs(t *testing.T) {
 				" hangs: it has not returned after 1s", "in vain; repair them first")
 		})
 	}
+}
+
+// TestAmbiguousCreates: a cloud may lose the answer of a Create. A caller repeats the same
+// spec, and so does the suite.
+func TestAmbiguousCreates(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providertest.Subject {
+		c := simcloud.New(nil)
+		t.Cleanup(c.Close)
+		var lost sync.Map
+		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete}
+		p.create = func(ctx context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			m, err := c.Create(ctx, s)
+			if _, before := lost.LoadOrStore(s.ID, true); err == nil && !before {
+				return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "the answer was lost")
+			}
+			return m, err
+		}
+		return providertest.Subject{Provider: struct{ nstance.Provider }{p}, Spot: true}
+	})
 }
 
 // TestSkips: what is not checked is skipped with the reason.

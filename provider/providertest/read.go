@@ -14,7 +14,7 @@ func checkGetMarks(b *fixture) {
 	made := b.create(s)
 	m := b.waitKnown(s.ID) // the first answer of Get must be complete
 	b.requireMarks(s, m)
-	require.Equal(b, made.ProviderID, m.ProviderID)
+	require.Equal(b, made.ProviderID, m.ProviderID, "ProviderID of Get")
 }
 
 func checkGetUnknown(b *fixture) {
@@ -44,7 +44,7 @@ func checkListMarks(b *fixture) {
 	})
 	require.Len(b, got, 1)
 	b.requireMarks(s, got[0])
-	require.Equal(b, made.ProviderID, got[0].ProviderID)
+	require.Equal(b, made.ProviderID, got[0].ProviderID, "ProviderID of List")
 }
 
 func checkListOnce(b *fixture) {
@@ -167,7 +167,7 @@ func (b *fixture) requireNoAnswer(op string, err error) {
 	b.Helper()
 	require.Error(b, err, "%s after its context ended", op)
 	code := nstance.CodeOf(err)
-	require.Contains(b, []nstance.Code{nstance.Unavailable, nstance.Ambiguous}, code, "%s: %v", op, err)
+	require.Contains(b, []nstance.Code{nstance.Unavailable, nstance.Ambiguous}, code, "%s after its context ended: %v; an error is never absence", op, err)
 }
 
 func checkCancelledList(b *fixture) {

@@ -19,8 +19,8 @@ func checkSmoke(b *fixture) {
 		b.Fatalf("%s: its ID must be %s", b.calls.Last(), s.ID)
 	}
 	got := b.smokeGet(s.ID)
-	if got.ID != s.ID {
-		b.Fatalf("%s: its ID must be %s", b.calls.Last(), s.ID)
+	if got.ProviderID != m.ProviderID { // Delete would look for another machine
+		b.Fatalf("%s: its provider ID must be %q, as Create answered", b.calls.Last(), m.ProviderID)
 	}
 	b.smokeListed(s.ID)
 	b.smokeDelete(m)
