@@ -192,6 +192,18 @@ func listBreak(t *testing.T, s storage.Store) {
 	require.Equal(t, []string{"a/1", "a/2", "a/3"}, keys)
 }
 
+// listWrites writes from inside the loop: a store that holds its lock while it yields
+// does not answer.
+func listWrites(t *testing.T, s storage.Store) {
+	putAll(t, s, []string{"a/1", "a/2", "a/3"})
+	for e, err := range s.List(t.Context(), "a/", "") {
+		require.NoError(t, err)
+		_, err = s.PutIfAbsent(t.Context(), "b/"+e.Key, []byte("1"))
+		require.NoError(t, err, "in the loop over List; a List must hold no lock while it yields")
+	}
+	require.Equal(t, []string{"b/a/1", "b/a/2", "b/a/3"}, list(t, s, "b/", ""))
+}
+
 func listCancelled(t *testing.T, s storage.Store) {
 	putAll(t, s, []string{"a/1", "a/2", "a/3"})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -69,6 +69,7 @@ var checks = []struct {
 	{"list shows every key that is being replaced", listRewritten},
 	{"folders are those right below a prefix", listFolders},
 	{"list can be left and repeated", listBreak},
+	{"the loop over a list may write", listWrites},
 	{"list ends with its context", listCancelled},
 	{"the probe accepts it", func(t *testing.T, s storage.Store) { require.NoError(t, storage.Probe(t.Context(), s)) }},
 }
@@ -142,6 +143,7 @@ func absentRace(t *testing.T, s storage.Store) {
 		winner, v := race(t, func(data []byte) (storage.Version, error) { return s.PutIfAbsent(t.Context(), k, data) })
 		holds(t, s, k, winner, v)
 	}
+	absentRush(t, s)
 }
 
 func matchOnce(t *testing.T, s storage.Store) {
@@ -168,6 +170,7 @@ func matchRace(t *testing.T, s storage.Store) {
 		winner, v = race(t, func(data []byte) (storage.Version, error) { return s.PutIfMatch(t.Context(), key, data, held) })
 		holds(t, s, key, winner, v)
 	}
+	matchRush(t, s)
 }
 
 // getAgain repeats a get without an answer. An emulator may read an object while it

@@ -1,9 +1,13 @@
 package storagetest_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,15 +21,19 @@ import (
 var broken = map[string]struct {
 	store   func() storage.Store
 	subtest string
+	limit   time.Duration // of each call; 0: that of Run
 }{
-	"overwrites":      {func() storage.Store { return overwrites{storage.NewMemory()} }, "put-if-absent_writes_once"},
-	"ignores_match":   {func() storage.Store { return ignoresMatch{storage.NewMemory()} }, "put-if-match_replaces_only_what_is_unchanged"},
-	"ignores_delete":  {func() storage.Store { return ignoresDelete{storage.NewMemory()} }, "delete-if-match_removes_only_what_is_unchanged"},
-	"errors_are_gone": {func() storage.Store { return absentError{storage.NewMemory()} }, "a_done_context_changes_nothing"},
-	"later_version":   {func() storage.Store { return otherVersion{storage.NewMemory()} }, "the_version_comes_from_the_write_itself"},
-	"one_page":        {func() storage.Store { return onePage{storage.NewMemory()} }, "list_yields_every_key_in_order"},
-	"whole_list":      {func() storage.Store { return wholeList{storage.NewMemory()} }, "list_keeps_to_prefix_and_after"},
-	"shared_data":     {func() storage.Store { return &shared{Memory: storage.NewMemory()} }, "data_is_copied"},
+	"overwrites":           {store: func() storage.Store { return overwrites{storage.NewMemory()} }, subtest: "put-if-absent_writes_once"},
+	"ignores_match":        {store: func() storage.Store { return ignoresMatch{storage.NewMemory()} }, subtest: "put-if-match_replaces_only_what_is_unchanged"},
+	"ignores_delete":       {store: func() storage.Store { return ignoresDelete{storage.NewMemory()} }, subtest: "delete-if-match_removes_only_what_is_unchanged"},
+	"errors_are_gone":      {store: func() storage.Store { return absentError{storage.NewMemory()} }, subtest: "a_done_context_changes_nothing"},
+	"later_version":        {store: func() storage.Store { return otherVersion{storage.NewMemory()} }, subtest: "the_version_comes_from_the_write_itself"},
+	"one_page":             {store: func() storage.Store { return onePage{storage.NewMemory()} }, subtest: "list_yields_every_key_in_order"},
+	"whole_list":           {store: func() storage.Store { return wholeList{storage.NewMemory()} }, subtest: "list_keeps_to_prefix_and_after"},
+	"shared_data":          {store: func() storage.Store { return &shared{Memory: storage.NewMemory()} }, subtest: "data_is_copied"},
+	"looks_and_writes":     {store: func() storage.Store { return &looksAndWrites{Memory: storage.NewMemory(), written: map[string]bool{}} }, subtest: "put-if-absent_has_one_winner_of_16"},
+	"looks_and_replaces":   {store: func() storage.Store { return &looksAndWrites{Memory: storage.NewMemory(), written: map[string]bool{}} }, subtest: "put-if-match_has_one_winner_of_16"},
+	"lists_under_its_lock": {store: func() storage.Store { return &lockedList{Memory: storage.NewMemory()} }, subtest: "the_loop_over_a_list_may_write", limit: time.Second},
 }
 
 // Each of these stores cannot do the least: the smoke test must fail with this message.
@@ -110,7 +118,7 @@ func (s hangsOnConflict) PutIfAbsent(ctx context.Context, key string, data []byt
 func TestBrokenStore(t *testing.T) {
 	name := conformance.Defect()
 	if b, ok := broken[name]; ok {
-		storagetest.Run(t, func(*testing.T) storage.Store { return b.store() })
+		storagetest.RunWithin(t, func(*testing.T) storage.Store { return b.store() }, cmp.Or(b.limit, 10*time.Second))
 	}
 	const limit = time.Second
 	if b, ok := smoking[name]; ok {
@@ -196,6 +204,75 @@ func (s onePage) List(ctx context.Context, prefix, after string) iter.Seq2[stora
 				return
 			}
 		}
+	}
+}
+
+// looksAndWrites unlocks between the look at a key and the write.
+type looksAndWrites struct {
+	*storage.Memory
+	mu      sync.Mutex
+	written map[string]bool // keys, and versions that were replaced
+}
+
+// begin reports whether a write was not made before, and records it later.
+func (s *looksAndWrites) begin(write string) bool {
+	s.mu.Lock()
+	before, count := s.written[write], len(s.written)
+	s.mu.Unlock()
+	if before {
+		return false
+	}
+	if count%10 == 9 { // so that a busy machine finds it too
+		runtime.Gosched()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.written[write] = true
+	return true
+}
+
+// overwrite writes in any case.
+func (s *looksAndWrites) overwrite(ctx context.Context, key string, data []byte) (v storage.Version, err error) {
+	for err = nstance.Conflict; errors.Is(err, nstance.Conflict); {
+		if v, err = s.Memory.PutIfAbsent(ctx, key, data); errors.Is(err, nstance.Conflict) {
+			obj, _ := s.Get(ctx, key)
+			v, err = s.Memory.PutIfMatch(ctx, key, data, obj.Version)
+		}
+	}
+	return v, err
+}
+
+func (s *looksAndWrites) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	if s.begin(key) {
+		return s.overwrite(ctx, key, data)
+	}
+	return s.Memory.PutIfAbsent(ctx, key, data)
+}
+
+func (s *looksAndWrites) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	if obj, err := s.Get(ctx, key); err == nil && obj.Version == v && s.begin(key+" "+string(v)) {
+		return s.overwrite(ctx, key, data)
+	}
+	return s.Memory.PutIfMatch(ctx, key, data, v)
+}
+
+// lockedList holds its lock while it yields.
+type lockedList struct {
+	*storage.Memory
+	mu sync.RWMutex
+}
+
+func (s *lockedList) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Memory.PutIfAbsent(ctx, key, data)
+}
+
+func (s *lockedList) List(ctx context.Context, prefix, after string) iter.Seq2[storage.Entry, error] {
+	return func(yield func(storage.Entry, error) bool) {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		s.Memory.List(ctx, prefix, after)(yield)
 	}
 }
 
