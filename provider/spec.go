@@ -64,7 +64,7 @@ func validateOwner(o nstance.Owner) error {
 // validateFilter accepts an owner without a tenant, which means every tenant.
 func validateFilter(o nstance.Owner) error {
 	if o.Installation == "" {
-		return nstance.FieldError("owner.installation", "use the ID made together with the certificate authorities", "is empty")
+		return nstance.FieldError("owner.installation", "use the ID made together with the certificate authorities, or a random ID that stays the same", "is empty")
 	}
 	if err := validate.Name("owner.cluster_id", o.Cluster); err != nil {
 		return err
