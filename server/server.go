@@ -217,7 +217,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 // made, or a listener cannot be opened, and fails with Invalid when called again.
 func (s *Server) Run(ctx context.Context) error {
 	if s.ran.Swap(true) {
-		return &nstance.Error{Code: nstance.Invalid, Msg: "run: was called before", Remedy: "make another Server"}
+		return nstance.FieldError("run", "make another Server", "was called before")
 	}
 	if err := s.start(ctx); err != nil {
 		if ctx.Err() != nil { // what it waited for says so in many ways
