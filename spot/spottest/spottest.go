@@ -8,8 +8,8 @@
 //
 // The first subtest, smoke, asks Interruptible and watches until one announcement
 // arrives. If it fails, no other one is run. A wait for a call or for a notice ends
-// after 10 seconds with a failure that names it. After 20 seconds of such waits the
-// rest is skipped.
+// after 10 seconds with a failure that names it. After 20 seconds of such waits, or of a
+// run in which a subtest has failed, the rest is skipped.
 //
 // A [Server] is safe for concurrent use.
 package spottest

@@ -3,7 +3,8 @@
 //
 // The first subtest, smoke, writes one object, reads, replaces, lists and deletes it.
 // If it fails, no other one is run. A call that does not return within 10 seconds is a
-// failure with its name. After 20 seconds of such waits the rest is skipped.
+// failure with its name. After 20 seconds of such waits, or of a run in which a subtest
+// has failed, the rest is skipped.
 //
 // Subtests run one after the other; some call their store concurrently. A [Faulty] is
 // safe for concurrent use.
