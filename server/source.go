@@ -2,11 +2,10 @@ package server
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -19,13 +18,8 @@ type Source func(ctx context.Context) (name string, data []byte, err error)
 func FileSource(path string) Source {
 	return func(context.Context) (string, []byte, error) {
 		data, err := os.ReadFile(path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return path, nil, nstance.Errorf(nstance.NotFound, "configuration: %w", err)
-		case errors.Is(err, fs.ErrPermission):
-			return path, nil, nstance.Errorf(nstance.Denied, "configuration: %w", err)
-		case err != nil:
-			return path, nil, nstance.Errorf(nstance.Unavailable, "configuration: %w", err)
+		if err != nil {
+			return path, nil, config.FileError(err)
 		}
 		return path, data, nil
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"io/fs"
 	"testing"
 	"time"
 
@@ -12,6 +13,14 @@ import (
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 )
+
+// TestMissingConfiguration: the error says what to do.
+func TestMissingConfiguration(t *testing.T) {
+	_, err := server.New(t.Context(), storage.NewMemory(), simcloud.New(nil), server.FileSource("/nope"), nil)
+	require.ErrorIs(t, err, nstance.NotFound)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.EqualError(t, err, "configuration: open /nope: no such file or directory (name a file that exists)")
+}
 
 // TestConfigurationInStorage changes the object config/{shard}.jsonc without a refresh.
 func TestConfigurationInStorage(t *testing.T) {

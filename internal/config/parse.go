@@ -33,20 +33,27 @@ const (
 // the file cannot be read for that reason, else as Parse does.
 func Load(path string, kinds ...provider.Kind) (*Config, error) {
 	f, err := os.Open(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nstance.Errorf(nstance.NotFound, "configuration: %w", err)
-	case errors.Is(err, fs.ErrPermission):
-		return nil, nstance.Errorf(nstance.Denied, "configuration: %w", err)
-	case err != nil:
-		return nil, nstance.Errorf(nstance.Unavailable, "configuration: %w", err)
+	if err != nil {
+		return nil, FileError(err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
-		return nil, nstance.Errorf(nstance.Unavailable, "configuration: %w", err)
+		return nil, FileError(err)
 	}
 	return Parse(path, data, kinds...)
+}
+
+// FileError classifies why a configuration file could not be read.
+func FileError(err error) error {
+	e := &nstance.Error{Code: nstance.Unavailable, Field: "configuration", Msg: err.Error(), Err: err}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.Code, e.Remedy = nstance.NotFound, "name a file that exists"
+	case errors.Is(err, fs.ErrPermission):
+		e.Code, e.Remedy = nstance.Denied, "let this program's user read it"
+	}
+	return e
 }
 
 // Parse reads a configuration; name is what its errors call it. Its error wraps
