@@ -115,7 +115,7 @@ func subject(t *testing.T, o *arm.Options) providertest.Subject {
 	return providertest.Subject{
 		Provider: p, Shape: shape, Spot: true, Park: []nstance.ParkMode{nstance.ParkStopped},
 		BadArgs: map[string]json.RawMessage{
-			"zone":            json.RawMessage(`{"zone": "4x"}`),
+			"zone":            json.RawMessage(`{"zone": "4x", "ssh_public_keys": ["ssh-rsa AAAA"]}`),
 			"ssh_public_keys": json.RawMessage(`{"ssh_public_keys": []}`),
 			"os_disk.size_gb": json.RawMessage(`{"os_disk": {"size_gb": "x"}}`),
 			"priority":        json.RawMessage(`{"priority": "Spot"}`),

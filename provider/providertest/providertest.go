@@ -50,7 +50,8 @@ type Subject struct {
 
 	// BadArgs are arguments that the provider must refuse, by the name of the
 	// argument its error has to mention. {"no_such_argument": true} is always
-	// tried; add wrong types of the ones it has.
+	// tried; add wrong types of the ones it has. They are the whole args of a spec:
+	// write those that are required too.
 	BadArgs map[string]json.RawMessage
 
 	// Address is one that can move, for providers that are an
