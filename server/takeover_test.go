@@ -70,7 +70,9 @@ func TestNonceIsForUserDataOnly(t *testing.T) {
 	t.Cleanup(cloud.Close)
 	tap := argsRecorder{Provider: cloud, specs: make(chan nstance.MachineSpec, 10)}
 	text := replaceOnce(t, defaultConfig(1), `"userdata": {`, `"args": {"note": "[{{.Nonce}}] {{.Instance.ID}}", "deep": [{"er": "{{.Nonce}}"}], "all": "{{json .}}"}, "userdata": {`)
-	newWorld(t, setup{config: text, provider: tap, opts: server.Options{Kinds: provider.Kinds{{Name: "sim", Spot: true, Open: simcloud.Kind().Open}}}})
+	newWorld(t, setup{config: text, provider: tap, opts: server.Options{Kinds: provider.Kinds{{
+		Name: "sim", Spot: true, Open: simcloud.Kind().Open, CheckSpec: func(provider.Settings, nstance.MachineSpec) error { return nil },
+	}}}})
 	for range 2 {
 		spec := receive(t, tap.specs)
 		nonce := string(spec.UserData)
