@@ -95,7 +95,7 @@ func TestRebalance(t *testing.T) {
 			before := w.ready()
 			acks := w.announce(before[0], rebalance("a"))
 			w.advance(time.Second)
-			require.EqualValues(t, 1, acks.Load(), "so nobody repeats it")
+			require.EqualValues(t, 1, acks.Load(), "an acknowledged notice is not repeated")
 			g := webGroup(3)
 			g.OnRebalance = nstance.NoticeReplace
 			w.changeLeader(g)

@@ -166,7 +166,7 @@ func (r *Reconciler) askStatus(ctx context.Context, m *member, in nstance.State)
 }
 
 // markParking makes it durable that m is to sleep. One that did not wake sleeps on with a
-// drain anew, so that nothing uses it if somebody else starts its machine.
+// new drain, so that no pod lands on it if its machine is started by other means.
 func (r *Reconciler) markParking(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	need, marked, anew := m.basis(), m.rec.Asleep(), r.drainAnew(m)

@@ -211,7 +211,7 @@ func TestSleepsOn(t *testing.T) {
 	})
 }
 
-// TestCannotBeParked: somebody is told of it, and the machine, which runs, bridges a loss.
+// TestCannotBeParked: an alarm says so, and the machine, which runs, bridges a loss.
 func TestCannotBeParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})

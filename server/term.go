@@ -96,8 +96,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.drains = drain.New(&drain.Options{Log: s.log})
 	owner := nstance.Owner{Installation: s.keys.Installation, Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID}
 	r, err := reconcile.New(s.provider, s.store, &reconcile.Options{
-		Owner: owner,
-		Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s, t},
+		Owner: owner, Epoch: granted.Epoch(), Check: granted.Err, Bootstrap: bootstrap{s, t},
 		Subnets:           slices.Concat(slices.Collect(maps.Values(t.conf.Shard.SubnetPools))...),
 		ConsistencyWindow: consistency(t.conf),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
