@@ -208,7 +208,8 @@ func (c *Cluster) connect(url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
 	for {
-		if _, err := os.Stat(c.Config.CAFile); err == nil {
+		// The file is there before its content, and without that no answer of the server would be trusted.
+		if data, err := os.ReadFile(c.Config.CAFile); err == nil && x509.NewCertPool().AppendCertsFromPEM(data) {
 			break
 		}
 		if !sleep.For(ctx, 20*time.Millisecond) {
@@ -244,14 +245,16 @@ func (c *Cluster) await(web *http.Client, url, token string) error {
 			return err
 		}
 		r.Header.Set("Authorization", "Bearer "+token)
-		if answer, err := web.Do(r); err == nil {
+		answer, err := web.Do(r)
+		if err == nil {
 			_ = answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {
 				return nil
 			}
+			err = fmt.Errorf("status %s", answer.Status)
 		}
 		if s := c.dead(); s != nil || !sleep.For(ctx, 50*time.Millisecond) {
-			return fmt.Errorf("%s does not answer: %s", url, c.tail())
+			return fmt.Errorf("%s does not answer: %w: %s", url, err, c.tail())
 		}
 	}
 }
