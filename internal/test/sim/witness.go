@@ -307,11 +307,12 @@ func leaving(r records.Instance) nstance.CauseKind {
 	return ""
 }
 
-// checkUnhealthyCap checks the cap on unhealthy members that leave at once.
+// checkUnhealthyCap checks the cap on unhealthy members that leave at once. Those kept for
+// inspection are outside of their group: else one of them would block all others.
 func (c *checker) checkUnhealthyCap(rec records.Instance) {
 	n := 0
 	for _, r := range c.w.store.members(keyOf(rec)) {
-		if leaving(*r) == nstance.CauseUnhealthy && !c.isLate(r.ID) {
+		if leaving(*r) == nstance.CauseUnhealthy && r.Preserve == nil && !c.isLate(r.ID) {
 			n++
 		}
 	}
