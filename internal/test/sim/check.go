@@ -116,7 +116,7 @@ func (c *checker) event(e nstance.Event) {
 			return // keep the events before the first violation
 		}
 	}
-	c.journal = append(c.journal[max(0, len(c.journal)-maxJournal):], fmt.Sprintf("%v %s %s %s %s", time.Since(c.w.began), e.Type, e.Instance, e.Replaces, e.Reason+e.Error))
+	c.journal = append(c.journal[max(0, len(c.journal)-maxJournal):], fmt.Sprintf("%v %s %s %s %s %s", time.Since(c.w.began), e.Type, e.Instance, e.Replaces, e.Reason, e.Error))
 }
 
 // term returns the check that the executor calls before every mutation.
