@@ -205,7 +205,7 @@ func (r internals) SetPoolRates(rates []loop.PoolRate) {
 	for i, rate := range rates {
 		known[i] = admission.Rate(rate)
 	}
-	r.admission.SetRates(known)
+	r.admission.SetRates(known, r.opts.Now())
 }
 
 // requestFor returns what a member of g with this definition asks the admission queue for.

@@ -38,7 +38,7 @@ func (t *term) readRates(ctx context.Context) error {
 	}
 	known := make([]loop.PoolRate, len(rates.Pools))
 	for i, r := range rates.Pools {
-		known[i] = loop.PoolRate{InstanceType: r.Pool.InstanceType, Zone: r.Pool.Zone, Market: r.Pool.Market, MachineTime: r.MachineTime, Reclaims: r.Reclaims}
+		known[i] = loop.PoolRate{InstanceType: r.Pool.InstanceType, Zone: r.Pool.Zone, Market: r.Pool.Market, MachineTime: r.MachineTime, Reclaims: r.Reclaims, LastReclaim: r.LastReclaim}
 	}
 	t.reconciler.SetPoolRates(known)
 	return nil

@@ -14,22 +14,30 @@ import (
 )
 
 // TestRatesOfTheLedger: a leader chooses shapes by how often pools were reclaimed before its
-// term.
+// term, and a pool that was reclaimed lately comes last.
 func TestRatesOfTheLedger(t *testing.T) {
-	store := storage.NewMemory()
-	writeLedger(t, store, 30*24, time.Now()) // small in z-1: machines that lived for an hour
-	text := fmt.Sprintf(configuration, `"subnet_pools": {"main": ["s-1"]},`, 0)
-	text = replaceOnce(t, text, `"instance_type": "small"`, `"instance_types": ["small", "medium"], "subnet_pool": "main"`)
-	text = replaceOnce(t, text, `"size": 0}`, `"size": 0, "order": "steadiest"}`)
-	w := newWorld(t, setup{store: store, config: text, rates: true, cloud: simcloud.Options{Zones: map[string]string{"s-1": "z-1"}}})
-	api := w.admin()
-	require.Eventually(t, func() bool {
-		resp, err := api.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(1)}})
-		require.NoError(t, err)
-		shape := resp.GetGroups()[0].GetShape()
-		require.Equal(t, "steadiest", shape.GetChoice())
-		return shape.GetInstanceType() == "medium"
-	}, eventually, 5*time.Millisecond)
+	for name, c := range map[string]struct {
+		order, choice string
+	}{
+		"the steadiest first": {`, "order": "steadiest"`, "steadiest"},
+		"as listed":           {"", "reclaimed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := storage.NewMemory()
+			writeLedger(t, store, 30*24, time.Now()) // small in z-1: machines that lived for an hour
+			text := fmt.Sprintf(configuration, `"subnet_pools": {"main": ["s-1"]},`, 0)
+			text = replaceOnce(t, text, `"instance_type": "small"`, `"instance_types": ["small", "medium"], "subnet_pool": "main"`)
+			text = replaceOnce(t, text, `"size": 0}`, `"size": 0`+c.order+`}`)
+			w := newWorld(t, setup{store: store, config: text, rates: true, cloud: simcloud.Options{Zones: map[string]string{"s-1": "z-1"}}})
+			api := w.admin()
+			require.Eventually(t, func() bool {
+				resp, err := api.Plan(t.Context(), &apiv1.PlanRequest{Group: &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(1)}})
+				require.NoError(t, err)
+				shape := resp.GetGroups()[0].GetShape()
+				return shape.GetInstanceType() == "medium" && shape.GetChoice() == c.choice
+			}, eventually, 5*time.Millisecond)
+		})
+	}
 }
 
 // TestPriceOnRecord: what a machine cost at launch is in its record, and the ledger sums it

@@ -24,9 +24,10 @@ type Rate struct {
 	PricedTime  time.Duration // of MachineTime, that of machines with a known price
 	Cost        float64       // of PricedTime, by the prices at launch, in the cloud's currency
 	Notices     map[nstance.NoticeKind]int
-	Reclaims    int // machines that the cloud took back, with a notice or without one
-	Unwarned    int // of those, without a notice; spot machines that ended without a known cause are among them
-	TooLate     int // of those, with a notice received at its deadline or later, or gone before their drain began
+	Reclaims    int       // machines that the cloud took back, with a notice or without one
+	Unwarned    int       // of those, without a notice; spot machines that ended without a known cause are among them
+	TooLate     int       // of those, with a notice received at its deadline or later, or gone before their drain began
+	LastReclaim time.Time // when the latest of them was announced, or seen
 
 	Measured     int           // notices of reclaims with a deadline
 	MedianNotice time.Duration // from their receipt to their deadline
@@ -154,6 +155,7 @@ func (c *counter) life(l *Life) {
 		c.taken[l.ID] = l.GoneAt
 		r.Reclaims++
 		r.Unwarned++
+		r.tookBack(l.GoneAt)
 	}
 }
 
@@ -171,6 +173,7 @@ func (r *Rate) reclaimed(l *Life, notices []Interruption) {
 	r.Reclaims++
 	late := l.Outcome == GoneNoDrain
 	for _, i := range notices {
+		r.tookBack(i.At())
 		if deadline := i.Notice.Deadline; !deadline.IsZero() {
 			left := deadline.Sub(i.At())
 			r.noticeLengths = append(r.noticeLengths, max(0, left))
@@ -185,6 +188,12 @@ func (r *Rate) reclaimed(l *Life, notices []Interruption) {
 		if l.Outcome == Drained {
 			r.DrainsInTime++
 		}
+	}
+}
+
+func (r *Rate) tookBack(at time.Time) {
+	if at.After(r.LastReclaim) {
+		r.LastReclaim = at
 	}
 }
 

@@ -38,6 +38,7 @@ func writeEntries(t *testing.T, s storage.Store, entries ...ledger.Entry) {
 
 func TestRates(t *testing.T) {
 	spot := ledger.Pool{InstanceType: "small", Zone: "a", Market: nstance.Spot}
+	large := ledger.Pool{InstanceType: "large", Zone: "a", Market: nstance.Spot}
 	owned := ledger.Pool{InstanceType: "small", Zone: "a", Market: nstance.OnDemand}
 	notice := func(at time.Time, left time.Duration, source string) []nstance.Notice {
 		return []nstance.Notice{{Kind: nstance.Reclaim, EventID: at.String(), Source: source, ReceivedAt: at, Deadline: at.Add(left)}}
@@ -54,6 +55,7 @@ func TestRates(t *testing.T) {
 		{ID: "5", Pool: spot, ProviderID: "p", CreatedAt: day(4), DeletedAt: day(5), Outcome: ledger.NotDrained},
 		{ID: "6", Pool: spot, CreatedAt: day(4), DeletedAt: day(6), Outcome: ledger.NeverLaunched},
 		{ID: "7", Pool: spot, ProviderID: "p", CreatedAt: day(9), DeletedAt: day(12), Notices: notice(day(12), time.Second, "aws/spot"), Drain: drain, Outcome: ledger.CutShort},
+		{ID: "9", Pool: large, ProviderID: "p", CreatedAt: day(3), DeletedAt: day(9), GoneAt: day(4), Loss: nstance.LossReclaimed, Outcome: ledger.Gone},
 		{ID: "8", Pool: spot, Tenant: "blue", ProviderID: "p", CreatedAt: day(1), DeletedAt: day(2), Notices: notice(day(2), time.Second, "aws/spot"), Outcome: ledger.NotDrained},
 	} {
 		entries = append(entries, ledger.Entry{Life: &l})
@@ -78,15 +80,16 @@ func TestRates(t *testing.T) {
 	require.NoError(t, err)
 	const d = 24 * time.Hour
 	require.Equal(t, ledger.Rates{Since: day(0), Until: day(10), Pools: []ledger.Rate{
+		{Pool: large, MachineTime: d, Notices: map[nstance.NoticeKind]int{}, Reclaims: 1, Unwarned: 1, LastReclaim: day(4)},
 		{Pool: owned, MachineTime: 10 * d, Notices: map[nstance.NoticeKind]int{nstance.Rebalance: 1}, Recommended: 1},
 		{
-			Pool: spot, MachineTime: 2*d + 2*d + d + d + d + d + 2*d, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 3, nstance.Rebalance: 5}, Reclaims: 4, Unwarned: 1,
+			Pool: spot, MachineTime: 2*d + 2*d + d + d + d + d + 2*d, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 3, nstance.Rebalance: 5}, Reclaims: 4, Unwarned: 1, LastReclaim: day(9),
 			Measured: 3, MedianNotice: 2 * time.Minute, P10Notice: time.Minute, Drains: 2, DrainsInTime: 1, Recommended: 4, RecommendedReclaimed: 2,
 		},
 	}}, rates)
-	require.InDelta(t, 0.4, rates.Pools[1].PerDay(10*d), 1e-9)
-	require.InDelta(t, 4/2.4, rates.Pools[1].PerHundredHours(), 1e-9)
-	require.Zero(t, rates.Pools[0].PerHundredHours())
+	require.InDelta(t, 0.4, rates.Pools[2].PerDay(10*d), 1e-9)
+	require.InDelta(t, 4/2.4, rates.Pools[2].PerHundredHours(), 1e-9)
+	require.Zero(t, rates.Pools[1].PerHundredHours())
 	require.Zero(t, (&ledger.Rate{Reclaims: 1}).PerHundredHours(), "nothing ran")
 	require.Zero(t, (&ledger.Rate{Reclaims: 1}).PerDay(0), "no period")
 }
@@ -107,7 +110,7 @@ func TestRatesOfUnknownPools(t *testing.T) {
 	rates, err := ledger.NewReader(s, shard).Rates(t.Context(), day(0), day(10), nil, everyTenant)
 	require.NoError(t, err)
 	require.Equal(t, ledger.Rates{Since: day(4), Until: day(10), Pools: []ledger.Rate{{
-		MachineTime: 24 * time.Hour, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 1, nstance.Rebalance: 1}, Reclaims: 1, TooLate: 1, Measured: 1, Recommended: 1,
+		MachineTime: 24 * time.Hour, Notices: map[nstance.NoticeKind]int{nstance.Reclaim: 1, nstance.Rebalance: 1}, Reclaims: 1, TooLate: 1, LastReclaim: day(5), Measured: 1, Recommended: 1,
 	}}}, rates)
 }
 

@@ -60,7 +60,7 @@ type Internals interface {
 
 	// SetPoolRates replaces what is known of how often pools are reclaimed, in the last month
 	// or so. A group's order of shapes uses it, and so does the time for which a
-	// reclaimed pool is avoided. Without a call all pools count alike.
+	// reclaimed pool comes last, by former leaders too. Without a call all pools count alike.
 	SetPoolRates(rates []PoolRate)
 
 	// QueueAge returns how long the group has waited that has waited longest to be
@@ -122,6 +122,7 @@ type PoolRate struct {
 	Market       nstance.MarketType
 	MachineTime  time.Duration // that machines ran, all together
 	Reclaims     int
+	LastReclaim  time.Time // zero: none
 }
 
 // A Freeze is a freeze: since when, and why.

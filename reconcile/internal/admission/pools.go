@@ -72,6 +72,23 @@ func (p *poolMemory) reclaim(s Shape, zone string, now time.Time) {
 	p.memory[s.inZone("")], p.memory[p.poolOf(s)], p.memory[at] = m, m, m
 }
 
+// remember prolongs the memory of a pool by what is known of its latest reclaim. One in the
+// future, by the clock of a former leader, counts as now.
+func (p *poolMemory) remember(at pool, last, now time.Time) {
+	if last.After(now) {
+		last = now
+	}
+	m, unsteady := p.memory[at], last.Add(p.memoryFor(at))
+	if !unsteady.After(now) || !unsteady.After(m.unsteadyUntil) {
+		return
+	}
+	m.unsteadyUntil = unsteady
+	if struck := last.Add(answerTTL); struck.After(m.struckUntil) {
+		m.struckUntil = struck
+	}
+	p.memory[at] = m
+}
+
 // SetZones records in which zones subnets are, as the provider says.
 func (q *Queue) SetZones(zones map[string]string) {
 	for subnet, zone := range zones {

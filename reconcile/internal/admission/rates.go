@@ -40,11 +40,12 @@ type Rate struct {
 	Market       nstance.MarketType
 	MachineTime  time.Duration // that machines ran, all together
 	Reclaims     int
+	LastReclaim  time.Time // zero: none
 }
 
-// SetRates replaces what is known of how often pools are reclaimed. Without a zone a rate
-// counts for the mean of its market only.
-func (q *Queue) SetRates(rates []Rate) {
+// SetRates replaces what is known of how often pools are reclaimed, and remembers the
+// latest reclaim of each. Without a zone a rate counts for the mean of its market only.
+func (q *Queue) SetRates(rates []Rate, now time.Time) {
 	p := &q.pools
 	p.rates = make(map[pool]Rate, len(rates))
 	sums := map[nstance.MarketType]Rate{}
@@ -59,6 +60,9 @@ func (q *Queue) SetRates(rates []Rate) {
 	p.means = make(map[nstance.MarketType]float64, len(sums))
 	for market, sum := range sums {
 		p.means[market] = mean(sum)
+	}
+	for at, r := range p.rates {
+		p.remember(at, r.LastReclaim, now)
 	}
 }
 

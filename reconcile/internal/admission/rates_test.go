@@ -60,7 +60,7 @@ func TestShapeOrder(t *testing.T) {
 			d := newQueueTest(t)
 			r := orderRequest(d, c.order)
 			d.q.SetPrices([]string{"m", "n"}, c.prices, d.now)
-			d.q.SetRates(c.rates)
+			d.q.SetRates(c.rates, d.now)
 			if c.change != nil {
 				c.change(d, &r)
 			}
@@ -114,7 +114,7 @@ func TestReclaimMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newQueueTest(t)
 			r := orderRequest(d, nstance.OrderListed)
-			d.q.SetRates(c.rates)
+			d.q.SetRates(c.rates, d.now)
 			d.q.Reclaimed(spotIn("m", "a1"), "a", d.now)
 			for _, at := range []struct {
 				after time.Duration
@@ -128,12 +128,48 @@ func TestReclaimMemory(t *testing.T) {
 	}
 }
 
+// TestReclaimsOfFormerLeaders: a pool that was reclaimed before the term comes last for as long
+// as it would have under the former leader, and what this leader knows better stays.
+func TestReclaimsOfFormerLeaders(t *testing.T) {
+	choose := func(d *queueTest, after time.Duration) string {
+		shape, _, _ := d.q.Choose(orderRequest(d, nstance.OrderListed), d.now.Add(after))
+		return shape.InstanceType + "/" + shape.Subnet
+	}
+	for name, c := range map[string]struct {
+		last time.Duration // before now
+		left time.Duration // of the memory
+	}{
+		"an hour ago":                         {time.Hour, 50 * time.Minute},
+		"two hours ago":                       {2 * time.Hour, 0},
+		"in the future, by a clock of others": {-time.Hour, 110 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newQueueTest(t)
+			r := rate("m", "a", 100_000, 10_000)
+			r.LastReclaim = d.now.Add(-c.last)
+			d.q.SetRates([]admission.Rate{r}, d.now)
+			if c.left > 0 {
+				require.Equal(t, "m/b1", choose(d, c.left-time.Second))
+			}
+			require.Equal(t, "m/a1", choose(d, c.left))
+			d.q.Reclaimed(spotIn("m", "a1"), "a", d.now)
+			d.q.SetRates([]admission.Rate{r}, d.now)
+			require.Equal(t, "m/b1", choose(d, 110*time.Minute-time.Second))
+		})
+	}
+	t.Run("never", func(t *testing.T) {
+		d := newQueueTest(t)
+		d.q.SetRates([]admission.Rate{rate("m", "a", 100, 1500)}, d.now)
+		require.Equal(t, "m/a1", choose(d, 0))
+	})
+}
+
 // TestShareOutlastsReclaim: a pool that was reclaimed a moment ago is the last choice. After
 // that the share of the others counts more than the memory of the reclaim.
 func TestShareOutlastsReclaim(t *testing.T) {
 	d := newQueueTest(t)
 	r := spreadRequest(d, nstance.SpreadZone, 1, spotIn("m", "b1"))
-	d.q.SetRates([]admission.Rate{rate("m", "a", 100, 1500), rate("n", "a", 100, 1500)})
+	d.q.SetRates([]admission.Rate{rate("m", "a", 100, 1500), rate("n", "a", 100, 1500)}, d.now)
 	d.q.Reclaimed(spotIn("m", "a1"), "a", d.now)
 	d.q.Reclaimed(spotIn("n", "a1"), "a", d.now)
 	check := func(want string, why admission.Choice) {
