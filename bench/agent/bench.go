@@ -32,11 +32,12 @@ type bench struct {
 	cloud        *imds.Server
 	stops        []func()
 	agent, floor *exec.Cmd
+	beside       *exec.Cmd // nil: none
 	ready        bool
 	draining     bool
 }
 
-func start(ctx context.Context, protocol string) (b *bench, err error) {
+func start(ctx context.Context, protocol, beside string) (b *bench, err error) {
 	b = &bench{cloud: imds.New(&imds.Options{Protocol: protocol, Spot: true, RequireToken: protocol == imds.AWS})}
 	defer func() {
 		if err != nil {
@@ -59,8 +60,17 @@ func start(ctx context.Context, protocol string) (b *bench, err error) {
 	if err := b.startFloor(ctx); err != nil {
 		return b, err
 	}
-	if err := b.startAgent(ctx, protocol); err != nil {
+	metadata, err := b.serveMetadata(ctx)
+	if err != nil {
 		return b, err
+	}
+	if err := b.startAgent(ctx, protocol, metadata); err != nil {
+		return b, err
+	}
+	if beside != "" {
+		if b.beside, err = b.run(ctx, append(os.Environ(), "INSTANCE_METADATA_URL="+metadata), beside); err != nil {
+			return b, err
+		}
 	}
 	if err := b.Wait(ctx, func() bool { return b.ready }); err != nil {
 		return b, fmt.Errorf("the agent did not become ready: %w", err)
@@ -103,15 +113,20 @@ func (b *bench) startFloor(ctx context.Context) error {
 	return err
 }
 
-// startAgent runs the agent of the machine, with a hook that hangs.
-func (b *bench) startAgent(ctx context.Context, protocol string) error {
+// serveMetadata starts the machine's metadata service and returns its URL.
+func (b *bench) serveMetadata(ctx context.Context) (url string, err error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return "", err
 	}
 	web := &http.Server{Handler: b.cloud, ReadHeaderTimeout: time.Minute}
 	go web.Serve(ln) //nolint:errcheck // it ends with Close
 	b.stops = append(b.stops, func() { _ = web.Close() })
+	return "http://" + ln.Addr().String(), nil
+}
+
+// startAgent runs the agent of the machine, with a hook that hangs.
+func (b *bench) startAgent(ctx context.Context, protocol, metadata string) (err error) {
 	spec, identity := b.rig.Specs[0], b.path("identity")
 	if err := os.Mkdir(identity, 0o700); err != nil {
 		return err
@@ -125,7 +140,7 @@ func (b *bench) startAgent(ctx context.Context, protocol string) error {
 	b.agent, err = b.run(ctx, []string{
 		"NSTANCE_INSTANCE_ID=" + string(spec.ID), "NSTANCE_SERVER_REGISTRATION_ADDR=" + addrs.Registration, "NSTANCE_SERVER_AGENT_ADDR=" + addrs.Agent,
 		"NSTANCE_IDENTITY_DIR=" + identity, "NSTANCE_KEYS_DIR=" + b.path("keys"), "NSTANCE_RECV_DIR=" + b.path("recv"),
-		"NSTANCE_PROVIDER=" + protocol, "NSTANCE_METADATA_URL=http://" + ln.Addr().String(), "NSTANCE_DRAIN_HOOK=/bin/sleep 600",
+		"NSTANCE_PROVIDER=" + protocol, "NSTANCE_METADATA_URL=" + metadata, "NSTANCE_DRAIN_HOOK=/bin/sleep 600",
 	}, b.path("nstance-agent"))
 	return err
 }
@@ -151,25 +166,29 @@ func (b *bench) run(ctx context.Context, env []string, path string, args ...stri
 	return cmd, nil
 }
 
-// measureIdle measures both processes over the same time.
-func (b *bench) measureIdle(ctx context.Context, d time.Duration) (floor, agent usage, err error) {
+// measureIdle measures all processes over the same time: the floor, the agent, and the
+// other program if there is one.
+func (b *bench) measureIdle(ctx context.Context, d time.Duration) (used []usage, err error) {
 	sleep.For(ctx, settleTime)
-	both := []*exec.Cmd{b.floor, b.agent}
-	var before [2]time.Duration
-	for i, p := range both {
+	processes := []*exec.Cmd{b.floor, b.agent}
+	if b.beside != nil {
+		processes = append(processes, b.beside)
+	}
+	before := make([]time.Duration, len(processes))
+	for i, p := range processes {
 		if before[i], err = processorTime(p.Process.Pid); err != nil {
-			return floor, agent, err
+			return nil, err
 		}
 	}
 	began := time.Now()
 	sleep.For(ctx, d)
-	var used [2]usage
-	for i, p := range both {
+	used = make([]usage, len(processes))
+	for i, p := range processes {
 		if used[i], err = b.usageSince(p, before[i], began); err != nil {
-			return floor, agent, err
+			return nil, err
 		}
 	}
-	return used[0], used[1], ctx.Err()
+	return used, ctx.Err()
 }
 
 // measureDrain measures the agent while its hook runs.

@@ -3,10 +3,11 @@
 // HTTP and is connected to a whole server over mutual TLS, idle and in the middle
 // of a drain, and the size of the program.
 //
-//	go run ./bench/agent [-provider aws] [-idle 1m] [-json agent.json]
+//	go run ./bench/agent [-provider aws] [-idle 1m] [-beside program] [-json agent.json]
 //
-// The floor is a program that is nothing but a gRPC client with one connection. It
-// needs Linux, and Go to build both programs.
+// The floor is a program that is nothing but a gRPC client with one connection. With
+// -beside another termination handler runs for the idle time, with the same metadata
+// service. It needs Linux, and Go to build both programs.
 package main
 
 import (
@@ -30,11 +31,12 @@ const (
 func main() {
 	protocol := flag.String("provider", "aws", "protocol of the metadata service: aws, gcp or azure")
 	idle := flag.Duration("idle", time.Minute, "time over which the processor time is measured")
+	beside := flag.String("beside", "", "another program to measure; it finds the metadata service in INSTANCE_METADATA_URL")
 	out := flag.String("json", "", "file for the results as JSON")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute+*idle)
 	defer cancel()
-	if err := run(ctx, *protocol, *idle, *out); err != nil {
+	if err := run(ctx, *protocol, *beside, *idle, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
 	}
@@ -48,6 +50,7 @@ type report struct {
 	CPUs     int     `json:"cpus"`
 	Provider string  `json:"provider"`
 	Floor    usage   `json:"floor"`
+	Beside   *usage  `json:"beside,omitempty"` // the other program, idle
 	Idle     usage   `json:"idle"`
 	Draining usage   `json:"draining"`
 	Program  float64 `json:"program_mib"`
@@ -60,15 +63,21 @@ type usage struct {
 	CPU      float64 `json:"cpu_percent"` // of one core, on average
 }
 
-func run(ctx context.Context, protocol string, idle time.Duration, out string) error {
-	b, err := start(ctx, protocol)
+func run(ctx context.Context, protocol, beside string, idle time.Duration, out string) error {
+	b, err := start(ctx, protocol, beside)
 	if err != nil {
 		return err
 	}
 	defer b.stop()
 	rep := report{Bench: "agent", Target: "T11", Go: runtime.Version(), CPUs: runtime.GOMAXPROCS(0), Provider: protocol}
-	if rep.Floor, rep.Idle, err = b.measureIdle(ctx, idle); err != nil {
+	used, err := b.measureIdle(ctx, idle)
+	if err != nil {
 		return err
+	}
+	rep.Floor, rep.Idle = used[0], used[1]
+	if b.beside != nil {
+		rep.Beside = &used[2]
+		fmt.Printf("%s: resident %.1f MiB idle; processor %.3f %% idle\n", beside, used[2].Resident, used[2].CPU)
 	}
 	if rep.Draining, err = b.measureDrain(ctx); err != nil {
 		return err
