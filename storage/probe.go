@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -106,45 +107,34 @@ func (p probe) run(ctx context.Context) error {
 	return nil
 }
 
-// race lets a few writers create one object at once, and then overwrite it: some back ends
-// honour the conditions only without concurrency.
+// race lets a few writers create one object: some back ends honour the condition
+// only without concurrency.
 func (p probe) race(ctx context.Context, key string) error {
-	created, err := contend("create an absent object", func(data []byte) (Version, error) { return p.s.PutIfAbsent(ctx, key, data) })
-	if err != nil || created == "" {
-		return err
-	}
-	_, err = contend("overwrite an unchanged object", func(data []byte) (Version, error) { return p.s.PutIfMatch(ctx, key, data, created) })
-	return err
-}
-
-// contend calls put in several goroutines and returns the version of the one that succeeds;
-// empty: all were refused, as back ends may that see a conflict in each.
-func contend(what string, put func(data []byte) (Version, error)) (Version, error) {
-	const writers = 4 // some stores limit how often one object is written
+	const writers = 8
 	var (
-		wg       sync.WaitGroup
-		versions [writers]Version
-		errs     [writers]error
+		wg      sync.WaitGroup
+		winners atomic.Int32
+		version atomic.Value
+		errs    [writers]error
 	)
 	for i := range writers {
-		wg.Go(func() { versions[i], errs[i] = put([]byte{byte('a' + i)}) })
+		wg.Go(func() {
+			v, err := p.s.PutIfAbsent(ctx, key, []byte{byte('a' + i)})
+			if err == nil {
+				winners.Add(1)
+				version.Store(v)
+			} else if !refused(err) {
+				errs[i] = err
+			}
+		})
 	}
 	wg.Wait()
-	winners := 0
-	var version Version
-	for i, err := range errs {
-		if err == nil {
-			winners++
-			version = versions[i]
-		}
+	if n := winners.Load(); n > 1 {
+		return flaw(nil, "several concurrent writers of one absent object all succeed")
+	} else if n == 0 {
+		return errors.Join(errs[:]...)
 	}
-	switch {
-	case winners > 1:
-		return "", flaw(nil, "several concurrent writers all "+what)
-	case winners == 0:
-		return "", errors.Join(slices.DeleteFunc(errs[:], refused)...)
-	}
-	return version, nil
+	return p.s.DeleteIfMatch(ctx, key, version.Load().(Version))
 }
 
 func refused(err error) bool { return errors.Is(err, nstance.Conflict) }
