@@ -93,6 +93,9 @@ func TestRepeatedRequests(t *testing.T) {
 			once = append(once, order.did)
 		}
 	}
+	for _, typ := range once {
+		w.awaitEvent(typ, "")
+	}
 	require.NoError(t, w.stopServer()) // no further events
 	for _, typ := range once {
 		require.Equal(t, 1, w.countEvents(typ), typ)

@@ -128,6 +128,17 @@ func TestWatchTiming(t *testing.T) {
 		r.after(t, time.Minute-time.Millisecond)
 		require.Equal(t, 30, s.Requests(imds.AWSAction))
 	})
+	bubble(t, "aws: keys are read at the same moments again after an error", func(t *testing.T) {
+		s := aws()
+		s.Fail(503, 1, imds.AWSMaintenance)
+		r := follow(t, newAWS(t, s))
+		r.after(t, 4*spot.DefaultPollInterval-time.Millisecond)
+		before := s.Requests("")
+		r.after(t, 2*time.Millisecond)
+		require.Equal(t, before+4, s.Requests(""))
+		r.after(t, spot.DefaultPollInterval-2*time.Millisecond)
+		require.Equal(t, before+4, s.Requests(""))
+	})
 	bubble(t, "aws: a notice is yielded within an interval", func(t *testing.T) {
 		s := aws()
 		r := follow(t, newAWS(t, s))

@@ -51,8 +51,9 @@ func watch(ctx context.Context, o *Options, r *lastReads, standing []nstance.Not
 		}
 		defer pollers.Wait()
 		defer stop()
+		began := time.Now()
 		for _, s := range sources {
-			p := &poller{o: o, source: s, dedup: newNoticeDedup(), items: items, lastReads: r}
+			p := &poller{o: o, source: s, began: began, dedup: newNoticeDedup(), items: items, lastReads: r}
 			p.dedup.resume(standing, s.noticeSource())
 			pollers.Go(func() { p.run(ctx) })
 		}
@@ -73,6 +74,7 @@ func watch(ctx context.Context, o *Options, r *lastReads, standing []nstance.Not
 type poller struct {
 	o         *Options
 	source    source
+	began     time.Time // of the watch
 	dedup     *noticeDedup
 	errors    errorDedup
 	skipped   errorDedup
@@ -84,7 +86,7 @@ func (p *poller) run(ctx context.Context) {
 	p.lastReads.done(p)
 	defer p.lastReads.leave(p)
 	for ctx.Err() == nil {
-		began := time.Now()
+		next := p.nextRead()
 		got, err := p.source.read(ctx)
 		if ctx.Err() != nil {
 			return
@@ -95,9 +97,17 @@ func (p *poller) run(ctx context.Context) {
 		case err != nil:
 			sleep.For(ctx, p.retry(err))
 		case !got.skipPause:
-			sleep.For(ctx, p.o.PollInterval-time.Since(began))
+			sleep.For(ctx, time.Until(next))
 		}
 	}
+}
+
+// nextRead returns the next multiple of the poll interval since the watch began. So all
+// pollers of a watch read at the same moments: waking an idle process for each of them
+// costs more than the reads.
+func (p *poller) nextRead() time.Time {
+	past := time.Since(p.began)
+	return p.began.Add(past - past%p.o.PollInterval + p.o.PollInterval)
 }
 
 // yieldChanges yields the changed notices of a reading, and its error if it is
