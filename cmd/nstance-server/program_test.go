@@ -42,7 +42,7 @@ type run struct {
 // start starts the program; what it prints arrives in lines.
 func start(t *testing.T, bin string, args ...string) *run {
 	t.Helper()
-	r := &run{tmp: t.TempDir(), lines: make(chan string, 1000), ended: make(chan struct{})}
+	r := &run{tmp: shortTempDir(t), lines: make(chan string, 1000), ended: make(chan struct{})}
 	r.Cmd = exec.CommandContext(t.Context(), bin, args...)
 	r.Env = append(os.Environ(), "TMPDIR="+r.tmp, "HOME="+r.tmp)
 	r.Stderr = &r.errs
@@ -66,6 +66,16 @@ func start(t *testing.T, bin string, args ...string) *run {
 		wg.Wait()
 	})
 	return r
+}
+
+// shortTempDir returns a folder like t.TempDir, whose long name would leave too little of
+// the length that the path of a socket may have.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "e")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
 }
 
 // until returns the next line that contains text.
