@@ -78,9 +78,11 @@ func TestUpdateGroup(t *testing.T) {
 		require.Equal(t, "red", w.getGroup(api, "web").GetVars()["colour"])
 	})
 	t.Run("a dry run changes nothing", func(t *testing.T) {
+		members := func(g *apiv1.Group) int32 { return g.GetReady() + g.GetBooting() + g.GetLeaving() }
+		require.Eventually(t, func() bool { return members(w.getGroup(api, "web")) > 0 }, eventually, time.Millisecond)
 		dry := update(&apiv1.UpdateGroupRequest{Size: proto.Int32(7), DryRun: true})
 		require.EqualValues(t, 7, dry.GetSize())
-		require.NotZero(t, dry.GetReady()+dry.GetBooting()+dry.GetLeaving(), "with the members that there are")
+		require.NotZero(t, members(dry), "with the members that there are")
 		require.EqualValues(t, 2, w.getGroup(api, "web").GetSize())
 		_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(-1), DryRun: true})
 		require.ErrorIs(t, wire.ErrorOf(err), nstance.Invalid, "but it is checked")

@@ -46,10 +46,14 @@ func TestEventsShowTheLatestChange(t *testing.T) {
 
 func TestListEvents(t *testing.T) {
 	w := newWorld(t, setup{webSize: 3})
-	id, other := w.awaitMachine(nstance.DefaultTenant), w.awaitMachine("blue")
+	ids, other := w.awaitMachines(3), w.awaitMachine("blue")
+	id := ids[0]
 	w.connectReady(id)
 	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	w.awaitJournalled(api, nstance.EventReady, id)
+	for _, id := range ids {
+		w.awaitJournalled(api, nstance.EventCreated, id)
+	}
 	w.awaitJournalled(api, nstance.EventCreated, other)
 	list := func(api apiv1.OperatorServiceClient, req *apiv1.ListEventsRequest) []*apiv1.Event {
 		t.Helper()

@@ -197,6 +197,7 @@ func TestIdentityRotationWithRunningServers(t *testing.T) {
 	w := newKeyRotation(t)
 	other := startSecondShard(t, w.world)
 	agent := w.registerAgent(w.awaitMachine("default"))
+	unregistered := w.awaitMachine("blue")
 	session := agent.connect()
 	watcher := w.registerClient(nstance.RoleOperator, "default")
 	watch := w.watch(watcher.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
@@ -235,6 +236,7 @@ func TestIdentityRotationWithRunningServers(t *testing.T) {
 	})
 	w.advance(keyring.Settle)
 	t.Run("finish waits for every certificate in every shard", func(t *testing.T) {
+		w.awaitEvent(nstance.EventDeleted, unregistered) // it knew the old key only, and had no more time to register
 		foreign := w.addForeignRecord("s2", old)
 		_, err := w.rotate("finish", false)
 		require.ErrorIs(t, err, nstance.Conflict)

@@ -60,7 +60,6 @@ func TestUnknownFieldsArePreserved(t *testing.T) {
 		return err
 	})
 	resize()
-	require.NoError(t, w.stopServer())
 
 	rewrites := []struct {
 		key     string
@@ -91,6 +90,10 @@ func TestUnknownFieldsArePreserved(t *testing.T) {
 			return err
 		})},
 	}
+	for _, r := range rewrites {
+		require.Eventually(t, func() bool { _, err := store.Get(t.Context(), r.key); return err == nil }, eventually, 5*time.Millisecond, r.key)
+	}
+	require.NoError(t, w.stopServer())
 	before := map[string]any{}
 	for _, r := range rewrites {
 		w.addUnknownField(r.key)
