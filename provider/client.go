@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
@@ -29,6 +31,10 @@ type Client struct {
 	budget *budget
 
 	callTimeout atomic.Int64 // a time.Duration
+	blocked     atomic.Pointer[error]
+
+	mu          sync.Mutex
+	oddStatuses map[nstance.MachineStatus]bool // that were alarmed about
 }
 
 var _ nstance.Provider = (*Client)(nil)
@@ -59,6 +65,24 @@ func (c *Client) Provider() nstance.Provider { return c.p }
 // block.
 func (c *Client) Reserve(now time.Time) (ok bool, retryAt time.Time) { return c.budget.reserve(now) }
 
+// Block has every call but the one for the account fail with Unavailable, saying why,
+// before anything is sent; nil ends that. Calls under way go on.
+func (c *Client) Block(why error) {
+	if why == nil {
+		c.blocked.Store(nil)
+		return
+	}
+	c.blocked.Store(&why)
+}
+
+// Blocked returns the error of calls that begin now; nil: they are sent.
+func (c *Client) Blocked() error {
+	if why := c.blocked.Load(); why != nil {
+		return nstance.Errorf(nstance.Unavailable, "nothing was sent: %w", *why)
+	}
+	return nil
+}
+
 // CallTimeout returns the timeout of each call that begins now.
 func (c *Client) CallTimeout() time.Duration { return c.timeout() }
 
@@ -87,9 +111,10 @@ func (c *Client) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 	if err != nil {
 		m, err = nstance.Machine{}, classifyCreate(ctx, err)
 	}
+	m = c.known(m)
 	c.observe(opCreate, err, time.Since(start))
 	if errors.Is(err, nstance.Throttled) {
-		c.slowDown()
+		c.SlowDown()
 	}
 	return m, about(opCreate, spec.ID, err)
 }
@@ -125,7 +150,34 @@ func (c *Client) get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 		m, err = nstance.Machine{}, classify(err)
 	}
 	c.observe(opGet, err, time.Since(start))
-	return m, err
+	return c.known(m), err
+}
+
+// maxOddStatuses bounds how many words are remembered of a provider that makes them up.
+const maxOddStatuses = 16
+
+// known returns m with a status of the closed set: any other word says nothing of whether the
+// machine runs.
+func (c *Client) known(m nstance.Machine) nstance.Machine {
+	if m.Status == "" || m.Status.Known() {
+		return m
+	}
+	c.mu.Lock()
+	fresh := !c.oddStatuses[m.Status] && len(c.oddStatuses) < maxOddStatuses
+	if fresh {
+		if c.oddStatuses == nil {
+			c.oddStatuses = map[nstance.MachineStatus]bool{}
+		}
+		c.oddStatuses[m.Status] = true
+	}
+	c.mu.Unlock()
+	if fresh {
+		text := fmt.Sprintf("the provider says that machine %.64s is %.40q, which is no status: it counts as unknown", m.ID, string(m.Status))
+		c.o.Log.Error("status outside of the closed set", "instance_id", m.ID, "status", clip.Quote(string(m.Status)))
+		c.o.Alarm(text)
+	}
+	m.Status = nstance.StatusUnknown
+	return m
 }
 
 // Delete implements [nstance.Provider] with at most one call.
@@ -180,6 +232,9 @@ func (c *Client) slotsFor(ctx context.Context, op string) chan struct{} {
 // acquire waits for a slot, and returns what gives it back. Its error means that
 // nothing was sent.
 func (c *Client) acquire(ctx context.Context, op string) (release func(), err error) {
+	if err := c.Blocked(); err != nil && op != opAccount {
+		return nil, err
+	}
 	slots := c.slotsFor(ctx, op)
 	if ctx.Err() == nil {
 		select {
@@ -195,7 +250,9 @@ func (c *Client) observe(op string, err error, d time.Duration) {
 	c.o.Observe(op, nstance.CodeOf(err), d)
 }
 
-func (c *Client) slowDown() {
+// SlowDown records that a create was throttled, as one may be after it was accepted. Create
+// does it for its own answers. It does not block.
+func (c *Client) SlowDown() {
 	if rate, fell := c.budget.recordThrottled(time.Now()); fell {
 		c.o.Log.Warn("the cloud throttles creates: create rate halved, it recovers by itself", "per_second", rate)
 	}

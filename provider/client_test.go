@@ -77,6 +77,10 @@ func TestConformance(t *testing.T) {
 		})
 		t.Cleanup(cloud.Close)
 		return providertest.Subject{
+			Break: func() (restore func()) {
+				cloud.Inject(simcloud.Fault{Times: -1})
+				return cloud.ClearFaults
+			},
 			Provider: client(t, cloud, nil), Spot: true, Image: nstance.ImageQuery{Name: "base-*"},
 			Subnets: []string{"subnet-1"}, Types: []string{"small"}, Priced: "small", Park: cloud.ParkModes(), Balancer: nstance.LoadBalancer{ID: "lb-1"},
 		}
@@ -588,4 +592,75 @@ func BenchmarkCall(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestBlock: a client that is blocked sends nothing but the question for the account, and says
+// why.
+func TestBlock(t *testing.T) {
+	asked := 0
+	c, err := provider.New(scripted{
+		create: func(_ context.Context, s nstance.MachineSpec) (nstance.Machine, error) {
+			asked++
+			return nstance.Machine{ID: s.ID, Owner: s.Owner}, nil
+		},
+		delete: func(context.Context, nstance.Machine) error { asked++; return nil },
+		list:   func(func(nstance.Machine, error) bool) { asked++ },
+	}, nil)
+	require.NoError(t, err)
+	s := spec(t)
+	machine := nstance.Machine{ID: s.ID, Owner: owner}
+	calls := func() (errs []error) {
+		_, err := c.Create(t.Context(), s)
+		errs = append(errs, err, c.Delete(t.Context(), machine))
+		for _, err := range c.List(t.Context(), owner) {
+			errs = append(errs, err)
+		}
+		return errs
+	}
+	c.Block(errors.New("not known yet"))
+	for _, err := range append(calls(), c.Blocked()) {
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.ErrorContains(t, err, "not known yet")
+	}
+	require.Zero(t, asked)
+	c.Block(nil)
+	require.NoError(t, c.Blocked())
+	for _, err := range calls() {
+		require.NoError(t, err)
+	}
+	require.Equal(t, 3, asked)
+}
+
+// inWords is a provider that names the status of machines in the cloud's own words.
+type inWords struct {
+	nstance.Provider
+	status nstance.MachineStatus
+}
+
+func (p inWords) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	m, err := p.Provider.Get(ctx, id)
+	m.Status = p.status
+	return m, err
+}
+
+// TestStatusInWords: a status outside of the closed set is unknown, and said once.
+func TestStatusInWords(t *testing.T) {
+	cloud := simcloud.New(nil)
+	defer cloud.Close()
+	var alarms []string
+	c, err := provider.New(inWords{cloud, "TERMINATED"}, &provider.Options{Alarm: func(text string) { alarms = append(alarms, text) }})
+	require.NoError(t, err)
+	id, err := nstance.NewInstanceID("web", time.Now())
+	require.NoError(t, err)
+	_, err = c.Create(t.Context(), nstance.MachineSpec{
+		ID: id, Owner: nstance.Owner{Installation: "i", Cluster: "c", Shard: "s", Tenant: "t"}, Group: "web", CreatedAt: time.Now(), Arch: nstance.AMD64, Image: "x", Token: string(id),
+	})
+	require.NoError(t, err)
+	for range 3 {
+		m, err := c.Get(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, nstance.StatusUnknown, m.Status)
+	}
+	require.Len(t, alarms, 1)
+	require.Contains(t, alarms[0], "TERMINATED")
 }

@@ -113,6 +113,9 @@ func (k Kind) validate() error {
 	if k.Open == nil {
 		return nstance.FieldError(path+".open", "set the function that opens the provider", "is nil")
 	}
+	if err := validate.Setting(path+".consistency", k.Consistency, time.Hour); err != nil {
+		return err
+	}
 	for _, part := range []struct {
 		name string
 		like any

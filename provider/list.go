@@ -70,7 +70,7 @@ func (l *listing) run(ctx context.Context) (err error) {
 		}
 		l.pause()
 		l.yielded++
-		if !l.yield(m, nil) {
+		if !l.yield(l.c.known(m), nil) {
 			return nil
 		}
 		if err := l.resume(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Options tune a Client. Nil and zero fields mean the defaults named here.
@@ -40,6 +41,11 @@ type Options struct {
 	// observer.
 	Observe func(op string, code nstance.Code, d time.Duration)
 
+	// Alarm is called, once for each, when the provider answers with a status that is not
+	// in the closed set, which the client turns into StatusUnknown. It may be called
+	// concurrently and must not block. Nil means that only Log has it.
+	Alarm func(text string)
+
 	// Log receives repeats of reads and a lowered create rate, which a caller
 	// does not see. Nil discards.
 	Log *slog.Logger
@@ -61,10 +67,11 @@ func (o *Options) withDefaults() (Options, error) {
 	if o != nil {
 		out = *o
 	}
+	if err := validate.Setting("timeout", out.Timeout, 7*24*time.Hour); err != nil {
+		return out, err
+	}
 	const remedy = "use a positive value, or 0 for the default"
 	switch {
-	case out.Timeout < 0:
-		return out, nstance.FieldError("timeout", remedy, "%s is negative", out.Timeout)
 	case out.Width < 0:
 		return out, nstance.FieldError("width", remedy, "%d is negative", out.Width)
 	case out.MaxUserData < 0:
@@ -82,6 +89,9 @@ func (o *Options) withDefaults() (Options, error) {
 	out.Burst = cmp.Or(out.Burst, defaultBurst)
 	if out.Observe == nil {
 		out.Observe = func(string, nstance.Code, time.Duration) {}
+	}
+	if out.Alarm == nil {
+		out.Alarm = func(string) {}
 	}
 	if out.Log == nil {
 		out.Log = slog.New(slog.DiscardHandler)

@@ -43,7 +43,10 @@ type Dir struct {
 	sync func(*os.File) error    // for power cut tests; nil: (*os.File).Sync
 }
 
-var _ Store = (*Dir)(nil)
+var (
+	_ Store   = (*Dir)(nil)
+	_ Located = (*Dir)(nil)
+)
 
 // DirOptions adjust OpenDir. Nil means the defaults.
 type DirOptions struct {
@@ -104,7 +107,7 @@ func (d *Dir) open(existing bool) error {
 	if err != nil {
 		return dirError("open", d.root, err)
 	}
-	if err := f.Close(); err != nil {
+	if err := errors.Join(keepOwner(f, d.root), f.Close()); err != nil {
 		return dirError("open", d.root, err)
 	}
 	return d.writeMarker()
@@ -183,6 +186,10 @@ func (d *Dir) clean(now time.Time) error {
 	}
 	return nil
 }
+
+// Location implements Located. A directory that is moved keeps it, a copy has another one;
+// where the file system does not keep the time of birth of files it is not known.
+func (d *Dir) Location() string { return placeOf(d.marker()) }
 
 func (d *Dir) marker() string { return filepath.Join(d.root, markerName) }
 

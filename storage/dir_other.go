@@ -13,6 +13,8 @@ func tryLock(*os.File, bool) (bool, error) {
 	return false, fmt.Errorf("the directory store needs flock, which is missing on this system: %w", errors.ErrUnsupported)
 }
 
+func keepOwner(*os.File, string) error { return nil }
+
 func isNotDir(error) bool   { return false }
 func isDir(error) bool      { return false }
 func isReadOnly(error) bool { return false }

@@ -143,14 +143,17 @@ func (d *Dir) writeFile(path string, data []byte, flag int) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
+	if err = keepOwner(f, d.root); err == nil {
+		_, err = f.Write(data)
+	}
 	if err == nil {
 		err = d.flush(f)
 	}
 	return errors.Join(err, f.Close())
 }
 
-// makeDirs makes a folder and its parents, each durably in its own parent.
+// makeDirs makes a folder and its parents, each durably in its own parent, and of its
+// owner.
 func (d *Dir) makeDirs(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -163,6 +166,13 @@ func (d *Dir) makeDirs(path string) error {
 		return nil // a file in the way makes the rename fail
 	}
 	if err != nil {
+		return err
+	}
+	made, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(keepOwner(made, filepath.Dir(path)), made.Close()); err != nil {
 		return err
 	}
 	return d.syncDir(filepath.Dir(path))

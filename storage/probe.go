@@ -12,12 +12,15 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // Probe writes a few small objects under probe/ to check that s honours the
 // conditions of its writes, in sequence and in a race. A back end that ignores
 // them would let two servers lead one shard: it fails with Invalid. Any other error says that the probe could not
-// finish, not that the back end is bad. Deletions need no condition.
+// finish, not that the back end is bad. Deletions need no condition. A store that throttles,
+// such as one that permits one write a second to one object, is waited for: then a probe
+// takes some seconds.
 //
 // Probe removes what it has written, also when it fails, and the objects of probes
 // that were interrupted more than an hour ago.
@@ -68,7 +71,7 @@ func (p probe) cleanUp(ctx context.Context, now time.Time, own ...string) {
 		}
 	}
 	for _, entry := range found {
-		_ = p.s.DeleteIfMatch(ctx, entry.Key, entry.Version) // the next probe retries
+		_ = p.deleteIfMatch(ctx, entry.Key, entry.Version) // the next probe retries
 	}
 }
 
@@ -79,29 +82,64 @@ func isLeftover(key string, now time.Time) bool {
 	return err == nil && now.Sub(time.Unix(sec, 0)) > probeLeftover
 }
 
+// maxThrottled is how often a call of a probe is repeated that the store throttles: half a
+// minute in all.
+const maxThrottled = 12
+
+// patiently repeats a call that the store throttles, which has no effect: several stores
+// permit one write a second to one object. Any other answer is returned.
+func patiently[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	for attempt := 1; ; attempt++ {
+		out, err := call()
+		if !errors.Is(err, nstance.Throttled) || attempt == maxThrottled {
+			return out, err
+		}
+		if !sleep.For(ctx, sleep.Jitter(sleep.Backoff(attempt, time.Second, 4*time.Second))) {
+			return out, err
+		}
+	}
+}
+
+func (p probe) putIfAbsent(ctx context.Context, key string, data []byte) (Version, error) {
+	return patiently(ctx, func() (Version, error) { return p.s.PutIfAbsent(ctx, key, data) })
+}
+
+func (p probe) putIfMatch(ctx context.Context, key string, data []byte, v Version) (Version, error) {
+	return patiently(ctx, func() (Version, error) { return p.s.PutIfMatch(ctx, key, data, v) })
+}
+
+func (p probe) deleteIfMatch(ctx context.Context, key string, v Version) error {
+	_, err := patiently(ctx, func() (Version, error) { return "", p.s.DeleteIfMatch(ctx, key, v) })
+	return err
+}
+
+func (p probe) get(ctx context.Context, key string) (Object, error) {
+	return patiently(ctx, func() (Object, error) { return p.s.Get(ctx, key) })
+}
+
 func (p probe) run(ctx context.Context) error {
-	first, err := p.s.PutIfAbsent(ctx, p.key, []byte("1"))
+	first, err := p.putIfAbsent(ctx, p.key, []byte("1"))
 	if err != nil {
 		return err
 	}
-	if _, err := p.s.PutIfAbsent(ctx, p.key, []byte("2")); !refused(err) {
+	if _, err := p.putIfAbsent(ctx, p.key, []byte("2")); !refused(err) {
 		return flaw(err, "it overwrites an object that was to be written only if absent")
 	}
-	obj, err := p.s.Get(ctx, p.key)
+	obj, err := p.get(ctx, p.key)
 	if err != nil || obj.Version != first || string(obj.Data) != "1" {
 		return flaw(err, "it does not return what was just written, or with another version")
 	}
-	second, err := p.s.PutIfMatch(ctx, p.key, []byte("3"), first)
+	second, err := p.putIfMatch(ctx, p.key, []byte("3"), first)
 	if err != nil || second == first {
 		return flaw(err, "a write of other bytes does not change the version")
 	}
-	if _, err := p.s.PutIfMatch(ctx, p.key, []byte("4"), first); !refused(err) {
+	if _, err := p.putIfMatch(ctx, p.key, []byte("4"), first); !refused(err) {
 		return flaw(err, "it overwrites an object that has changed")
 	}
-	if err := p.s.DeleteIfMatch(ctx, p.key, second); err != nil {
+	if err := p.deleteIfMatch(ctx, p.key, second); err != nil {
 		return err
 	}
-	if _, err := p.s.PutIfMatch(ctx, p.key, []byte("5"), second); !refused(err) {
+	if _, err := p.putIfMatch(ctx, p.key, []byte("5"), second); !refused(err) {
 		return flaw(err, "it writes an object anew that was to be written only if unchanged")
 	}
 	return nil
@@ -119,7 +157,7 @@ func (p probe) race(ctx context.Context, key string) error {
 	)
 	for i := range writers {
 		wg.Go(func() {
-			v, err := p.s.PutIfAbsent(ctx, key, []byte{byte('a' + i)})
+			v, err := p.putIfAbsent(ctx, key, []byte{byte('a' + i)})
 			if err == nil {
 				winners.Add(1)
 				version.Store(v)
@@ -134,7 +172,7 @@ func (p probe) race(ctx context.Context, key string) error {
 	} else if n == 0 {
 		return errors.Join(errs[:]...)
 	}
-	return p.s.DeleteIfMatch(ctx, key, version.Load().(Version))
+	return p.deleteIfMatch(ctx, key, version.Load().(Version))
 }
 
 func refused(err error) bool { return errors.Is(err, nstance.Conflict) }

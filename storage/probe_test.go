@@ -159,3 +159,66 @@ func (s *checkThenWriteStore) PutIfAbsent(ctx context.Context, key string, data 
 	}
 	return storage.Version(data), nil
 }
+
+// onePerSecond is a store that permits one write a second to one object, as Google and
+// Cloudflare document of theirs. What it throttles has no effect.
+type onePerSecond struct {
+	*storage.Memory
+	counted bool // refused writes count, too
+
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+func (s *onePerSecond) limit(key string, write func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last, written := s.last[key]; written && time.Since(last) < time.Second {
+		return nstance.Errorf(nstance.Throttled, "put %s: the store answers 429 rateLimitExceeded", key)
+	}
+	err := write()
+	if err == nil || s.counted {
+		s.last[key] = time.Now()
+	}
+	return err
+}
+
+func (s *onePerSecond) PutIfAbsent(ctx context.Context, key string, data []byte) (v storage.Version, err error) {
+	err = s.limit(key, func() (err error) { v, err = s.Memory.PutIfAbsent(ctx, key, data); return err })
+	return v, err
+}
+
+func (s *onePerSecond) PutIfMatch(ctx context.Context, key string, data []byte, match storage.Version) (v storage.Version, err error) {
+	err = s.limit(key, func() (err error) { v, err = s.Memory.PutIfMatch(ctx, key, data, match); return err })
+	return v, err
+}
+
+func (s *onePerSecond) DeleteIfMatch(ctx context.Context, key string, match storage.Version) error {
+	return s.limit(key, func() error { return s.Memory.DeleteIfMatch(ctx, key, match) })
+}
+
+func TestProbeWaitsForAStoreThatThrottles(t *testing.T) {
+	for name, counted := range map[string]bool{"successful writes count": false, "all writes count": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &onePerSecond{Memory: storage.NewMemory(), counted: counted, last: map[string]time.Time{}}
+				began := time.Now()
+				require.NoError(t, storage.Probe(t.Context(), s))
+				require.Less(t, time.Since(began), time.Minute)
+				for e := range s.List(t.Context(), "", "") {
+					require.Fail(t, "left", "%v", e)
+				}
+			})
+		})
+	}
+	t.Run("but not for ever", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := storagetest.NewFaulty(storage.NewMemory())
+			f.Inject(storagetest.Fault{Times: -1, Err: nstance.Errorf(nstance.Throttled, "slow down")})
+			began := time.Now()
+			err := storage.Probe(t.Context(), f)
+			require.ErrorIs(t, err, nstance.Throttled)
+			require.Less(t, time.Since(began), 2*time.Minute)
+		})
+	})
+}

@@ -47,6 +47,9 @@ func (r readOnly) Folders(ctx context.Context, prefix string) iter.Seq2[string, 
 	return Folders(ctx, r.s, prefix)
 }
 
+// Location implements Located.
+func (r readOnly) Location() string { return LocationOf(r.s) }
+
 // PutIfAbsent implements Store.
 func (r readOnly) PutIfAbsent(_ context.Context, key string, _ []byte) (Version, error) {
 	return "", refuseWrite("put", key)

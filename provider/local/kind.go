@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/provider"
 )
 
@@ -88,7 +89,13 @@ func checkSpec(spec nstance.MachineSpec) (a args, err error) {
 	if err := provider.ValidateSpec(spec, maxUserData); err != nil {
 		return a, err
 	}
-	return a, provider.DecodeArgs(spec.Args, &a)
+	if err := provider.DecodeArgs(spec.Args, &a); err != nil {
+		return a, err
+	}
+	return a, errors.Join(
+		validate.Setting("args.boot_delay", time.Duration(a.BootDelay), time.Hour),
+		validate.Setting("args.wake_delay", time.Duration(a.WakeDelay), time.Hour),
+	)
 }
 
 // protocols are the protocols of metadata services.

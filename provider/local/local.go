@@ -40,6 +40,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
 	"github.com/nstance-go/nstance/internal/machines"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Options describe the cloud. Only Command is required.
@@ -147,8 +148,8 @@ func (c *Cloud) check() error {
 			return nstance.FieldError("env", "write NAME=value", "%.64q is no variable", v)
 		}
 	}
-	if c.o.Grace < 0 {
-		return nstance.FieldError("grace", "use a positive duration, or 0 for the default", "%s is negative", c.o.Grace)
+	if err := validate.Setting("grace", c.o.Grace, time.Hour); err != nil {
+		return err
 	}
 	c.o.Grace = cmp.Or(c.o.Grace, defaultGrace)
 	if c.o.Log == nil {

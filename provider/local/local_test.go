@@ -536,26 +536,27 @@ func TestKilledParent(t *testing.T) {
 		require.NoError(t, err, "so far: %q", before)
 		before += string(b[:n])
 	}
-	// The kernel ends an orphaned group only if it has stopped by then.
-	require.Eventually(t, func() bool { return runtime.GOOS != "linux" || slices.Contains(childStates(server.Process.Pid), "T") }, soon, 5*time.Millisecond)
+	// The kernel ends an orphaned group only if it has stopped by then, with all threads.
+	require.Eventually(t, func() bool { return runtime.GOOS != "linux" || hasStoppedChild(server.Process.Pid) }, soon, 5*time.Millisecond)
 	require.NoError(t, server.Process.Kill())
 	require.Error(t, server.Wait())
 	rest := ended(t, pipe)
 	require.Contains(t, rest, "ends: the local cloud has ended", "the machine that listens ends by itself")
 }
 
-// childStates returns the states of a process's children, as in proc(5).
-func childStates(pid int) (states []string) {
+// hasStoppedChild reports whether all threads of a child have stopped, as in proc(5).
+func hasStoppedChild(pid int) bool {
 	lists, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "children"))
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // its thread may have ended
 		for _, child := range strings.Fields(string(text)) {
-			if n, err := strconv.Atoi(child); err == nil {
-				states = append(states, state(n))
+			threads, _ := filepath.Glob(filepath.Join("/proc", child, "task", "*", "stat"))
+			if len(threads) > 0 && !slices.ContainsFunc(threads, func(stat string) bool { return stateIn(stat) != "T" }) {
+				return true
 			}
 		}
 	}
-	return states
+	return false
 }
 
 func Example() {

@@ -71,8 +71,11 @@ func requireState(t *testing.T, want string, pids [2]int) {
 	}
 }
 
-func state(pid int) string {
-	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+func state(pid int) string { return stateIn(filepath.Join("/proc", strconv.Itoa(pid), "stat")) }
+
+// stateIn returns the state in a file of a process or thread.
+func stateIn(file string) string {
+	b, err := os.ReadFile(file)
 	_, after, ok := strings.Cut(string(b), ") ")
 	if err != nil || !ok {
 		return ""

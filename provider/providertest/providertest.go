@@ -12,6 +12,7 @@
 package providertest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -79,12 +80,23 @@ type Subject struct {
 	// an nstance.Parker. None: these promises are not checked.
 	Park []nstance.ParkMode
 
+	// Page is how many machines there are when a listing must cross a page. 30; less
+	// where a machine costs much, more where a page is larger.
+	Page int
+
+	// Break makes every call to the cloud fail, as in an outage, until restore is
+	// called. Nil: it is not checked that an outage is not read as absence.
+	Break func() (restore func())
+
 	// Wait bounds each call, and how long a cloud may take to show a new machine and
 	// to remove a deleted one. 10 seconds; use minutes for real clouds.
 	Wait time.Duration
 }
 
-const defaultWait = 10 * time.Second
+const (
+	defaultWait = 10 * time.Second
+	defaultPage = 30
+)
 
 // Run checks every promise against subjects that newSubject makes, one for each
 // subtest. Clean up with t.Cleanup.
@@ -106,6 +118,7 @@ func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	r.checkAddress(s)
 	r.checkAbilities(s)
 	r.checkUserData(s)
+	r.checkOutage(s)
 }
 
 // A suiteRun is one call of Run.
@@ -173,6 +186,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, c *conformance.Calls, s Subject) *fixture {
+	s.Page = cmp.Or(s.Page, defaultPage)
 	b := &fixture{T: t, Subject: s, calls: c, owner: nstance.Owner{
 		Installation: strings.ToLower(rand.Text()), Cluster: "suite", Shard: "a", Tenant: "default",
 	}}

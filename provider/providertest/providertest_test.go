@@ -259,6 +259,44 @@ var defects = map[string]defect{
 			}
 		})
 	}},
+	"lists two pages": {"list/yields each machine once", func(p *parts, c *simcloud.Cloud) {
+		p.list = listing(c, func(o nstance.Owner, yield func(nstance.Machine)) {
+			for _, m := range slices.Collect(slices.Values(c.Machines()))[:min(len(c.Machines()), 24)] {
+				if o.Owns(m.Owner) {
+					yield(m)
+				}
+			}
+		})
+	}},
+	"an outage is an absence": {"outage/is no absence", func(p *parts, c *simcloud.Cloud) {
+		p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+			m, err := c.Get(ctx, id)
+			if nstance.CodeOf(err) == nstance.Unavailable {
+				err = nstance.NotFound
+			}
+			return m, err
+		}
+	}},
+	"an outage is an empty list": {"outage/is no absence", func(p *parts, c *simcloud.Cloud) {
+		p.list = func(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
+			return func(yield func(nstance.Machine, error) bool) {
+				for m, err := range c.List(ctx, o) {
+					if nstance.CodeOf(err) == nstance.Unavailable || !yield(m, err) {
+						return
+					}
+				}
+			}
+		}
+	}},
+	"an outage is a deletion": {"outage/is no absence", func(p *parts, c *simcloud.Cloud) {
+		p.delete = func(ctx context.Context, m nstance.Machine) error {
+			err := c.Delete(ctx, m)
+			if nstance.CodeOf(err) == nstance.Unavailable {
+				err = nil
+			}
+			return err
+		}
+	}},
 	"cannot be left": {"list/may be left early", func(p *parts, c *simcloud.Cloud) {
 		p.list = func(ctx context.Context, o nstance.Owner) iter.Seq2[nstance.Machine, error] {
 			return func(yield func(nstance.Machine, error) bool) {
@@ -594,6 +632,10 @@ func TestSubject(t *testing.T) {
 			wait = time.Second // it fails anyway: no need to wait
 		}
 		return providertest.Subject{
+			Break: func() func() {
+				c.Inject(simcloud.Fault{Times: -1})
+				return c.ClearFaults
+			},
 			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
 			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"}, Priced: "small", Park: []nstance.ParkMode{nstance.ParkStopped},
 			Balancer: nstance.LoadBalancer{Name: "front", ID: "lb-1"},

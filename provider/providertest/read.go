@@ -48,12 +48,17 @@ func checkListMarks(b *fixture) {
 }
 
 func checkListOnce(b *fixture) {
-	const n = 12
-	var want, got []nstance.InstanceID
-	for range n {
-		want = append(want, b.create(b.spec()).ID)
+	specs := make([]nstance.MachineSpec, b.Page)
+	for i := range specs {
+		specs[i] = b.spec()
 	}
-	for _, m := range b.waitListed(b.owner, n) {
+	var want, got []nstance.InstanceID
+	for some := range slices.Chunk(specs, 8) {
+		for _, m := range b.createConcurrently(some) {
+			want = append(want, m.ID)
+		}
+	}
+	for _, m := range b.waitListed(b.owner, b.Page) {
 		got = append(got, m.ID)
 	}
 	slices.Sort(want)
@@ -192,4 +197,37 @@ func checkCancelledList(b *fixture) {
 		return
 	}
 	b.requireNoAnswer("List", last)
+}
+
+// checkOutage checks that a cloud that fails is not taken for one that knows of nothing.
+func (r *suiteRun) checkOutage(s Subject) {
+	const name = "outage/is no absence"
+	if s.Break == nil {
+		r.skip(name, "Subject.Break is nil")
+		return
+	}
+	r.check(name, func(b *fixture) {
+		s := b.spec()
+		m := b.create(s)
+		b.waitKnown(s.ID)
+		b.waitListed(b.owner, 1)
+		restore := b.Break()
+		defer restore()
+		_, err := b.Provider.Get(b.Context(), s.ID)
+		b.requireOutage("Get", err)
+		_, err = b.Provider.Get(b.Context(), b.spec().ID)
+		b.requireOutage("Get of an unknown machine", err)
+		_, err = collect(b.Context(), b.Provider, b.owner)
+		b.requireOutage("List", err)
+		b.requireOutage("Delete", b.Provider.Delete(b.Context(), m))
+		restore()
+		b.requireUnchanged(s, m)
+	})
+}
+
+// requireOutage requires err to be no answer about what exists.
+func (b *fixture) requireOutage(op string, err error) {
+	b.Helper()
+	require.Error(b, err, "%s in an outage: an empty answer is one too", op)
+	require.NotContains(b, []nstance.Code{nstance.NotFound, nstance.Invalid, nstance.Conflict}, nstance.CodeOf(err), "%s in an outage: %v; an error is never absence", op, err)
 }

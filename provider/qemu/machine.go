@@ -32,6 +32,7 @@ type machine struct {
 
 	process *process // of live only; nil while there is none
 	parked  bool     // guarded by the set's lock: stopped by Park, or on its way
+	refused error    // likewise: why it could not hibernate; the answer to the next Park
 }
 
 // An order is what Park or Wake asks for.
@@ -62,7 +63,18 @@ func (m *machine) setStatus(s nstance.MachineStatus, cause nstance.LossCause) {
 	m.c.machines.Lock()
 	defer m.c.machines.Unlock()
 	if m.ctx.Err() == nil {
-		m.View.Status, m.View.Cause = s, cause
+		m.View.Status, m.View.Cause, m.View.CauseText = s, cause, ""
+	}
+}
+
+// fail records that the machine cannot start.
+func (m *machine) fail(err error) {
+	cause := startCause(err)
+	m.c.log.Warn("machine cannot start", "instance_id", m.spec.ID, "cause", cause, "err", err)
+	m.c.machines.Lock()
+	defer m.c.machines.Unlock()
+	if m.ctx.Err() == nil {
+		m.View.Status, m.View.Cause, m.View.CauseText = nstance.StatusFailed, cause, err.Error()
 	}
 }
 
@@ -126,9 +138,7 @@ func (m *machine) boot(restore bool) {
 	m.process.kill()
 	m.process.wait()
 	m.process = nil
-	cause := startCause(err)
-	m.setStatus(nstance.StatusFailed, cause)
-	m.c.log.Warn("machine cannot start", "instance_id", m.spec.ID, "cause", cause, "err", err)
+	m.fail(err)
 }
 
 // exited records that the machine ended by itself. It stays until deleted.

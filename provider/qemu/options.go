@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/rules"
 	"github.com/nstance-go/nstance/provider"
 )
 
@@ -59,6 +60,9 @@ func optionError(name, remedy, format string, args ...any) error {
 
 // check refuses what is wrong whatever this machine has.
 func (o *Options) check() error {
+	if found := rules.Duration(time.Duration(o.Grace), rules.LeastSetting, time.Hour); found != nil {
+		return optionError("grace", found.Remedy, "%s", found.Msg)
+	}
 	switch {
 	case o.Endpoint != "":
 		return o.checkEndpoint()
@@ -70,8 +74,6 @@ func (o *Options) check() error {
 		return optionError("protocol", "use aws or gcp", "%.64q is not known", o.Protocol)
 	case !slices.Contains([]string{"", accelAuto, accelKVM, accelTCG}, o.Accel):
 		return optionError("accel", "use auto, kvm or tcg", "%.64q is not known", o.Accel)
-	case o.Grace < 0:
-		return optionError("grace", "use a positive duration, or 0 for the default", "%s is negative", time.Duration(o.Grace))
 	case o.MaxMachines < 0:
 		return optionError("max_machines", "use a positive number, or 0 for no limit", "%d is negative", o.MaxMachines)
 	}

@@ -29,7 +29,7 @@ func parkModes() []nstance.ParkMode {
 
 // Park implements [nstance.Parker]. A stopped machine has Options.Grace to power
 // itself off, and boots from the same disk when it is woken; one without an
-// image boots anew.
+// image boots anew. Why a machine could not hibernate is the answer to the next call.
 func (c *Cloud) Park(ctx context.Context, want nstance.Machine, mode nstance.ParkMode) error {
 	c.machines.Lock()
 	defer c.machines.Unlock()
@@ -44,6 +44,9 @@ func (c *Cloud) Park(ctx context.Context, want nstance.Machine, mode nstance.Par
 		return nil
 	case m.View.Status != nstance.StatusRunning || len(m.orders) > 0:
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s", want.ID, m.View.Status)
+	case m.refused != nil: // the next call tries again
+		err, m.refused = m.refused, nil
+		return err
 	}
 	m.parked, m.View.Status = true, nstance.StatusStopping
 	m.orders <- orderPark
@@ -64,7 +67,7 @@ func (c *Cloud) Wake(ctx context.Context, want nstance.Machine) error {
 	case !m.parked || m.View.Status != nstance.StatusStopped || len(m.orders) > 0:
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s", want.ID, m.View.Status)
 	}
-	m.parked, m.View.Status, m.View.Cause = false, nstance.StatusPending, ""
+	m.parked, m.View.Status, m.View.Cause, m.View.CauseText = false, nstance.StatusPending, "", ""
 	m.orders <- orderWake
 	return nil
 }
@@ -105,10 +108,11 @@ func (m *machine) hibernate() {
 		return // being deleted
 	}
 	m.c.log.Warn("machine cannot hibernate and runs on", "instance_id", m.spec.ID, "err", err)
+	refused := nstance.Errorf(nstance.Unavailable, "machine %s cannot hibernate and runs on: %w", m.spec.ID, err)
 	err = errors.Join(removeMemory(m.Dir), m.process.monitor.Execute(m.ctx, "cont", nil, nil))
 	m.c.machines.Lock()
 	defer m.c.machines.Unlock()
-	if m.parked = false; m.ctx.Err() == nil && err == nil {
+	if m.parked, m.refused = false, refused; m.ctx.Err() == nil && err == nil {
 		m.View.Status = nstance.StatusRunning
 	}
 }

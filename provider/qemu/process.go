@@ -169,10 +169,25 @@ func (p *process) quit(ctx context.Context) {
 	p.kill()
 }
 
+// readLastEvents waits until the events that QEMU sent before it ended are handled: its end
+// may be seen first. A program that it has started may hold its monitor open.
+func (p *process) readLastEvents() {
+	if p.monitor == nil {
+		return
+	}
+	limit := time.NewTimer(outputLimit)
+	defer limit.Stop()
+	select {
+	case <-p.monitor.Done():
+	case <-limit.C:
+	}
+}
+
 // outcome says what the end of the process means for the machine. Only the
 // reason of the SHUTDOWN event tells who stopped it: QEMU exits with 0 for all
 // of them (run-state.json in QEMU's sources, ShutdownCause).
 func (p *process) outcome() (nstance.MachineStatus, nstance.LossCause) {
+	p.readLastEvents()
 	switch reason := p.reason(); {
 	case reason == "guest-panic":
 		return nstance.StatusFailed, nstance.LossGuest

@@ -134,7 +134,7 @@ func TestProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		c := cloud(t, nil)
 		return providertest.Subject{
-			Provider: c, Park: c.ParkModes(),
+			Page: 13, Provider: c, Park: c.ParkModes(),
 			Shape: func(s *nstance.MachineSpec) {
 				s.InstanceType, s.Args = "small", json.RawMessage(`{"append": "metadata"}`)
 			},
@@ -194,7 +194,9 @@ func TestLife(t *testing.T) {
 		t.Run("cause of "+end.words, func(t *testing.T) {
 			c := cloud(t, nil)
 			m := create(t, c, guest(end.words))
-			require.Equal(t, end.cause, becomes(t, c, m.ID, end.status).Cause)
+			ended := becomes(t, c, m.ID, end.status)
+			require.Equal(t, end.cause, ended.Cause)
+			require.Contains(t, ended.CauseText, refusals[end.words])
 			require.NoError(t, c.Delete(t.Context(), m))
 			becomes(t, c, m.ID, "gone")
 		})
@@ -302,11 +304,16 @@ func TestPark(t *testing.T) {
 		})
 	}
 	t.Run("hibernation that fails leaves the machine running", func(t *testing.T) {
-		c := cloud(t, nil)
+		var dir string
+		c := cloud(t, func(o *qemu.Options) { dir = o.Dir })
 		m := create(t, c, parked(nstance.ParkHibernated, "stays"))
 		becomes(t, c, m.ID, nstance.StatusRunning)
 		require.NoError(t, c.Park(t.Context(), m, nstance.ParkHibernated))
 		prints(t, c, m, "a guest goes on")
+		becomes(t, c, m.ID, nstance.StatusRunning)
+		requireNoMemory(t, dir)
+		require.ErrorContains(t, c.Park(t.Context(), m, nstance.ParkHibernated), "cannot hibernate", "it is said why")
+		require.NoError(t, c.Park(t.Context(), m, nstance.ParkHibernated), "and tried again")
 		becomes(t, c, m.ID, nstance.StatusRunning)
 	})
 	t.Run("a parked machine is deleted", func(t *testing.T) {
@@ -331,6 +338,18 @@ func TestPark(t *testing.T) {
 		off.ProviderID = never.ProviderID
 		require.ErrorIs(t, c.Park(t.Context(), off, nstance.ParkStopped), nstance.Conflict)
 	})
+}
+
+// requireNoMemory requires that no folder of a machine holds its memory, which is as large as
+// that, and is older than the disk of a machine that runs on.
+func requireNoMemory(t *testing.T, dir string) {
+	t.Helper()
+	folders, err := filepath.Glob(filepath.Join(dir, "nstance-qemu-*", "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, folders)
+	found, err := filepath.Glob(filepath.Join(dir, "nstance-qemu-*", "*", "memory"))
+	require.NoError(t, err)
+	require.Empty(t, found)
 }
 
 func TestOptions(t *testing.T) {

@@ -69,7 +69,7 @@ func TestQEMUProvider(t *testing.T) {
 	disk := diskImage(t, "hello from the disk")
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		return providertest.Subject{
-			Provider: cloud(t, func(o *qemu.Options) {
+			Page: 13, Provider: cloud(t, func(o *qemu.Options) {
 				real(t)(o)
 				o.Images, o.Types = map[string]string{"disk": disk}, map[string]qemu.Type{"tiny": {Memory: 16}}
 				o.Grace = provider.Duration(50 * time.Millisecond) // no guest handles the power button

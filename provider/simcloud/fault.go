@@ -48,6 +48,7 @@ type Fault struct {
 	Times int                // how many in a row; 0 means 1, negative all
 	Lost  bool               // it happens, and the answer is lost
 	Delay time.Duration      // the caller gets the answer at once, and the effect follows this much later
+	OK    bool               // with Delay: the answer is that it was accepted
 	Code  nstance.Code       // the answer; "" means Unavailable before the effect and Ambiguous otherwise
 
 	// Do, if set, is called when the fault strikes, without any lock held, for
@@ -129,4 +130,9 @@ func (f *Fault) at(w moment) bool {
 	return !f.Keep
 }
 
-func (f *Fault) err() error { return nstance.Errorf(f.Code, "injected fault") }
+func (f *Fault) err() error {
+	if f.OK {
+		return nil
+	}
+	return nstance.Errorf(f.Code, "injected fault")
+}

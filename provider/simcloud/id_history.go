@@ -17,6 +17,7 @@ type usedID struct {
 	at          time.Time
 	cause       nstance.LossCause
 	fingerprint string // of its spec
+	token       string // likewise
 }
 
 // reusableBy reports whether another spec may use the ID again: the machine was
@@ -30,11 +31,12 @@ const (
 	maxTokens   = 100_000
 )
 
-func (t *idHistory) add(id nstance.InstanceID, cause nstance.LossCause, spec string, now time.Time) {
+func (t *idHistory) add(id nstance.InstanceID, used usedID, now time.Time) {
 	if t.of == nil {
 		t.of = map[nstance.InstanceID]usedID{}
 	}
-	t.of[id] = usedID{now, cause, spec}
+	used.at = now
+	t.of[id] = used
 	t.order = append(t.order, id)
 	for len(t.order) > maxTokens || now.Sub(t.of[t.order[0]].at) > tokenMemory {
 		delete(t.of, t.order[0])

@@ -121,10 +121,18 @@ func (c *Cloud) forget(m *machine) {
 		return
 	}
 	m.gone = true
-	delete(c.machines, m.view.ID)
+	if c.machines[m.view.ID] == m {
+		delete(c.machines, m.view.ID)
+		for i := 0; c.o.ByToken && i < len(c.order); i++ {
+			other := c.order[i]
+			if !other.gone && other.view.ID == m.view.ID {
+				c.machines[m.view.ID] = other
+			}
+		}
+	}
 	delete(c.handles, m.view.ProviderID)
 	c.detach(m)
-	c.usedIDs.add(m.view.ID, m.view.Cause, m.fingerprint, time.Now())
+	c.usedIDs.add(m.view.ID, usedID{cause: m.view.Cause, fingerprint: m.fingerprint, token: m.spec.Token}, time.Now())
 	if c.goneInOrder++; c.goneInOrder > len(c.order)/2 {
 		c.compact()
 	}

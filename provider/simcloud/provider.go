@@ -85,13 +85,13 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 		return nstance.Machine{}, nstance.FieldError("subnet", "use one of Options.Zones", "no subnet %q", s.Subnet)
 	}
 	mark := provider.Fingerprint(s)
-	if m := c.machines[s.ID]; m != nil {
+	if m := c.known(s); m != nil {
 		if m.fingerprint != mark {
 			return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s exists with other parameters", s.ID)
 		}
 		return m.view, nil
 	}
-	if c.usedIDs.has(s.ID, time.Now()) && !c.usedIDs.of[s.ID].reusableBy(mark) {
+	if used := c.usedIDs.of[s.ID]; c.usedIDs.has(s.ID, time.Now()) && !used.reusableBy(mark) && (!c.o.ByToken || used.token == s.Token) {
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s existed and was terminated", s.ID)
 	}
 	if err := c.checkImage(s.Image); err != nil {
@@ -104,6 +104,19 @@ func (c *Cloud) create(s nstance.MachineSpec) (nstance.Machine, error) {
 		return nstance.Machine{}, err
 	}
 	return c.launch(s, mark, a).view, nil
+}
+
+// known returns the machine that a create with this spec repeats, or nil. It needs c.mu.
+func (c *Cloud) known(s nstance.MachineSpec) *machine {
+	if !c.o.ByToken {
+		return c.machines[s.ID]
+	}
+	for _, m := range c.order {
+		if !m.gone && m.view.ID == s.ID && m.spec.Token == s.Token {
+			return m
+		}
+	}
+	return nil
 }
 
 // delete needs c.mu.

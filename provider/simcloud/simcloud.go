@@ -44,6 +44,10 @@ type Options struct {
 	Quota    int           // machines of the account at most; 0: any number
 	Throttle map[Op]Bucket // by kind of call; OpAny is a bucket that all calls share
 
+	// ByToken has machines known by their idempotency token, as on EC2, and not by their ID:
+	// a create with another token makes another machine, though the ID is the same.
+	ByToken bool
+
 	// Zones maps subnets to zones, and refuses subnets that it does not name.
 	// Nil: every subnet is permitted, all are in zone sim-a.
 	Zones map[string]string
@@ -109,7 +113,7 @@ type Cloud struct {
 	closed         bool
 	random         *rand.Rand
 	seq            uint64
-	machines       map[nstance.InstanceID]*machine
+	machines       map[nstance.InstanceID]*machine // with ByToken the latest
 	handles        map[string]*machine
 	addresses      map[string]string // name of the machine that has each taken address
 	order          []*machine        // by seq; may hold machines that are gone

@@ -42,6 +42,10 @@ func TestProvider(t *testing.T) {
 					Provider: c.At("a"), Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
 					Spot: true, Image: nstance.ImageQuery{Name: "base-*"}, Subnets: []string{"subnet-1"}, Types: []string{"small"},
 					Balancer: nstance.LoadBalancer{ID: "lb-1"},
+					Break: func() (restore func()) {
+						c.Inject(simcloud.Fault{Times: -1})
+						return c.ClearFaults
+					},
 					UserData: func(_ context.Context, m nstance.Machine) ([]byte, error) {
 						s, _ := c.Spec(m.ID)
 						return s.UserData, nil

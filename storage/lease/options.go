@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -91,12 +91,12 @@ func (o *Options) validate() error {
 	if o.TTL == 0 {
 		o.TTL = defaultTTL
 	}
-	o.TTL = o.TTL.Truncate(time.Millisecond) // the precision of the object
-	if o.TTL < records.MinLeaseTTL || o.TTL > records.MaxLeaseTTL {
-		return nstance.FieldError("election.ttl", "use 1s to 60s", "%s is out of range", o.TTL)
+	if err := validate.Duration("election.ttl", o.TTL, records.MinLeaseTTL, records.MaxLeaseTTL); err != nil {
+		return err
 	}
-	if o.Poll < 0 || o.Poll > o.TTL/3 {
-		return nstance.FieldError("poll", "use at most a third of the ttl", "%s is out of range", o.Poll)
+	o.TTL = o.TTL.Truncate(time.Millisecond) // the precision of the object
+	if err := validate.Setting("poll", o.Poll, o.TTL/3); err != nil {
+		return err
 	}
 	if o.Poll == 0 {
 		o.Poll = min(defaultPoll, o.TTL/3)

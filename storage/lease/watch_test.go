@@ -138,6 +138,28 @@ func TestWatch(t *testing.T) {
 		require.EqualValues(t, 5, term.Epoch())
 		require.Equal(t, 1, f.Count(storagetest.PutIfMatch))
 	})
+	bubble(t, "a late announcement after a release revives no holder", func(t *testing.T) {
+		for range 20 { // it is received or not, by chance
+			mem := storage.NewMemory()
+			held := putForeign(t, mem, watchable, 4, "w1", 6000, false)
+			f := storagetest.NewFaulty(mem)
+			late := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
+				return func(yield func(lease.Announcement, error) bool) {
+					after(ctx, time.Second)
+					released, err := mem.PutIfMatch(ctx, leaseKey, fmt.Appendf(nil, watchable, 4, "w2", 6000, true), held)
+					require.NoError(t, err)
+					f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch}) // it is not taken at once
+					if yield(lease.Announcement{Epoch: 4, Version: released, WriteID: "w2", Released: true}, nil) {
+						<-ctx.Done()
+						yield(lease.Announcement{Epoch: 4, Version: held, WriteID: "w1"}, nil)
+					}
+				}
+			}
+			d, term := campaignDuration(t, candidate(t, f, lease.Options{Watch: late}))
+			require.EqualValues(t, 5, term.Epoch())
+			require.Less(t, d, 2*time.Second, "the release is seen after one second")
+		}
+	})
 	bubble(t, "cannot replace an unseen lease", func(t *testing.T) {
 		mem := storage.NewMemory()
 		putForeign(t, mem, watchable, 4, "w", 6000, false)

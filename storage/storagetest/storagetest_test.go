@@ -26,6 +26,8 @@ var broken = map[string]struct {
 	"overwrites":           {store: func() storage.Store { return overwrites{storage.NewMemory()} }, subtest: "put-if-absent_writes_once"},
 	"ignores_match":        {store: func() storage.Store { return ignoresMatch{storage.NewMemory()} }, subtest: "put-if-match_replaces_only_what_is_unchanged"},
 	"ignores_delete":       {store: func() storage.Store { return ignoresDelete{storage.NewMemory()} }, subtest: "delete-if-match_removes_only_what_is_unchanged"},
+	"empty_matches":        {store: func() storage.Store { return emptyMatches{storage.NewMemory()} }, subtest: "put-if-match_replaces_only_what_is_unchanged"},
+	"empty_deletes":        {store: func() storage.Store { return emptyMatches{storage.NewMemory()} }, subtest: "delete-if-match_removes_only_what_is_unchanged"},
 	"errors_are_gone":      {store: func() storage.Store { return absentError{storage.NewMemory()} }, subtest: "a_done_context_changes_nothing"},
 	"later_version":        {store: func() storage.Store { return otherVersion{storage.NewMemory()} }, subtest: "the_version_comes_from_the_write_itself"},
 	"one_page":             {store: func() storage.Store { return onePage{storage.NewMemory()} }, subtest: "list_yields_every_key_in_order"},
@@ -166,6 +168,24 @@ func (s ignoresMatch) PutIfMatch(ctx context.Context, key string, data []byte, v
 		v = obj.Version
 	}
 	return s.Memory.PutIfMatch(ctx, key, data, v)
+}
+
+// emptyMatches sends no condition for an empty version, as a client does that leaves out
+// empty headers.
+type emptyMatches struct{ *storage.Memory }
+
+func (s emptyMatches) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	if obj, err := s.Get(ctx, key); err == nil && v == "" {
+		v = obj.Version
+	}
+	return s.Memory.PutIfMatch(ctx, key, data, v)
+}
+
+func (s emptyMatches) DeleteIfMatch(ctx context.Context, key string, v storage.Version) error {
+	if obj, err := s.Get(ctx, key); err == nil && v == "" {
+		v = obj.Version
+	}
+	return s.Memory.DeleteIfMatch(ctx, key, v)
 }
 
 type ignoresDelete struct{ *storage.Memory }

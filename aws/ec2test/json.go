@@ -1,0 +1,130 @@
+package ec2test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// queues is the service SQS, which speaks AWS JSON 1.0 ("AWS JSON 1.0 protocol", Smithy):
+// X-Amz-Target names the action.
+const (
+	queues       = "sqs"
+	queueTarget  = "AmazonSQS."
+	jsonMimeType = "application/x-amz-json-1.0"
+)
+
+// A jsonAction is an action of SQS, and the permission that it needs.
+type jsonAction struct {
+	permission string
+	serve      func(*Cloud, context.Context, []byte) (any, error)
+}
+
+var jsonActions = map[string]jsonAction{
+	"DeleteMessageBatch": jsonOperation("sqs:DeleteMessage", (*Cloud).deleteMessageBatch),
+	"ReceiveMessage":     jsonOperation("sqs:ReceiveMessage", (*Cloud).receiveMessage),
+	"SendMessage":        jsonOperation("sqs:SendMessage", (*Cloud).sendMessage),
+}
+
+// jsonOperation makes an action of a method of the cloud, which takes the lock itself.
+func jsonOperation[In, Out any](permission string, do func(*Cloud, context.Context, *In) (*Out, error)) jsonAction {
+	return jsonAction{permission, func(c *Cloud, ctx context.Context, body []byte) (any, error) {
+		in := new(In)
+		d := json.NewDecoder(bytes.NewReader(body))
+		d.DisallowUnknownFields()
+		if err := d.Decode(in); err != nil {
+			return nil, refuse("SerializationException", "%s", err)
+		}
+		return do(c, ctx, in)
+	}}
+}
+
+// serveJSON answers a call of SQS.
+func (c *Cloud) serveJSON(w http.ResponseWriter, r *http.Request, body []byte) {
+	name := strings.TrimPrefix(r.Header.Get("X-Amz-Target"), queueTarget)
+	c.o.Faults.Serve(w, r, name, func(w http.ResponseWriter, r *http.Request) {
+		out, err := c.doJSON(r, name, body)
+		switch {
+		case errors.Is(err, context.Canceled):
+			panic(http.ErrAbortHandler) // the caller has gone: there is no answer
+		case err != nil:
+			writeJSONError(w, err)
+		default:
+			writeJSON(w, http.StatusOK, out)
+		}
+	})
+}
+
+func (c *Cloud) doJSON(r *http.Request, name string, body []byte) (any, error) {
+	if err := c.authenticate(queues, r, body, time.Now()); err != nil {
+		return nil, err
+	}
+	a, known := jsonActions[name]
+	if !known || r.Header.Get("Content-Type") != jsonMimeType {
+		return nil, refuse("UnknownOperationException", "The operation %s is not known", name)
+	}
+	if !c.permits(a.permission) {
+		return nil, refuse("AccessDenied", "User is not authorized to perform: %s on resource: the queue because no identity-based policy allows the action", a.permission)
+	}
+	return a.serve(c, r.Context(), body)
+}
+
+// jsonErrors are the errors with another name in the JSON protocol than in the older one,
+// whose name is in the header X-Amzn-Query-Error ("Interpreting Amazon SQS JSON API
+// responses", SQS Developer Guide).
+var jsonErrors = map[string]struct {
+	name, query string
+	status      int
+}{
+	"AccessDenied":               {"AccessDeniedException", "AccessDenied", http.StatusForbidden},
+	"InvalidClientTokenId":       {"UnrecognizedClientException", "InvalidClientTokenId", http.StatusForbidden},
+	"InvalidParameterValue":      {"InvalidParameterValueException", "InvalidParameterValue", http.StatusBadRequest},
+	"MissingAuthenticationToken": {"MissingAuthenticationTokenException", "MissingAuthenticationToken", http.StatusForbidden},
+	"MissingParameter":           {"MissingRequiredParameterException", "MissingParameter", http.StatusBadRequest},
+	"QueueDoesNotExist":          {"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue", http.StatusBadRequest},
+	"SignatureDoesNotMatch":      {"InvalidSignatureException", "SignatureDoesNotMatch", http.StatusForbidden},
+	"UnknownOperationException":  {"UnknownOperationException", "InvalidAction", http.StatusNotFound},
+
+	"BatchEntryIdsNotDistinct":     {"BatchEntryIdsNotDistinct", "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", http.StatusBadRequest},
+	"EmptyBatchRequest":            {"EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", http.StatusBadRequest},
+	"InvalidBatchEntryId":          {"InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId", http.StatusBadRequest},
+	"TooManyEntriesInBatchRequest": {"TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", http.StatusBadRequest},
+}
+
+// QueueRefusal is a Refusal in the form of SQS.
+func QueueRefusal(code, message string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { writeJSONError(w, &apiError{code, message}) }
+}
+
+func writeJSONError(w http.ResponseWriter, err error) {
+	refused, ok := errors.AsType[*apiError](err)
+	if !ok {
+		refused = &apiError{"InternalFailure", err.Error()}
+	}
+	name, query, status := refused.code, refused.code, statusOf(queues, refused.code)
+	if e, ok := jsonErrors[refused.code]; ok {
+		name, query, status = e.name, e.query, e.status
+	}
+	fault := "Sender"
+	if status >= http.StatusInternalServerError {
+		fault = "Receiver"
+	}
+	w.Header().Set("X-Amzn-Query-Error", query+";"+fault)
+	writeJSON(w, status, map[string]string{"__type": "com.amazonaws.sqs#" + name, "message": refused.message})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", jsonMimeType)
+	w.Header().Set("X-Amzn-RequestId", newRequestID())
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}

@@ -1,0 +1,164 @@
+package ec2test
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// A netInterface is an elastic network interface. Everything in it is guarded by
+// the cloud's lock.
+type netInterface struct {
+	id          string
+	attachment  string
+	subnet      Subnet
+	machine     *machine
+	deviceIndex int
+	description string
+	groups      []string
+	tags        map[string]string
+	addresses   []netip.Addr // the primary one first
+	attached    time.Time
+}
+
+// makeInterfaces gives a machine its network interfaces, or leaves nothing
+// behind.
+func (c *Cloud) makeInterfaces(l *launch, m *machine, subnet Subnet) (err error) {
+	defer func() {
+		if err != nil {
+			for _, i := range m.interfaces {
+				c.deleteInterface(i)
+			}
+			m.interfaces = nil
+		}
+	}()
+	wanted := l.in.NetworkInterfaces
+	if len(wanted) == 0 {
+		zero := 0
+		wanted = []interfaceInput{{DeviceIndex: &zero, SubnetId: subnet.ID, Groups: l.in.SecurityGroupIds, PrivateIpAddress: l.in.PrivateIpAddress}}
+	}
+	for _, w := range wanted {
+		place := subnet
+		if w.SubnetId != "" {
+			if place, err = c.subnetNamed(w.SubnetId); err != nil {
+				return err
+			}
+		}
+		if place.Zone != subnet.Zone {
+			return badCombination("All network interfaces must be in the same Availability Zone")
+		}
+		i := &netInterface{
+			id: newID("eni"), attachment: newID("eni-attach"), subnet: place, machine: m, deviceIndex: *w.DeviceIndex, description: w.Description,
+			groups: w.Groups, tags: l.tags["network-interface"], attached: m.created,
+		}
+		if len(i.groups) == 0 && len(c.o.Catalog.SecurityGroups) > 0 {
+			i.groups = c.o.Catalog.SecurityGroups[:1]
+		}
+		c.interfaces[i.id] = i
+		if i.deviceIndex == 0 {
+			m.interfaces = append([]*netInterface{i}, m.interfaces...)
+		} else {
+			m.interfaces = append(m.interfaces, i)
+		}
+		if err := c.addWanted(i, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cloud) addWanted(i *netInterface, w interfaceInput) error {
+	primary := w.PrivateIpAddress
+	var secondary []string
+	for _, a := range w.PrivateIpAddresses {
+		if a.Primary && primary == "" {
+			primary = a.PrivateIpAddress
+		} else {
+			secondary = append(secondary, a.PrivateIpAddress)
+		}
+	}
+	if err := c.addAddress(i, primary); err != nil {
+		return err
+	}
+	for range w.SecondaryPrivateIpAddressCount {
+		secondary = append(secondary, "")
+	}
+	for _, a := range secondary {
+		if err := c.addAddress(i, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addAddress gives an interface an address of its subnet: that one, or any free
+// one for "".
+func (c *Cloud) addAddress(i *netInterface, wanted string) error {
+	if c.taken[i.subnet.ID] == nil {
+		c.taken[i.subnet.ID] = map[netip.Addr]string{}
+	}
+	taken := c.taken[i.subnet.ID]
+	if wanted == "" {
+		free, ok := c.freeAddress(i.subnet)
+		if !ok {
+			return refuse("InsufficientFreeAddressesInSubnet", "The specified subnet does not have enough free addresses to satisfy the request.")
+		}
+		i.addresses = append(i.addresses, free)
+		taken[free] = i.id
+		return nil
+	}
+	a, err := netip.ParseAddr(wanted)
+	if err != nil || !i.subnet.Prefix.Contains(a) {
+		return invalid("Address %s does not fall within the subnet's address range", wanted)
+	}
+	if taken[a] != "" {
+		return refuse("InvalidIPAddress.InUse", "Address %s is in use.", wanted)
+	}
+	i.addresses = append(i.addresses, a)
+	taken[a] = i.id
+	return nil
+}
+
+// reservedAddresses are the network, the router, DNS, one for later, and the last
+// ("Subnet CIDR blocks", VPC User Guide).
+const reservedAddresses = 5
+
+func (c *Cloud) freeAddress(s Subnet) (netip.Addr, bool) {
+	first := s.Prefix.Masked().Addr()
+	for range reservedAddresses - 1 {
+		first = first.Next()
+	}
+	if c.freeCount(s) <= 0 {
+		return netip.Addr{}, false
+	}
+	for a := c.nextFree[s.ID]; ; a = a.Next() {
+		if !a.IsValid() || !s.Prefix.Contains(a.Next()) {
+			a = first
+		}
+		if c.taken[s.ID][a] == "" {
+			c.nextFree[s.ID] = a.Next()
+			return a, true
+		}
+	}
+}
+
+// freeCount is how many addresses of a subnet are free.
+func (c *Cloud) freeCount(s Subnet) int {
+	return 1<<(32-s.Prefix.Bits()) - reservedAddresses - len(c.taken[s.ID])
+}
+
+func (c *Cloud) deleteInterface(i *netInterface) {
+	for _, a := range i.addresses {
+		delete(c.taken[i.subnet.ID], a)
+	}
+	delete(c.interfaces, i.id)
+}
+
+func privateName(a netip.Addr, region string) string {
+	b := a.As4()
+	domain := region + ".compute.internal"
+	if region == "us-east-1" {
+		domain = "ec2.internal"
+	}
+	return fmt.Sprintf("ip-%d-%d-%d-%d.%s", b[0], b[1], b[2], b[3], domain)
+}

@@ -1,0 +1,109 @@
+package ec2test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+type spotPriceInput struct {
+	dryRun
+	pageInput
+	Filters             []filterInput `q:"Filter"`
+	InstanceTypes       []string      `q:"InstanceType"`
+	ProductDescriptions []string      `q:"ProductDescription"`
+	AvailabilityZone    string
+	StartTime           string
+	EndTime             string
+}
+
+type spotPriceOutput struct {
+	Prices    []spotPriceItem `xml:"spotPriceHistorySet>item"`
+	NextToken string          `xml:"nextToken"`
+}
+
+type spotPriceItem struct {
+	Type    string `xml:"instanceType"`
+	Product string `xml:"productDescription"`
+	Price   string `xml:"spotPrice"`
+	At      string `xml:"timestamp"`
+	Zone    string `xml:"availabilityZone"`
+}
+
+// A priceChange is one entry of the price history.
+type priceChange struct {
+	kind, zone, price string
+	at                time.Time
+}
+
+// SetSpotPrice changes the price of a type in a zone from now on, and fulfils the open
+// requests that can pay it.
+func (c *Cloud) SetSpotPrice(kind, zone, price string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.priceHistory = append(c.priceHistory, priceChange{kind, zone, price, time.Now()})
+	c.fulfillOpen()
+}
+
+// firstPrices are those of the catalog, in effect since an hour.
+func (c *Cloud) firstPrices() (all []priceChange) {
+	zones := map[string]bool{}
+	for _, s := range c.o.Catalog.Subnets {
+		zones[s.Zone] = true
+	}
+	for _, k := range c.o.Catalog.Types {
+		for zone := range zones {
+			if k.SpotPrice != "" && !k.NoSpot && (k.Zones == nil || slices.Contains(k.Zones, zone)) {
+				all = append(all, priceChange{k.Name, zone, k.SpotPrice, time.Now().Add(-time.Hour)})
+			}
+		}
+	}
+	return all
+}
+
+// describeSpotPriceHistory returns the changes since StartTime, and those in effect then.
+func (c *Cloud) describeSpotPriceHistory(_ call, in *spotPriceInput) (*spotPriceOutput, error) {
+	names := []string{"availability-zone", "instance-type", "product-description", "spot-price", "timestamp"}
+	if err := checkFilters(in.Filters, names); err != nil {
+		return nil, err
+	}
+	start := time.Time{}
+	if in.StartTime != "" {
+		var err error
+		if start, err = time.Parse(time.RFC3339Nano, in.StartTime); err != nil {
+			return nil, invalid("Value ( %s ) for parameter startTime is invalid.", in.StartTime)
+		}
+	}
+	items := map[string]spotPriceItem{}
+	for n, change := range c.priceHistory {
+		superseded := slices.ContainsFunc(c.priceHistory[n+1:], func(o priceChange) bool {
+			return o.kind == change.kind && o.zone == change.zone && !o.at.After(start)
+		})
+		if change.at.Before(start) && superseded || !in.covers(change) {
+			continue
+		}
+		key := strings.Join([]string{change.kind, change.zone, fmt.Sprintf("%06d", n)}, "/")
+		items[key] = spotPriceItem{change.kind, "Linux/UNIX", change.price, stamp(change.at), change.zone}
+	}
+	var keys []string
+	for key := range items {
+		keys = append(keys, key)
+	}
+	page, next, err := c.page(in.pageInput, keys, 1, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	out := &spotPriceOutput{NextToken: next}
+	for _, key := range page {
+		out.Prices = append(out.Prices, items[key])
+	}
+	return out, nil
+}
+
+func (in *spotPriceInput) covers(p priceChange) bool {
+	has := filterable{"availability-zone": {p.zone}, "instance-type": {p.kind}, "product-description": {"Linux/UNIX"}, "spot-price": {p.price}, "timestamp": {stamp(p.at)}}
+	return fits(in.Filters, has, nil) && (len(in.InstanceTypes) == 0 || slices.Contains(in.InstanceTypes, p.kind)) &&
+		(len(in.ProductDescriptions) == 0 || slices.Contains(in.ProductDescriptions, "Linux/UNIX")) &&
+		(in.AvailabilityZone == "" || in.AvailabilityZone == p.zone)
+}

@@ -1,0 +1,86 @@
+package ec2test
+
+import (
+	"slices"
+	"strings"
+)
+
+// zoneInput is the input of DescribeAvailabilityZones, which has no pages.
+type zoneInput struct {
+	dryRun
+	Filters              []filterInput `q:"Filter"`
+	ZoneNames            []string      `q:"ZoneName"`
+	ZoneIds              []string      `q:"ZoneId"`
+	AllAvailabilityZones bool
+}
+
+type zoneOutput struct {
+	Zones []zoneItem `xml:"availabilityZoneInfo>item"`
+}
+
+type zoneItem struct {
+	OptIn  string `xml:"optInStatus"`
+	Region string `xml:"regionName"`
+	Name   string `xml:"zoneName"`
+	ID     string `xml:"zoneId"`
+	Group  string `xml:"groupName"`
+	Border string `xml:"networkBorderGroup"`
+	Kind   string `xml:"zoneType"`
+	State  string `xml:"zoneState"`
+}
+
+// ZoneID returns the ID of a zone. As in an account of AWS, the order of the IDs is not
+// that of the names: the zone a is not the first.
+func (c *Cloud) ZoneID(name string) string {
+	zones := c.zones()
+	i := slices.Index(zones, name)
+	if i < 0 {
+		return ""
+	}
+	return zonePrefix(c.o.Region) + "-az" + itoa((i+1)%len(zones)+1)
+}
+
+// zonePrefix shortens the name of a region as zone IDs do: us-east-1 is use1.
+func zonePrefix(region string) string {
+	parts := strings.Split(region, "-")
+	out := parts[0]
+	for _, p := range parts[1:] {
+		out += p[:1]
+	}
+	return out
+}
+
+// zones returns the zones of the catalog's subnets, sorted.
+func (c *Cloud) zones() (out []string) {
+	for _, s := range c.o.Catalog.Subnets {
+		if !slices.Contains(out, s.Zone) {
+			out = append(out, s.Zone)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (c *Cloud) describeAvailabilityZones(_ call, in *zoneInput) (*zoneOutput, error) {
+	filters := []string{"zone-id", "zone-name", "region-name", "state", "opt-in-status", "zone-type"}
+	if err := checkFilters(in.Filters, filters); err != nil {
+		return nil, err
+	}
+	for _, name := range in.ZoneNames {
+		if !slices.Contains(c.zones(), name) {
+			return nil, invalid("Invalid availability zone: [%s]", name)
+		}
+	}
+	out := &zoneOutput{}
+	for _, name := range c.zones() {
+		id := c.ZoneID(name)
+		has := filterable{
+			"zone-id": {id}, "zone-name": {name}, "region-name": {c.o.Region}, "state": {"available"}, "opt-in-status": {"opt-in-not-required"}, "zone-type": {"availability-zone"},
+		}
+		asked := (in.ZoneNames == nil || slices.Contains(in.ZoneNames, name)) && (in.ZoneIds == nil || slices.Contains(in.ZoneIds, id))
+		if asked && fits(in.Filters, has, nil) {
+			out.Zones = append(out.Zones, zoneItem{"opt-in-not-required", c.o.Region, name, id, c.o.Region + "-zg-1", c.o.Region, "availability-zone", "available"})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,239 @@
+package armtest
+
+import (
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+)
+
+// checkVM refuses what Azure refuses of a new machine, and returns its size.
+func (k *call) checkVM(name string, m *armcompute.VirtualMachine) (Size, *Refusal) {
+	p := m.Properties
+	switch {
+	case m.Location == nil:
+		return Size{}, refuse(http.StatusBadRequest, "LocationRequired", "The location property is required for this definition.")
+	case !strings.EqualFold(*m.Location, k.c.o.Location):
+		return Size{}, refuse(http.StatusBadRequest, "NoRegisteredProviderFound", "No registered resource provider found for location '%s'.", *m.Location)
+	case len(name) > 64:
+		return Size{}, refuse(http.StatusBadRequest, "InvalidResourceName", "The resource name is longer than 64 characters.")
+	case p == nil || p.HardwareProfile == nil || p.HardwareProfile.VMSize == nil:
+		return Size{}, badParameter("vmSize", "Required parameter is missing (null).")
+	case p.StorageProfile == nil || p.StorageProfile.OSDisk == nil || p.StorageProfile.ImageReference == nil:
+		return Size{}, badParameter("storageProfile", "Required parameter is missing (null).")
+	case p.NetworkProfile == nil || len(p.NetworkProfile.NetworkInterfaces) == 0:
+		return Size{}, badParameter("networkProfile", "The virtual machine needs at least one network interface.")
+	}
+	for _, check := range []func(*armcompute.VirtualMachine) *Refusal{
+		func(m *armcompute.VirtualMachine) *Refusal { return checkTags(m.Tags) },
+		checkMarket, checkOS, checkDisk, checkSecurity, k.checkNICs, k.checkImage,
+		func(*armcompute.VirtualMachine) *Refusal {
+			return k.linked(compute+"disks/write", k.vmID(name))
+		},
+		k.checkIdentities,
+	} {
+		if err := check(m); err != nil {
+			return Size{}, err
+		}
+	}
+	return k.checkSize(m)
+}
+
+// checkTags: 50 tags, names up to 512 characters without < > % & \ ? /, values up
+// to 256 ("Use tags to organize your Azure resources").
+func checkTags(tags map[string]*string) *Refusal {
+	seen := map[string]bool{}
+	for name, value := range tags {
+		lower := strings.ToLower(name)
+		switch {
+		case seen[lower]:
+			return refuse(http.StatusBadRequest, "InvalidTagNames", "The tag '%s' is there twice.", name)
+		case len(tags) > 50:
+			return refuse(http.StatusBadRequest, "InvalidNumberOfTags", "The number of tags exceeds 50.")
+		case name == "" || len(name) > 512 || strings.ContainsAny(name, `<>%&\?/`):
+			return refuse(http.StatusBadRequest, "InvalidTagNameCharacters", "The tag name '%s' has reserved characters.", name)
+		case value == nil || len(*value) > 256:
+			return refuse(http.StatusBadRequest, "InvalidTagValueLength", "The tag value of '%s' exceeds 256 characters.", name)
+		}
+		seen[lower] = true
+	}
+	return nil
+}
+
+// checkMarket: "Error codes for Azure Spot Virtual Machines".
+func checkMarket(m *armcompute.VirtualMachine) *Refusal {
+	p := m.Properties
+	spot := p.Priority != nil && *p.Priority == armcompute.VirtualMachinePriorityTypesSpot
+	switch {
+	case !spot && p.EvictionPolicy != nil:
+		return refuse(http.StatusConflict, "EvictionPolicyCanBeSetOnlyOnAzureSpotVirtualMachines", "Eviction policy can be set only on Azure Spot virtual machines.")
+	case !spot && p.BillingProfile != nil && p.BillingProfile.MaxPrice != nil:
+		return refuse(http.StatusConflict, "MaxPriceCanBeSetOnlyOnAzureSpotVirtualMachines", "Max price can be set only on Azure Spot virtual machines.")
+	case p.BillingProfile != nil && p.BillingProfile.MaxPrice != nil && *p.BillingProfile.MaxPrice != -1 && *p.BillingProfile.MaxPrice <= 0:
+		return refuse(http.StatusBadRequest, "MaxPriceValueInvalid", "Max price must be -1 or greater than 0.")
+	case spot && p.AdditionalCapabilities != nil && p.AdditionalCapabilities.HibernationEnabled != nil && *p.AdditionalCapabilities.HibernationEnabled:
+		return refuse(http.StatusBadRequest, "OperationNotAllowed", "Hibernation is not supported on Azure Spot virtual machines.")
+	}
+	return nil
+}
+
+func checkOS(m *armcompute.VirtualMachine) *Refusal {
+	os := m.Properties.OSProfile
+	switch {
+	case os == nil || os.ComputerName == nil || *os.ComputerName == "" || len(*os.ComputerName) > 64:
+		return badParameter("computerName", "A Linux computer name has 1 to 64 characters.")
+	case os.AdminUsername == nil || *os.AdminUsername == "" || slices.Contains([]string{"root", "admin", "administrator"}, *os.AdminUsername):
+		return badParameter("adminUsername", "The admin user name is missing or reserved.")
+	case os.AdminPassword == nil && (os.LinuxConfiguration == nil || os.LinuxConfiguration.SSH == nil || len(os.LinuxConfiguration.SSH.PublicKeys) == 0):
+		return badParameter("linuxConfiguration", "Authentication using either SSH or by user name and password must be enabled in Linux profile.")
+	}
+	if l := os.LinuxConfiguration; l != nil && l.SSH != nil {
+		for _, key := range l.SSH.PublicKeys {
+			if key.KeyData == nil || key.Path == nil || *key.Path != "/home/"+*os.AdminUsername+"/.ssh/authorized_keys" {
+				return badParameter("linuxConfiguration.ssh.publicKeys.path", "The only permitted path is /home/%s/.ssh/authorized_keys.", *os.AdminUsername)
+			}
+		}
+	}
+	return nil
+}
+
+// checkDisk: "Ephemeral OS disks for Azure VMs", "Use Azure Spot VMs".
+func checkDisk(m *armcompute.VirtualMachine) *Refusal {
+	p, d := m.Properties, m.Properties.StorageProfile.OSDisk
+	if d.CreateOption == nil || *d.CreateOption != armcompute.DiskCreateOptionTypesFromImage {
+		return badParameter("osDisk.createOption", "An image needs FromImage.")
+	}
+	if m := d.ManagedDisk; m != nil && m.StorageAccountType != nil && strings.HasPrefix(string(*m.StorageAccountType), "Premium_") && !premium(string(*p.HardwareProfile.VMSize)) {
+		return badParameter("osDisk.managedDisk.storageAccountType", "Requested operation cannot be performed because the VM size %s does not support the storage account type %s of disk.",
+			*p.HardwareProfile.VMSize, *m.StorageAccountType)
+	}
+	if d.DiffDiskSettings == nil {
+		return nil
+	}
+	switch {
+	case d.DiskSizeGB != nil && *d.DiskSizeGB > 2040:
+		return badParameter("osDisk.diskSizeGB", "OS disk of Ephemeral VM with size greater than 2040 GB is not allowed for VM size %s when the DiffDiskPlacement is CacheDisk.", *p.HardwareProfile.VMSize)
+	case d.Caching == nil || *d.Caching != armcompute.CachingTypesReadOnly:
+		return badParameter("osDisk.caching", "Ephemeral disks need ReadOnly.")
+	case p.EvictionPolicy != nil && *p.EvictionPolicy == armcompute.VirtualMachineEvictionPolicyTypesDeallocate:
+		return badParameter("evictionPolicy", "Ephemeral disks need the eviction policy Delete.")
+	}
+	return nil
+}
+
+// sizeName is how sizes are named, with the letters for what they can do ("Azure virtual
+// machine sizes naming conventions").
+var sizeName = regexp.MustCompile(`^(?i)(Standard|Basic)_([A-Z]+)([0-9]+)(-[0-9]+)?([a-z]*)(_[A-Za-z0-9]+)*$`)
+
+// premium reports whether a size takes premium storage.
+func premium(size string) bool {
+	parts := sizeName.FindStringSubmatch(size)
+	return parts == nil || strings.ContainsAny(parts[5], "sS") || strings.HasSuffix(parts[2], "S")
+}
+
+// checkSecurity: "Deploy a confidential VM", "Trusted Launch for Azure virtual machines".
+func checkSecurity(m *armcompute.VirtualMachine) *Refusal {
+	p := m.Properties
+	kind, encryption := armcompute.SecurityTypes(""), armcompute.SecurityEncryptionTypes("")
+	if p.SecurityProfile != nil {
+		kind = deref(p.SecurityProfile.SecurityType)
+	}
+	if d := p.StorageProfile.OSDisk.ManagedDisk; d != nil && d.SecurityProfile != nil {
+		encryption = deref(d.SecurityProfile.SecurityEncryptionType)
+	}
+	var uefi armcompute.UefiSettings
+	if p.SecurityProfile != nil && p.SecurityProfile.UefiSettings != nil {
+		uefi = *p.SecurityProfile.UefiSettings
+	}
+	size := sizeName.FindStringSubmatch(string(*p.HardwareProfile.VMSize))
+	switch {
+	case kind != armcompute.SecurityTypesConfidentialVM && encryption != "":
+		return badParameter("osDisk.managedDisk.securityProfile", "securityEncryptionType can be set only for Confidential VMs.")
+	case kind != armcompute.SecurityTypesConfidentialVM:
+		return nil
+	case encryption == "":
+		return badParameter("osDisk.managedDisk.securityProfile.securityEncryptionType", "Required parameter is missing (null) for a Confidential VM.")
+	case !deref(uefi.VTpmEnabled):
+		return badParameter("securityProfile.uefiSettings.vTpmEnabled", "It must be true for a Confidential VM.")
+	case encryption == armcompute.SecurityEncryptionTypesDiskWithVMGuestState && !deref(uefi.SecureBootEnabled):
+		return badParameter("securityProfile.uefiSettings.secureBootEnabled", "It must be true if the disk is encrypted with the guest's state.")
+	case size != nil && !slices.Contains([]string{"DC", "EC", "NCC"}, strings.ToUpper(size[2])):
+		return badParameter("vmSize", "The VM size '%s' is not supported for creation of VMs and Virtual Machine Scale Set with '%s' security type.", size[0], kind)
+	case p.AdditionalCapabilities != nil && deref(p.AdditionalCapabilities.HibernationEnabled):
+		return refuse(http.StatusBadRequest, "OperationNotAllowed", "Hibernation is not supported on Confidential VMs.")
+	}
+	return nil
+}
+
+// exists reports whether a network security group or an identity is there.
+func (c *Cloud) exists(id string) bool {
+	return c.o.Resources == nil || slices.ContainsFunc(c.o.Resources, func(r string) bool { return strings.EqualFold(r, id) })
+}
+
+func (k *call) checkNICs(m *armcompute.VirtualMachine) *Refusal {
+	for _, ref := range m.Properties.NetworkProfile.NetworkInterfaces {
+		n := k.c.nicByID(ref.ID)
+		switch {
+		case n == nil:
+			return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", deref(ref.ID))
+		case n.pending:
+			return &Refusal{Status: http.StatusTooManyRequests, Code: "RetryableError", Message: "A retryable error occurred.",
+				Details: []Detail{{"ReferencedResourceNotProvisioned", "Cannot proceed with operation because resource is not in Succeeded state."}}}
+		case n.vm != nil:
+			return refuse(http.StatusBadRequest, "NicInUse", "Network interface %s is used by an existing VM.", n.id)
+		case time.Now().Before(n.reserved):
+			return refuse(http.StatusBadRequest, "NicReservedForAnotherVm", "Nic is reserved for another virtual machine for 180 seconds.")
+		}
+		if err := k.linked(network+"networkInterfaces/join/action", n.id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *call) checkIdentities(m *armcompute.VirtualMachine) *Refusal {
+	if m.Identity == nil {
+		return nil
+	}
+	for id := range m.Identity.UserAssignedIdentities {
+		if err := k.linked("Microsoft.ManagedIdentity/userAssignedIdentities/assign/action", id); err != nil {
+			return err
+		}
+		if !k.c.exists(id) {
+			return refuse(http.StatusBadRequest, "FailedIdentityOperation", "Identity operation for resource failed with error: resource '%s' was not found.", id)
+		}
+	}
+	return nil
+}
+
+func (k *call) checkSize(m *armcompute.VirtualMachine) (Size, *Refusal) {
+	name := string(*m.Properties.HardwareProfile.VMSize)
+	spot := m.Properties.Priority != nil && *m.Properties.Priority == armcompute.VirtualMachinePriorityTypesSpot
+	i := slices.IndexFunc(k.c.o.Sizes, func(s Size) bool { return strings.EqualFold(s.Name, name) })
+	if i < 0 && len(k.c.o.Sizes) == 0 && sizeName.MatchString(name) {
+		return Size{Name: name, Cores: 2}, nil
+	}
+	if i < 0 {
+		return Size{}, badParameter("vmSize", "The value %s provided for the VM size is not valid.", name)
+	}
+	size := k.c.o.Sizes[i]
+	switch {
+	case size.Restricted:
+		return Size{}, refuse(http.StatusConflict, "SkuNotAvailable", "The requested size %s is not available in location '%s' for this subscription.", name, k.c.o.Location)
+	case spot && size.NoSpot:
+		return Size{}, refuse(http.StatusConflict, "AzureSpotIsNotSupportedForThisVMSize", "Azure Spot is not supported for the VM size %s.", name)
+	case len(m.Zones) > 0 && !slices.Contains(size.Zones, *m.Zones[0]):
+		return Size{}, badParameter("zones", "The size %s is not offered in zone %s.", name, *m.Zones[0])
+	}
+	return size, nil
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

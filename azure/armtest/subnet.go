@@ -1,0 +1,115 @@
+package armtest
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	azfake "github.com/Azure/azure-sdk-for-go/sdk/azcore/fake"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
+)
+
+// A subnet hands out addresses. The first four of each are Azure's own.
+type subnet struct {
+	id     string
+	size   int
+	prefix netip.Prefix
+	used   map[netip.Addr]bool
+}
+
+func newSubnet(id string, size, index int) *subnet {
+	base := netip.AddrFrom4([4]byte{10, byte(index + 1), 0, 0})
+	return &subnet{id: id, size: size, prefix: netip.PrefixFrom(base, 16), used: map[netip.Addr]bool{}}
+}
+
+// next returns an address that is free.
+func (s *subnet) next() (netip.Addr, *Refusal) {
+	full := refuse(http.StatusBadRequest, "SubnetIsFull", "Subnet %s does not have enough capacity for 1 IP addresses.", s.id)
+	if len(s.used) >= s.size {
+		return netip.Addr{}, full
+	}
+	a := s.prefix.Addr()
+	for range 4 {
+		a = a.Next()
+	}
+	for s.used[a] {
+		a = a.Next()
+	}
+	if !s.prefix.Contains(a) {
+		return a, full
+	}
+	return a, nil
+}
+
+// Prefix returns the addresses of a subnet, so that a test can choose one.
+func (c *Cloud) Prefix(id string) netip.Prefix {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.subnets[strings.ToLower(id)]; s != nil {
+		return s.prefix
+	}
+	return netip.Prefix{}
+}
+
+func (k *call) getSubnet(_ context.Context, _, _, name string, _ *armnetwork.SubnetsClientGetOptions) (azfake.Responder[armnetwork.SubnetsClientGetResponse], azfake.ErrorResponder) {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	s := k.c.subnets[strings.ToLower(k.r.URL.Path)]
+	if s == nil {
+		return found(armnetwork.SubnetsClientGetResponse{}, refuse(http.StatusNotFound, "NotFound", "Resource %s not found.", name))
+	}
+	return found(armnetwork.SubnetsClientGetResponse{Subnet: armnetwork.Subnet{
+		ID: new(s.id), Name: &name, Properties: &armnetwork.SubnetPropertiesFormat{AddressPrefix: new(s.prefix.String())},
+	}}, nil)
+}
+
+func (k *call) listUsage(_, name string, _ *armnetwork.VirtualNetworksClientListUsageOptions) (p azfake.PagerResponder[armnetwork.VirtualNetworksClientListUsageResponse]) {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	var own []*subnet
+	prefix := strings.ToLower("/subscriptions/" + k.c.o.Subscription + "/resourceGroups/" + k.path["group"] + "/providers/Microsoft.Network/virtualNetworks/" + name + "/subnets/")
+	for id, s := range k.c.subnets {
+		if strings.HasPrefix(id, prefix) {
+			own = append(own, s)
+		}
+	}
+	if len(own) == 0 {
+		p.AddError(refuse(http.StatusNotFound, "ResourceNotFound", "The Resource 'Microsoft.Network/virtualNetworks/%s' was not found.", name))
+		return p
+	}
+	slices.SortFunc(own, func(a, b *subnet) int { return strings.Compare(a.id, b.id) })
+	out := armnetwork.VirtualNetworksClientListUsageResponse{}
+	for _, s := range own {
+		current := float64(len(s.used))
+		if s.size < 0 {
+			current = -1
+		}
+		out.Value = append(out.Value, &armnetwork.VirtualNetworkUsage{
+			ID: new(s.id), CurrentValue: &current, Limit: new(float64(s.size)), Unit: new("Count"),
+			Name: &armnetwork.VirtualNetworkUsageName{Value: new("SubnetSpace"), LocalizedValue: new("Subnet size and usage")},
+		})
+	}
+	p.AddPage(http.StatusOK, out, nil)
+	return p
+}
+
+func (k *call) getPool(_ context.Context, _, balancer, pool string, _ *armnetwork.LoadBalancerBackendAddressPoolsClientGetOptions) (azfake.Responder[armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse], azfake.ErrorResponder) {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	id := k.c.pools[strings.ToLower(k.r.URL.Path)]
+	if id == "" {
+		return found(armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse{}, refuse(http.StatusNotFound, "NotFound",
+			"Resource %s of load balancer %s not found.", pool, balancer))
+	}
+	p := &armnetwork.BackendAddressPoolPropertiesFormat{}
+	for _, n := range k.c.nics {
+		for _, config := range n.show().Properties.IPConfigurations {
+			if slices.ContainsFunc(config.Properties.LoadBalancerBackendAddressPools, func(b *armnetwork.BackendAddressPool) bool { return strings.EqualFold(deref(b.ID), id) }) {
+				p.BackendIPConfigurations = append(p.BackendIPConfigurations, &armnetwork.InterfaceIPConfiguration{ID: config.ID})
+			}
+		}
+	}
+	return found(armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse{BackendAddressPool: armnetwork.BackendAddressPool{ID: &id, Name: &pool, Properties: p}}, nil)
+}

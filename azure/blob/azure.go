@@ -1,0 +1,317 @@
+// Package blob keeps objects in a container of Azure Blob Storage.
+// docs/storage.md has the details.
+//
+// A version is the blob's ETag, from the write's own answer, and is never
+// used twice. All conditions, those of deletions too, are checked by the
+// service.
+//
+// Its stores are safe for concurrent use.
+package blob
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/xml"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/streaming"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+	azblob "github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blob"
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/blockblob"
+	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/azureblob"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/bucket"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// Scheme is the scheme of the URLs that Open reads.
+const Scheme = "azblob"
+
+// Options of a store. Nil and zero fields mean the defaults.
+type Options struct {
+	// Prefix goes before every key, as segments joined by slashes. Open takes
+	// it from the URL. Default: none.
+	Prefix string
+
+	// Timeout bounds each call, and each page of a listing. Default: 30 s.
+	Timeout time.Duration
+}
+
+// Open opens azblob://container. Parameters, each with a default from the
+// environment as gocloud.dev/blob/azureblob documents it:
+//
+//   - prefix: folder within the container
+//   - storage_account: name of the account
+//   - domain, protocol, localemu: where it is, if not at blob.core.windows.net
+//
+// Credentials come from AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN,
+// AZURE_STORAGE_CONNECTION_STRING, or else from Azure's default chain, which
+// finds the machine's managed identity. Nothing is asked of the container yet.
+func Open(_ context.Context, rawURL string, o *Options) (storage.Store, error) {
+	u, err := bucket.ParseURL(rawURL, Scheme, "storage_account", "domain", "protocol", "localemu")
+	if err != nil {
+		return nil, err
+	}
+	service, err := serviceURL(u)
+	if err != nil {
+		return nil, err
+	}
+	dial, err := dialer(string(service), u.Bucket)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Denied, "storage.url: Azure credentials: %w", err)
+	}
+	if o == nil {
+		o = &Options{}
+	}
+	return newStore(dial, bucket.DefaultPool(), &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+}
+
+// A dial makes a client over a pool.
+type dial func(*bucket.Pool) (*container.Client, error)
+
+// dialer looks for credentials where azureblob.NewDefaultClient does, which
+// takes no transport.
+func dialer(service, name string) (dial, error) {
+	at, err := url.JoinPath(service, name)
+	if err != nil {
+		return nil, err
+	}
+	with := func(p *bucket.Pool) *container.ClientOptions {
+		return &container.ClientOptions{ClientOptions: policy.ClientOptions{Transport: p}}
+	}
+	account, key := os.Getenv("AZURE_STORAGE_ACCOUNT"), os.Getenv("AZURE_STORAGE_KEY")
+	switch {
+	case account != "" && key != "":
+		cred, err := container.NewSharedKeyCredential(account, key)
+		return func(p *bucket.Pool) (*container.Client, error) {
+			return container.NewClientWithSharedKeyCredential(at, cred, with(p))
+		}, err
+	case os.Getenv("AZURE_STORAGE_SAS_TOKEN") != "": // it is in the service's URL
+		return func(p *bucket.Pool) (*container.Client, error) {
+			return container.NewClientWithNoCredential(at, with(p))
+		}, nil
+	case connectionString() != "":
+		return func(p *bucket.Pool) (*container.Client, error) {
+			return container.NewClientFromConnectionString(connectionString(), name, with(p))
+		}, nil
+	}
+	cred, err := azidentity.NewDefaultAzureCredential(nil)
+	return func(p *bucket.Pool) (*container.Client, error) {
+		return container.NewClient(at, cred, with(p))
+	}, err
+}
+
+func connectionString() string {
+	return cmp.Or(os.Getenv("AZURE_STORAGE_CONNECTION_STRING"), os.Getenv("AZURE_STORAGEBLOB_CONNECTIONSTRING"))
+}
+
+func serviceURL(u *bucket.URL) (azureblob.ServiceURL, error) {
+	so := azureblob.NewDefaultServiceURLOptions()
+	for name, p := range map[string]*string{"storage_account": &so.AccountName, "domain": &so.StorageDomain, "protocol": &so.Protocol} {
+		if !u.Params.Has(name) {
+			continue
+		}
+		if so.SASToken != "" || byConnectionString() {
+			return "", u.Invalid(name, "leave it out: AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING is for one account")
+		}
+		*p = u.Params.Get(name)
+	}
+	if u.Params.Has("localemu") {
+		emulator, err := strconv.ParseBool(u.Params.Get("localemu"))
+		if err != nil {
+			return "", u.Invalid("localemu", "use true or false")
+		}
+		so.IsLocalEmulator = emulator
+	}
+	service, err := azureblob.NewServiceURL(so)
+	if err != nil {
+		return "", nstance.FieldError("storage.url", "add storage_account=... or set AZURE_STORAGE_ACCOUNT; protocol is http or https", "does not name an Azure service")
+	}
+	return service, nil
+}
+
+// byConnectionString reports whether the client is made from a connection
+// string, which says where the account is.
+func byConnectionString() bool {
+	if os.Getenv("AZURE_STORAGE_ACCOUNT") != "" && os.Getenv("AZURE_STORAGE_KEY") != "" {
+		return false
+	}
+	return connectionString() != ""
+}
+
+// New returns a store over a container, for those who have a client. All its
+// calls share the client's connections.
+func New(client *container.Client, o *Options) (storage.Store, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	return newStore(func(*bucket.Pool) (*container.Client, error) { return client, nil }, nil, o)
+}
+
+func newStore(dial dial, pool *bucket.Pool, o *Options) (storage.Store, error) {
+	dates := &bucket.Dates{}
+	open := func(p *bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
+		client, err := dial(p)
+		if err != nil {
+			return nil, nil, nstance.Errorf(nstance.Denied, "storage.url: Azure credentials: %w", err)
+		}
+		b, err := azureblob.OpenBucket(context.Background(), client, nil)
+		if err != nil {
+			return nil, nil, nstance.Errorf(nstance.Invalid, "open container: %w", err)
+		}
+		return b, &driver{client: client, dates: dates}, nil
+	}
+	return bucket.New(open, pool, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: dates})
+}
+
+// Place implements bucket.Driver. The account is in the host's name, or else in the path.
+func (d *driver) Place() string {
+	at, err := url.Parse(d.client.URL()) // whose query may hold a secret
+	if err != nil {
+		return ""
+	}
+	host := at.Hostname()
+	if net.ParseIP(host) != nil || host == "localhost" {
+		host = ""
+	}
+	return Scheme + "://" + host + at.Path
+}
+
+type driver struct {
+	client *container.Client
+	dates  *bucket.Dates
+}
+
+// dated has the date of a call's last answer noted, when note is called.
+func (d *driver) dated(ctx context.Context) (_ context.Context, note func()) {
+	var answer *http.Response
+	sent := time.Now()
+	return policy.WithCaptureResponse(ctx, &answer), func() { d.dates.Note(sent, answer) }
+}
+
+// once keeps the client from repeating a write by itself.
+func once(ctx context.Context) context.Context {
+	return policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: -1})
+}
+
+// reads is how often, and how fast, the client repeats what changes nothing.
+// Callers have longer timeouts of their own.
+func reads(ctx context.Context) context.Context {
+	return policy.WithRetryOptions(ctx, policy.RetryOptions{MaxRetries: 2, RetryDelay: 50 * time.Millisecond, MaxRetryDelay: 200 * time.Millisecond})
+}
+
+func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
+	ctx, note := d.dated(reads(ctx))
+	out, err := d.client.NewBlobClient(key).DownloadStream(ctx, nil)
+	note()
+	if err != nil {
+		return nil, "", err
+	}
+	return out.Body, version(out.ETag), nil
+}
+
+func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) {
+	ctx, note := d.dated(reads(ctx))
+	defer note()
+	out, err := d.client.NewBlobClient(key).GetProperties(ctx, nil)
+	if err != nil {
+		return "", err // its code is in a header
+	}
+	return version(out.ETag), nil
+}
+
+func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {
+	body := streaming.NopCloser(bytes.NewReader(data))
+	ctx, note := d.dated(once(ctx))
+	defer note()
+	out, err := d.client.NewBlockBlobClient(key).Upload(ctx, body, &blockblob.UploadOptions{AccessConditions: only(match)})
+	if err != nil {
+		return "", err
+	}
+	return version(out.ETag), nil
+}
+
+func (d *driver) Delete(ctx context.Context, key string, v storage.Version) error {
+	ctx, note := d.dated(once(ctx))
+	defer note()
+	_, err := d.client.NewBlobClient(key).Delete(ctx, &azblob.DeleteOptions{AccessConditions: only(v)})
+	return err
+}
+
+// only is the condition that the blob has this version, or none if v is empty.
+func only(v storage.Version) *azblob.AccessConditions {
+	c := &azblob.ModifiedAccessConditions{}
+	if v == "" {
+		star := azcore.ETagAny
+		c.IfNoneMatch = &star
+	} else {
+		c.IfMatch = to.Ptr(azcore.ETag(`"` + v + `"`))
+	}
+	return &azblob.AccessConditions{ModifiedAccessConditions: c}
+}
+
+func (d *driver) Looks() bool { return false }
+
+// Query cannot say where to begin: the service has no such parameter in the
+// versions that the client speaks, so a listing always starts at the prefix.
+func (d *driver) Query(as func(any) bool, prefix, _ string) {
+	var o *container.ListBlobsHierarchyOptions
+	if as(&o) {
+		o.Prefix = &prefix // blob would escape some keys
+	}
+}
+
+func (d *driver) Entry(o *blob.ListObject) storage.Entry {
+	var line container.BlobItem
+	if !o.As(&line) || line.Name == nil || line.Properties == nil {
+		return storage.Entry{Key: o.Key, Size: o.Size}
+	}
+	return storage.Entry{Key: *line.Name, Version: version(line.Properties.ETag), Size: o.Size}
+}
+
+func (d *driver) Fault(err error) (bucket.Fault, bool) {
+	answer, ok := errors.AsType[*azcore.ResponseError](err)
+	if !ok {
+		return bucket.Fault{}, false
+	}
+	return bucket.Fault{Status: answer.StatusCode, Code: answer.ErrorCode, Text: explanation(answer)}, true
+}
+
+// explanation is the service's own, from the body of its answer.
+// https://learn.microsoft.com/en-us/rest/api/storageservices/status-and-error-codes2
+func explanation(answer *azcore.ResponseError) string {
+	if answer.RawResponse == nil || answer.RawResponse.Body == nil {
+		return ""
+	}
+	body, err := runtime.Payload(answer.RawResponse)
+	var said struct{ Message string }
+	if err != nil || xml.Unmarshal(body, &said) != nil {
+		return ""
+	}
+	return said.Message
+}
+
+// A version is an ETag without its quotes, which listings leave out.
+// https://learn.microsoft.com/en-us/rest/api/storageservices/list-blobs
+func version(etag *azcore.ETag) storage.Version {
+	if etag == nil {
+		return ""
+	}
+	return storage.Version(strings.Trim(string(*etag), `"`))
+}

@@ -1,0 +1,274 @@
+// Package gcs keeps objects in a bucket of Google Cloud Storage.
+// docs/storage.md has the details.
+//
+// A version is the object's generation, from the write's own answer. All
+// conditions, those of deletions too, are checked by the service.
+//
+// Its stores are safe for concurrent use.
+package gcs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	gcstorage "cloud.google.com/go/storage"
+	"github.com/googleapis/gax-go/v2"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/gcsblob"
+	"gocloud.dev/gcp"
+	"google.golang.org/api/googleapi"
+	"google.golang.org/api/iterator"
+	"google.golang.org/api/option"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/bucket"
+	"github.com/nstance-go/nstance/storage"
+)
+
+// Scheme is the scheme of the URLs that Open reads.
+const Scheme = "gs"
+
+// Options of a store. Nil and zero fields mean the defaults.
+type Options struct {
+	// Prefix goes before every key, as segments joined by slashes. Open takes
+	// it from the URL. Default: none.
+	Prefix string
+
+	// Timeout bounds each call, and each page of a listing. Default: 30 s.
+	Timeout time.Duration
+
+	// Emulator is for services that ignore the conditions of deletions, as
+	// emulators do: the version is then looked at before. Open sets it when
+	// STORAGE_EMULATOR_HOST is set.
+	Emulator bool
+}
+
+// Open opens gs://bucket. The only parameter is prefix, a folder within the
+// bucket. Credentials are Google's application default credentials; with
+// STORAGE_EMULATOR_HOST set, none are used. Nothing is asked of the bucket yet.
+func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error) {
+	u, err := bucket.ParseURL(rawURL, Scheme)
+	if err != nil {
+		return nil, err
+	}
+	if o == nil {
+		o = &Options{}
+	}
+	dates := &bucket.Dates{}
+	dial, err := dialer(ctx, dates)
+	if err != nil {
+		return nil, err
+	}
+	emulator := o.Emulator || os.Getenv("STORAGE_EMULATOR_HOST") != ""
+	open := func(pool *bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
+		client, err := dial(pool)
+		if err != nil {
+			return nil, nil, err
+		}
+		return over(client, u.Bucket, emulator)
+	}
+	return bucket.New(open, bucket.DefaultPool(), &bucket.Options{Prefix: u.Prefix, Timeout: o.Timeout, Dates: dates})
+}
+
+// dialer returns what makes a client over a pool. The credentials are looked for
+// once.
+func dialer(ctx context.Context, dates *bucket.Dates) (func(*bucket.Pool) (*gcstorage.Client, error), error) {
+	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
+	if os.Getenv("STORAGE_EMULATOR_HOST") != "" {
+		return func(p *bucket.Pool) (*gcstorage.Client, error) {
+			return newClient(ctx, option.WithHTTPClient(&http.Client{Transport: dates.Watch(p.RoundTrip)}))
+		}, nil
+	}
+	creds, err := gcp.DefaultCredentials(ctx)
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Denied, "storage.url: Google credentials: %w", err)
+	}
+	return func(p *bucket.Pool) (*gcstorage.Client, error) {
+		transport, err := gcp.NewHTTPClient(dates.Watch(p.RoundTrip), gcp.CredentialsTokenSource(creds))
+		if err != nil {
+			return nil, unusable(err)
+		}
+		return newClient(ctx, option.WithHTTPClient(&transport.Client))
+	}, nil
+}
+
+func newClient(ctx context.Context, o option.ClientOption) (*gcstorage.Client, error) {
+	client, err := gcstorage.NewClient(ctx, o)
+	if err != nil {
+		return nil, unusable(err)
+	}
+	client.SetRetry(reads()...)
+	return client, nil
+}
+
+// reads is how often, and how fast, the client repeats reads;
+// by itself it would until the context ends. Callers have longer timeouts of
+// their own.
+func reads() []gcstorage.RetryOption {
+	return []gcstorage.RetryOption{
+		gcstorage.WithMaxAttempts(3),
+		gcstorage.WithBackoff(gax.Backoff{Initial: 50 * time.Millisecond, Max: 200 * time.Millisecond}),
+	}
+}
+
+func unusable(err error) error {
+	return nstance.Errorf(nstance.Invalid, "storage.url: Google client: %w", err)
+}
+
+// New returns a store over a bucket, for those who have a client. Unlike one
+// that Open made, it does not know what time it is at the service, and all its
+// calls share the client's connections.
+func New(client *gcstorage.Client, name string, o *Options) (storage.Store, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	open := func(*bucket.Pool) (*blob.Bucket, bucket.Driver, error) { return over(client, name, o.Emulator) }
+	return bucket.New(open, nil, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
+}
+
+func over(client *gcstorage.Client, name string, emulator bool) (*blob.Bucket, bucket.Driver, error) {
+	b, err := gcsblob.OpenBucket(context.Background(), nil, name, &gcsblob.Options{Client: client})
+	if err != nil {
+		return nil, nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
+	}
+	return b, &driver{bucket: client.Bucket(name).Retryer(reads()...), looks: emulator}, nil
+}
+
+// Place implements bucket.Driver.
+func (d *driver) Place() string { return Scheme + "://" + d.bucket.BucketName() }
+
+type driver struct {
+	bucket *gcstorage.BucketHandle
+	looks  bool
+}
+
+// once keeps the client from repeating a write by itself.
+func (d *driver) once(key string, c gcstorage.Conditions) *gcstorage.ObjectHandle {
+	return d.bucket.Object(key).If(c).Retryer(gcstorage.WithPolicy(gcstorage.RetryNever))
+}
+
+func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
+	r, err := d.bucket.Object(key).NewReader(ctx)
+	if err != nil {
+		return nil, "", d.absent(ctx, err)
+	}
+	return r, version(r.Attrs.Generation), nil
+}
+
+func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) {
+	attrs, err := d.bucket.Object(key).Attrs(ctx)
+	if err != nil {
+		return "", d.absent(ctx, err)
+	}
+	return version(attrs.Generation), nil
+}
+
+// errNoBucket is a 404 that is not about the key.
+var errNoBucket = errors.New("the bucket does not exist")
+
+// absent makes sure that 404 is about the key: the service says the same of a
+// bucket that does not exist, and only a listing tells them apart.
+func (d *driver) absent(ctx context.Context, err error) error {
+	if f, ok := d.Fault(err); !ok || f.Status != http.StatusNotFound {
+		return err
+	}
+	q := &gcstorage.Query{Prefix: "nstance-does-it-exist/"}
+	_, lerr := d.bucket.Objects(ctx, q).Next()
+	switch f, answered := d.Fault(lerr); {
+	case lerr == nil, errors.Is(lerr, iterator.Done):
+		return gcstorage.ErrObjectNotExist
+	case answered && f.Status == http.StatusNotFound:
+		return errNoBucket
+	}
+	return lerr
+}
+
+func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {
+	c := gcstorage.Conditions{DoesNotExist: match == ""}
+	if match != "" {
+		g, err := generation(match)
+		if err != nil {
+			return "", err
+		}
+		c.GenerationMatch = g
+	}
+	w := d.once(key, c).NewWriter(ctx)
+	w.ChunkSize = 0 // one request
+	w.ContentType = "application/octet-stream"
+	_, err := w.Write(data) // which fails only when the request has
+	if err = cmp.Or(w.Close(), err); err != nil {
+		return "", err
+	}
+	return version(w.Attrs().Generation), nil
+}
+
+func (d *driver) Delete(ctx context.Context, key string, v storage.Version) error {
+	g, err := generation(v)
+	if err != nil {
+		return err
+	}
+	err = d.once(key, gcstorage.Conditions{GenerationMatch: g}).Delete(ctx)
+	return d.absent(ctx, err)
+}
+
+func (d *driver) Looks() bool { return d.looks }
+
+func (d *driver) Query(as func(any) bool, prefix, after string) {
+	var q *gcstorage.Query
+	if as(&q) {
+		q.Prefix = prefix     // blob would escape some keys
+		q.StartOffset = after // this key too, which the caller passes over
+	}
+}
+
+func (d *driver) Entry(o *blob.ListObject) storage.Entry {
+	var line gcstorage.ObjectAttrs
+	if !o.As(&line) {
+		return storage.Entry{Key: o.Key, Size: o.Size}
+	}
+	return storage.Entry{Key: line.Name, Version: version(line.Generation), Size: o.Size}
+}
+
+func (d *driver) Fault(err error) (bucket.Fault, bool) {
+	switch {
+	case errors.Is(err, errNotGeneration):
+		return bucket.Fault{Status: http.StatusPreconditionFailed}, true
+	case errors.Is(err, gcstorage.ErrObjectNotExist):
+		return bucket.Fault{Status: http.StatusNotFound, Code: bucket.NoKey}, true
+	case errors.Is(err, gcstorage.ErrBucketNotExist), errors.Is(err, errNoBucket):
+		return bucket.Fault{Status: http.StatusNotFound, Code: bucket.NoBucket}, true
+	}
+	answer, ok := errors.AsType[*googleapi.Error](err)
+	if !ok {
+		return bucket.Fault{}, false
+	}
+	f := bucket.Fault{Status: answer.Code, Text: answer.Message}
+	if len(answer.Errors) > 0 {
+		f.Code = answer.Errors[0].Reason
+	}
+	return f, true
+}
+
+func version(generation int64) storage.Version {
+	if generation <= 0 {
+		return ""
+	}
+	return storage.Version(strconv.FormatInt(generation, 10))
+}
+
+// errNotGeneration is a version that this store cannot have given.
+var errNotGeneration = errors.New("not a generation")
+
+func generation(v storage.Version) (int64, error) {
+	g, err := strconv.ParseInt(string(v), 10, 64)
+	if err != nil || g <= 0 || version(g) != v {
+		return 0, errNotGeneration
+	}
+	return g, nil
+}

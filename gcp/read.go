@@ -1,0 +1,190 @@
+package gcp
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	compute "cloud.google.com/go/compute/apiv1"
+	"cloud.google.com/go/compute/apiv1/computepb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nstance-go/nstance"
+)
+
+// path is how the cloud names a machine in its messages.
+func (p *Provider) path(name string) string {
+	return "projects/" + p.o.Project + "/zones/" + p.zone + "/instances/" + name
+}
+
+// handle is the provider ID of a machine: the one that Kubernetes nodes have.
+func (p *Provider) handle(name string) string {
+	return "gce://" + p.o.Project + "/" + p.zone + "/" + name
+}
+
+// NodeProviderID implements [nstance.NodeNamer]: the provider ID of a machine is in the
+// form that Google's cloud controller manager writes, gce://PROJECT/ZONE/NAME
+// (getProviderID in providers/gce of kubernetes/cloud-provider-gcp).
+func (*Provider) NodeProviderID(m nstance.Machine) string { return m.ProviderID }
+
+// Account implements [nstance.AccountNamer]. It asks the cloud nothing: machines
+// have their names in the zone of the project, whatever the credentials are.
+func (p *Provider) Account(context.Context) (string, error) {
+	return "projects/" + p.o.Project + "/zones/" + p.zone, nil
+}
+
+// instance reads one machine.
+func (p *Provider) instance(ctx context.Context, name string) (*computepb.Instance, error) {
+	if err := before(ctx); err != nil {
+		return nil, err
+	}
+	i, err := p.instances.Get(ctx, &computepb.GetInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: name})
+	return i, classify(err, p.path(name), false)
+}
+
+// Get implements [nstance.Provider]. When the machine is absent or dead, the
+// cloud's operations say why, at the price of another call.
+func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	if _, err := nstance.ParseInstanceID(string(id)); err != nil {
+		return nstance.Machine{}, err
+	}
+	i, err := p.instance(ctx, string(id))
+	if nstance.CodeOf(err) == nstance.NotFound {
+		h, readErr := p.history(ctx, string(id))
+		if readErr != nil {
+			return nstance.Machine{}, readErr
+		}
+		return nstance.Machine{}, h.lost(id)
+	}
+	if err != nil {
+		return nstance.Machine{}, err
+	}
+	if i.GetLabels()[labelID] != string(id) {
+		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s exists without the marks of an instance", id)
+	}
+	m := p.machine(i)
+	if m.Status.Dead() {
+		h, err := p.history(ctx, string(id))
+		if err != nil {
+			return nstance.Machine{}, err
+		}
+		m.Cause, m.CauseText = h.cause, h.reason
+	}
+	return m, nil
+}
+
+// List implements [nstance.Provider]: one call for 500 machines of the zone, and
+// if there are dead spot machines among them, one more for what was reclaimed.
+func (p *Provider) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
+	return func(yield func(nstance.Machine, error) bool) {
+		if err := p.list(ctx, owner, func(m nstance.Machine) bool { return yield(m, nil) }); err != nil {
+			yield(nstance.Machine{}, err)
+		}
+	}
+}
+
+func (p *Provider) list(ctx context.Context, owner nstance.Owner, yield func(nstance.Machine) bool) error {
+	filter, err := filterOf(owner)
+	if err != nil {
+		return err
+	}
+	client, err := compute.NewInstancesRESTClient(ctx, p.bound(ctx)...)
+	if err != nil {
+		return err
+	}
+	it := client.List(ctx, &computepb.ListInstancesRequest{Project: p.o.Project, Zone: p.zone, Filter: proto.String(filter)})
+	var reclaimed map[uint64]bool
+	var causeErr error
+	err = eachPage(ctx, "instances", it, func() string {
+		return it.Response.(*computepb.InstanceList).GetWarning().GetCode()
+	}, func(page []*computepb.Instance) bool {
+		for _, i := range page {
+			if i.GetLabels()[labelID] != i.GetName() {
+				continue // a manual copy of one of our machines: its labels were copied, its name was not
+			}
+			m := p.machine(i)
+			if m.Status.Dead() && m.Market == nstance.Spot {
+				if reclaimed == nil {
+					if reclaimed, causeErr = p.reclaimed(ctx); causeErr != nil {
+						return false
+					}
+				}
+				if reclaimed[i.GetId()] {
+					m.Cause = nstance.LossReclaimed
+				}
+			}
+			if !yield(m) {
+				return false
+			}
+		}
+		return true
+	})
+	if causeErr != nil {
+		return causeErr
+	}
+	return err
+}
+
+// statuses are the cloud's words for what a machine does. A machine that is
+// PENDING_STOP still runs; REPAIRING, and every word that is not here, decides
+// nothing.
+var statuses = map[string]nstance.MachineStatus{
+	"PENDING":        nstance.StatusPending,
+	"PROVISIONING":   nstance.StatusPending,
+	"STAGING":        nstance.StatusPending,
+	"RUNNING":        nstance.StatusRunning,
+	"PENDING_STOP":   nstance.StatusRunning,
+	"STOPPING":       nstance.StatusStopping,
+	"DEPROVISIONING": nstance.StatusStopping,
+	"SUSPENDING":     nstance.StatusStopping,
+	"STOPPED":        nstance.StatusStopped,
+	"TERMINATED":     nstance.StatusStopped,
+	"SUSPENDED":      nstance.StatusStopped,
+}
+
+// machine returns what the cloud shows of a machine.
+func (p *Provider) machine(i *computepb.Instance) nstance.Machine {
+	labels := i.GetLabels()
+	epoch, _ := strconv.ParseUint(labels[labelEpoch], 10, 64) // 0: older than any term
+	m := nstance.Machine{
+		ID: nstance.InstanceID(labels[labelID]), ProviderID: p.handle(i.GetName()), Owner: ownerOf(labels),
+		Group: nstance.GroupID(labels[labelGroup]), CreatedAt: createdAt(labels), Epoch: epoch, Status: statuses[i.GetStatus()],
+		InstanceType: lastPart(i.GetMachineType()), Zone: p.zone, Market: marketOf(i.GetScheduling()),
+		ReclaimWarning: warningOf(i.GetScheduling()),
+	}
+	if m.Status == "" {
+		m.Status = nstance.StatusUnknown
+	}
+	for _, n := range i.GetNetworkInterfaces() {
+		m.Addresses = appendAddress(m.Addresses, n.GetNetworkIP())
+	}
+	for _, n := range i.GetNetworkInterfaces() {
+		for _, a := range n.GetAccessConfigs() {
+			m.Addresses = appendAddress(m.Addresses, a.GetNatIP())
+		}
+	}
+	return m
+}
+
+func marketOf(s *computepb.Scheduling) nstance.MarketType {
+	if s.GetPreemptible() || strings.EqualFold(s.GetProvisioningModel(), "SPOT") {
+		return nstance.Spot
+	}
+	return nstance.OnDemand
+}
+
+// warningOf returns how long before the signal to power off the metadata service
+// announces a preemption. What follows the signal, up to 30 s, is not counted.
+func warningOf(s *computepb.Scheduling) time.Duration {
+	return time.Duration(s.GetPreemptionNoticeDuration().GetSeconds()) * time.Second
+}
+
+func appendAddress(all []netip.Addr, text string) []netip.Addr {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return append(all, a)
+	}
+	return all
+}

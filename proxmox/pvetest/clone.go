@@ -1,0 +1,198 @@
+package pvetest
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+var dnsName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
+
+// A cloning is a checked request for a clone.
+type cloning struct {
+	from    *vm
+	newID   int
+	node    string // that holds the template; the clone is there until its end
+	target  string
+	storage string
+	linked  bool
+	params  map[string]string
+}
+
+// clone makes a machine from a template (qemu-server, API2/Qemu.pm clone_vm).
+func (c *Cloud) clone(r *call) (any, error) {
+	c.mu.Lock()
+	cl, err := c.checkClone(r)
+	if err != nil {
+		c.mu.Unlock()
+		return nil, err
+	}
+	// On another node the VMID's owner shows only when the worker writes the file.
+	if v := c.vms[cl.newID]; v != nil && v.node == cl.node {
+		c.mu.Unlock()
+		return nil, refuse(500, "unable to create VM %d: config file already exists", cl.newID)
+	}
+	c.mu.Unlock()
+	var v *vm
+	first := fmt.Sprintf("creating a clone of VM %d with ID %d", cl.from.id, cl.newID)
+	return c.work(r.user, cl.node, "qmclone", itoa(cl.from.id), first, func() { c.uncreate(v) },
+		step{0, func() (err error) { v, err = c.reserve(cl); return err }},
+		step{c.o.FirstDisk, func() error { return c.copyDisks(cl, v) }},
+		step{c.o.Clone - c.o.FirstDisk, func() error { c.finishClone(cl, v); return nil }},
+	), nil
+}
+
+func (c *Cloud) checkClone(r *call) (*cloning, error) {
+	cl := &cloning{node: r.PathValue("node"), newID: atoi(r.params["newid"]), params: r.params, storage: r.params["storage"]}
+	if cl.newID < 100 || cl.newID > 999_999_999 {
+		return nil, invalid("newid", "invalid format - value does not look like a valid VM ID\n")
+	}
+	if name := r.params["name"]; name != "" && !dnsName.MatchString(name) {
+		return nil, invalid("name", "invalid format - value does not look like a valid DNS name\n")
+	}
+	if len(r.params["description"]) > 8192 {
+		return nil, invalid("description", "value may only be 8192 characters long")
+	}
+	cl.from = c.vms[atoi(r.PathValue("vmid"))]
+	if cl.from == nil || cl.from.node != cl.node {
+		return nil, refuse(500, "unable to find configuration file for VM %s on node '%s'", r.PathValue("vmid"), cl.node)
+	}
+	if err := c.mayClone(r, cl); err != nil {
+		return nil, err
+	}
+	cl.linked = cl.from.template && !r.flag("full")
+	if cl.linked && (r.params["storage"] != "" || r.params["format"] != "") {
+		return nil, invalid("storage", "parameter 'storage' not allowed for linked clones")
+	}
+	cl.target = cmp.Or(r.params["target"], cl.node)
+	if n := c.nodes[cl.target]; n == nil || n.offline {
+		return nil, refuse(500, "target node '%s' is not online", cl.target)
+	}
+	for _, volume := range cl.from.drives() {
+		name, _, _ := strings.Cut(volume, ":")
+		if s := c.storage(cl.storage); cl.target != cl.node && (!c.shared(name) || s != nil && !s.Shared) {
+			return nil, refuse(500, "can't clone VM to node '%s' (VM uses local storage)", cl.target)
+		}
+	}
+	return cl, cl.from.locked()
+}
+
+func (c *Cloud) mayClone(r *call, cl *cloning) error {
+	pool := r.params["pool"]
+	switch {
+	case !r.mayVM(cl.from, "VM.Clone"):
+		return denied("/vms/"+itoa(cl.from.id), "VM.Clone")
+	case !r.may("/vms/"+itoa(cl.newID), "VM.Allocate") && (pool == "" || !r.may("/pool/"+pool, "VM.Allocate")):
+		return denied("/vms/"+itoa(cl.newID), "VM.Allocate")
+	case !r.may("/sdn/zones/localnetwork/vmbr0", "SDN.Use"):
+		return denied("/sdn/zones/localnetwork/vmbr0", "SDN.Use")
+	}
+	for _, volume := range cl.from.drives() {
+		name, _, _ := strings.Cut(volume, ":")
+		if name = cmp.Or(r.params["storage"], name); !r.may("/storage/"+name, "Datastore.AllocateSpace") {
+			return denied("/storage/"+name, "Datastore.AllocateSpace")
+		}
+	}
+	return nil
+}
+
+// reserve writes the configuration file with nothing but its lock.
+func (c *Cloud) reserve(cl *cloning) (*vm, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.vms[cl.newID] != nil {
+		return nil, fmt.Errorf("unable to create VM %d: unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp' - File exists", cl.newID, cl.node, cl.newID)
+	}
+	v := newVM(cl.newID, cl.node)
+	v.config["lock"] = "clone"
+	c.vms[cl.newID] = v
+	return v, nil
+}
+
+// copyDisks copies the disks, and with the first of them the configuration.
+func (c *Cloud) copyDisks(cl *cloning, v *vm) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, value := range cl.from.config {
+		if key != "template" && key != "lock" && key != "description" {
+			v.config[key] = value
+		}
+	}
+	v.config["lock"] = "clone"
+	v.config["name"] = cmp.Or(cl.params["name"], "Copy-of-VM-"+cl.from.config["name"])
+	if d := cmp.Or(cl.params["description"], cl.from.config["description"]); d != "" {
+		v.config["description"] = d
+	}
+	for key, volume := range cl.from.drives() {
+		_, rest, _ := strings.Cut(v.config[key], ",")
+		place, name, _ := strings.Cut(volume, ":")
+		if strings.HasSuffix(name, ".iso") {
+			continue
+		}
+		if s := c.storage(cmp.Or(cl.storage, place)); s == nil || s.NoSpace {
+			return fmt.Errorf("clone failed: unable to create image: out of space on storage '%s'", cmp.Or(cl.storage, place))
+		}
+		kind := "disk-" + itoa(len(c.volumes))
+		if strings.HasSuffix(name, "cloudinit") {
+			kind = "cloudinit"
+		}
+		id := fmt.Sprintf("%s:vm-%d-%s", cmp.Or(cl.storage, place), v.id, kind)
+		c.volumes[id] = v.id
+		v.config[key] = id + "," + rest
+	}
+	if cl.linked {
+		c.bases[v.id] = cl.from.id
+	}
+	v.config["net0"] = "virtio=BC:24:11:00:00:02,bridge=vmbr0"
+	return nil
+}
+
+func (c *Cloud) finishClone(cl *cloning, v *vm) {
+	c.mu.Lock()
+	delete(v.config, "lock")
+	v.node, v.pool = cl.target, cl.params["pool"]
+	c.mu.Unlock()
+	c.changed(v)
+}
+
+// uncreate is what a failed clone does with what it has made.
+func (c *Cloud) uncreate(v *vm) {
+	if v == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.remove(v, false)
+}
+
+// remove frees a machine's disks and its VMID. Disks that its configuration does not name
+// are freed on demand, whoever uses them (qemu-server, QemuServer.pm destroy_vm). It needs
+// c.mu.
+func (c *Cloud) remove(v *vm, unreferenced bool) {
+	named := map[string]bool{v.config["vmstate"]: true}
+	for _, volume := range v.drives() {
+		named[volume] = true
+	}
+	for id, owner := range c.volumes {
+		if owner == v.id && (unreferenced || named[id]) {
+			delete(c.volumes, id)
+		}
+	}
+	delete(c.bases, v.id)
+	delete(c.vms, v.id)
+}
+
+func (c *Cloud) storage(name string) *Storage {
+	for i := range c.o.Storages {
+		if c.o.Storages[i].Name == name {
+			return &c.o.Storages[i]
+		}
+	}
+	return nil
+}
+
+func (c *Cloud) shared(name string) bool {
+	s := c.storage(name)
+	return s != nil && s.Shared
+}
