@@ -2,9 +2,79 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
+
+// firstLookUps is how long the first plan of a term waits for the provider's answers,
+// which improve it. Records suffice to plan.
+const firstLookUps = 2 * time.Second
+
+// accountRetry is how long the provider is not asked again for its account.
+const accountRetry = time.Second
+
+// awaitFirstAnswers has the provider asked for everything that the first plans use, and
+// waits for the answers, though not for long: those that come later are used when they come.
+func (r *Reconciler) awaitFirstAnswers(ctx context.Context, stop context.CancelCauseFunc, states shardState, machines bool) {
+	done := make(chan struct{})
+	r.lookUps.Go(func() {
+		defer close(done)
+		if err := r.confirmAccount(ctx, states, machines); err != nil {
+			stop(err)
+			return
+		}
+		r.queryProvider(ctx)
+	})
+	select {
+	case <-done:
+	case <-time.After(firstLookUps):
+	case <-ctx.Done():
+	}
+}
+
+// confirmAccount checks the account of the provider until it is known. Until then plans are
+// made and drains are announced, and no other call of the provider is sent.
+func (r *Reconciler) confirmAccount(ctx context.Context, states shardState, machines bool) error {
+	for {
+		err := r.checkAccount(ctx, states, machines)
+		switch {
+		case err == nil:
+			r.accountConfirmed()
+			return nil
+		case errors.Is(err, nstance.Invalid):
+			return err
+		}
+		r.mu.Lock()
+		r.accountError = err
+		r.mu.Unlock()
+		r.log.Error("account of the provider not known yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
+		if !sleep.For(ctx, accountRetry) {
+			return ctx.Err()
+		}
+	}
+}
+
+// accountConfirmed has calls of the provider sent from now on. Steps that have waited for
+// that are due.
+func (r *Reconciler) accountConfirmed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.provider.Blocked() == nil {
+		return
+	}
+	r.provider.Block(nil)
+	r.accountError = nil
+	for _, m := range r.members {
+		m.retryDue = time.Time{}
+		r.queue.Add(m.group.key, true)
+	}
+}
+
+// errAccountUnknown keeps calls from the provider before its account is confirmed.
+var errAccountUnknown = errors.New("the account that the provider uses is not known yet")
 
 // checkAccount fails with Invalid when the shard has machines, and the provider
 // looks for them in another account than the one in which they were made: it

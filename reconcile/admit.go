@@ -3,11 +3,15 @@ package reconcile
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/cloudfacts"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -49,6 +53,9 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 			continue
 		}
 		request := s.requestFor(g, def)
+		if a.LastGood {
+			request.Definition = definitionKey(g.key, g.history.LastGoodHash, g.runtime, def.Image, g.spec.BootstrapData)
+		}
 		request.Class, request.Count, request.Index, request.Spread = admission.Growth, a.Count, len(g.creates), spread
 		if a.Reason == plan.ReasonReplace {
 			request.Class = admission.Loss
@@ -66,12 +73,12 @@ func (s *shard) createDefinition(g *group, a plan.Action) (nstance.Definition, s
 	def := g.spec.Definition
 	if a.LastGood {
 		var why string
-		if def, why = s.definitions.get(g.key, g.history.LastGood); why != "" {
+		if def, why = s.definitions.Get(g.key, g.history.LastGood); why != "" {
 			return def, "the last good definition " + why
 		}
 	}
 	only := a.Market
-	if only == "" && def.Market.Type == nstance.Spot && s.opts.Now().Before(g.reclaimedUntil()) {
+	if only == "" && def.Market.Type == nstance.Spot && s.reclaimsStand(g, s.opts.Now()) {
 		only = nstance.OnDemand
 	}
 	return inMarket(def, only), ""
@@ -91,7 +98,8 @@ func (s *shard) wantsGrant(m *member) bool {
 
 // memberRequest is what m asks the admission queue for.
 func (s *shard) memberRequest(m *member) admission.Request {
-	request := s.requestFor(m.group, m.definition())
+	request := s.requestFor(m.group, inMarket(m.definition(), m.requiredMarket))
+	request.Definition = s.definitionOf(m)
 	request.Class, request.Instance = admission.Growth, m.id
 	switch {
 	case m.rec.OnDemand:
@@ -106,6 +114,18 @@ func (s *shard) memberRequest(m *member) admission.Request {
 	return request
 }
 
+// requestFor returns what a member of g with this definition asks the admission queue for.
+func (s *shard) requestFor(g *group, def nstance.Definition) admission.Request {
+	request := admission.Request{
+		Count: 1, InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market, Order: groupspec.Order(&g.spec),
+		Definition: definitionKey(g.key, g.hash, g.runtime, def.Image, g.spec.BootstrapData),
+	}
+	if request.Order == nstance.OrderSteadiest {
+		request.Scores = s.zoneScores[cloudfacts.TypesKey(def.InstanceTypes)]
+	}
+	return request
+}
+
 // admitCreates begins the creates that are permitted, of all groups, and has
 // itself called when there may be more. Groups with new members are planned again,
 // but for the one that is being planned.
@@ -114,11 +134,11 @@ func (s *shard) admitCreates(now time.Time, planned *group) {
 	s.nextGrants = s.admission.Pass(now, maxGrants, len(s.unplanned) > 0, budget, func(a admission.Grant) {
 		s.beginCreate(a, now)
 		if planned == nil || a.Group != planned.key {
-			s.queue.add(a.Group, false)
+			s.queue.Add(a.Group, false)
 		}
 	})
 	if s.admission.AddressesOld() {
-		s.subnets.ask()
+		s.cloud.CountAddresses()
 	}
 	select {
 	case s.admitWake <- struct{}{}:
@@ -183,6 +203,8 @@ func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold) {
 			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out" + orAvoided(w), Until: w.Until})
 		case admission.WaitAvoided:
 			holds = append(holds, plan.Hold{Kind: plan.HoldAvoided, Reason: allAvoidedReason(w), Until: w.Until})
+		case admission.WaitRefused:
+			holds = append(holds, plan.Hold{Kind: plan.HoldRefused, Reason: clip.Text("every permitted shape is refused or sold out"+orAvoided(w)+"; "+w.Refused, maxFailure), Until: w.Until})
 		case admission.WaitBudget:
 			holds = append(holds, plan.Hold{Kind: plan.HoldBudget, Reason: budgetReason(w.Before), Until: w.Until})
 		case admission.WaitAnswer, admission.WaitPrices:
@@ -228,18 +250,53 @@ func (s *shard) createEndedWith(m *member, err error) {
 		m.inFlight = false
 		s.admission.Ended(capacityShape(m.shape), now)
 	}
-	shape := capacityShape(m.rec.Shape)
+	shape, definition := capacityShape(m.rec.Shape), s.definitionOf(m)
 	switch {
 	case m.createSent.IsZero() || errors.Is(err, errSoldOut) || errors.Is(err, errAvoided):
 	case err == nil:
 		s.admission.Accepted(shape, m.createSent, now)
+		s.admission.AcceptedFor(definition, shape, m.createSent)
 	case errors.Is(err, nstance.Capacity):
 		s.admission.Refused(shape, m.createSent, now)
-		s.admission.Explain(shape, err.Error(), now)
+		s.admission.Explain(shape, clip.Words(err.Error()), now)
 	case errors.Is(err, nstance.Quota):
 		s.admission.RefusedQuota(shape, m.definition().Subnets, m.createSent, now)
-		s.admission.Explain(shape, err.Error(), now)
+		s.admission.Explain(shape, clip.Words(err.Error()), now)
+	case refused(err) && err == m.answeredWith: //nolint:errorlint // the provider's answer itself
+		s.admission.RefusedFor(definition, shape, m.createSent, clip.Words(err.Error()), now)
 	}
+}
+
+// definitionKey names what machines are made from, as far as a provider may refuse it.
+func definitionKey(group nstance.GroupKey, infra, runtime, image, bootstrapData string) string {
+	return strings.Join([]string{group.String(), infra, runtime, image, bootstrapData}, "\x00")
+}
+
+// definitionOf is definitionKey of what m is made from.
+func (s *shard) definitionOf(m *member) string {
+	image, bootstrap := m.rec.Image, m.rec.BootstrapData
+	if m.rec.Token == "" { // its intent is not written yet
+		image = m.definition().Image
+		if !m.rec.OnDemand {
+			bootstrap = m.group.spec.BootstrapData
+		}
+	}
+	return definitionKey(m.group.key, m.rec.InfraHash, m.rec.RuntimeHash, image, bootstrap)
+}
+
+// forgiveRefusals forgets what the provider refused of what g is made from.
+func (s *shard) forgiveRefusals(g *group) {
+	request := s.requestFor(g, g.spec.Definition)
+	s.admission.Forgive(request.Definition, admission.Shape{})
+	for _, m := range g.members {
+		s.admission.Forgive(s.definitionOf(m), admission.Shape{})
+	}
+}
+
+// shapesLeft reports whether the definition of m permits a shape that the provider has not
+// refused. Then the refusal of one is no failure of the definition.
+func (s *shard) shapesLeft(m *member) bool {
+	return !s.admission.Hopeless(s.memberRequest(m), s.opts.Now())
 }
 
 // wantGrant has the create of m wait for another grant.
@@ -305,7 +362,7 @@ func (s *shard) submit(m *member) {
 	case voluntary(m):
 		to = s.ordinary
 	}
-	to.submit(m)
+	to.Submit(m)
 }
 
 // voluntary reports whether the next step of m can wait for others.
@@ -322,12 +379,16 @@ func voluntary(m *member) bool {
 }
 
 // launchRetryable reports whether the loss of the machine of m, an instance on
-// demand, is a late refusal of its create: the provider had accepted it, and had
-// no capacity or quota to start it.
+// demand, is a late refusal of its create after which it is worth another: the provider had
+// accepted it, and had no capacity or quota to start it, or refuses this shape alone.
 func (s *shard) launchRetryable(m *member, cause nstance.LossCause, now time.Time) bool {
-	refusedLate := cause == nstance.LossCapacity || cause == nstance.LossQuota
+	if !m.rec.OnDemand {
+		return false
+	}
+	refusedLate := cause == nstance.LossCapacity || cause == nstance.LossQuota || cause == nstance.LossThrottled ||
+		cause == nstance.LossInvalid && s.admission.AnotherThan(capacityShape(m.rec.Shape), s.memberRequest(m), now)
 	leaving := m.rec.Deleting != nil || m.drain != nil || m.removalCause != nil
-	return m.rec.OnDemand && refusedLate && !leaving && !m.registered() && m.state == nstance.Booting && !m.launchOver(now)
+	return refusedLate && !leaving && !m.registered() && m.state == nstance.Booting && !s.launchOver(m, now)
 }
 
 // discardPendingCreates discards pending members when a freeze begins or ends: those

@@ -32,12 +32,20 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 	default:
 		m.advice = append(m.advice, n)
 	}
+	now := s.opts.Now()
+	returned := s.returnedUntil(m.group, m, now)
+	if n.Kind == nstance.Rebalance && groupspec.OnRebalance(&m.group.spec) != nstance.NoticeIgnore && returned.IsZero() {
+		s.admission.Warned(capacityShape(m.rec.Shape), m.zone(), now) // or its replacement goes back there
+	}
 	reason := "kind " + string(n.Kind) + " dooms nothing"
 	if at, setting := heeded(n, &m.group.spec); !at.IsZero() && !m.extra() {
 		reason += "; " + setting + " replaces the machine when the group's rollout permits"
+		if n.Kind == nstance.Rebalance && !returned.IsZero() {
+			reason += ", not before " + returned.UTC().Format(time.RFC3339) + ": the machine was made since such a notice about its pool, and the group permits no other pool"
+		}
 	}
 	s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: reason, Notice: &n})
-	s.queue.add(m.group.key, false)
+	s.queue.Add(m.group.key, false)
 }
 
 // dropOldestRebalance makes room for other advice, and reports whether it could. A cloud
@@ -58,7 +66,7 @@ func (s *shard) dropAdvice(m *member, eventID string) {
 			call(ack) // nothing is owed for it any more
 		}
 		delete(m.pendingAcks, eventID)
-		s.queue.add(m.group.key, false)
+		s.queue.Add(m.group.key, false)
 	}
 }
 
@@ -77,16 +85,34 @@ func heeded(n nstance.Notice, g *nstance.Group) (at time.Time, setting string) {
 	return time.Time{}, ""
 }
 
-// eligibleAt returns when m may be replaced for its age, or for what its cloud advises;
-// zero: never. Then why says so.
-func (m *member) eligibleAt(g *nstance.Group) (at time.Time, why string) {
-	at = age(m, g.Expiry.EligibleAge)
+// advisedAt returns when m, as a member of g, may be replaced for its age, or for what its
+// cloud advises; zero: never. Then why says so.
+func (s *shard) advisedAt(g *group, m *member, now time.Time) (at time.Time, why string) {
+	at = age(m, g.spec.Expiry.EligibleAge)
 	for _, n := range m.advice {
-		if early, setting := heeded(n, g); !early.IsZero() && (at.IsZero() || early.Before(at)) {
+		early, setting := heeded(n, &g.spec)
+		if early.IsZero() {
+			continue
+		}
+		if until := s.returnedUntil(g, m, now); n.Kind == nstance.Rebalance && until.After(early) {
+			early = until
+		}
+		if at.IsZero() || early.Before(at) {
 			at, why = early, adviceMessage(n, setting)
 		}
 	}
 	return at, why
+}
+
+// returnedUntil returns until when a recommendation to leave the pool of m, as a member of g,
+// is in vain: m was made there since such a notice, and g permits no other pool; zero: it is
+// not.
+func (s *shard) returnedUntil(g *group, m *member, now time.Time) time.Time {
+	since, until := s.admission.WarnedFor(capacityShape(m.rec.Shape), m.zone(), now)
+	if since.IsZero() || m.rec.CreatedAt.Before(since) || s.admission.OpenUnwarned(s.requestFor(g, g.spec.Definition), now) {
+		return time.Time{}
+	}
+	return until
 }
 
 // adviceMessage is what the cause of a rollout says that follows advice.

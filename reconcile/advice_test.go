@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -166,4 +167,50 @@ func TestPlannedMaintenance(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRebalanceOfTheOnlyPool: where no other pool is permitted, recommendations have each
+// member replaced once while they matter, and not its replacements.
+func TestRebalanceOfTheOnlyPool(t *testing.T) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		g := webGroup(3)
+		g.OnRebalance = nstance.NoticeReplace
+		w.setGroups(g)
+		first := w.ready()
+		created := w.count(nstance.EventCreated, "")
+		for round := range 9 {
+			for _, id := range w.ready() {
+				w.advise(id, rebalance(strconv.Itoa(round)+string(id)))
+			}
+			w.advance(time.Minute)
+		}
+		for _, id := range first {
+			require.NotContains(t, w.ready(), id, "the first time it is worth a try")
+		}
+		require.Equal(t, created+3, w.count(nstance.EventCreated, ""), "the replacements stay")
+		stay := w.ready()
+		e := w.first(nstance.EventNoticeIgnored, func(e nstance.Event) bool { return e.Instance == stay[0] })
+		require.Contains(t, e.Reason, "no other pool")
+		w.advance(7 * time.Hour)
+		require.Equal(t, created+6, w.count(nstance.EventCreated, ""), "what stands is heeded when the pool's memory has ended")
+	})
+}
+
+// TestRebalanceLeavesPool: a machine that is replaced for a recommendation is not replaced by
+// one in the pool that the recommendation is about.
+func TestRebalanceLeavesPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		g := webGroup(3)
+		g.OnRebalance, g.Definition.InstanceTypes = nstance.NoticeReplace, []string{"small", "medium"}
+		w.startLeader(g)
+		w.advance(2 * time.Minute)
+		require.Equal(t, map[string]int{"small": 3}, w.types())
+		for _, id := range w.ready() {
+			w.advise(id, rebalance("r-"+string(id)))
+		}
+		w.advance(10 * time.Minute)
+		require.Equal(t, map[string]int{"medium": 3}, w.types())
+	})
 }

@@ -43,11 +43,11 @@ func (s *shard) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) 
 	return next
 }
 
-// capacityDue is when a hold for capacity or an avoided pool may end. The create budget serves
+// capacityDue is when a hold for capacity, a refusal or an avoided pool may end. The create budget serves
 // the first in the queue without another plan.
 func capacityDue(waits []plan.Hold) (due time.Time) {
 	for _, h := range waits {
-		if h.Kind == plan.HoldCapacity || h.Kind == plan.HoldAvoided {
+		if h.Kind == plan.HoldCapacity || h.Kind == plan.HoldAvoided || h.Kind == plan.HoldRefused {
 			due = earliest(due, h.Until)
 		}
 	}
@@ -88,7 +88,7 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 	case plan.Park:
 		s.beginParking(m)
 	case plan.Wake:
-		m.state, m.standbyState = nstance.Waking, standbyState{wokenHere: true}
+		m.state, m.standbyState = nstance.Waking, standbyState{wokenThisTerm: true}
 		m.owe(stepWake)
 	case plan.Create: // has no member yet
 	}
@@ -101,7 +101,7 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 func (s *shard) newDrain(m *member, a plan.Action, now time.Time) *nstance.Drain {
 	cordonOnly := m.cordonOnly(a.Causes)
 	return &nstance.Drain{
-		Instance: m.id, Group: m.group.key, ProviderID: m.machine.ProviderID,
+		Instance: m.id, Group: m.group.key, ProviderID: cmp.Or(m.machine.ProviderID, m.rec.ProviderID),
 		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
 		Causes: a.Causes, Voluntary: a.Voluntary, Executor: s.executor(m, cordonOnly), CordonOnly: cordonOnly,
 	}
@@ -118,7 +118,7 @@ func (s *shard) publishCauses(m *member, a plan.Action) {
 			s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Reason: c.Message})
 		}
 	}
-	if a.Failure {
+	if lateRefusal := m.gone && (m.cause == nstance.LossInvalid || m.cause == "" && m.words != ""); a.Failure && (!lateRefusal || !s.shapesLeft(m)) {
 		s.failedToBecomeReady(m, cmp.Or(a.Causes[0].Message, string(a.Causes[0].Kind)))
 	}
 }
@@ -133,16 +133,16 @@ func (s *shard) recordHalt(g *group) {
 		g.history.HaltReason += "; the latest: " + why
 	}
 	s.publishGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
-	s.saveSoon()
+	s.saver.Changed()
 }
 
 // resume hands every due step to a lane. While surplus members stay because a new
 // leader has not heard from all members yet, an intent of a former leader among them
 // is not made a machine.
 func (s *shard) resume(g *group, c *plan.Census, now time.Time) {
-	surplus, frozen := c.Counts().Surplus, s.freezeOf(g) != nil
+	surplus := c.Counts().Surplus
 	for _, m := range g.members {
-		if frozen && m.step == stepCreate {
+		if s.frozenOut(g, m.step) {
 			continue
 		}
 		if (surplus > 0 || !g.defined()) && s.inherited(m) && !s.lapsed(m, now) { // without a definition all are surplus
@@ -166,7 +166,7 @@ func (s *shard) inherited(m *member) bool {
 // planned, so no plan does.
 func (s *shard) lapsed(m *member, now time.Time) bool {
 	by := s.registerBy(m)
-	if m.group.defined() || by.IsZero() || now.Before(by) || !s.clockRight() {
+	if m.group.defined() || by.IsZero() || !s.reached(by, now) {
 		return false
 	}
 	s.applyTo(m, plan.Action{Kind: plan.Delete, ID: m.id, Causes: []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "its group had no definition until its registration timeout"}}}, now)

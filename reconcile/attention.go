@@ -26,15 +26,17 @@ const (
 	attentionMarket     AttentionKind = "market"        // machines are in another market than was asked for
 	attentionRefused    AttentionKind = "refused"       // the latest desired groups, which made no sense
 	attentionUnrecorded AttentionKind = "unrecorded"    // an instance has registered, and its record does not say so
+	attentionObstacle   AttentionKind = "obstacle"      // a step of a member is refused, or not carried out, for long
 	attentionStuck      AttentionKind = "stuck"         // members are not ready for long, and no timeout ends that
 )
 
 // AttentionKinds returns the kinds that Attention lists beside those of holds: short, orphan,
-// record, snapshot, loading, load_balancer, rollback, market, refused, unrecorded and stuck.
+// record, snapshot, loading, load_balancer, rollback, market, refused, unrecorded, stuck and
+// obstacle.
 func AttentionKinds() []AttentionKind {
 	return []AttentionKind{
 		attentionShort, attentionOrphan, attentionRecord, attentionSnapshot, attentionLoading, attentionBalancer, attentionDefinition, attentionMarket,
-		attentionRefused, attentionUnrecorded, attentionStuck,
+		attentionRefused, attentionUnrecorded, attentionStuck, attentionObstacle,
 	}
 }
 
@@ -97,6 +99,7 @@ func (s *shard) groupAttention(g *group) (out []Attention) {
 		out = append(out, entry(attentionStuck, fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", n, stuckAfter),
 			"set launch_timeout or registration_timeout in the definition", time.Time{}, time.Time{}))
 	}
+	out = append(out, s.obstacleAttention(g)...)
 	for _, m := range g.members {
 		if m.unrecordedRegistration {
 			a := entry(attentionUnrecorded, fmt.Sprintf("%s has registered, and its record does not say so", m.id), "write RegisteredAt to its record, then observe Registered again", time.Time{}, time.Time{})
@@ -109,7 +112,7 @@ func (s *shard) groupAttention(g *group) (out []Attention) {
 			"nstance-admin instance list --group "+string(g.key.Group), time.Time{}, time.Time{}))
 	}
 	for _, h := range v.Holds {
-		everywhere := h.Kind == plan.HoldFrozen && s.frozen != nil || h.Kind == plan.HoldClock
+		everywhere := h.Kind == plan.HoldFrozen && (s.frozen != nil || s.overtaken() != nil) || h.Kind == plan.HoldClock
 		if !everywhere && !slices.Contains(passingHolds, h.Kind) {
 			out = append(out, entry(AttentionKind(h.Kind), h.Reason, holdRemedy(h.Kind, g.key.Group), h.Since, h.Until))
 		}
@@ -160,6 +163,8 @@ func holdRemedy(kind plan.HoldKind, group nstance.GroupID) string {
 		return "nstance-admin events --group " + name + " shows why creations fail"
 	case plan.HoldCapacity:
 		return "permit more instance types or subnets, or wait"
+	case plan.HoldRefused:
+		return "change what the reason names, or permit other instance types, subnets or markets; nstance-admin group resume " + name + " tries again at once"
 	case plan.HoldAvoided:
 		return "permit other instance types, subnets or markets, wait, or nstance-admin pool release"
 	case plan.HoldUnreadable:
@@ -168,6 +173,8 @@ func holdRemedy(kind plan.HoldKind, group nstance.GroupID) string {
 		return "configure what the reason names"
 	case plan.HoldBreaker:
 		return "look at the network between the machines and this server; nstance-admin instance delete replaces single ones"
+	case plan.HoldDrain:
+		return "make room for what the reason names; or set on_drain_timeout to delete; nstance-admin instance delete --no-drain ends one"
 	case plan.HoldUnhealthyCap:
 		return "nstance-admin instance list --group " + name
 	}
@@ -202,10 +209,16 @@ func (r *Reconciler) shardAttention() (out []Attention) {
 	if r.loadError != nil {
 		out = append(out, Attention{Kind: attentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.loadError)})
 	}
+	if r.accountError != nil {
+		out = append(out, Attention{
+			Kind: attentionLoading, Subject: "shard", Remedy: "check the provider's credentials and their permission to name their account",
+			Why: fmt.Sprintf("the provider's account is not known, nothing else is asked of it: %v", r.accountError),
+		})
+	}
 	if err := r.records.SnapshotProblem(); err != nil {
 		out = append(out, Attention{Kind: attentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
 	}
-	return slices.Concat(out, r.avoidedAttention(), r.orphanAttention(), r.balancerAttention())
+	return slices.Concat(out, r.overtakenAttention(), r.avoidedAttention(), r.orphanAttention(), r.balancerAttention())
 }
 
 func (s *shard) orphanAttention() (out []Attention) {

@@ -74,7 +74,9 @@ func (p AvoidedPool) repeats(other AvoidedPool) bool {
 }
 
 // stands reports whether p is still avoided.
-func (p *AvoidedPool) stands(now time.Time) bool { return p.Until.IsZero() || now.Before(p.Until) }
+func (s *shard) stands(p *AvoidedPool, now time.Time) bool {
+	return p.Until.IsZero() || !s.reached(p.Until, now)
+}
 
 // hold returns the hold of the whole shard that p is.
 func (p *AvoidedPool) hold() HoldView {
@@ -183,7 +185,7 @@ func (r *Admin) AvoidedPools() []AvoidedPool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	return slices.DeleteFunc(r.allAvoided(), func(p AvoidedPool) bool { return !p.stands(now) })
+	return slices.DeleteFunc(r.allAvoided(), func(p AvoidedPool) bool { return !r.stands(&p, now) })
 }
 
 // changePools changes what is avoided on request, and returns once that is durable.
@@ -195,15 +197,15 @@ func (r *Reconciler) changePools(ctx context.Context, change func(now time.Time)
 	}
 	changed, err := change(r.opts.Now())
 	if changed {
-		r.saveSoon()
+		r.saver.Changed()
 		r.avoidPools()
 	}
-	edit := r.ledger.edits
+	edit := r.saver.Edits()
 	r.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return r.durable(ctx, edit)
+	return r.saver.Await(ctx, edit)
 }
 
 func (s *shard) avoidedIndex(p Pool) int {
@@ -228,14 +230,18 @@ func (s *shard) allAvoided() []AvoidedPool {
 func (s *shard) avoidPools() {
 	var all []admission.Avoidance
 	for _, p := range s.allAvoided() {
-		all = append(all, avoidanceOf(p.Pool, p.Until, p.name()))
+		a := avoidanceOf(p.Pool, p.Until, p.name())
+		if s.clock.Distrust() != "" {
+			a.Until = time.Time{} // the queue compares it with the time
+		}
+		all = append(all, a)
 	}
 	s.admission.Avoid(all)
 	for _, m := range s.members {
 		s.refuseAvoided(m)
 	}
 	for key := range s.groups {
-		s.queue.add(key, true)
+		s.queue.Add(key, true)
 	}
 	select {
 	case s.poolWake <- struct{}{}:
@@ -255,6 +261,21 @@ func (s *shard) refuseAvoided(m *member) {
 	}
 }
 
+// expireAvoided ends what is avoided when its time is over, until ctx ends.
+func (r *Reconciler) expireAvoided(ctx context.Context) {
+	end := time.NewTimer(time.Hour)
+	defer end.Stop()
+	for {
+		end.Reset(max(0, r.endAvoided()))
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.poolWake:
+		case <-end.C:
+		}
+	}
+}
+
 // endAvoided ends what is avoided when its time is over. It returns how long to wait until
 // it is to be called again.
 func (r *Reconciler) endAvoided() (wait time.Duration) {
@@ -264,7 +285,7 @@ func (r *Reconciler) endAvoided() (wait time.Duration) {
 	avoided := r.standing(r.avoided, now)
 	shifted := r.standing(r.readable(now), now)
 	if len(avoided) < len(r.avoided) {
-		r.saveSoon()
+		r.saver.Changed()
 	}
 	if len(avoided) < len(r.avoided) || len(shifted) < len(r.shifted) {
 		r.avoided, r.shifted = avoided, shifted
@@ -273,8 +294,8 @@ func (r *Reconciler) endAvoided() (wait time.Duration) {
 	wait = time.Hour
 	for _, p := range slices.Concat(avoided, shifted) {
 		wait = min(wait, time.Minute) // the clock may be set
-		if !p.Until.IsZero() {
-			wait = min(wait, p.Until.Sub(now))
+		if left := p.Until.Sub(now); left > 0 {
+			wait = min(wait, left)
 		}
 	}
 	return wait
@@ -283,7 +304,7 @@ func (r *Reconciler) endAvoided() (wait time.Duration) {
 // standing returns what of a list still stands, and publishes the end of the others.
 func (s *shard) standing(all []AvoidedPool, now time.Time) (out []AvoidedPool) {
 	for _, p := range all {
-		if p.stands(now) {
+		if s.stands(&p, now) {
 			out = append(out, p)
 		} else {
 			s.publishReleased(p, now, "its time is over")
@@ -306,8 +327,9 @@ func (s *shard) publishShard(e nstance.Event) {
 // restoreAvoided restores what operators avoid. Another leader's clock may have been ahead.
 func (s *shard) restoreAvoided(all []AvoidedPool) {
 	s.avoided = slices.Clone(all)
+	right := s.clockRight()
 	for i := range s.avoided {
-		if latest := s.opts.Now().Add(longestAvoidance); s.avoided[i].Until.After(latest) {
+		if latest := s.opts.Now().Add(longestAvoidance); right && s.avoided[i].Until.After(latest) {
 			s.avoided[i].Until = latest.UTC()
 		}
 	}
@@ -321,7 +343,7 @@ var errAvoided error = &nstance.Error{Code: nstance.Capacity, Msg: "the granted 
 func (s *shard) avoidedAttention() (out []Attention) {
 	now := s.opts.Now()
 	for _, p := range s.allAvoided() {
-		if h := p.hold(); p.stands(now) {
+		if h := p.hold(); s.stands(&p, now) {
 			out = append(out, Attention{Kind: AttentionKind(plan.HoldAvoided), Subject: "shard", Since: h.Since, Until: h.Until, Why: h.Reason, Remedy: p.attentionRemedy()})
 		}
 	}

@@ -302,7 +302,7 @@ func TestAvoidedPoolDrain(t *testing.T) {
 			require.Zero(t, w.inZone("zone-a"))
 		})
 	})
-	t.Run("machines whose subnet has no known zone are replaced once at most", func(t *testing.T) {
+	t.Run("machines whose subnet has no known zone stay", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{}) // all are in sim-a, and no subnet is named
 			defer w.close()
@@ -310,12 +310,9 @@ func TestAvoidedPoolDrain(t *testing.T) {
 			w.advance(2 * time.Minute)
 			before := w.ready()
 			w.avoid(reconcile.Pool{Zone: "sim-a"}, 24*time.Hour, true)
-			w.advance(time.Hour)
-			after := w.ready()
-			require.Len(t, after, 2)
-			require.NotContains(t, after, before[0])
 			w.advance(10 * time.Hour)
-			require.Equal(t, after, w.ready())
+			require.Equal(t, before, w.ready(), "they would come back")
+			require.True(t, w.hasHold(plan.HoldAvoided))
 		})
 	})
 }
@@ -510,5 +507,27 @@ func TestZonalShift(t *testing.T) {
 			w.advance(4 * time.Minute)
 			require.Empty(t, w.r.Admin().AvoidedPools())
 		})
+	})
+}
+
+// TestAvoidUnknownZone: what the avoidance of a zone does not reach is listed, and members are
+// not drained where their replacements could be in the same zone.
+func TestAvoidUnknownZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.startLeader(webGroup(2))
+		w.advance(2 * time.Minute)
+		p := reconcile.AvoidedPool{Pool: reconcile.Pool{Zone: "sim-a"}, Until: time.Now().Add(time.Hour), Drain: true}
+		known := webGroup(1)
+		known.Key.Group, known.Definition.Subnets = "zoned", []string{"s-a"}
+		w.setGroups(webGroup(2), known)
+		w.advance(2 * time.Minute)
+		before := w.ready()
+		_, _, err := w.r.Admin().AvoidPool(w.ctx, p, false)
+		require.NoError(t, err)
+		require.Equal(t, []string{"any of group default/web"}, w.r.Admin().PoolOutlook(p.Pool).ZoneUnknown)
+		w.advance(10 * time.Minute)
+		require.Equal(t, before, w.ready(), "they would come back to the zone")
 	})
 }

@@ -18,15 +18,6 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-var front = nstance.LoadBalancer{Name: "front", ID: "lb-1"}
-
-// balancedGroup is a group of the given size behind load balancers.
-func balancedGroup(size int, names ...string) nstance.Group {
-	g := webGroup(size)
-	g.Definition.LoadBalancers = names
-	return g
-}
-
 // withBalancer runs a test in a world whose group is ready behind load balancer front,
 // which also has a foreign member.
 func withBalancer(t *testing.T, size int, o simcloud.Options, test func(t *testing.T, w *world)) {
@@ -44,21 +35,6 @@ func withBalancer(t *testing.T, size int, o simcloud.Options, test func(t *testi
 		w.requireBalanced("lb-1", "foreign")
 		test(t, w)
 	})
-}
-
-// requireBalanced checks that the members of a load balancer are the ready machines and the given
-// others.
-func (w *world) requireBalanced(lb string, others ...string) {
-	w.t.Helper()
-	want := slices.Clone(others)
-	ready := w.ready()
-	for _, m := range w.outside.Machines() {
-		if slices.Contains(ready, m.ID) {
-			want = append(want, m.ProviderID)
-		}
-	}
-	require.ElementsMatch(w.t, want, w.outside.AttachedTo(lb))
-	require.Empty(w.t, w.outside.DeletedWhileMember(), "no machine is deleted while it is sent traffic")
 }
 
 // isBalanced reports whether a machine is in a load balancer.

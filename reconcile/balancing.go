@@ -36,13 +36,13 @@ func (s balancedMembers) Withdrawn(machines []nstance.Machine) {
 	for _, mach := range machines {
 		if m := s.r.members[mach.ID]; m != nil && m.step == stepDelete && !m.running {
 			m.retryDue = time.Time{}
-			s.r.queue.add(m.group.key, true)
+			s.r.queue.Add(m.group.key, true)
 		}
 	}
 }
 
 // Suspect implements [balance.Source].
-func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.questions.add(id) }
+func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.questions.Add(id) }
 
 // membership says where m belongs with regard to t. It joins with its first good
 // report and leaves when its removal begins or it is preserved; in between a bad
@@ -51,7 +51,7 @@ func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.questions.add(id) 
 // withdraws only those that leave.
 func (s *shard) membership(m *member, t balance.Target) balance.Membership {
 	switch {
-	case m.state.Leaving(), m.gone, m.preserve != nil, m.rec.Standby != nil && (m.asleep() || !m.woken()):
+	case m.state.Leaving(), m.gone, m.outOfService(), m.rec.Standby != nil && (m.parkedOrMoving() || !m.wokenOrWaking()):
 		return balance.Out
 	case s.freezeOf(m.group) != nil:
 		return balance.Unchanged

@@ -141,6 +141,39 @@ func TestBreaker(t *testing.T) {
 			require.ElementsMatch(t, ids, w.ready())
 		})
 	})
+	t.Run("they have one report interval, each time anew", func(t *testing.T) {
+		play(t, 10, 10, func(t *testing.T, w *world, ids []nstance.InstanceID) {
+			until := func(holds bool) {
+				for range 120 {
+					if w.breakerHolds() == holds {
+						return
+					}
+					w.advance(time.Second)
+				}
+				require.Equal(t, holds, w.breakerHolds())
+			}
+			for range 2 {
+				w.resumeAgents(ids[2:]...)
+				until(false)
+				w.silenceAgents(ids[2:]...) // before that time is over
+				until(true)
+				require.True(t, w.hasHold(plan.HoldBreaker))
+			}
+			w.resumeAgents(ids[2:]...)
+			until(false)
+			held := 0
+			for ; held < 300 && w.hasHold(plan.HoldBreaker); held++ {
+				w.advance(time.Second)
+			}
+			require.GreaterOrEqual(t, held, 60, "an interval and its jitter, in seconds")
+			require.LessOrEqual(t, held, 80)
+			w.advance(20 * time.Minute)
+			require.Subset(t, w.ready(), ids[2:])
+			for _, id := range ids[:2] {
+				require.NotContains(t, w.ready(), id)
+			}
+		})
+	})
 	t.Run("majority of a small group", func(t *testing.T) {
 		play(t, 3, 2, func(t *testing.T, w *world, _ []nstance.InstanceID) {
 			require.True(t, w.hasHold(plan.HoldBreaker))
@@ -174,5 +207,69 @@ func TestBreakerSpread(t *testing.T) {
 			require.False(t, w.hasHold(plan.HoldBreaker))
 		}
 		require.Len(t, w.ready(), 10)
+	})
+}
+
+// TestBreakerCounts: what is no member that should report neither trips the breaker nor keeps it from
+// tripping, and neither do members that fall silent one after another.
+func TestBreakerCounts(t *testing.T) {
+	// silent starts a group and silences some of what there is; the first one is a member.
+	silent := func(t *testing.T, size int, before func(w *world) []nstance.InstanceID, held bool) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, simcloud.Options{})
+			defer w.close()
+			w.startLeader(webGroup(size))
+			w.advance(5 * time.Minute)
+			id := w.ready()[size-1]
+			w.silenceAgents(append(before(w), id)...)
+			w.advance(10 * time.Minute)
+			require.Equal(t, held, w.count(nstance.EventAlarm, "") > 0, "an alarm says that it has tripped")
+			require.Equal(t, held, w.exists(id))
+		})
+	}
+	members := func(n int) func(w *world) []nstance.InstanceID {
+		return func(w *world) []nstance.InstanceID { return w.ready()[:n] }
+	}
+	t.Run("two of two", func(t *testing.T) { silent(t, 2, members(1), false) })
+	t.Run("two of three", func(t *testing.T) { silent(t, 3, members(1), true) })
+	t.Run("two of four", func(t *testing.T) { silent(t, 4, members(1), false) })
+	t.Run("three of seven", func(t *testing.T) { silent(t, 7, members(2), true) })
+	t.Run("instances by request", func(t *testing.T) {
+		silent(t, 4, func(w *world) []nstance.InstanceID {
+			return []nstance.InstanceID{w.readyOnDemand(), w.readyOnDemand(), w.readyOnDemand()}
+		}, false)
+	})
+	t.Run("instances by request that report", func(t *testing.T) {
+		silent(t, 3, func(w *world) []nstance.InstanceID {
+			first := w.ready()[0]
+			for range 3 {
+				w.readyOnDemand()
+			}
+			return []nstance.InstanceID{first}
+		}, true)
+	})
+	t.Run("what drains", func(t *testing.T) {
+		silent(t, 6, func(w *world) []nstance.InstanceID {
+			w.withholdDrainAcks()
+			leaving := w.ready()[:2]
+			for _, id := range leaving {
+				_, err := w.r.Drain(w.ctx, id, "by hand")
+				require.NoError(t, err)
+			}
+			w.advance(time.Second)
+			return leaving
+		}, false)
+	})
+	t.Run("one after another", func(t *testing.T) {
+		withGroup(t, 12, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.advance(5 * time.Minute)
+			w.withholdDrainAcks()
+			for _, id := range w.ready()[:4] {
+				w.silenceAgents(id)
+				w.advance(110 * time.Second)
+			}
+			w.advance(5 * time.Minute)
+			require.Zero(t, w.count(nstance.EventAlarm, ""))
+		})
 	})
 }

@@ -36,6 +36,7 @@ func shapeReason(rec records.Instance) string {
 		admission.ChoiceCapacity:  "others are sold out",
 		admission.ChoiceFallback:  "spot is sold out",
 		admission.ChoiceAvoided:   "other pools are avoided",
+		admission.ChoiceRefused:   "the provider refuses others",
 		choiceReclaims:            "spot was reclaimed too often",
 	}[admission.Choice(rec.ShapeChoice)]
 	if why == "" {
@@ -76,7 +77,7 @@ func (s *shard) planShape(g *group, now time.Time) *ShapePlan {
 		return nil
 	}
 	def, choice := g.spec.Definition, admission.Choice("")
-	if now.Before(g.reclaimedUntil()) {
+	if s.reclaimsStand(g, now) {
 		def, choice = inMarket(def, nstance.OnDemand), choiceReclaims
 	}
 	request := s.requestFor(g, def)

@@ -24,8 +24,11 @@ func (s *shard) updateClock() {
 		s.log.Info("this server's clock can be trusted again, deletes by deadline and for age go on")
 	}
 	s.opts.Journal(e)
+	if len(s.avoided)+len(s.shifted) > 0 {
+		s.avoidPools()
+	}
 	for key := range s.groups {
-		s.queue.add(key, false)
+		s.queue.Add(key, false)
 	}
 }
 
@@ -34,6 +37,20 @@ func (s *shard) updateClock() {
 func (s *shard) clockRight() bool {
 	s.updateClock()
 	return s.clock.Distrust() == ""
+}
+
+// reached reports whether an instant on record has come. Every comparison of one with the
+// present that ends something goes through here: while the clock cannot be trusted, none
+// has come, because what it ends stays ended.
+func (s *shard) reached(at, now time.Time) bool { return !now.Before(at) && s.clockRight() }
+
+// lookAgainAt returns when an instant that is not reached may be; zero: when the clock is
+// right again, which has every group planned.
+func (s *shard) lookAgainAt(at, now time.Time) time.Time {
+	if at.After(now) {
+		return at
+	}
+	return time.Time{}
 }
 
 const (
@@ -69,6 +86,6 @@ func (s *shard) detectPause(now time.Time) {
 		m.healthTrack.RestartGrace(now)
 	}
 	for key := range s.groups {
-		s.queue.add(key, false)
+		s.queue.Add(key, false)
 	}
 }

@@ -480,8 +480,10 @@ func TestBackoffFromClockAhead(t *testing.T) {
 		c.stepped.Store(int64(3 * time.Hour))
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Denied, Times: -1})
 		w.setGroups(webGroup(4))
-		w.advance(20 * time.Minute)
-		require.True(t, w.hasHold(plan.HoldBackoff))
+		w.advance(3 * time.Minute)
+		for !w.hasHold(plan.HoldBackoff) {
+			w.advance(time.Second)
+		}
 		w.stopLeader()
 		w.cloud.ClearFaults()
 		c.stepped.Store(0)
@@ -527,4 +529,55 @@ func TestNoticeFromClockBehind(t *testing.T) {
 		w.advance(20 * time.Minute)
 		require.Empty(t, recorded(), "the machine still runs ten minutes into the term")
 	})
+}
+
+// TestWrongClockEndsNothing: whatever is recorded with an end outlives a clock that is known to
+// be hours ahead, and ends in its time once the clock is right.
+func TestWrongClockEndsNothing(t *testing.T) {
+	for name, next := range map[string]bool{"the same leader": false, "the next leader": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &clocks{}
+				w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Park: simcloud.Delay{Min: 3 * time.Second}, Wake: simcloud.Delay{Min: time.Second}})
+				w.wrap = func(o *leaderEnv) { o.options = c.configure }
+				defer w.close()
+				w.startLeader(pooledGroup(1))
+				w.advance(5 * time.Minute)
+				bridge, kept := w.in(nstance.Parked)[0], w.ready()[0]
+				end := time.Now().Add(2 * time.Hour)
+				_, _, err := w.r.Admin().ClaimStandby(t.Context(), web, reconcile.Claim{Node: "n1", Until: end})
+				require.NoError(t, err)
+				_, _, err = w.r.Admin().AvoidPool(t.Context(), reconcile.AvoidedPool{Pool: reconcile.Pool{InstanceType: "small"}, Until: end}, false)
+				require.NoError(t, err)
+				require.NoError(t, w.r.Admin().Preserve(t.Context(), kept, end, requester))
+				w.advance(30 * time.Second)
+				standing := func(when string) {
+					t.Helper()
+					require.Len(t, w.group().Claims, 1, when)
+					require.Equal(t, nstance.Ready, w.instance(bridge).State, when)
+					require.Len(t, w.r.Admin().AvoidedPools(), 1, when)
+					require.True(t, w.instance(kept).Preserved, when)
+				}
+				standing("before")
+				creates := w.cloud.Count(simcloud.OpCreate)
+				c.stepped.Add(int64(3 * time.Hour))
+				if next {
+					w.changeLeader(pooledGroup(1))
+				}
+				w.advance(3 * time.Minute)
+				require.True(t, w.hasClockHold())
+				standing("while the clock is wrong")
+				require.Equal(t, creates, w.cloud.Count(simcloud.OpCreate), "the only type is avoided")
+				c.stepped.Store(0)
+				w.advance(5 * time.Minute)
+				require.False(t, w.hasClockHold())
+				standing("once it is right")
+				w.advance(2 * time.Hour)
+				require.Empty(t, w.group().Claims)
+				require.Empty(t, w.r.Admin().AvoidedPools())
+				require.False(t, w.exists(kept))
+				require.Equal(t, 3, w.group().Ready)
+			})
+		})
+	}
 }

@@ -102,8 +102,8 @@ func (r *Reconciler) dueOrphans() []nstance.Machine {
 }
 
 // readRecordsAgain reads what storage has and memory has not. A former leader's late
-// write may have made a record after this term had read them all. An error
-// means that nothing was learned.
+// write may have made a record, or changed one, after this term had read them all. An
+// error means that nothing was learned.
 func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
 	_, problems, err := r.records.Load(ctx)
 	if err != nil {
@@ -114,10 +114,11 @@ func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
 	r.recordProblems(problems)
 	for _, rec := range r.records.All() {
 		r.addLateRecord(rec)
+		r.trustLateWrite(rec.ID)
 	}
 	for _, o := range r.orphans.All() {
 		if r.hasRecord(o.Machine.ID) {
-			r.orphans.Forget(o.Machine.ID)
+			r.forgetOrphan(o.Machine.ID)
 		}
 	}
 	return nil
@@ -130,11 +131,48 @@ func (r *Reconciler) addLateRecord(rec records.Instance) {
 	}
 	g := r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group})
 	r.addRecovered(g, rec, r.opts.Now())
+	g.restoreGoingFirst()
+	for _, m := range g.members { // it may be either
+		r.linkReplacement(m)
+	}
 	if o, ok := r.orphans.Get(rec.ID); ok {
-		r.orphans.Forget(rec.ID)
+		r.forgetOrphan(rec.ID)
 		r.handleMachine(o.Machine, r.opts.Now())
 	}
-	r.queue.add(g.key, true)
+	r.queue.Add(g.key, true)
+}
+
+// trustLateWrite has a member that rests be what its record says, if that was changed by
+// another leader: it is in force now, not when the next leader reads it. It needs the lock.
+func (r *Reconciler) trustLateWrite(id nstance.InstanceID) {
+	m := r.members[id]
+	if m == nil || m.step != stepNone || m.running {
+		return
+	}
+	known := m.rec
+	if r.refreshRecord(m); sameDecisions(&known, &m.rec) {
+		return
+	}
+	r.trustRecord(m)
+	r.queue.Add(m.group.key, true)
+}
+
+// sameDecisions reports whether two versions of a record say the same of deletion, drain and
+// sleep.
+func sameDecisions(a, b *records.Instance) bool {
+	generation := func(rec *records.Instance) (n uint64) {
+		if rec.Drain != nil {
+			n = rec.Drain.Generation
+		}
+		return n
+	}
+	phase := func(rec *records.Instance) (p nstance.State) {
+		if rec.Standby != nil {
+			p = rec.Standby.Phase
+		}
+		return p
+	}
+	return (a.Deleting == nil) == (b.Deleting == nil) && generation(a) == generation(b) && phase(a) == phase(b)
 }
 
 // deleteOrphan takes a machine on its way out: once more it is looked at, then a record
@@ -166,7 +204,7 @@ func (r *Reconciler) lookAtOrphan(ctx context.Context, listed nstance.Machine) (
 	mach, err := r.provider.Get(ctx, listed.ID)
 	if errors.Is(err, nstance.NotFound) {
 		r.mu.Lock()
-		r.orphans.Forget(listed.ID)
+		r.forgetOrphan(listed.ID)
 		r.mu.Unlock()
 	}
 	if err != nil {
@@ -205,12 +243,12 @@ func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.orphans.Forget(mach.ID)
+	r.forgetOrphan(mach.ID)
 	now := r.opts.Now()
 	g := r.groupOf(nstance.GroupKey{Tenant: written.Tenant, Group: written.Group})
 	m := r.addRecovered(g, written, now)
 	m.machine, m.machineSince = mach, now
-	r.queue.add(g.key, true)
+	r.queue.Add(g.key, true)
 	return m, nil
 }
 

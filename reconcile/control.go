@@ -2,12 +2,9 @@ package reconcile
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
-	"github.com/nstance-go/nstance/internal/records"
 )
 
 // Pause stops the rollout of a group: stale members stay, and losses are
@@ -26,12 +23,14 @@ func (r *Admin) Pause(ctx context.Context, key nstance.GroupKey, reason string) 
 	})
 }
 
-// Resume ends a pause and a halt, and clears the failures that led to it. It returns
+// Resume ends a pause and a halt, and clears the failures that led to it and what the
+// provider refused: it is tried again at once. It returns
 // once that is durable; nil if there was nothing to resume. The reason is for the
 // journal. Fails as Pause does.
 func (r *Admin) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		h := &g.history
+		r.forgiveRefusals(g)
 		if !h.Paused && !g.halted() && h.Failures == 0 {
 			return nstance.Event{}, nil
 		}
@@ -66,15 +65,15 @@ func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, chan
 	}
 	if err == nil && e.Type != "" {
 		r.publishGroup(g, e)
-		r.saveSoon()
-		r.queue.add(key, true)
+		r.saver.Changed()
+		r.queue.Add(key, true)
 	}
-	edit := r.ledger.edits
+	edit := r.saver.Edits()
 	r.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return r.durable(ctx, edit)
+	return r.saver.Await(ctx, edit)
 }
 
 // Freeze forbids every change of a group's machines, except that leaving ones go on
@@ -142,15 +141,15 @@ func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Eve
 	if e, changed := change(); changed {
 		e.Time = r.opts.Now().UTC()
 		r.opts.Journal(e)
-		r.saveSoon()
+		r.saver.Changed()
 		for key, g := range r.groups {
 			r.discardPendingCreates(g)
-			r.queue.add(key, true)
+			r.queue.Add(key, true)
 		}
 	}
-	edit := r.ledger.edits
+	edit := r.saver.Edits()
 	r.mu.Unlock()
-	return r.durable(ctx, edit)
+	return r.saver.Await(ctx, edit)
 }
 
 // Rollback makes the definition with which every member was last ready the
@@ -220,71 +219,6 @@ func (r *Admin) UndoRollback(ctx context.Context, key nstance.GroupKey, reason s
 		r.resolveDesired(g)
 		return nstance.Event{Type: eventtype.RollbackEnded, Reason: "the configured definition is the desired one" + withMessage(reason)}, nil
 	})
-}
-
-// Preserve keeps a machine for inspection until the given time: it is not counted, so
-// the group replaces it, it leaves its load balancers, and it is neither drained nor
-// deleted. Afterwards it is drained and deleted; at once if that time has passed. The
-// cloud may still take it. It returns once that is durable. The reason is for the
-// journal. Fails with NotFound, with Conflict when its deletion has begun, and with the
-// errors of storage: then nothing has changed, unless the error is Ambiguous.
-func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.Time, reason string) error {
-	r.mu.Lock()
-	m, err := r.lookUp(id)
-	if err != nil {
-		r.mu.Unlock()
-		return err
-	}
-	if m.state == nstance.Deleting || m.state == nstance.Failed {
-		r.mu.Unlock()
-		return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
-	}
-	was, lapsed := m.preserve, m.preserveExpired
-	m.preserve = &records.Preserve{Until: until.UTC()} // from now on nothing begins that would end it
-	m.preserveExpired = !r.opts.Now().Before(until)
-	r.mu.Unlock()
-	rec, err := r.records.Update(ctx, id, func(rec *records.Instance) error {
-		if rec.Deleting != nil {
-			return nstance.Errorf(nstance.Conflict, "the deletion of %s has begun", id)
-		}
-		rec.Preserve = &records.Preserve{Until: until.UTC()}
-		return nil
-	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.queue.add(m.group.key, true)
-	r.rebalance(m.group)
-	if err != nil {
-		if m.preserve, m.preserveExpired = was, lapsed; nstance.CodeOf(err) == nstance.Ambiguous {
-			m.preserve, m.preserveExpired = &records.Preserve{Until: until.UTC()}, !r.opts.Now().Before(until)
-		}
-		return err
-	}
-	m.rec = rec
-	r.wakeWaiters()
-	r.publish(m, nstance.Event{Type: eventtype.Preserved, Reason: "until " + until.UTC().Format(time.RFC3339) + withMessage(reason)})
-	return nil
-}
-
-// durable blocks until a change is saved. It fails with Unavailable when an
-// attempt to save it failed, or ctx ended first: it is in force all the same,
-// and is saved later unless this leader falls before.
-func (r *Reconciler) durable(ctx context.Context, edit uint64) error {
-	var failed error
-	err := r.await(ctx, func() bool {
-		failed = nil
-		if r.ledger.tried >= edit {
-			failed = r.ledger.err
-		}
-		return failed != nil || r.ledger.saved >= edit
-	})
-	if err == nil && failed != nil {
-		err = &nstance.Error{
-			Code: nstance.Unavailable, Err: failed, Remedy: "look whether it holds, and ask again",
-			Msg: fmt.Sprintf("not durable yet, it may still become so: %v", failed),
-		}
-	}
-	return err
 }
 
 // await blocks until done, which is called under the lock, or ctx ends.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
@@ -16,6 +17,9 @@ import (
 // create writes the intent, then asks the provider. When it is repeated,
 // it looks for the machine first, and then sends the same bytes again.
 func (r *Reconciler) create(ctx context.Context, m *member) error {
+	if err := r.provider.Blocked(); err != nil {
+		return err
+	}
 	if found, err := r.findMachine(ctx, m); found || err != nil {
 		return err
 	}
@@ -36,7 +40,7 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if rec, err = r.writeIntent(ctx, m, rec); err != nil {
 		return err
 	}
-	if r.lacksGrant(m, rec) {
+	if r.lacksGrant(m) {
 		return errAgain
 	}
 	repeated, err := r.beginCall(m, rec)
@@ -61,7 +65,8 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, err error) {
 	r.mu.Lock()
 	expected, repeatFrom := m.mayHaveMachine(), r.repeatFrom(m)
-	another := relaunched(m.rec) && r.opts.Now().Before(r.absentFrom(m))
+	// What was lost with a former token is known: it is not lost once more.
+	another := m.needsNewToken || relaunched(m.rec) && r.opts.Now().Before(r.absenceProvenAt(m))
 	r.mu.Unlock()
 	if !expected {
 		return false, nil
@@ -78,7 +83,42 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 	case r.opts.Now().Before(repeatFrom):
 		return false, errAgain
 	}
-	return false, r.stillWanted(ctx, m.id)
+	if err := r.stillWanted(ctx, m.id); err != nil {
+		return false, err
+	}
+	return false, r.provenRefusal(m)
+}
+
+// maxUnanswered is how often a create without a definite answer is repeated before another
+// shape is tried, if there is one.
+const maxUnanswered = 3
+
+// provenRefusal returns what the provider's last answer to the create of m means, now that
+// no machine has come of it: an error that the provider did not classify is a definite
+// refusal; no answer at all is none, unless there are other shapes. Nil: it is repeated.
+func (r *Reconciler) provenRefusal(m *member) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.opts.Now()
+	if m.createSent.IsZero() || m.answeredWith == nil || now.Before(r.absenceProvenAt(m)) {
+		return nil
+	}
+	answer := nstance.Errorf(nstance.Invalid, "no machine came of a create that was answered: %w", m.answeredWith)
+	shape, definition := capacityShape(m.rec.Shape), r.definitionOf(m)
+	switch nstance.CodeOf(m.answeredWith) {
+	case nstance.Internal:
+		m.answeredWith = answer
+		return answer
+	case nstance.Ambiguous, nstance.Unavailable:
+		if m.unanswered < maxUnanswered || !r.admission.Alternatives(r.memberRequest(m)) {
+			return nil
+		}
+		m.unanswered = 0
+		r.admission.UnansweredFor(definition, shape, m.createSent, clip.Words(m.answeredWith.Error()), now)
+		m.answeredWith = answer
+		return answer
+	}
+	return nil
 }
 
 // stillWanted reads an intent again before its create is repeated: a former
@@ -92,11 +132,11 @@ func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) err
 }
 
 // checkGrant fails with errSoldOut when a create that has just been granted is not
-// worth sending.
+// worth sending: its shape has been refused meanwhile.
 func (r *Reconciler) checkGrant(m *member) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !m.durable && m.grant == granted && r.admission.SoldOut(capacityShape(m.shape), m.grantedAt, r.opts.Now()) {
+	if !m.durable && m.grant == granted && r.admission.SoldOut(r.definitionOf(m), capacityShape(m.shape), m.grantedAt, r.opts.Now()) {
 		return errSoldOut
 	}
 	return nil
@@ -140,14 +180,20 @@ func (r *Reconciler) intended(m *member) bool {
 }
 
 // reshape gives m, an instance on demand whose intent names another shape, the
-// one that was granted. That is durable before the provider is asked for it.
+// one that was granted. That is durable before the provider is asked for it. It has another
+// token, with which a provider makes another machine: no call with the former one may be under
+// way any more, and the latest look has found no machine.
 func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definition) error {
 	r.mu.Lock()
 	rec, shape, price, choice, retoken := m.rec, m.shape, m.price, m.choiceOnRecord(), m.needsNewToken
 	wanted := m.durable && m.grant == granted && (shape != rec.Shape || retoken)
+	proven := !r.opts.Now().Before(r.absenceProvenAt(m))
 	r.mu.Unlock()
-	if !wanted {
+	switch {
+	case !wanted:
 		return nil
+	case !proven:
+		return errAgain
 	}
 	former := rec
 	rec.Shape, rec.UserDataDigest, rec.ShapeChoice, rec.PricePerHour = shape, "", choice, price
@@ -155,28 +201,28 @@ func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definit
 	if retoken || relaunched(former) {
 		rec.Token = nextToken(former, rec)
 	}
-	rec, err := r.writeShape(ctx, rec, def)
-	if err != nil {
+	if err := r.writeShape(ctx, rec, def); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.needsNewToken, m.rec = false, rec
+	m.needsNewToken = false
+	r.refreshRecord(m)
 	return nil
 }
 
 // writeShape makes another shape durable, and the digest of the user data, which may
 // contain it.
-func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def nstance.Definition) (records.Instance, error) {
+func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def nstance.Definition) error {
 	out := Rendered{UserData: []byte(def.UserData.Content)}
 	if r.opts.Bootstrap != nil {
 		var err error
 		if out, err = r.opts.Bootstrap.Render(ctx, renderRequest(next, def)); err != nil {
-			return next, err
+			return err
 		}
 	}
 	sum := sha256.Sum256(out.UserData)
-	rec, err := r.records.Update(ctx, next.ID, func(rec *records.Instance) error {
+	_, err := r.records.Update(ctx, next.ID, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return errOutdated
 		}
@@ -184,7 +230,7 @@ func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def 
 		rec.Token, rec.UserDataDigest = next.Token, hex.EncodeToString(sum[:])
 		return nil
 	})
-	return rec, asUnavailable(err)
+	return asUnavailable(err)
 }
 
 // intent completes m's record and renders its user data.
@@ -267,32 +313,34 @@ func (r *Reconciler) adoptStoredIntent(m *member, meant, stands records.Instance
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.rec, m.foundAt = stands, r.opts.Now()
+	m.inheritedAt = r.opts.Now()
+	r.refreshRecord(m)
 	return errAgain
 }
 
 // lacksGrant has the create of m, whose intent is durable now, wait for a grant if
 // it has none.
-func (r *Reconciler) lacksGrant(m *member, rec records.Instance) bool {
+func (r *Reconciler) lacksGrant(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !m.rec.OnDemand || m.grant == granted {
 		return false
 	}
-	m.rec, m.grant = rec, grantWanted
+	m.grant = grantWanted
+	r.refreshRecord(m)
 	return true
 }
 
 // beginCall records and publishes that the create is about to be sent. It reports
 // whether an earlier call may have made the machine.
 func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, err error) {
-	if err := r.opts.Check(); err != nil {
+	if err := r.permit(m, stepCreate); err != nil {
 		return false, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.freezeOf(m.group) != nil {
-		return false, errAgain // after the thaw
+	if m.registered() {
+		return false, errAgain // its machine is there, or was: see absentOnRecord
 	}
 	if m.grant == granted && m.shape != rec.Shape {
 		return false, errAgain // granted while the intent was written
@@ -302,8 +350,9 @@ func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, 
 		return false, errAvoided
 	}
 	repeated = m.mayHaveMachine()
-	first := m.createSent.IsZero() && m.foundAt.IsZero()
-	m.createSent, m.createEnd, m.rec = now, now.Add(r.callTimeout()), rec
+	first := m.createSent.IsZero() && m.inheritedAt.IsZero()
+	m.createSent, m.lastCreateEnd = now, now.Add(r.callTimeout())
+	r.refreshRecord(m)
 	if rec.OnDemand {
 		r.wakeWaiters() // its intent is durable
 	}
@@ -336,12 +385,15 @@ func (s *shard) spec(rec records.Instance, def nstance.Definition, out Rendered)
 func (r *Reconciler) createEnded(m *member, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m.createEnd = r.opts.Now()
+	m.lastCreateEnd = r.opts.Now()
 	if err != nil {
 		m.answeredWith = err
 	}
+	if errors.Is(err, nstance.Ambiguous) || errors.Is(err, nstance.Unavailable) {
+		m.unanswered++
+	}
 	if errors.Is(err, nstance.Throttled) {
-		m.createEnd, m.grant, m.throttled, m.shape = time.Time{}, grantWanted, true, m.rec.Shape
+		m.lastCreateEnd, m.grant, m.throttled, m.shape = time.Time{}, grantWanted, true, m.rec.Shape
 	}
 }
 
@@ -369,11 +421,20 @@ func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bo
 		return r.adopt(m, mach)
 	case !errors.Is(err, nstance.NotFound):
 		return asUnavailable(err)
+	case nstance.LossCauseOf(err) == "" && r.isShown(m): // the cloud does not show it yet
+		return errAgain
 	case repeated, nstance.LossCauseOf(err) != "":
 		r.markGoneBeforeKnown(m, absenceOf(err), relaunched(m.rec))
 		return nil
 	}
 	return refusal
+}
+
+// isShown is agentShows for steps.
+func (r *Reconciler) isShown(m *member) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.agentShows(m, r.opts.Now())
 }
 
 // markGoneBeforeKnown records that the machine of m existed and is gone, although no
@@ -388,5 +449,5 @@ func (r *Reconciler) markGoneBeforeKnown(m *member, is absence, final bool) {
 		return
 	}
 	m.taken = is.cause == "" // the time in which nothing was known of it is too short for more
-	r.markGone(m, "it was made, and the provider does not know it any more", is.cause, r.opts.Now())
+	r.markGone(m, "it was made, and the provider does not know it any more", is, r.opts.Now())
 }

@@ -87,11 +87,13 @@ var plainFields = []struct {
 	{"expiry.on_demand_age", func(g *nstance.Group) string { return spelt(g.Expiry.OnDemandAge) }},
 	{"on_rebalance", func(g *nstance.Group) string { return string(groupspec.OnRebalance(g)) }},
 	{"on_maintenance", func(g *nstance.Group) string { return string(groupspec.OnMaintenance(g)) }},
+	{"on_drain_timeout", func(g *nstance.Group) string { return string(groupspec.OnDrainTimeout(g)) }},
 	{"spread", func(g *nstance.Group) string { return spreadText(g.Spread) }},
 	{"order", func(g *nstance.Group) string { return string(groupspec.Order(g)) }},
 	{"warm_pool", func(g *nstance.Group) string { return warmPool(g.WarmPool) }},
 	{"on_reclaim", func(g *nstance.Group) string { return string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)) }},
 	{"protect", func(g *nstance.Group) string { return strconv.FormatBool(g.Protect) }},
+	{"owner", func(g *nstance.Group) string { return g.Owner }},
 }
 
 func warmPool(p nstance.WarmPool) string {

@@ -45,7 +45,7 @@ func (s *shard) instanceView(m *member) InstanceView {
 		known = m.machine
 	}
 	v.ProviderID, v.NodeProviderID = known.ProviderID, s.nodeProviderID(known)
-	if v.Standby = m.rec.Standby != nil; m.woken() {
+	if v.Standby = m.rec.Standby != nil; m.wokenOrWaking() {
 		v.WokenAt = m.rec.Standby.Since
 	}
 	if m.rec.Preserve != nil {

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -123,6 +124,75 @@ func TestLateDrainKeepsItsExecutor(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, nstance.ExecutorAgent, v.Drain.Executor)
 		require.Zero(t, w.count(nstance.EventDrainReassigned, ""))
+	})
+}
+
+// TestDrainWaits: where a group has it wait, a drain has no deadline, under the next leader
+// neither, and its group says for what it waits, until a cause joins that does not wait.
+func TestDrainWaits(t *testing.T) {
+	waiting := webGroup(3)
+	waiting.OnDrainTimeout = nstance.DrainTimeoutWait
+	began := func(t *testing.T, test func(t *testing.T, w *world, d nstance.Drain)) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.connectExecutor(nstance.DefaultTenant)
+			w.setGroupAndAdvance(waiting, 10*time.Second)
+			d := w.drainFirst()
+			require.Equal(t, nstance.ExecutorOperator, d.Executor)
+			w.advance(time.Hour)
+			require.True(t, drainOf(w, d.Instance).Unlimited())
+			require.Empty(t, w.group().Holds, "nothing is known to block it")
+			blocked := nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeBlocked, Message: "pod shop/web-0: budget web"}
+			require.NoError(t, w.drains.Acknowledge(w.ctx, blocked))
+			w.advance(time.Second)
+			require.Equal(t, string(d.Instance)+" waits without limit to be empty: pod shop/web-0: budget web", w.hold(plan.HoldDrain).Reason)
+			require.True(t, slices.ContainsFunc(w.r.Admin().Attention(), func(a reconcile.Attention) bool { return a.Kind == "drain" && a.Remedy != "" }))
+			require.Zero(t, w.count(nstance.EventDrainAcknowledged, d.Instance))
+			test(t, w, d)
+		})
+	}
+	t.Run("its hook fails", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.setGroupAndAdvance(waiting, 10*time.Second)
+			d := w.drainFirst()
+			require.NoError(t, w.drains.Acknowledge(w.ctx, nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeFailed, Message: "exit status 1"}))
+			w.advance(time.Hour)
+			require.Zero(t, w.count(nstance.EventDeleteRequested, d.Instance))
+			require.Contains(t, w.hold(plan.HoldDrain).Reason, "its executor gave up: exit status 1")
+			require.NoError(t, w.r.Delete(w.ctx, d.Instance, "", true))
+			w.advance(time.Minute)
+			require.Equal(t, 1, w.count(nstance.EventDeleted, d.Instance))
+		})
+	})
+	t.Run("it is empty at last", func(t *testing.T) {
+		began(t, func(t *testing.T, w *world, d nstance.Drain) {
+			require.NoError(t, w.drains.Acknowledge(w.ctx, nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeDrained}))
+			w.advance(time.Minute)
+			require.Equal(t, 1, w.count(nstance.EventDeleted, d.Instance))
+			require.Zero(t, w.count(nstance.EventDrainCutShort, d.Instance))
+			require.Empty(t, w.group().Holds)
+		})
+	})
+	t.Run("the group waits no more", func(t *testing.T) {
+		began(t, func(t *testing.T, w *world, d nstance.Drain) {
+			w.stopLeader()
+			w.startLeader(waiting)
+			w.connectExecutor(nstance.DefaultTenant)
+			w.advance(time.Hour)
+			require.True(t, drainOf(w, d.Instance).Unlimited())
+			w.setGroupAndAdvance(webGroup(3), time.Second)
+			require.WithinDuration(t, time.Now().Add(waiting.DrainTimeout), drainOf(w, d.Instance).Deadline, 2*time.Second)
+			w.advance(waiting.DrainTimeout + time.Minute)
+			require.Equal(t, 1, w.count(nstance.EventDrainCutShort, d.Instance))
+		})
+	})
+	t.Run("a notice comes", func(t *testing.T) {
+		began(t, func(t *testing.T, w *world, d nstance.Drain) {
+			require.NoError(t, w.cloud.Reclaim(d.Instance, 2*time.Minute))
+			w.advance(5 * time.Second)
+			require.False(t, drainOf(w, d.Instance).Unlimited())
+			require.False(t, drainOf(w, d.Instance).Voluntary)
+			require.Empty(t, w.group().Holds)
+		})
 	})
 }
 

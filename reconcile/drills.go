@@ -15,9 +15,9 @@ func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every t
 		switch {
 		case g.history.DrilledAt.IsZero():
 			g.history.DrilledAt = now
-			r.saveSoon()
+			r.saver.Changed()
 			return nstance.Event{}, nil
-		case now.Sub(g.history.DrilledAt) < every:
+		case !r.reached(g.history.DrilledAt.Add(every), now):
 			return nstance.Event{}, nil
 		}
 		if why := r.notHealthy(g); why != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
+	"github.com/nstance-go/nstance/reconcile/internal/work"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -80,7 +81,7 @@ func eventMember(t testing.TB, r *Reconciler, key nstance.GroupKey) *member {
 // processQueue plans all groups that are due and returns their keys.
 func processQueue(r *Reconciler) (planned []nstance.GroupKey) {
 	for {
-		key, _, wait := r.queue.next()
+		key, _, wait := r.queue.Next()
 		if wait > 0 {
 			break
 		}
@@ -202,7 +203,7 @@ func observeMachine(r *Reconciler, m *member) {
 }
 
 func processNext(r *Reconciler) {
-	if key, _, wait := r.queue.next(); wait == 0 {
+	if key, _, wait := r.queue.Next(); wait == 0 {
 		r.process(key)
 	}
 }
@@ -229,6 +230,67 @@ func TestEventCostIsPerGroup(t *testing.T) {
 	require.LessOrEqual(t, many.event, few.event+1, "the queue's memory grows sometimes")
 	require.LessOrEqual(t, many.event, 10.0)
 	require.Equal(t, few.silence, many.silence, "no silent members, so no list")
+}
+
+func TestRuntimeHash(t *testing.T) {
+	r, specs := newIdleShard(t, 1, 1)
+	id := anyMember(r, specs).id
+	full, err := internals{r}.Runtime(id)
+	require.NoError(t, err)
+	require.NotEmpty(t, full.Hash)
+	require.Equal(t, full.Hash, internals{r}.RuntimeHash(id))
+	require.Empty(t, internals{r}.RuntimeHash("unknown"))
+}
+
+// TestRoutineFactsShareAPlan: registrations and first reports of a large group wait a moment
+// for one plan, and those of a small group do not. A notice never waits.
+func TestRoutineFactsShareAPlan(t *testing.T) {
+	routine := map[string]func(*Reconciler, *member){
+		"registered": func(r *Reconciler, m *member) {
+			m.rec.RegisteredAt, m.rec.Definition = eventNow, ""
+			if _, err := r.records.Create(t.Context(), m.rec); err != nil {
+				require.ErrorIs(t, err, nstance.Conflict, "registered before")
+			}
+			m.rec.RegisteredAt = time.Time{}
+			r.Observe(nstance.Registered{ID: m.id})
+		},
+		"first report": func(r *Reconciler, m *member) {
+			m.reportAt, m.healthySince = time.Time{}, time.Time{}
+			observeReport(r, m)
+		},
+		"recovered": func(r *Reconciler, m *member) {
+			m.healthySince = time.Time{}
+			observeReport(r, m)
+		},
+		"not recovered": func(r *Reconciler, m *member) {
+			m.reportAt, m.healthySince = time.Time{}, time.Time{}
+			r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: m.id, Probes: []nstance.ProbeResult{{Name: "disk"}}}})
+		},
+	}
+	for name, fact := range routine {
+		t.Run(name, func(t *testing.T) {
+			now := eventNow
+			r, specs := newIdleShard(t, 1, 1000)
+			r.opts.Now = func() time.Time { return now }
+			r.queue = work.NewQueue(r.opts.Now)
+			for _, m := range r.groups[specs[0].Key].members[:3] {
+				fact(r, m)
+			}
+			require.Empty(t, processQueue(r))
+			now = now.Add(4 * time.Millisecond)
+			require.Len(t, processQueue(r), 1, "all share one plan")
+
+			fact(r, anyMember(r, specs))
+			r.Observe(nstance.Noticed{ID: anyMember(r, specs).id, Notice: nstance.Notice{
+				Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(2 * time.Minute), Source: "aws/spot", EventID: "e1", DetectedAt: now,
+			}})
+			require.NotEmpty(t, processQueue(r), "a notice is planned at once")
+
+			small, specs := newIdleShard(t, 1, 10)
+			fact(small, anyMember(small, specs))
+			require.Len(t, processQueue(small), 1)
+		})
+	}
 }
 
 func BenchmarkEvent(b *testing.B) {

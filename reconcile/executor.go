@@ -13,26 +13,13 @@ import (
 // it may only be connecting again.
 const executorGrace = 10 * time.Second
 
-// An executorRegistry knows whether an operator carries out the drains of a
-// tenant. A drain coordinator may be one; without it no operator does.
-type executorRegistry interface {
-	HasExecutor(tenant nstance.TenantID) bool
-}
-
-// An executorNotifier tells when executors come and go.
-type executorNotifier interface {
-	NotifyExecutors(f func(nstance.TenantID)) (stop func())
-}
-
 // rewatchPause is the pause before a watch of drains that has ended begins again.
 const rewatchPause = 100 * time.Millisecond
 
 // followDrains takes what the drain coordinator publishes until ctx ends.
 func (r *Reconciler) followDrains(ctx context.Context) {
-	if notifier, ok := r.opts.Drains.(executorNotifier); ok {
-		stop := notifier.NotifyExecutors(r.recordExecutors)
-		defer stop()
-	}
+	stop := r.opts.Drains.NotifyExecutors(r.recordExecutors)
+	defer stop()
 	var last nstance.Seq
 	for ctx.Err() == nil {
 		for e, err := range r.opts.Drains.Watch(ctx, "", last) {
@@ -65,8 +52,7 @@ func (r *Reconciler) recordExecutors(tenant nstance.TenantID) {
 
 // operatorDrains reports whether an operator would carry out m's drain.
 func (s *shard) operatorDrains(m *member) bool {
-	executors, ok := s.opts.Drains.(executorRegistry)
-	return ok && executors.HasExecutor(m.rec.Tenant)
+	return s.opts.Drains.HasExecutor(m.rec.Tenant)
 }
 
 // executor returns what drains m: an operator that has declared that it drains, else
@@ -86,7 +72,7 @@ func (s *shard) executor(m *member, cordonOnly bool) nstance.Executor {
 func (s *shard) executorsChanged(tenant nstance.TenantID) {
 	for key := range s.groups {
 		if tenant == "" || key.Tenant == tenant {
-			s.queue.add(key, false)
+			s.queue.Add(key, false)
 		}
 	}
 }

@@ -2,10 +2,12 @@ package reconcile
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 )
@@ -22,46 +24,46 @@ func (s *shard) handleRegistered(m *member, now time.Time) {
 	m.rec = rec
 	if rec.Deleting != nil && m.step != stepDelete { // by a former leader's late write
 		s.trustRecord(m)
-		s.queue.add(m.group.key, true)
+		s.queue.Add(m.group.key, true)
 	}
 	if first && m.registered() {
 		m.healthTrack.Registered(now)
 		s.publish(m, nstance.Event{Type: nstance.EventRegistered})
-		s.queue.add(m.group.key, false)
+		s.planForRoutine(m.group)
 	}
 }
 
 func (s *shard) handleDisconnected(m *member, clean bool, now time.Time) {
-	m.connected = false
+	m.connected, m.heard = false, false
 	if !clean {
 		m.streamBrokenAt, m.queriesAfterBreak = now, 0
 	}
 	m.healthTrack.Disconnected(now, clean)
-	s.queue.add(m.group.key, !clean)
+	s.queue.Add(m.group.key, !clean)
 }
 
 // handleReport is the hot path: most reports are only stored.
 func (s *shard) handleReport(m *member, rep nstance.Report, now time.Time) {
-	if m.asleep() && m.rec.Standby.Mode != nstance.ParkRunning {
+	if m.parkedOrMoving() && m.rec.Standby.Mode != nstance.ParkRunning {
 		if m.state != nstance.Waking {
-			s.questions.add(m.id) // another program or person may have started it
+			s.questions.Add(m.id) // another program or person may have started it
 			return
 		}
 		s.awoke(m, now)
 	}
 	first := m.reportAt.IsZero()
-	m.report, m.reportAt, m.graceUntil = rep, now, time.Time{}
+	m.report, m.reportAt, m.heard, m.graceUntil = rep, now, true, time.Time{}
 	m.healthTrack.Reported(now)
 	switch good := probesPassed(rep) && m.registered(); {
 	case good && m.healthySince.IsZero():
 		m.healthySince = now
 		s.rebalance(m.group)
-		s.queue.add(m.group.key, false)
+		s.planForRoutine(m.group)
 	case !good && !m.healthySince.IsZero():
 		m.healthySince = time.Time{}
-		s.queue.add(m.group.key, false)
+		s.queue.Add(m.group.key, false)
 	case first:
-		s.queue.add(m.group.key, false)
+		s.planForRoutine(m.group)
 	}
 }
 
@@ -75,9 +77,15 @@ func (s *shard) handleDrained(m *member, a nstance.Ack) {
 	if m.drain == nil || m.drain.Generation != a.Generation || m.state != nstance.Draining || m.drainEnded {
 		return
 	}
+	if a.Outcome == nstance.OutcomeBlocked {
+		m.drainBlocked = clip.Words(a.Message)
+		s.queue.Add(m.group.key, false)
+		return
+	}
 	e := nstance.Event{Type: nstance.EventDrainAcknowledged, Reason: string(a.Outcome), Drain: m.drain}
 	if a.Outcome == nstance.OutcomeFailed {
-		e.Error = a.Message
+		e.Error, m.drainBlocked = a.Message, "its executor gave up"+withMessage(clip.Words(a.Message))
+		s.queue.Add(m.group.key, false)
 	}
 	s.publish(m, e)
 	m.lastAck = &records.DrainEnd{At: s.opts.Now().UTC(), By: a.By, Outcome: a.Outcome, Message: a.Message}
@@ -86,7 +94,7 @@ func (s *shard) handleDrained(m *member, a nstance.Ack) {
 	}
 	if a.Outcome == nstance.OutcomeDrained || a.Delete {
 		m.drainEnded = true
-		s.queue.add(m.group.key, true)
+		s.queue.Add(m.group.key, true)
 	}
 }
 
@@ -129,11 +137,11 @@ func (s *shard) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	now := s.opts.Now()
 	m.missingSince = time.Time{}
 	s.observeMachine(m, mach, now)
-	m.healthTrack.Answered(asked, mach.Status)
+	m.healthTrack.Answered(asked, m.machine.Status)
 	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && s.clockRight() {
 		m.dropExpiredNotices(now, s.clock.Elapsed())
 	}
-	s.queue.add(m.group.key, m.gone)
+	s.queue.Add(m.group.key, m.gone)
 	return true
 }
 
@@ -166,17 +174,22 @@ type absence struct {
 	answer string // of the provider; empty: it was not asked about this machine alone
 }
 
-func absenceOf(err error) absence { return absence{nstance.LossCauseOf(err), err.Error()} }
+func absenceOf(err error) absence { return absence{nstance.LossCauseOf(err), clip.Words(err.Error())} }
 
 // handleMissing records a definite NotFound as the answer to a call that was sent
 // now. With a cause it proves that the machine is gone. Without one, a second NotFound
-// must follow, a consistency window later.
+// must follow, a consistency window later, and the agent must not show that it is there:
+// a cloud may take longer than that to show a machine.
 func (s *shard) handleMissing(m *member, is absence, now time.Time) {
 	if m.answerOutdated(now) {
 		return
 	}
-	young := (is.cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(s.absentFrom(m))
+	young := (is.cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(s.absenceProvenAt(m))
 	if !m.machineKnown() && !m.registered() || m.gone || young {
+		return
+	}
+	if is.cause == "" && s.agentShows(m, now) {
+		m.missingSince = time.Time{}
 		return
 	}
 	if m.missingSince.IsZero() {
@@ -186,14 +199,22 @@ func (s *shard) handleMissing(m *member, is absence, now time.Time) {
 	case s.retryLostLaunch(m, is, now):
 	case is.cause != "" || now.Sub(m.missingSince) >= s.opts.ConsistencyWindow:
 		m.healthTrack.Answered(now, nstance.StatusDeleting)
-		s.markGone(m, "the provider does not know it", is.cause, now)
+		s.markGone(m, "the provider does not know it", is, now)
 	}
-	s.queue.add(m.group.key, true)
+	s.queue.Add(m.group.key, true)
 }
 
 // observeMachine records the provider's answer about the machine of m.
 func (s *shard) observeMachine(m *member, mach nstance.Machine, now time.Time) {
+	if !mach.Status.Known() {
+		if m.unknownStatus != mach.Status {
+			s.publish(m, nstance.Event{Type: nstance.EventAlarm, Code: nstance.Invalid,
+				Reason: fmt.Sprintf("the provider says %q of its machine, which is no status of package nstance: it counts as unknown", clip.Quote(string(mach.Status)))})
+		}
+		m.unknownStatus, mach.Status = mach.Status, nstance.StatusUnknown
+	}
 	m.machine = mach
+	s.observeStart(m)
 	s.admission.MachineIn(m.rec.Shape.Subnet, mach.Zone)
 	s.recordMachine(m, now)
 	s.compareMarket(m)
@@ -204,18 +225,19 @@ func (s *shard) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 	switch {
 	case ending && s.launchRetryable(m, mach.Cause, now): // once nothing is left of it
 	case machineLost(mach.Status):
-		s.markGone(m, "the provider says "+string(mach.Status), mach.Cause, now)
+		s.markGone(m, "the provider says "+string(mach.Status), absence{mach.Cause, clip.Words(mach.CauseText)}, now)
 	case m.gone:
 		m.loss = loss{}
 	}
 }
 
 // markGone records that the machine of m is gone, and what that says about its shape.
-func (s *shard) markGone(m *member, why string, cause nstance.LossCause, now time.Time) {
+func (s *shard) markGone(m *member, why string, is absence, now time.Time) {
 	if m.gone {
 		return
 	}
-	m.loss = loss{gone: true, cause: cause, taken: m.taken || s.takenByCloud(m, cause), at: now}
+	cause := is.cause
+	m.loss = loss{gone: true, cause: cause, words: is.answer, taken: m.taken || takenByCloud(m, cause), at: now}
 	s.rebalance(m.group)
 	if m.state == nstance.Deleting {
 		return
@@ -223,25 +245,27 @@ func (s *shard) markGone(m *member, why string, cause nstance.LossCause, now tim
 	if cause != "" {
 		why += ": " + string(cause)
 	}
-	s.publish(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why})
+	s.publish(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why, Error: is.answer})
 	s.rememberLoss(m, now)
-	if notice.TakenBack(cause, m.market()) && !reclaimNoticed(m.notices) {
+	if notice.TakenBack(cause, m.market(), s.served(m)) && !reclaimNoticed(m.notices) {
 		s.recordReclaim(m, now)
 	}
 }
 
-// takenByCloud reports whether a machine that is gone for cause was taken from
-// m, whatever it was made from. Spot capacity that ends without a cause counts
-// as reclaimed. Any other machine without a cause may have been powered off by
-// its own image.
-func (s *shard) takenByCloud(m *member, cause nstance.LossCause) bool {
+// takenByCloud reports whether a machine that is gone for cause was taken from m, whatever
+// it was made from. Only a word of the cloud that says so shows that: a cause, or a notice.
+func takenByCloud(m *member, cause nstance.LossCause) bool {
 	switch cause {
-	case nstance.LossInvalid, nstance.LossGuest:
-		return false
-	case "":
-		return m.market() == nstance.Spot
+	case nstance.LossReclaimed, nstance.LossCapacity, nstance.LossQuota, nstance.LossHost, nstance.LossThrottled, nstance.LossRequested:
+		return true
 	}
-	return true
+	return cause == "" && reclaimNoticed(m.notices)
+}
+
+// served reports whether m was ready once, as far as is known: one that a former leader had
+// registered may have been.
+func (s *shard) served(m *member) bool {
+	return m.wasReady || m.registered() && m.rec.RegisteredAt.Before(s.began)
 }
 
 // rememberLoss tells the admission queue what the end of a machine says about its
@@ -249,13 +273,35 @@ func (s *shard) takenByCloud(m *member, cause nstance.LossCause) bool {
 func (s *shard) rememberLoss(m *member, now time.Time) {
 	shape := capacityShape(m.rec.Shape)
 	switch m.cause {
+	case nstance.LossInvalid:
+		s.refusedLate(m, now)
+	case "":
+		if m.words != "" && !m.taken {
+			s.refusedLate(m, now)
+		}
+	case nstance.LossThrottled:
+		s.slowDown()
 	case nstance.LossCapacity:
 		s.admission.Lost(shape, now)
 	case nstance.LossQuota:
 		s.admission.LostQuota(shape, m.definition().Subnets, now)
 	case nstance.LossReclaimed:
-		s.admission.Reclaimed(shape, m.zone(), now)
+		if !m.rehearsed() {
+			s.admission.Reclaimed(shape, m.zone(), now)
+		}
 	}
+}
+
+// refusedLate records that the provider accepted the machine of m and refused it later.
+func (s *shard) refusedLate(m *member, now time.Time) {
+	if s.served(m) {
+		return
+	}
+	sent := m.createSent
+	if sent.IsZero() {
+		sent = m.rec.CreatedAt
+	}
+	s.admission.RefusedFor(s.definitionOf(m), capacityShape(m.rec.Shape), sent, cmp.Or(m.words, string(m.cause)), now)
 }
 
 // machineLost reports whether a machine in this status is lost.
@@ -267,14 +313,15 @@ func (s *shard) retryLostLaunch(m *member, is absence, now time.Time) bool {
 	if !s.launchRetryable(m, is.cause, now) {
 		return false
 	}
-	code := nstance.Capacity
-	if is.cause == nstance.LossQuota {
-		code = nstance.Quota
-	}
+	code := map[nstance.LossCause]nstance.Code{
+		nstance.LossCapacity: nstance.Capacity, nstance.LossQuota: nstance.Quota, nstance.LossThrottled: nstance.Throttled, nstance.LossInvalid: nstance.Invalid,
+	}[is.cause]
 	m.answeredWith = nstance.Errorf(code, "the provider accepted the machine and could not start it: %s", cmp.Or(is.answer, string(is.cause)))
-	s.admission.Explain(capacityShape(m.rec.Shape), m.answeredWith.Error(), now)
-	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: m.answeredWith.Error(), Reason: "it is tried again"})
-	m.loss = loss{cause: is.cause}
+	if code == nstance.Capacity || code == nstance.Quota {
+		s.admission.Explain(capacityShape(m.rec.Shape), clip.Words(m.answeredWith.Error()), now)
+	}
+	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: clip.Words(m.answeredWith.Error()), Reason: "it is tried again"})
+	m.loss = loss{cause: is.cause, words: is.answer}
 	s.rememberLoss(m, now)
 	m.loss, m.machine, m.machineSince, m.missingSince = loss{}, nstance.Machine{}, time.Time{}, time.Time{}
 	m.state = nstance.Provisioning

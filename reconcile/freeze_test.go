@@ -1,7 +1,9 @@
 package reconcile_test
 
 import (
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -290,4 +293,69 @@ func TestLateDrainDuringFreeze(t *testing.T) {
 		w.advance(2 * time.Minute)
 		require.False(t, w.exists(id), "a drain in progress continues")
 	})
+}
+
+// TestFreezeHoldsEveryStep: a freeze that begins while the provider refuses a step holds that
+// step at once, for every call that changes something; only deletions that have begun go on.
+func TestFreezeHoldsEveryStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		op    simcloud.Op
+		begin func(w *world) // has the step be due
+		goes  bool
+	}{
+		"create": {simcloud.OpCreate, func(w *world) { w.setGroups(pooledOf(5, 1)) }, false},
+		"wake":   {simcloud.OpWake, func(w *world) { w.lose(2 * time.Minute) }, false},
+		"park": {simcloud.OpPark, func(w *world) {
+			require.NoError(w.t, w.claimed("n1"))
+			w.advance(20 * time.Second)
+			_, err := w.r.Admin().ReleaseStandby(w.ctx, web, "n1")
+			require.NoError(w.t, err)
+		}, false},
+		"delete": {simcloud.OpDelete, func(w *world) { w.setGroups(pooledOf(2, 1)) }, true},
+	} {
+		for _, next := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, next leader %v", name, next), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newPooledWorld(t, pooledGroup(1))
+					defer w.close()
+					w.cloud.Inject(simcloud.Fault{Op: c.op, Times: -1})
+					c.begin(w)
+					w.advance(30 * time.Second)
+					require.Positive(t, w.cloud.Count(c.op))
+					g := w.group()
+					require.NoError(t, w.r.Admin().Freeze(w.ctx, web, "audit"))
+					w.advance(30 * time.Second) // what was sent before has ended
+					before := w.cloud.Count(c.op)
+					w.cloud.ClearFaults()
+					if next {
+						w.changeLeader(pooledOf(g.Size, 1))
+					}
+					w.advance(10 * time.Minute)
+					if c.goes {
+						require.Greater(t, w.cloud.Count(c.op), before)
+					} else {
+						require.Equal(t, before, w.cloud.Count(c.op))
+					}
+					require.NoError(t, w.r.Admin().Thaw(w.ctx, web, requester))
+					w.advance(20 * time.Minute)
+					require.Len(t, w.in(nstance.Parked), 1)
+					require.Equal(t, w.group().Size, w.group().Ready)
+					require.Len(t, w.cloud.Machines(), w.group().Size+1)
+				})
+			})
+		}
+	}
+}
+
+// pooledOf is a group of a size with a warm pool.
+func pooledOf(size, pool int) nstance.Group {
+	g := pooledGroup(pool)
+	g.Size = size
+	return g
+}
+
+// claimed has a stand-by machine run in place of a node.
+func (w *world) claimed(node string) error {
+	_, _, err := w.r.Admin().ClaimStandby(w.ctx, web, reconcile.Claim{Node: node, Until: time.Now().Add(time.Hour)})
+	return err
 }

@@ -23,21 +23,15 @@ func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 	if err != nil {
 		return Impact{}, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	now := r.opts.Now()
-	var out Impact
-	for _, m := range r.members {
-		if !m.state.Leaving() {
-			out.Members++
-		}
-	}
+	known, members := r.countMembers()
+	out := Impact{Members: members}
 	for _, w := range specs {
-		g := r.groups[w.spec.Key]
-		if g == nil {
+		if !known[w.spec.Key] {
 			continue
 		}
-		changes, _ := compare(plan.NewCensus(r.view(g, now, nil), now), plan.NewCensus(r.view(g.withDesired(w, now), now, nil), now))
+		is, would := r.viewsWith(w, now)
+		changes, _ := compare(plan.NewCensus(is, now), plan.NewCensus(would, now))
 		for _, change := range changes {
 			switch change.action {
 			case ActionDrain, ActionDelete:
@@ -53,11 +47,20 @@ func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 	return out, nil
 }
 
-func (r internals) Await(ctx context.Context) error {
-	select {
-	case <-r.known:
-		return nil
-	case <-ctx.Done():
-		return nstance.Errorf(nstance.Unavailable, "the shard is not read yet: %w", ctx.Err())
+// countMembers returns which groups there are, and how many members do not leave.
+func (r *Reconciler) countMembers() (groups map[nstance.GroupKey]bool, members int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	groups = make(map[nstance.GroupKey]bool, len(r.groups))
+	for key := range r.groups {
+		groups[key] = true
 	}
+	for _, m := range r.members {
+		if !m.state.Leaving() {
+			members++
+		}
+	}
+	return groups, members
 }
+
+func (r internals) Await(ctx context.Context) error { return r.awaitLoaded(ctx) }

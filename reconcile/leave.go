@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/groupspec"
+	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -25,7 +26,7 @@ func (s *shard) inPool(m *member, p Pool) bool {
 func (s *shard) poolToLeave(m *member, now time.Time) *AvoidedPool {
 	for i := range s.avoided {
 		p := &s.avoided[i]
-		if p.Drain && p.stands(now) && !m.rec.CreatedAt.After(p.Since) && s.inPool(m, p.Pool) {
+		if p.Drain && s.stands(p, now) && !m.rec.CreatedAt.After(p.Since) && s.inPool(m, p.Pool) {
 			return p
 		}
 	}
@@ -33,21 +34,21 @@ func (s *shard) poolToLeave(m *member, now time.Time) *AvoidedPool {
 }
 
 // hasPlaceFor reports whether g permits a shape for the replacement of m that is not
-// avoided.
-func (s *shard) hasPlaceFor(g *group, m *member, now time.Time) bool {
+// avoided, and certainly not in the pool that m is to leave.
+func (s *shard) hasPlaceFor(g *group, m *member, p *AvoidedPool, now time.Time) bool {
 	def := g.spec.Definition
 	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && groupspec.OnDemandBase(&g.spec, g.spec.Size) > 0 {
 		def = inMarket(def, nstance.OnDemand)
 	}
-	return s.admission.Open(s.requestFor(g, def), now)
+	return s.admission.OpenOutside(p.Zone, s.requestFor(g, def), now)
 }
 
 // eligibleAt returns when m, as a member of g, may be replaced for its age, for what its
 // cloud advises or for an avoided pool; zero: never. Then why says so.
 func (s *shard) eligibleAt(g *group, m *member, now time.Time) (at time.Time, why string) {
-	at, why = m.eligibleAt(&g.spec)
+	at, why = s.advisedAt(g, m, now)
 	p := s.poolToLeave(m, now)
-	if p == nil || !at.IsZero() && at.Before(p.Since) || !s.hasPlaceFor(g, m, now) {
+	if p == nil || !at.IsZero() && at.Before(p.Since) || !s.hasPlaceFor(g, m, p, now) {
 		return at, why
 	}
 	return p.Since, "it is in an avoided pool: " + p.String() + withMessage(p.because())
@@ -66,7 +67,7 @@ func (s *shard) leaveHold(g *group, now time.Time) (plan.Hold, bool) {
 			continue
 		}
 		p := s.poolToLeave(m, now)
-		if p == nil || s.hasPlaceFor(g, m, now) {
+		if p == nil || s.hasPlaceFor(g, m, p, now) {
 			continue
 		}
 		stay++
@@ -99,7 +100,7 @@ type PoolImpact struct {
 // A PoolOutlook is what the avoidance of a pool would do.
 type PoolOutlook struct {
 	Groups      []PoolImpact `json:"groups,omitempty"`       // that it concerns, sorted
-	ZoneUnknown []string     `json:"zone_unknown,omitempty"` // subnets of groups whose zone is not known, if the pool names a zone: they are not avoided
+	ZoneUnknown []string     `json:"zone_unknown,omitempty"` // subnets of groups whose zone is not known, and groups without a subnet, if the pool names a zone: they are not avoided
 }
 
 // PoolOutlook returns what the avoidance of a pool would do now. It changes nothing.
@@ -114,6 +115,9 @@ func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
 		}
 		if i := r.poolImpact(g, p, now); len(i.Lost) > 0 || i.Members > 0 {
 			out.Groups = append(out.Groups, i)
+		}
+		if p.Zone != "" && len(g.spec.Definition.Subnets) == 0 {
+			out.ZoneUnknown = append(out.ZoneUnknown, "any of group "+g.key.String())
 		}
 		for _, subnet := range g.spec.Definition.Subnets {
 			if p.Zone != "" && r.admission.ZoneOf(subnet) == "" && !slices.Contains(out.ZoneUnknown, subnet) {
@@ -136,6 +140,7 @@ func (s *shard) poolImpact(g *group, p Pool, now time.Time) PoolImpact {
 	}
 	lost, left := s.admission.Divide(s.requestFor(g, def), avoidanceOf(p, time.Time{}, ""), now)
 	out.Left = len(left)
+	outside := slices.ContainsFunc(left, func(shape admission.Shape) bool { return p.Zone == "" || s.admission.ZoneOf(shape.Subnet) != "" })
 	for _, shape := range lost {
 		out.Lost = append(out.Lost, ShapePlan{InstanceType: shape.InstanceType, Subnet: shape.Subnet, Market: shape.Market})
 	}
@@ -144,7 +149,7 @@ func (s *shard) poolImpact(g *group, p Pool, now time.Time) PoolImpact {
 			continue
 		}
 		out.Members++
-		out.Replaced += oneIf(len(left) > 0 && !s.preserved(m, now))
+		out.Replaced += oneIf(outside && !s.preserved(m, now))
 	}
 	return out
 }

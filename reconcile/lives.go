@@ -54,7 +54,7 @@ func (r *Reconciler) lifeKept(m *member, err error) {
 	if !m.running {
 		m.retryDue = time.Time{}
 	}
-	r.queue.add(m.group.key, false)
+	r.queue.Add(m.group.key, false)
 }
 
 // replacementOf returns the latest member that was made for the loss of m.

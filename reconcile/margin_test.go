@@ -24,7 +24,7 @@ func TestMarginIsLearned(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, simcloud.Options{Latency: simcloud.Delay{Min: c.latency}})
+				w := newWorld(t, simcloud.Options{Latency: simcloud.Delay{Min: c.latency}, Shutdown: simcloud.Delay{Min: 20 * time.Second}}) // so Delete is repeated
 				defer w.close()
 				g := webGroup(3)
 				w.startLeader(g)
@@ -48,6 +48,57 @@ func TestMarginIsLearned(t *testing.T) {
 				w.startLeader(g)
 				w.advance(10 * time.Minute)
 				require.Equal(t, 10*time.Second, margin())
+			})
+		})
+	}
+}
+
+// TestMarginCountsTheWholeDeletion: what is measured begins with the end of the drain and ends
+// when the provider accepts, whatever it answers in between. What needed no drain, or ended by
+// itself, says nothing.
+func TestMarginCountsTheWholeDeletion(t *testing.T) {
+	slow := func(w *world, id nstance.InstanceID) {
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, ID: id, Times: 6}) // repeated after 0.25, 0.5, 1, … s
+	}
+	for name, c := range map[string]struct {
+		before func(w *world, id nstance.InstanceID)
+		reason func(w *world, id nstance.InstanceID) error
+		want   time.Duration
+	}{
+		"accepted at once": {func(*world, nstance.InstanceID) {}, nil, 5 * time.Second},
+		"refused at first": {slow, nil, 24 * time.Second},
+		"no answer, and gone": {func(w *world, id nstance.InstanceID) {
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, ID: id, Lost: true})
+		}, nil, 10 * time.Second},
+		"deleted without a drain": {slow, func(w *world, id nstance.InstanceID) error { return w.r.Delete(w.ctx, id, "by hand", true) }, 10 * time.Second},
+		"it ended while it drained": {func(w *world, _ nstance.InstanceID) { w.slow(true) }, func(w *world, id nstance.InstanceID) error {
+			defer w.slow(false)
+			if err := w.cloud.Reclaim(id, 2*time.Minute); err != nil {
+				return err
+			}
+			w.advance(10 * time.Second)
+			return w.cloud.Stop(id, nstance.StatusStopped)
+		}, 10 * time.Second},
+		"it has ended by itself": {func(*world, nstance.InstanceID) {}, func(w *world, id nstance.InstanceID) error { return w.cloud.Kill(id) }, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				for range 5 {
+					id := w.ready()[0]
+					c.before(w, id)
+					if c.reason == nil {
+						require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
+					} else {
+						require.NoError(t, c.reason(w, id))
+					}
+					w.advance(10 * time.Minute)
+				}
+				id := w.ready()[0]
+				require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
+				w.advance(2 * time.Second)
+				e := w.first(nstance.EventDrainStarted, func(e nstance.Event) bool { return e.Instance == id })
+				deadline := w.first(nstance.EventNoticeReceived, func(e nstance.Event) bool { return e.Instance == id }).Notice.Deadline
+				require.InDelta(t, c.want.Seconds(), deadline.Sub(e.Drain.Deadline).Seconds(), 3)
 			})
 		})
 	}

@@ -22,7 +22,7 @@ func (s *shard) compareMarket(m *member) {
 func (s *shard) recordFallback(m *member, now time.Time) {
 	if !m.rec.OnDemand {
 		m.group.history.FallbackAt = now.UTC()
-		s.saveSoon()
+		s.saver.Changed()
 	}
 }
 
@@ -40,7 +40,7 @@ func (s *shard) recordReturn(m *member, ok bool) {
 	} else {
 		h.Returns, h.FallbackAt = h.Returns+1, s.opts.Now().UTC()
 	}
-	s.saveSoon()
+	s.saver.Changed()
 }
 
 // abandonReturn ends such an attempt of m without a result. The next one waits as
@@ -48,7 +48,7 @@ func (s *shard) recordReturn(m *member, ok bool) {
 func (s *shard) abandonReturn(m *member) {
 	if m.returnsToSpot() {
 		m.requiredMarket, m.group.history.FallbackAt = "", s.opts.Now().UTC()
-		s.saveSoon()
+		s.saver.Changed()
 	}
 }
 
@@ -64,7 +64,7 @@ func (s *shard) recordMarkets(g *group, now time.Time) {
 	default:
 		return
 	}
-	s.saveSoon()
+	s.saver.Changed()
 }
 
 // spotFree reports whether spot capacity for g is not known to be sold out.

@@ -304,3 +304,53 @@ func TestActualMarket(t *testing.T) {
 		require.GreaterOrEqual(t, w.group().FailedReturns, 3)
 	})
 }
+
+// TestReturnWaits: each fallback, and each attempt to return that came to nothing, has the group wait
+// anew before it tries spot again.
+func TestReturnWaits(t *testing.T) {
+	t.Run("another fallback", func(t *testing.T) {
+		withFallback(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+			w.leadOnFallback(g)
+			first := w.group().ReturnAt
+			w.advance(20 * time.Minute)
+			require.Equal(t, first, w.group().ReturnAt)
+			require.NoError(t, w.cloud.Kill(w.ready()[0]))
+			w.advance(4 * time.Minute)
+			w.requireMembers(3)
+			require.Greater(t, w.group().ReturnAt.Sub(first), 15*time.Minute)
+			again := w.group().ReturnAt
+			w.changeLeader(g)
+			w.advance(time.Minute)
+			require.Equal(t, again, w.group().ReturnAt, "as the next leader knows")
+		})
+	})
+	t.Run("an attempt that is called off", func(t *testing.T) {
+		withFallback(t, 2, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}}, func(t *testing.T, w *world, g nstance.Group) {
+			g.Definition.Market.ReturnAfter = 10 * time.Minute
+			w.leadOnFallback(g)
+			w.cloud.SetCapacity(spotPool, -1)
+			w.advance(time.Until(w.group().ReturnAt) + 30*time.Second)
+			require.Equal(t, map[string]int{"small/on-demand": 2, "small/spot": 1}, w.shapes())
+			g.Size = 1 // before it is ready
+			w.setGroupAndAdvance(g, time.Minute)
+			require.Equal(t, map[string]int{"small/on-demand": 1}, w.shapes())
+			require.Zero(t, w.group().FailedReturns, "it is no failure")
+			w.advance(7 * time.Minute)
+			require.Equal(t, map[string]int{"small/on-demand": 1}, w.shapes(), "and the next one waits as long")
+			w.advance(10 * time.Minute)
+			require.Equal(t, map[string]int{"small/spot": 1}, w.shapes())
+		})
+	})
+	t.Run("an attempt that is refused", func(t *testing.T) {
+		withFallback(t, 3, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+			w.leadOnFallback(g)
+			w.advance(time.Until(w.group().ReturnAt) - time.Minute)
+			before := w.cloud.Count(simcloud.OpCreate)
+			w.advance(4 * time.Hour) // spot is sold out for good, which nobody knows before each attempt
+			attempts := w.cloud.Count(simcloud.OpCreate) - before
+			require.Positive(t, attempts)
+			require.LessOrEqual(t, attempts, 9)
+			require.Equal(t, map[string]int{"small/on-demand": 3}, w.shapes())
+		})
+	})
+}

@@ -61,11 +61,13 @@ const (
 
 // agentState is what a member's agent has shown in this term.
 type agentState struct {
-	unrecordedRegistration bool // it was said to have registered, and its record does not say so
+	unknownStatus          nstance.MachineStatus // that the provider last said of its machine in words of its own; empty: none
+	unrecordedRegistration bool                  // it was said to have registered, and its record does not say so
 	healthTrack            health.Track
 	report                 nstance.Report
 	reportAt               time.Time
 	connected              bool
+	heard                  bool      // in this term, and since its stream last ended
 	streamBrokenAt         time.Time // when its stream broke without goodbye; zero while it is up
 	queriesAfterBreak      int       // how often the provider was asked again since then, and answered
 	healthySince           time.Time
@@ -82,6 +84,7 @@ type noticeState struct {
 	droppedNotices []string                 // event IDs of notices that the cloud did not follow up
 	aliases        map[string]string        // from event IDs of other sources to that of the source which announced the event first
 	pendingAcks    map[string][]func()      // by event ID: owed once the consequence is durable
+	rehearsalMet   bool                     // the rehearsal on record was announced
 	loneDrain      *loneDrain               // that of the latest notice; nil: none
 }
 
@@ -93,16 +96,16 @@ type loneDrain struct {
 
 // removalState is why a member goes, and what keeps it.
 type removalState struct {
-	removalCause    *nstance.Cause
-	skipDrain       bool
-	goesFirst       bool              // when its group has more than its size
-	preserve        *records.Preserve // as asked for; durable unless that is under way
-	preserveExpired bool              // it was preserved for as long as was asked for
-	deleteCauses    []nstance.Cause
-	deleteBegan     time.Duration // elapsed time when its deletion after a drain began; 0: it has not
-	leftBefore      bool          // it was already leaving when this term found it
-	withdrawBy      time.Time     // its deletion waits for load balancers until then
-	withdrawalOver  bool
+	removalCause   *nstance.Cause
+	skipDrain      bool
+	goesFirst      bool                // when its group has more than its size
+	preserving     []*records.Preserve // requests to keep it for inspection that are being written
+	keptEnd        time.Time           // the end of its preservation that was reached, which is final
+	deleteCauses   []nstance.Cause
+	deleteBegan    time.Duration // elapsed time when its deletion after a drain began; 0: it has not
+	leftBefore     bool          // it was already leaving when this term found it
+	withdrawBy     time.Time     // its deletion waits for load balancers until then
+	withdrawalOver bool
 }
 
 // drainState is the drain of a member. The zero drainState is none.
@@ -110,6 +113,7 @@ type drainState struct {
 	drain          *nstance.Drain // as planned; durable once step is done
 	drainDeadline  time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
 	drainEnded     bool
+	drainBlocked   string // what keeps the machine from being empty, as the executor says; empty: not known
 	lastAck        *records.DrainEnd
 	formerExecutor nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
 	operatorGoneAt time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
@@ -117,9 +121,9 @@ type drainState struct {
 
 // standbyState is what this term knows of a stand-by member's sleep.
 type standbyState struct {
-	wokenHere  bool // this term has it woken
-	wakeFailed bool // the latest attempt to start its machine came to nothing
-	parkFailed bool // the latest attempt to park it likewise
+	wokenThisTerm bool // this term has it woken
+	wakeFailed    bool // the latest attempt to start its machine came to nothing
+	parkFailed    bool // the latest attempt to park it likewise
 }
 
 // memberPublications is what the journal was told of a member.
@@ -137,6 +141,7 @@ type stepState struct {
 	running  bool // a lane has it
 	retryDue time.Time
 	attempts int
+	obstacle obstacle
 }
 
 // A stepKind is what the executor does next for a member.
@@ -199,9 +204,9 @@ func (m *member) definition() nstance.Definition {
 // whether a create may have made its machine, and from when on the provider
 // would know. All of it is guarded by the reconciler's lock.
 type machineCalls struct {
-	createSent time.Time // when this term last asked for the machine; zero: not yet
-	createEnd  time.Time // when the last call of this term that may have made it ended; while that lasts, when it ends at the latest; zero: none may have
-	foundAt    time.Time // when this term found the intent of a former leader, whose call may still be under way; zero: the intent is this term's
+	createSent    time.Time // when this term last asked for the machine; zero: not yet
+	lastCreateEnd time.Time // when the last call of this term that may have made it ended; while that lasts, when it ends at the latest; zero: none may have
+	inheritedAt   time.Time // when this term found the intent of a former leader, whose call may still be under way; zero: the intent is this term's
 
 	deleteAccepted bool      // the provider has found the machine and ends it
 	removed        bool      // the provider has nothing left of the machine, which leaves the record
@@ -209,7 +214,9 @@ type machineCalls struct {
 }
 
 // mayHaveMachine reports whether a call may have made the machine.
-func (c *machineCalls) mayHaveMachine() bool { return !c.createEnd.IsZero() || !c.foundAt.IsZero() }
+func (c *machineCalls) mayHaveMachine() bool {
+	return !c.lastCreateEnd.IsZero() || !c.inheritedAt.IsZero()
+}
 
 // A createGrant is what a member may do with its create. It needs the lock.
 type createGrant struct {
@@ -237,6 +244,7 @@ type requestState struct {
 	requestedDefinition *nstance.Definition // what it is made from
 	requestReason       string              // of the request
 	needsNewToken       bool                // its token made a machine that is gone: the next create needs another one
+	unanswered          int                 // creates in a row without a definite answer; also of others
 	refusedWith         error               // why its create was definitely refused; also of others
 	answeredWith        error               // the provider's answer to the last create that failed; also of others
 }
@@ -246,14 +254,15 @@ type requestState struct {
 type loss struct {
 	gone  bool
 	cause nstance.LossCause // as far as the provider says
+	words string            // that it says; empty: none
 	taken bool              // nothing that the machine was made from is to blame
 	at    time.Time         // when that was first known
 }
 
 // launchOver reports whether the launch timeout of m has passed.
-func (m *member) launchOver(now time.Time) bool {
+func (s *shard) launchOver(m *member, now time.Time) bool {
 	by := after(m.rec.CreatedAt, m.rec.LaunchTimeout)
-	return !by.IsZero() && !now.Before(by)
+	return !by.IsZero() && s.reached(by, now)
 }
 
 // market returns the market that m is in: the one that the provider says, else
@@ -279,6 +288,12 @@ func (m *member) returnsToSpot() bool { return m.requiredMarket == nstance.Spot 
 // agentDrains reports whether m's agent has a hook. An agent that has not
 // reported yet may have one.
 func (m *member) agentDrains() bool { return m.report.CanDrain || m.reportAt.IsZero() }
+
+// agentShows reports whether the agent of m is evidence that its machine exists: it was
+// heard, its stream has not ended since, and no report is missed.
+func (s *shard) agentShows(m *member, now time.Time) bool {
+	return m.heard && m.registered() && s.health.Misses(m.healthTrack, now) == 0
+}
 
 // heardOf returns when m last reported in this term, which began at began.
 func (m *member) heardOf(began time.Time) time.Time {

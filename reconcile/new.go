@@ -7,7 +7,9 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
+	"github.com/nstance-go/nstance/reconcile/internal/cloudfacts"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
+	"github.com/nstance-go/nstance/reconcile/internal/questions"
 	"github.com/nstance-go/nstance/reconcile/internal/wallclock"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -28,20 +30,34 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 		return nil, err
 	}
 	o := withDefaults(opts)
-	client, err := provider.New(p, o.Provider)
+	var r *Reconciler
+	calls := provider.Options{}
+	if o.Provider != nil {
+		calls = *o.Provider
+	}
+	if calls.Alarm == nil {
+		calls.Alarm = func(text string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.publishShard(nstance.Event{Type: nstance.EventAlarm, Reason: text})
+		}
+	}
+	client, err := provider.New(p, &calls)
 	if err != nil {
 		return nil, err
 	}
 	shardRecords := records.New(store, o.Owner.Shard, &records.Options{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed})
-	r := &Reconciler{
+	r = &Reconciler{
 		provider: client, records: shardRecords,
 		states: records.NewDoc[shardState](store, layout.StateKey(o.Owner.Shard), &records.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}), over: make(chan struct{}),
 		shard: newShard(o, client, shardRecords, newClock(&o, store)),
 	}
-	r.subnets = newSubnetReader(client.Abilities(), r.recordAddresses, r.recordZones, &o)
-	r.spot = newSpotReader(client.Abilities(), r.subnets.locate, r.recordPrices, r.recordScores, o.Log)
-	r.questions = newAsker(r.listMachines, r.askMachine, r.planMembers)
+	r.cloud = cloudfacts.New(client.Abilities(), cloudfacts.Options{
+		Question: r.question, Now: o.Now, Log: o.Log,
+		Addresses: r.recordAddresses, Zones: r.recordZones, Prices: r.recordPrices, Scores: r.recordScores, Shifts: r.recordShifts,
+	})
+	r.questions = questions.New(questions.Calls{List: r.listMachines, Get: r.askMachine, Failed: r.planMembers})
 	r.opts.Journal = func(e nstance.Event) {
 		e.Seq = r.events.Publish(e)
 		o.Journal(e)

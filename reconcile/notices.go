@@ -51,6 +51,7 @@ func (s *shard) handleNotice(m *member, f nstance.Noticed) {
 		call(ack)
 		return
 	case known < 0:
+		s.markRehearsal(m, &n)
 		if n.Kind == nstance.Reclaim && !notice.Rehearsed(n) {
 			s.admission.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
 			s.recordReclaim(m, s.opts.Now())
@@ -74,7 +75,19 @@ func (s *shard) handleNotice(m *member, f nstance.Noticed) {
 		return
 	}
 	m.addPendingAck(n.EventID, ack)
-	s.queue.add(m.group.key, true)
+	s.queue.Add(m.group.key, true)
+}
+
+// markRehearsal has a reclaim that was rehearsed through the machine's own metadata service be
+// recorded, counted and shown as what it is.
+func (s *shard) markRehearsal(m *member, n *nstance.Notice) {
+	expected := m.rec.Rehearsal
+	if expected == nil || m.rehearsalMet || n.Kind != nstance.Reclaim {
+		return
+	}
+	if m.rehearsalMet = true; !s.reached(expected.Until, s.opts.Now()) {
+		n.Source = expected.Source
+	}
 }
 
 // eventID returns the event ID that m has the event of n by: that of the source which
@@ -121,7 +134,7 @@ func (s *shard) receiveNotice(m *member, n *nstance.Notice) {
 		m.endNotice(n.EventID, n.Deadline.Sub(n.ReceivedAt), s.clock.Elapsed())
 	}
 	if !n.Deadline.IsZero() && !n.Deadline.After(n.ReceivedAt) {
-		s.questions.add(m.id)
+		s.questions.Add(m.id)
 	}
 }
 
@@ -160,7 +173,7 @@ func (s *shard) withdrawNotice(m *member, known int) {
 		m.loneDrain = nil
 	}
 	m.notices = append(m.notices[:known:known], m.notices[known+1:]...)
-	s.queue.add(m.group.key, true)
+	s.queue.Add(m.group.key, true)
 }
 
 // consequenceDurable reports whether the notice's consequence is durable.
@@ -169,7 +182,7 @@ func (s *shard) consequenceDurable(m *member, eventID string) bool {
 		return true
 	}
 	recorded := findNotice(m.rec.Notices, eventID) >= 0
-	if m.rec.Drain == nil || recorded && m.preserve != nil { // where nothing follows yet it is enough that the next leader will know
+	if m.rec.Drain == nil || recorded && m.outOfService() { // where nothing follows yet it is enough that the next leader will know
 		return recorded
 	}
 	for _, c := range m.rec.Drain.Causes {

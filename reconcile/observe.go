@@ -1,19 +1,23 @@
 package reconcile
 
 import (
+	"errors"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
-// Observe records a fact and returns at once. Facts about instances that
-// the shard does not know are dropped, as all are before it is read: they are sent again,
-// and a notice until its Ack is called.
+// Observe records a fact, or what a pointer to one points to, and returns at once. Facts
+// about instances that the shard does not know are dropped, as all are before it is read:
+// they are sent again, and a notice until its Ack is called. What is no fact of package
+// nstance is an alarm.
 func (r *Reconciler) Observe(f nstance.Fact) {
+	if at := reflect.ValueOf(f); at.Kind() == reflect.Pointer && !at.IsNil() {
+		f, _ = at.Elem().Interface().(nstance.Fact)
+	}
 	if d, ok := f.(nstance.Desired); ok {
 		r.recordDesired(r.desire(d))
 		return
@@ -27,7 +31,10 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.Registered:
 		r.withMember(f.ID, func(m *member) { r.handleRegistered(m, now) })
 	case nstance.Connected:
-		r.withMember(f.ID, func(m *member) { m.connected, m.streamBrokenAt = true, time.Time{}; m.healthTrack.Connected(now) })
+		r.withMember(f.ID, func(m *member) {
+			m.connected, m.heard, m.streamBrokenAt = true, true, time.Time{}
+			m.healthTrack.Connected(now)
+		})
 	case nstance.Disconnected:
 		r.withMember(f.ID, func(m *member) { r.handleDisconnected(m, f.Clean, now) })
 	case nstance.Reported:
@@ -41,7 +48,13 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.MachineSeen:
 		r.handleMachine(f.Machine, now)
 	case nstance.MachineMissing:
-		r.withMember(f.ID, func(m *member) { r.handleMissing(m, absence{cause: f.Cause}, now) })
+		r.withMember(f.ID, func(m *member) { r.handleMissing(m, absence{f.Cause, clip.Words(f.CauseText)}, now) })
+	default:
+		r.log.Error("not a fact", "type", fmt.Sprintf("%T", f))
+		r.opts.Journal(nstance.Event{
+			Type: nstance.EventAlarm, Time: now.UTC(), Code: nstance.Invalid,
+			Reason: fmt.Sprintf("a %T was observed, which is no fact: pass one of package nstance itself", f),
+		})
 	}
 }
 
@@ -64,8 +77,14 @@ func (r *Reconciler) Remove(key nstance.GroupKey) error {
 		return nstance.Errorf(nstance.NotFound, "no group %s", key)
 	}
 	r.setRemoving(g, true)
-	r.queue.add(key, false)
+	r.queue.Add(key, false)
 	return nil
+}
+
+func (r internals) DesireGroup(g nstance.Group) {
+	if err := r.desireSome([]nstance.Group{g}); err != nil {
+		r.recordDesired(err)
+	}
 }
 
 // recordDesired records whether desired groups were refused: what Observe cannot
@@ -87,7 +106,18 @@ func (r *Reconciler) recordDesired(err error) {
 // them keeps its values: nothing is removed by omission. An unchanged group costs
 // nothing.
 func (r *Reconciler) desire(d nstance.Desired) error {
-	specs, news, err := r.desiredSpecsFor(d.Groups)
+	if err := r.desireSome(d.Groups); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dropUndefined(d.Groups)
+	return nil
+}
+
+// desireSome replaces the desired values of some groups.
+func (r *Reconciler) desireSome(groups []nstance.Group) error {
+	specs, news, err := r.desiredSpecsFor(groups)
 	if err != nil {
 		return err
 	}
@@ -102,10 +132,9 @@ func (r *Reconciler) desire(d nstance.Desired) error {
 		r.setRemoving(g, w.spec.Removing)
 		g.configure(w, r.opts.Now().UTC())
 		r.resolveDesired(g)
-		r.queue.add(g.key, false)
+		r.queue.Add(g.key, false)
 	}
-	r.dropUndefined(d.Groups)
-	r.spot.ask()
+	r.cloud.GroupsChanged()
 	return nil
 }
 
@@ -120,7 +149,7 @@ func (r *Reconciler) desiredSpecsFor(groups []nstance.Group) (specs []desiredSpe
 		if news[i] = news[i] || !reflect.DeepEqual(specs[i].spec, spec); !news[i] {
 			continue
 		}
-		if err = spec.Validate(""); err == nil {
+		if err = errors.Join(spec.Validate(""), r.checkParking(spec.WarmPool)); err == nil {
 			specs[i], err = desiredSpecFor(spec)
 		}
 		if err != nil {
@@ -128,6 +157,14 @@ func (r *Reconciler) desiredSpecsFor(groups []nstance.Group) (specs []desiredSpe
 		}
 	}
 	return specs, news, nil
+}
+
+// checkParking refuses stand-by machines that would never be parked.
+func (r *Reconciler) checkParking(p nstance.WarmPool) error {
+	if p.Size == 0 || p.Mode == nstance.ParkRunning || r.provider.Abilities().Parking != nil {
+		return nil
+	}
+	return nstance.FieldError("warm_pool.mode", "use running, or a provider that is an nstance.Parker", "the provider cannot park machines")
 }
 
 // checkKeys refuses groups with the same key.
@@ -162,45 +199,6 @@ func (r *Reconciler) planMembers(ids []nstance.InstanceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, id := range ids {
-		r.withMember(id, func(m *member) { r.queue.add(m.group.key, true) })
+		r.withMember(id, func(m *member) { r.queue.Add(m.group.key, true) })
 	}
-}
-
-// subnetsInUse returns the subnets among which some group can choose, and others,
-// sorted.
-func (r *Reconciler) subnetsInUse(others []string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	used := map[string]bool{}
-	for _, name := range others {
-		used[name] = true
-	}
-	for _, g := range r.groups {
-		if s := g.spec.Definition.Subnets; len(s) > 1 {
-			for _, name := range s {
-				used[name] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(used))
-}
-
-// recordAddresses records free addresses as they were counted by a question that was
-// asked then. What creates have taken since may not be in the count.
-func (r *Reconciler) recordAddresses(free map[string]int, asked time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.admission.SetAddresses(free, asked)
-	for _, m := range r.members {
-		if m.subnet != "" && (!m.machineKnown() || !m.machineSince.Before(asked)) {
-			r.admission.TakeAddress(m.subnet)
-		}
-	}
-}
-
-// recordZones records in which zones subnets are.
-func (r *Reconciler) recordZones(zones map[string]string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.admission.SetZones(zones)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // An OnDemandRequest asks for one instance outside of its group's size.
@@ -90,22 +91,27 @@ func (s *shard) onDemand(tenant nstance.TenantID) (n int) {
 	return n
 }
 
-// requestAnotherGrant has m wait for another grant, which may be for another shape.
+// requestAnotherGrant has m wait for another grant, which may be for another shape. Only its
+// own calls are known to have made nothing: one of a former leader may still be under way.
 func (s *shard) requestAnotherGrant(m *member) {
 	m.throttled = false
 	s.wantGrant(m)
-	m.retryDue, m.machineCalls = time.Time{}, machineCalls{}
+	m.retryDue, m.machineCalls = time.Time{}, machineCalls{inheritedAt: m.inheritedAt}
 }
 
 // retryRefusedRequest has the create of m, an instance on demand that was refused for
-// capacity or quota, repeated with another grant, and reports whether it has. It needs
-// the lock.
+// capacity or quota, or for another reason while other shapes are left, repeated with
+// another grant, and reports whether it has. It needs the lock.
 func (s *shard) retryRefusedRequest(m *member, err error) bool {
 	code, now := nstance.CodeOf(err), s.opts.Now()
-	if !m.rec.OnDemand || code != nstance.Capacity && code != nstance.Quota || m.rec.Deleting != nil || m.launchOver(now) {
+	if !m.rec.OnDemand || m.rec.Deleting != nil || s.launchOver(m, now) {
 		return false
 	}
-	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error(), Reason: "it is tried again"})
+	refusedShape := err == m.answeredWith && s.shapesLeft(m) //nolint:errorlint // the provider's answer itself
+	if code != nstance.Capacity && code != nstance.Quota && !refusedShape {
+		return false
+	}
+	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: clip.Words(err.Error()), Reason: "it is tried again"})
 	s.requestAnotherGrant(m)
 	return true
 }

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -92,5 +93,44 @@ func TestOnDemandIsCountedByTenant(t *testing.T) {
 		w.readyOnDemand()
 		require.Equal(t, 1, w.r.Admin().Internals().OnDemand(web.Tenant))
 		require.Zero(t, w.r.Admin().Internals().OnDemand("blue"))
+	})
+}
+
+// TestOtherShapeOnlyAfterProof: a create of a former leader may still be under way when the new
+// one learns that its shape has sold out. A cloud that knows machines by their token would make
+// two for one ID.
+func TestOtherShapeOnlyAfterProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{ByToken: true})
+		defer w.close()
+		g := webGroup(0)
+		w.startLeader(g)
+		w.advance(time.Second)
+		id, err := nstance.NewInstanceID("web", time.Now())
+		require.NoError(t, err)
+		req := onDemand(id)
+		req.Definition.InstanceTypes = []string{"small", "medium"}
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, ID: id, Delay: 25 * time.Second})
+		_, err = w.r.CreateInstance(w.ctx, req)
+		require.NoError(t, err)
+		w.advance(time.Second)
+		w.stopLeader()
+		small := simcloud.Pool{InstanceType: "small"}
+		w.cloud.SetCapacity(small, 0)
+		w.startLeader(g)
+		made := func() (n int) {
+			for _, m := range w.cloud.Machines() {
+				n += map[bool]int{true: 1}[m.ID == id]
+			}
+			return n
+		}
+		for range 120 {
+			w.advance(time.Second)
+			if w.cloud.Count(simcloud.OpCreate) > 1 {
+				w.cloud.SetCapacity(small, -1) // it comes back for the call that is under way
+			}
+			require.LessOrEqual(t, made(), 1, "machines with one ID")
+		}
+		require.Equal(t, 1, made())
 	})
 }

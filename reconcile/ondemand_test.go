@@ -16,13 +16,6 @@ import (
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
-// onDemand is a request for an instance like those of group web, with its own variables.
-func onDemand(id nstance.InstanceID) reconcile.OnDemandRequest {
-	def := webGroup(0).Definition
-	def.Vars = map[string]string{"own": "1"}
-	return reconcile.OnDemandRequest{ID: id, Group: web, Definition: def, Digest: "d1"}
-}
-
 func (w *world) newID() nstance.InstanceID {
 	w.t.Helper()
 	id, err := nstance.NewInstanceID("web", time.Now())

@@ -28,9 +28,8 @@ type Options struct {
 	Bootstrap Bootstrap              // nil: user data and arguments as the definition has them
 
 	// Drains announces drains. Run takes acknowledgements from its Watch, and has
-	// the drains of executors that come and go reassigned where it has the methods
-	// HasExecutor and NotifyExecutors of drain.Coordinator; without them no operator
-	// drains. Nil: a coordinator of its own, deadlines decide.
+	// the drains of executors that come and go reassigned. Nil: a coordinator of its
+	// own, deadlines decide.
 	Drains nstance.DrainCoordinator
 
 	// Changed is called for each group whose view has changed, and of each that is
@@ -147,12 +146,11 @@ func checkOptions(store storage.Store, o *Options) error {
 	case o == nil || o.Owner.Installation == "":
 		return nstance.FieldError("owner.installation", "use the ID that was made with the certificate authorities", "is empty")
 	}
-	for field, d := range map[string]time.Duration{
-		"health_interval": o.HealthInterval, "drain_timeout": o.DrainTimeout, "full_pass": o.FullPass, "snapshots": o.Snapshots,
-		"consistency_window": o.ConsistencyWindow, "gc.interval": o.GC.Interval, "gc.registration_timeout": o.GC.RegistrationTimeout,
-		"width": time.Duration(o.Width), "max_unhealthy": time.Duration(o.MaxUnhealthy.N),
-	} {
-		if d < 0 {
+	if err := checkDurations(o); err != nil {
+		return err
+	}
+	for field, n := range map[string]int{"width": o.Width, "max_unhealthy": o.MaxUnhealthy.N} {
+		if n < 0 {
 			return nstance.FieldError(field, "use more than 0, or leave it out for the default", "is negative")
 		}
 	}
@@ -164,6 +162,33 @@ func checkOptions(store storage.Store, o *Options) error {
 		named[lb.Name] = true
 	}
 	return errors.Join(validate.Name("owner.cluster_id", o.Owner.Cluster), validate.Shard("owner.shard", o.Owner.Shard))
+}
+
+// checkDurations refuses what would have the shard look at everything without a pause, or
+// never.
+func checkDurations(o *Options) error {
+	return errors.Join(
+		o.tuning().check(),
+		validate.Setting("full_pass", o.FullPass, longestInterval),
+		validate.Setting("snapshots", o.Snapshots, longestInterval),
+		validate.Setting("consistency_window", o.ConsistencyWindow, time.Hour),
+	)
+}
+
+// longestInterval bounds what happens again and again.
+const longestInterval = 7 * 24 * time.Hour
+
+func (o *Options) tuning() Tuning {
+	return Tuning{HealthInterval: o.HealthInterval, DrainTimeout: o.DrainTimeout, GC: o.GC}
+}
+
+func (t Tuning) check() error {
+	return errors.Join(
+		validate.Setting("health_interval", t.HealthInterval, longestInterval),
+		validate.Setting("drain_timeout", t.DrainTimeout, 3650*24*time.Hour),
+		validate.Setting("gc.interval", t.GC.Interval, longestInterval),
+		validate.Setting("gc.registration_timeout", t.GC.RegistrationTimeout, 3650*24*time.Hour),
+	)
 }
 
 func withDefaults(opts *Options) Options {

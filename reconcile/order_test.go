@@ -1,7 +1,9 @@
 package reconcile_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +127,93 @@ func TestScoredZones(t *testing.T) {
 		require.LessOrEqual(w.t, w.cloud.Count("zone_scores"), 4)
 		require.GreaterOrEqual(w.t, w.cloud.Count("zone_scores"), 3)
 	})
+}
+
+// TestSpotQuestionsArePaced: a question about prices or placement scores that fails is repeated no
+// sooner than one that was answered, however often groups change in the meantime.
+func TestSpotQuestionsArePaced(t *testing.T) {
+	for op, c := range map[simcloud.Op]struct {
+		order nstance.ShapeOrder
+		every time.Duration
+	}{"prices": {nstance.OrderCheapest, 10 * time.Minute}, "zone_scores": {nstance.OrderSteadiest, time.Hour}} {
+		for _, code := range []nstance.Code{nstance.Throttled, nstance.Unavailable, nstance.Denied} {
+			t.Run(string(op)+", "+string(code), func(t *testing.T) {
+				orderedWorld(t, c.order, func(o *simcloud.Options) { o.Scores = map[string]int{"zone-a": 2} }, func(w *world, g nstance.Group) {
+					w.cloud.Inject(simcloud.Fault{Op: op, Times: -1, Code: code})
+					w.startLeader(g)
+					w.advance(time.Minute)
+					require.Equal(t, 1, w.rounds(op))
+					for i := range 12 { // other groups have it asked, if it may be
+						g.Size = 2 + i%2
+						w.setGroupAndAdvance(g, (c.every*9/10-2*time.Minute)/12)
+					}
+					require.Equal(t, 1, w.rounds(op), "it is too early")
+					w.advance(c.every * 4 / 10) // a question and its repetitions take a minute
+					require.Equal(t, 2, w.rounds(op))
+				})
+			})
+		}
+	}
+}
+
+// rounds counts calls, those as one that follow one another: the client repeats what may pass.
+func (w *world) rounds(op simcloud.Op) (n int) {
+	var last time.Time
+	for _, c := range w.cloud.Calls() {
+		if c.Op == op {
+			if c.At.Sub(last) > 30*time.Second {
+				n++
+			}
+			last = c.At
+		}
+	}
+	return n
+}
+
+// TestScoredSets: the cloud answers few different questions in a day. Groups beyond that, groups
+// that are empty, and groups on demand are not asked for, and the larger of two groups counts.
+func TestScoredSets(t *testing.T) {
+	orderedWorld(t, nstance.OrderSteadiest, func(o *simcloud.Options) { o.Scores = map[string]int{"zone-a": 2} }, func(w *world, g nstance.Group) {
+		asked := map[string][]int{}
+		w.wrap = func(e *leaderEnv) { e.provider = scorer{w.cloud, asked} }
+		var groups []nstance.Group
+		add := func(size int, change func(*nstance.Group), types ...string) {
+			other := g
+			other.Key.Group, other.Size = nstance.GroupID(fmt.Sprintf("g%02d", len(groups))), size
+			other.Definition.InstanceTypes = types
+			if change != nil {
+				change(&other)
+			}
+			groups = append(groups, other)
+		}
+		add(1, nil, "large", "small")
+		add(3, nil, "small", "large")
+		add(2, nil, "large", "small")
+		add(0, nil, "empty")
+		add(1, func(g *nstance.Group) { g.Order = nstance.OrderListed }, "listed")
+		add(1, func(g *nstance.Group) { g.Order, g.Definition.Market.Type = "", nstance.OnDemand }, "on-demand")
+		for i := range 12 {
+			add(1, nil, fmt.Sprintf("t%02d", i))
+		}
+		w.startLeader(groups...)
+		w.advance(3*time.Hour + 30*time.Minute)
+		require.Len(t, asked, 10)
+		require.Equal(t, []int{3, 3, 3, 3}, asked["large small"], "once an hour, for the larger group")
+		for _, types := range []string{"empty", "listed", "on-demand"} {
+			require.NotContains(t, asked, types)
+		}
+	})
+}
+
+// A scorer keeps the questions about placement scores, by types.
+type scorer struct {
+	*simcloud.Cloud
+	asked map[string][]int
+}
+
+func (s scorer) ZoneScores(_ context.Context, types []string, n int) (map[string]int, error) {
+	s.asked[strings.Join(types, " ")] = append(s.asked[strings.Join(types, " ")], n)
+	return map[string]int{"zone-a": 2}, nil
 }
 
 // TestOrderRefused: an order that cannot be kept is refused where it enters.

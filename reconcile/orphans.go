@@ -28,6 +28,8 @@ func (s *shard) recordOrphans(unknown []nstance.Machine, listedAt time.Time) {
 	unknown = slices.DeleteFunc(unknown, func(mach nstance.Machine) bool {
 		return s.hasRecord(mach.ID) || !s.opts.Owner.Owns(mach.Owner) || mach.Status == nstance.StatusDeleting
 	})
+	before := s.overtaken()
+	defer func() { s.publishOvertaken(before) }()
 	for _, mach := range s.orphans.List(unknown, listedAt) {
 		s.opts.Journal(nstance.Event{
 			Time: s.opts.Now().UTC(), Type: nstance.EventOrphanSeen, Instance: mach.ID, Tenant: mach.Owner.Tenant, Group: mach.Group,
@@ -45,7 +47,7 @@ func (s *shard) hasRecord(id nstance.InstanceID) bool {
 // orphanShard returns what the rule needs to know of the shard.
 func (s *shard) orphanShard() orphans.Shard {
 	s.updateClock()
-	view := orphans.Shard{Now: s.opts.Now(), TermBegan: s.began, FoundNoRecord: s.foundNoRecord, ClockWrong: s.clock.Distrust(), Frozen: s.thawed}
+	view := orphans.Shard{Now: s.opts.Now(), TermBegan: s.began, FoundNoRecord: s.foundNoRecord, Epoch: s.opts.Epoch, ClockWrong: s.clock.Distrust(), Frozen: s.thawed}
 	for _, m := range s.members {
 		switch {
 		case m.rec.Deleting != nil && plan.Reason(m.rec.Reason) == reasonOrphan:

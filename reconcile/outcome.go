@@ -6,16 +6,16 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // outcome records how a step ended. A failed one is repeated with backoff; a step
 // that a newer plan has replaced leaves the newer one in place.
 func (s *shard) outcome(m *member, step stepKind, planned int, err error) {
-	if rec, ok := s.storedRecord(m.id); ok {
-		m.rec, m.durable = rec, true
-	}
+	s.refreshRecord(m)
 	s.sendSettledAcks(m)
+	s.recordObstacle(m, step, err)
 	if step == stepCreate {
 		s.createEndedWith(m, err)
 	}
@@ -53,8 +53,19 @@ func (s *shard) outcome(m *member, step stepKind, planned int, err error) {
 	m.retryDue = s.retryTime(m, step, err)
 }
 
+// refreshRecord has m be what is known to be durable of it. What a write returned is not
+// used: another one may have been made since.
+func (s *shard) refreshRecord(m *member) {
+	if rec, ok := s.storedRecord(m.id); ok {
+		m.rec, m.durable = rec, true
+	}
+}
+
 // errAgain has the step repeated: it has not failed, and is not finished.
 var errAgain = errors.New("not finished yet")
+
+// errAccepted is errAgain of a step that the provider has accepted, and has not carried out.
+var errAccepted = fmt.Errorf("%w: the provider has accepted it", errAgain)
 
 // errOutdated refuses a step because the record has changed since it was planned: by
 // a late write of a former leader, or because an agent has registered.
@@ -69,7 +80,7 @@ func (s *shard) trustRecord(m *member) {
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
 		m.state, m.step, m.deleteCauses = nstance.Deleting, stepDelete, []nstance.Cause{m.rec.Deleting.Why}
-	case m.sleepsOrWakes():
+	case m.parkedOrWokenOnRecord():
 		s.restoreSleep(m)
 	case m.drain != nil:
 		m.state, m.step = nstance.Draining, stepDrain // which announces it
@@ -93,16 +104,19 @@ func (s *shard) createRefused(m *member, err error) {
 		return
 	}
 	code := nstance.CodeOf(err)
+	words := clip.Words(err.Error())
 	m.refusedWith = err
 	s.recordReturn(m, false)
 	switch {
 	case m.rec.OnDemand: // no failure of its group
 	case code == nstance.Capacity || code == nstance.Quota: // the admission queue sets the pace
-	case !errors.Is(err, errChanged):
-		s.failedToBecomeReady(m, err.Error())
+	case errors.Is(err, errChanged):
+	case err == m.answeredWith && s.shapesLeft(m): //nolint:errorlint // the provider's answer itself
+	default:
+		s.failedToBecomeReady(m, words)
 	}
-	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: err.Error()})
-	s.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + err.Error()})
+	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: words})
+	s.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + words})
 }
 
 // failWithoutMachine fails m and has its intent deleted.
@@ -154,7 +168,7 @@ func (s *shard) retryTime(m *member, step stepKind, err error) time.Time {
 	case step == stepCreate && m.mayHaveMachine():
 		proof = s.repeatFrom(m)
 	case step == stepDelete && !m.machineKnown():
-		proof = s.absentFrom(m)
+		proof = s.absenceProvenAt(m)
 	}
 	if proof.After(now) {
 		at = earliest(at, proof)

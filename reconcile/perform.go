@@ -33,5 +33,5 @@ func (r *Reconciler) perform(ctx context.Context, m *member) {
 	m.running = false
 	r.outcome(m, step, planned, err)
 	r.wakeWaiters()
-	r.queue.add(m.group.key, step != stepDelete)
+	r.queue.Add(m.group.key, step != stepDelete)
 }

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -187,5 +188,81 @@ func TestServerPause(t *testing.T) {
 		require.Len(t, w.ready(), 1)
 		w.advance(10 * time.Minute)
 		require.NotContains(t, w.ready(), id, "afterwards the normal limit applies")
+	})
+}
+
+// TestOverlappingPreserve: of requests that overlap each may be refused, be lost, or have an
+// answer that is lost. What the record says then is in force, and a new leader agrees.
+func TestOverlappingPreserve(t *testing.T) {
+	modes := map[string]*storagetest.Fault{
+		"accepted": nil, "refused": {Mode: storagetest.Refuse, Err: nstance.Errorf(nstance.Denied, "no")},
+		"answer lost": {Mode: storagetest.LoseAnswer, Err: nstance.Errorf(nstance.Ambiguous, "no answer")},
+		"call lost":   {Mode: storagetest.Refuse, Err: nstance.Errorf(nstance.Ambiguous, "no answer")},
+	}
+	ends := map[string][2]time.Duration{"longer": {time.Hour, 2 * time.Hour}, "shorter": {2 * time.Hour, time.Hour}, "ended": {2 * time.Hour, -time.Second}}
+	for first, fault := range modes {
+		for second, after := range modes {
+			for name, end := range ends {
+				t.Run(first+", then "+name+", "+second, func(t *testing.T) {
+					withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+						faulty := storagetest.NewFaulty(w.store)
+						w.store = faulty
+						w.changeLeader(webGroup(3))
+						id := w.ready()[0]
+						gate := make(chan struct{})
+						for i, f := range []*storagetest.Fault{fault, after} {
+							hit := storagetest.Fault{Pass: true}
+							if f != nil {
+								hit = *f
+							}
+							hit.Op, hit.Prefix = storagetest.PutIfMatch, "instance/"
+							if i == 0 {
+								hit.Do = func() { <-gate }
+							} else {
+								hit.Do = func() {}
+							}
+							faulty.Inject(hit)
+						}
+						errs := make([]error, 2)
+						var wg sync.WaitGroup
+						now := time.Now()
+						for i := range errs {
+							wg.Go(func() { errs[i] = w.r.Admin().Preserve(t.Context(), id, now.Add(end[i]), requester) })
+							w.advance(10 * time.Millisecond)
+						}
+						require.True(t, w.instance(id).Preserved, "the first is being written")
+						close(gate)
+						wg.Wait()
+						w.advance(time.Second)
+						rec, stands := w.r.Admin().Internals().Records().Get(id)
+						if errs[1] == nil && stands {
+							require.True(t, rec.Preserve.Until.Equal(now.Add(end[1])), "what was acknowledged last")
+						}
+						kept := stands && rec.Preserve != nil && time.Now().Before(rec.Preserve.Until)
+						require.Equal(t, kept, stands && w.instance(id).Preserved)
+						w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(0)}})
+						w.advance(30 * time.Minute)
+						require.Equal(t, kept, w.exists(id), "%v", errs)
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestPreserveOutlivesItsCaller: what a caller has asked for and not waited for is in force, or
+// did not happen.
+func TestPreserveOutlivesItsCaller(t *testing.T) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		faulty := storagetest.NewFaulty(w.store)
+		w.store = faulty
+		w.changeLeader(webGroup(3))
+		id := w.ready()[0]
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Pass: true, Do: func() { <-time.After(time.Second) }})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		require.NoError(t, w.r.Admin().Preserve(ctx, id, time.Now().Add(time.Hour), requester))
+		w.advance(time.Second)
+		require.True(t, w.instance(id).Preserved)
 	})
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -139,9 +140,28 @@ func (s *shard) unreadableGroup(id nstance.InstanceID) nstance.GroupKey {
 // Loaded reports whether the shard's records have been read. Until then unknown
 // instances and groups may exist.
 func (r *Reconciler) Loaded() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.loaded
+	select {
+	case <-r.known:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitLoaded blocks until Loaded, or ctx or the term ends.
+func (r *Reconciler) awaitLoaded(ctx context.Context) error {
+	select {
+	case <-r.known:
+	case <-r.over:
+	case <-ctx.Done():
+		return nstance.Errorf(nstance.Unavailable, "the shard is not read yet: %w", ctx.Err())
+	}
+	select {
+	case <-r.over:
+		return nstance.Errorf(nstance.Unavailable, "this term is over")
+	default:
+		return nil
+	}
 }
 
 func (r internals) Removable(id nstance.InstanceID) error {
@@ -164,13 +184,36 @@ func (s *shard) removable(id nstance.InstanceID) (*member, error) {
 
 // unpreserved fails with Conflict while m is kept for inspection.
 func (s *shard) unpreserved(m *member) error {
-	if !s.preserved(m, s.opts.Now()) {
+	now := s.opts.Now()
+	if !s.preserved(m, now) {
 		return nil
 	}
+	until, _ := m.keptUntil(now)
 	return &nstance.Error{
 		Code: nstance.Conflict, Remedy: "nstance-admin instance preserve --end " + string(m.id) + " drains and deletes it",
-		Msg: fmt.Sprintf("%s is preserved until %s", m.id, m.preserve.Until.UTC().Format(time.RFC3339)),
+		Msg: fmt.Sprintf("%s is preserved until %s", m.id, until.UTC().Format(time.RFC3339)),
 	}
+}
+
+func (r internals) ExpectRehearsal(ctx context.Context, ids []nstance.InstanceID, source string, within time.Duration) error {
+	ctx, cancel := r.underTerm(ctx)
+	defer cancel()
+	until := r.opts.Now().Add(within).UTC()
+	var failed []error
+	for _, id := range ids {
+		_, err := r.records.Update(ctx, id, func(rec *records.Instance) error {
+			rec.Rehearsal = &records.Rehearsal{Source: source, Until: until}
+			return nil
+		})
+		failed = append(failed, err)
+		r.mu.Lock()
+		r.withMember(id, func(m *member) {
+			m.rehearsalMet = false
+			r.refreshRecord(m)
+		})
+		r.mu.Unlock()
+	}
+	return errors.Join(failed...)
 }
 
 func (r internals) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstance.Notice) []string {
@@ -252,7 +295,7 @@ func (r internals) OnDemand(tenant nstance.TenantID) int {
 	return r.onDemand(tenant)
 }
 
-func (r internals) QueueAge() time.Duration { return r.queue.age() }
+func (r internals) QueueAge() time.Duration { return r.queue.Age() }
 
 func (r internals) Abilities() provider.Abilities { return r.provider.Abilities() }
 

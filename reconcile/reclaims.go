@@ -21,12 +21,18 @@ func (s *shard) recordReclaim(m *member, now time.Time) {
 	}
 	times = append(slices.Clone(times), now.UTC())
 	g.history.Reclaims = &times
-	s.saveSoon()
+	s.saver.Changed()
 }
 
-// reclaimNoticed reports whether a reclaim was announced: it is counted.
+// reclaimNoticed reports whether a reclaim was announced: it is counted, or was rehearsed.
 func reclaimNoticed(notices []nstance.Notice) bool {
-	return slices.ContainsFunc(notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim && !notice.Rehearsed(n) })
+	return slices.ContainsFunc(notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim })
+}
+
+// rehearsed reports whether the only reclaims that were announced of m were rehearsed.
+func (m *member) rehearsed() bool {
+	announced := slices.ContainsFunc(m.notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim && !notice.Rehearsed(n) })
+	return reclaimNoticed(m.notices) && !announced
 }
 
 // before returns t without times in the future, by another leader's clock: they count as
@@ -42,6 +48,12 @@ func (t *reclaimTimes) before(now time.Time) *reclaimTimes {
 		}
 	}
 	return &out
+}
+
+// reclaimsStand reports whether g makes on-demand members for its reclaims.
+func (s *shard) reclaimsStand(g *group, now time.Time) bool {
+	until := g.reclaimedUntil()
+	return !until.IsZero() && !s.reached(until, now)
 }
 
 // reclaimedUntil is until when g makes on-demand members for the reclaims that

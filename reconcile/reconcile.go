@@ -28,10 +28,11 @@ type Reconciler struct {
 	states   *records.Doc[shardState]
 	events   *feed.Feed[nstance.Event]
 
-	orphanLock chan struct{} // has room for one: whose turn it is to deal with orphans
-	known      chan struct{} // closed once members are known
-	over       chan struct{} // closed when Run has ended
-	started    atomic.Bool   // Run was called
+	orphanLock chan struct{}  // has room for one: whose turn it is to deal with orphans
+	known      chan struct{}  // closed once members are known
+	over       chan struct{}  // closed when Run has ended
+	started    atomic.Bool    // Run was called
+	lookUps    sync.WaitGroup // the first questions to the provider, which plans do not wait for
 
 	mu sync.Mutex
 	shard

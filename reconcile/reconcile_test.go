@@ -547,3 +547,25 @@ func TestStorageCallsOfInstance(t *testing.T) {
 		require.Equal(t, calls{puts: 2 + 2, deletes: 1}, counted.take(), "drain and mark; and its replacement's first two")
 	})
 }
+
+// TestRemoveFirstOutlivesLeader: what goes first is as durable as the size that it was named
+// with, until it is gone.
+func TestRemoveFirstOutlivesLeader(t *testing.T) {
+	withGroup(t, 4, simcloud.Options{}, func(t *testing.T, w *world) {
+		before := w.ready()
+		require.NoError(t, w.r.Admin().RemoveFirst(web, before[2:]))
+		for range 2 {
+			w.stopLeader()
+			w.startLeader(webGroup(4))
+			w.advance(time.Second)
+		}
+		w.stopLeader()
+		w.startLeader(webGroup(3))
+		w.advance(5 * time.Minute)
+		require.Len(t, w.ready(), 3)
+		require.Subset(t, w.ready(), before[:2], "one of those that were named went")
+		w.changeLeader(webGroup(2))
+		w.advance(5 * time.Minute)
+		require.Equal(t, before[:2], w.ready())
+	})
+}

@@ -39,7 +39,7 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	if !r.balancersLeft(m) {
 		return errAgain
 	}
-	if err := r.opts.Check(); err != nil {
+	if err := r.permit(m, stepDelete); err != nil {
 		return err
 	}
 	err = r.provider.Delete(ctx, mach)
@@ -49,7 +49,7 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 		r.deletionAccepted(m)
 		m.deleteAccepted = found
 		r.mu.Unlock()
-		return errAgain
+		return errAccepted
 	case errors.Is(err, nstance.NotFound):
 		return r.forgetRecord(ctx, m)
 	case errors.Is(err, nstance.Conflict):
@@ -161,7 +161,7 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 // record.
 func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	durable, early := m.durable, !m.deleteAccepted && r.opts.Now().Before(r.absentFrom(m))
+	durable, early := m.durable, !m.deleteAccepted && r.opts.Now().Before(r.absenceProvenAt(m))
 	m.removed = !early
 	r.mu.Unlock()
 	switch {
@@ -192,8 +192,13 @@ func (r *Reconciler) balancersLeft(m *member) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var names []string
-	if id := m.machine.ProviderID; id != "" && !m.gone && r.provider.Abilities().Balancers != nil {
+	switch id := m.machine.ProviderID; {
+	case m.gone || r.provider.Abilities().Balancers == nil:
+	case id != "":
 		names = r.balance.Attached(id, m.registered())
+	case m.registered(): // the provider has not shown its machine in this term yet
+		names = r.balance.Names()
+		r.questions.Add(m.id)
 	}
 	now := r.opts.Now()
 	switch {
@@ -201,7 +206,7 @@ func (r *Reconciler) balancersLeft(m *member) bool {
 		m.withdrawalOver = true
 		return true
 	case m.withdrawBy.IsZero():
-		m.withdrawBy = now.Add(withdrawTimeout)
+		m.withdrawBy = now.Add(r.withdrawalWait(m, now))
 		r.rebalance(m.group)
 		return false
 	case now.Before(m.withdrawBy):
@@ -211,6 +216,15 @@ func (r *Reconciler) balancersLeft(m *member) bool {
 	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
 	r.balance.WithdrawDeleted(m.machine, names)
 	return true
+}
+
+// withdrawalWait is withdrawTimeout, or where earlier terms have waited for that long, the
+// time of one attempt: a deletion must end although every term is short.
+func (s *shard) withdrawalWait(m *member, now time.Time) time.Duration {
+	if d := m.rec.Deleting; d != nil && s.reached(d.At.Add(withdrawTimeout+clocksApart), now) {
+		return firstLookUps
+	}
+	return withdrawTimeout
 }
 
 // withdrawTimeout is how long a deletion waits for load balancers to withdraw the

@@ -82,7 +82,7 @@ func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
 		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
 	}}
 	r.addMember(g, m)
-	r.queue.add(g.key, false)
+	r.queue.Add(g.key, false)
 	return m, nil
 }
 
@@ -127,7 +127,7 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 	}
 	m.skipDrain = m.skipDrain || noDrain
 	m.drainEnded = m.drainEnded || noDrain && m.state == nstance.Draining
-	r.queue.add(m.group.key, true)
+	r.queue.Add(m.group.key, true)
 	r.mu.Unlock()
 	var kept error // it may be preserved before it begins to go
 	if err := r.await(ctx, func() bool {
@@ -144,22 +144,69 @@ func (r *Reconciler) request(ctx context.Context, id nstance.InstanceID, reason 
 }
 
 // RemoveFirst has instances of a group go before others when it has more than its size,
-// for as long as this term lasts. Those that do not exist any more are ignored. Fails with
-// Invalid, and changes nothing, when one of them is not for the group to remove.
+// until they are gone. Those that do not exist any more are ignored. It returns once that is
+// durable, so that a caller who makes a smaller size durable afterwards has the instances
+// named under every leader. Fails with Invalid, and changes nothing, when one of them is not
+// for the group to remove, and with Unavailable as Pause does.
 func (r *Admin) RemoveFirst(group nstance.GroupKey, ids []nstance.InstanceID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	edit, err := r.nameFirst(group, ids)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := r.underTerm(context.Background())
+	defer cancel()
+	return r.saver.Await(ctx, edit)
+}
+
+// nameFirst names instances to go first, and returns the change to wait for.
+func (r *Reconciler) nameFirst(group nstance.GroupKey, ids []nstance.InstanceID) (edit uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.loaded {
+		return 0, errUnread
+	}
 	for _, id := range ids {
 		if m := r.members[id]; m != nil && (m.group.key != group || m.rec.OnDemand) {
-			return nstance.FieldError("remove_first", "name instances that the group keeps", "%s is no managed instance of group %s", id, group)
+			return 0, nstance.FieldError("remove_first", "name instances that the group keeps", "%s is no managed instance of group %s", id, group)
 		}
 	}
 	for _, id := range ids {
-		if m := r.members[id]; m != nil {
+		if m := r.members[id]; m != nil && !m.goesFirst {
 			m.goesFirst = true
+			r.saver.Changed()
 		}
 	}
-	return nil
+	if g := r.groups[group]; g != nil {
+		g.recordGoingFirst()
+	}
+	return r.saver.Edits(), nil
+}
+
+// recordGoingFirst records which members of g were named to go first.
+func (g *group) recordGoingFirst() {
+	var named []nstance.InstanceID
+	for _, m := range g.members {
+		if m.goesFirst {
+			named = append(named, m.id)
+		}
+	}
+	g.history.GoFirst = nil
+	if slices.Sort(named); len(named) > 0 {
+		g.history.GoFirst = &named
+	}
+}
+
+// restoreGoingFirst names the members that are recorded as named.
+func (g *group) restoreGoingFirst() {
+	if g.history.GoFirst == nil {
+		return
+	}
+	for _, m := range g.members {
+		m.goesFirst = m.goesFirst || slices.Contains(*g.history.GoFirst, m.id)
+	}
 }
 
 func removalReason(reason string, noDrain bool) string {
@@ -170,13 +217,16 @@ func removalReason(reason string, noDrain bool) string {
 }
 
 // Joined makes durable that an instance has registered, and has it counted. It is for
-// programs without a Registrar, which does the same. Repeating it changes nothing.
-// Fails with NotFound, and with Unavailable or Ambiguous when it may be repeated, as
-// while the shard is not read.
+// programs without a Registrar, which does the same. Before the shard is read it waits
+// for that: a new term has events about machines that it finds before it may write.
+// Repeating it changes nothing. Fails with NotFound, and with Unavailable or Ambiguous
+// when it may be repeated, as when ctx or the term ends first.
 func (r *Reconciler) Joined(ctx context.Context, id nstance.InstanceID) error {
-	if !r.Loaded() {
-		return errUnread
+	if err := r.awaitLoaded(ctx); err != nil {
+		return err
 	}
+	ctx, cancel := r.underTerm(ctx)
+	defer cancel()
 	_, err := r.records.Update(ctx, id, func(rec *records.Instance) error {
 		if rec.RegisteredAt.IsZero() {
 			rec.RegisteredAt = r.opts.Now().UTC()

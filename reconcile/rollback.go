@@ -9,12 +9,23 @@ import (
 // readRollbacks reads the definitions that groups are rolled back to. One that
 // is missing or cannot be understood is left out; any other error is returned.
 func (r *Reconciler) readRollbacks(ctx context.Context, states shardState) (map[string]desiredSpec, error) {
+	var digests []string
+	for _, h := range states.Groups {
+		if h.Rollback != nil {
+			digests = append(digests, h.Rollback.Definition)
+		}
+	}
+	found, failed := r.records.Definitions(ctx, digests)
 	out := map[string]desiredSpec{}
 	for key, h := range states.Groups {
 		if h.Rollback == nil {
 			continue
 		}
-		back, err := r.readDesiredSpec(ctx, h.Rollback.Definition)
+		var back desiredSpec
+		err := failed[h.Rollback.Definition]
+		if err == nil {
+			back, err = desiredSpecFor(nstance.Group{Definition: found[h.Rollback.Definition]})
+		}
 		switch code := nstance.CodeOf(err); {
 		case err == nil:
 			out[key] = back

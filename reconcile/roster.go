@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
 )
 
@@ -40,6 +41,10 @@ func (s *shard) forget(m *member) {
 	delete(s.members, m.id)
 	m.group.countBalancers(m, -1)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
+	if m.goesFirst {
+		m.group.recordGoingFirst()
+		s.saver.ChangedLater()
+	}
 	s.rememberUsedID(m)
 	if g := m.group; len(g.members) == 0 && !g.defined() && g.unreadable == 0 {
 		s.drop(g)
@@ -54,7 +59,7 @@ func (s *shard) rememberUsedID(m *member) {
 	}
 	now := s.opts.Now()
 	for id := range s.usedIDs {
-		if now.Sub(id.Time()) > 2*maxIDAge {
+		if s.reached(id.Time().Add(2*maxIDAge), now) {
 			delete(s.usedIDs, id)
 		}
 	}
@@ -72,7 +77,7 @@ func (s *shard) drop(g *group) {
 	switch {
 	case !g.recorded && g.history == (groupState{}):
 	case g.spec.Removing:
-		s.saveSoon()
+		s.saver.Changed()
 	default:
 		s.absentGroups[g.key.String()] = g.history
 	}
@@ -101,16 +106,28 @@ func (s *shard) addRecovered(g *group, rec records.Instance, since time.Time) *m
 	return m
 }
 
+// linkReplacement has the loss that m replaces answered, as its record says. A replacement
+// that has failed answers nothing.
+func (s *shard) linkReplacement(m *member) {
+	if lost := s.members[m.replaces]; lost != nil && m.answersLoss() {
+		lost.replacement = replacementCreated
+	}
+}
+
+// answersLoss reports whether m, a member that this term found, is or was the replacement
+// that it was created for.
+func (m *member) answersLoss() bool { return m.rec.Deleting == nil || m.registered() }
+
 // recovered returns the member of a record that an earlier term wrote, as of
 // the time when this one found it.
 func (s *shard) recovered(rec records.Instance, since time.Time) *member {
-	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{foundAt: since}}
+	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{inheritedAt: since}, origin: origin{replaces: rec.Replaces}}
 	m.notices, m.advice = slices.Clone(rec.Notices), slices.Clone(rec.Advice)
-	m.preserve = rec.Preserve
+	m.rehearsalMet = slices.ContainsFunc(rec.Notices, notice.Rehearsed)
 	switch {
 	case rec.Deleting != nil:
 		m.state, m.step, m.deleteCauses, m.leftBefore = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}, true
-	case m.sleepsOrWakes():
+	case m.parkedOrWokenOnRecord():
 		s.restoreSleep(m)
 	case rec.Drain != nil:
 		m.state, m.drain, m.leftBefore = nstance.Draining, rec.Drain, true
@@ -136,7 +153,7 @@ func (s *shard) recordProblems(problems []records.Problem) {
 	for key, g := range s.groups {
 		if g.unreadable > 0 {
 			g.unreadable = 0
-			s.queue.add(key, false)
+			s.queue.Add(key, false)
 		}
 	}
 	for _, p := range problems {
@@ -177,6 +194,7 @@ func (s *shard) restoreGroup(g *group) {
 		}
 		h.Reclaims = h.Reclaims.before(s.opts.Now())
 		g.history, g.recorded = h, true
+		g.restoreGoingFirst()
 		delete(s.absentGroups, key)
 	}
 	if back, ok := s.rollbackSpecs[key]; ok {
@@ -190,7 +208,7 @@ func (s *shard) setRemoving(g *group, removing bool) {
 	if g.spec.Removing && !removing {
 		if g.isGone() && g.history != (groupState{}) {
 			g.history, g.rollbackSpec = groupState{}, nil
-			s.saveSoon()
+			s.saver.Changed()
 		}
 		g.published.removal = false
 	}
@@ -203,13 +221,13 @@ func (s *shard) resolveDesired(g *group) {
 	if g.rollbackOver() {
 		g.history.Rollback, g.rollbackSpec = nil, nil
 		s.publishGroup(g, nstance.Event{Type: eventtype.RollbackEnded, Reason: "another definition is configured"})
-		s.saveSoon()
+		s.saver.Changed()
 	}
 	g.desiredSpec = g.effective()
 	h := &g.history
 	if h.FailureHash != "" && g.hash != "" && h.FailureHash != g.hash {
 		h.clearFailures()
-		s.saveSoon()
+		s.saver.Changed()
 	}
 }
 
@@ -229,6 +247,6 @@ func (s *shard) failedToBecomeReady(m *member, why string) {
 		wait = min(firstBackoff<<(h.Refusals-1), maxBackoff)
 	}
 	h.BackoffUntil = s.opts.Now().Add(wait)
-	s.queue.add(m.group.key, false) // which then waits until then
-	s.saveSoon()
+	s.queue.Add(m.group.key, false) // which then waits until then
+	s.saver.Changed()
 }

@@ -13,63 +13,76 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
+	"github.com/nstance-go/nstance/reconcile/internal/work"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // Run loads the shard and keeps its groups at their size until ctx, which is
 // one leadership term, ends. Then it returns nil, after every step under way
-// has stopped. Whatever fails is tried again. Run returns early only when the
+// has stopped. Whatever fails is tried again. It plans from the records alone where the
+// provider does not answer within two seconds. Run returns early only when the
 // provider uses another account than the shard's machines are in: with Invalid,
-// before anything was done, and when it was called before.
+// before the provider was asked for anything else, and when it was called before.
 func (r *Reconciler) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		return nstance.FieldError("run", "make another Reconciler for each term", "was called before")
 	}
 	defer close(r.over)
-	if err := r.load(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+	defer r.saver.Close()
+	ctx, stop := context.WithCancelCause(ctx)
+	r.lead(ctx, stop)
+	if err := context.Cause(ctx); errors.Is(err, nstance.Invalid) {
 		return err
+	}
+	return nil
+}
+
+// lead does what Run says until ctx ends, which stop does early.
+func (r *Reconciler) lead(ctx context.Context, stop context.CancelCauseFunc) {
+	defer r.lookUps.Wait()
+	defer stop(nil)
+	if r.provider.Abilities().Account != nil {
+		r.provider.Block(errAccountUnknown)
+	}
+	if err := r.load(ctx, stop); err != nil {
+		return
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { r.planGroups(ctx) })
-	wg.Go(func() { r.urgent.run(provider.Urgent(ctx), r.perform) })
-	wg.Go(func() { r.ordinary.run(ctx, r.perform) })
-	wg.Go(func() { r.deletions.run(ctx, r.perform) })
+	wg.Go(func() { r.urgent.Run(provider.Urgent(ctx), r.perform) })
+	wg.Go(func() { r.ordinary.Run(ctx, r.perform) })
+	wg.Go(func() { r.deletions.Run(ctx, r.perform) })
 	wg.Go(func() { r.admit(ctx) })
-	wg.Go(func() { r.definitions.run(ctx, func(key nstance.GroupKey) { r.queue.add(key, true) }, r.log) })
-	wg.Go(func() { r.questions.run(ctx) })
+	wg.Go(func() { r.definitions.Run(ctx, func(key nstance.GroupKey) { r.queue.Add(key, true) }, r.log) })
+	wg.Go(func() { r.questions.Run(ctx) })
 	wg.Go(func() { r.followDrains(ctx) })
 	wg.Go(func() { r.notifyWatchers(ctx) })
-	wg.Go(func() { r.saveStates(ctx) })
+	wg.Go(func() { r.saver.Run(ctx, r.saveStates) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
-	wg.Go(func() { r.followPools(ctx) })
-	wg.Go(func() { r.subnets.run(ctx, func() []string { return r.subnetsInUse(nil) }) })
-	wg.Go(func() { r.spot.run(ctx, r.spotQuestion, r.opts.Now) })
+	wg.Go(func() { r.expireAvoided(ctx) })
+	wg.Go(func() { r.cloud.Run(ctx) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })
 	}
 	r.runFullPasses(ctx)
-	return nil
 }
 
 // planGroups plans groups as they come due. In a storm of facts long plans take at most
 // half of the time, so that what they request is carried out meanwhile: facts that come
 // during the pause share the next plan. Only the first of urgent ones does not wait.
 func (r *Reconciler) planGroups(ctx context.Context) {
-	budget := newPlanBudget(time.Now())
+	budget := work.NewBudget(time.Now())
 	for {
-		key, urgent, ok := r.queue.take(ctx)
+		key, urgent, ok := r.queue.Take(ctx)
 		if !ok {
 			return
 		}
 		took := r.process(key)
-		if over := budget.spend(took, time.Now()); over > 0 {
-			r.queue.pause(ctx, over, urgent)
+		if over := budget.Spend(took, time.Now()); over > 0 {
+			r.queue.Pause(ctx, over, urgent)
 		}
 	}
 }
@@ -98,9 +111,29 @@ func (r *Reconciler) process(key nstance.GroupKey) (took time.Duration) {
 	if !next.IsZero() && !next.After(now) {
 		next = now.Add(time.Second) // skip deadlines in the past: never spin on them
 	}
-	r.queue.addAt(key, next)
+	r.queue.AddAt(key, next)
 	r.publishView(g)
 	return took
+}
+
+const (
+	// routineDelay is how long a routine fact waits for its plan, for each member of the
+	// group: ten times as long as the plan takes.
+	routineDelay = 4 * time.Microsecond
+	// Groups whose routine facts would wait less plan at once, and none waits longer.
+	minRoutineDelay, maxRoutineDelay = 2 * time.Millisecond, 50 * time.Millisecond
+)
+
+// planForRoutine has a group planned for a fact that each of its members brings about in an
+// ordinary life, such as its registration. After an outage thousands come at once: in a large
+// group they share a plan.
+func (s *shard) planForRoutine(g *group) {
+	delay := min(routineDelay*time.Duration(len(g.members)), maxRoutineDelay)
+	if delay < minRoutineDelay {
+		s.queue.Add(g.key, false)
+		return
+	}
+	s.queue.AddAt(g.key, s.opts.Now().Add(delay))
 }
 
 // runFullPasses looks at everything now and then, whatever happened or did not: at the
@@ -118,11 +151,11 @@ func (r *Reconciler) runFullPasses(ctx context.Context) {
 			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
 		}
 		r.reconcileMachines(ctx)
-		r.subnets.ask()
+		r.cloud.CountAddresses()
 		r.mu.Lock()
 		r.balance.CompareAll(true)
 		for key := range r.groups {
-			r.queue.add(key, false)
+			r.queue.Add(key, false)
 		}
 		r.mu.Unlock()
 	}
@@ -148,6 +181,7 @@ func (r *Reconciler) admitDue() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
+	r.updateClock()
 	if !r.nextGrants.IsZero() && !r.nextGrants.After(now) {
 		r.admitCreates(now, nil)
 	}
@@ -163,37 +197,21 @@ func (r *Reconciler) queryProvider(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, firstCount)
+		ctx, cancel := context.WithTimeout(ctx, firstLookUps)
 		defer cancel()
-		r.subnets.read(ctx, r.subnetsInUse(r.opts.Subnets))
-	})
-	wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, firstCount)
-		defer cancel()
-		r.spot.readPrices(ctx, r.spotQuestion(), r.opts.Now())
-	})
-	wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, firstCount)
-		defer cancel()
-		r.readShifts(ctx)
+		r.cloud.ReadFirst(ctx, r.opts.Subnets)
 	})
 	r.reconcileMachines(ctx)
 }
 
 // load reads the shard's state from storage. Nothing is planned before. It fails when
-// ctx ends, and when the provider uses another account than the shard's machines.
-func (r *Reconciler) load(ctx context.Context) error {
-	for {
+// ctx ends.
+func (r *Reconciler) load(ctx context.Context, stop context.CancelCauseFunc) error {
+	for failures := 1; ; failures++ {
 		recs, problems, err := r.records.Load(ctx)
 		var states shardState
 		if err == nil {
 			states, err = r.states.Load(ctx)
-		}
-		if err == nil {
-			err = r.checkAccount(ctx, states, len(recs)+len(problems) > 0)
-			if errors.Is(err, nstance.Invalid) {
-				return err
-			}
 		}
 		var backs map[string]desiredSpec
 		if err == nil {
@@ -201,17 +219,21 @@ func (r *Reconciler) load(ctx context.Context) error {
 		}
 		if err == nil {
 			r.install(recs, problems, states, backs)
-			r.queryProvider(ctx)
+			r.awaitFirstAnswers(ctx, stop, states, len(recs)+len(problems) > 0)
 			r.begin()
-			return nil
+			return ctx.Err()
 		}
 		r.recordUnread(err)
 		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
-		if !sleep.For(ctx, time.Second) {
+		if !sleep.For(ctx, sleep.Backoff(failures, time.Second, maxLoadBackoff)) {
 			return ctx.Err()
 		}
 	}
 }
+
+// maxLoadBackoff is the longest wait between attempts to read the shard, each of which
+// reads and logs as much as the first.
+const maxLoadBackoff = 10 * time.Second
 
 // recordUnread records why the shard could not be read yet.
 func (r *Reconciler) recordUnread(err error) {
@@ -227,6 +249,9 @@ func (r *Reconciler) install(recs []records.Instance, problems []records.Problem
 	for _, rec := range recs {
 		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
 		r.foundNoRecord = r.foundNoRecord && rec.Deleting != nil
+	}
+	for _, m := range r.members {
+		r.linkReplacement(m)
 	}
 	r.rememberReclaims(recs)
 	r.recordProblems(problems)
@@ -258,10 +283,11 @@ func (r *Reconciler) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.balance.CompareAll(true)
+	r.saver.Changed() // what a former leader was writing cannot land after that
 	r.loaded, r.loadError = true, nil
 	close(r.known)
 	for key := range r.groups {
 		r.unplanned[key] = true
-		r.queue.add(key, false)
+		r.queue.Add(key, false)
 	}
 }

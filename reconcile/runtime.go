@@ -18,6 +18,15 @@ func (r internals) Runtime(id nstance.InstanceID) (loop.Runtime, error) {
 	}, nil
 }
 
+func (r internals) RuntimeHash(id nstance.InstanceID) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[id]; m != nil && m.group.defined() {
+		return m.group.runtime
+	}
+	return ""
+}
+
 func (r internals) RuntimeHashes() map[nstance.GroupKey]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

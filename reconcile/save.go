@@ -10,31 +10,18 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 )
 
-// saveStates writes the groups' histories whenever they changed, all of them at
-// once, and again until it succeeds.
-func (r *Reconciler) saveStates(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.ledger.wake:
-		}
-		now, edit := r.snapshotStates()
-		r.records.KeepDefinitions(now.named()...)
-		_, err := r.states.Update(ctx, func(s *shardState) error {
-			s.Frozen, s.Avoided, s.Groups = now.Frozen, now.Avoided, now.Groups
-			return nil
-		})
-		r.recordSaved(edit, err)
-		if err == nil || ctx.Err() != nil {
-			continue
-		}
+// saveStates writes what the shard and its groups remember, all of it at once.
+func (r *Reconciler) saveStates(ctx context.Context) (edits uint64, err error) {
+	now, edits := r.snapshotStates()
+	r.records.KeepDefinitions(now.named()...)
+	_, err = r.states.Update(ctx, func(s *shardState) error {
+		s.Frozen, s.Avoided, s.Groups = now.Frozen, now.Avoided, now.Groups
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
 		r.log.Warn("group state not saved yet", "code", nstance.CodeOf(err), "err", err)
-		r.ledger.signal()
-		if !sleep.For(ctx, time.Second) {
-			return
-		}
 	}
+	return edits, err
 }
 
 // snapshotStates returns what is to be saved, and the last change that it holds.
@@ -47,17 +34,7 @@ func (r *Reconciler) snapshotStates() (shardState, uint64) {
 			out.Groups[key.String()] = g.history
 		}
 	}
-	return out, r.ledger.edits
-}
-
-func (r *Reconciler) recordSaved(edit uint64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ledger.tried, r.ledger.err = edit, err
-	if err == nil {
-		r.ledger.saved = edit
-	}
-	r.wakeWaiters()
+	return out, r.saver.Edits()
 }
 
 // saveSnapshots stores the shard's snapshot now and then, if anything has

@@ -12,8 +12,13 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
+	"github.com/nstance-go/nstance/reconcile/internal/cloudfacts"
+	"github.com/nstance-go/nstance/reconcile/internal/definitions"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
+	"github.com/nstance-go/nstance/reconcile/internal/questions"
+	"github.com/nstance-go/nstance/reconcile/internal/saver"
 	"github.com/nstance-go/nstance/reconcile/internal/wallclock"
+	"github.com/nstance-go/nstance/reconcile/internal/work"
 )
 
 // A shard is what one leadership term knows of its groups and members, and what is to
@@ -25,20 +30,20 @@ type shard struct {
 	health health.Policy
 	log    *slog.Logger
 
-	queue        *queue
-	urgent       *lane
-	ordinary     *lane
-	deletions    *lane
-	definitions  *definitionReader
-	questions    *asker
-	subnets      *subnetReader
-	spot         *spotReader
+	queue        *work.Queue
+	urgent       *work.Lane[*member]
+	ordinary     *work.Lane[*member]
+	deletions    *work.Lane[*member]
+	definitions  *definitions.Reader
+	questions    *questions.Asker
+	cloud        *cloudfacts.Reader
 	balance      *balance.Keeper
 	announced    map[nstance.GroupKey]bool // watchers are to be notified of them
 	announceWake chan struct{}             // has room for one: there are some
 	admitWake    chan struct{}             // has room for one: nextGrants has changed
 
 	reserve        func(now time.Time) (ok bool, retryAt time.Time) // takes one create from the budget
+	slowDown       func()                                           // halves its rate: a create was throttled after it had been accepted
 	callTimeout    func() time.Duration                             // of calls to the provider
 	nodeProviderID func(nstance.Machine) string
 	storedRecord   func(nstance.InstanceID) (records.Instance, bool)
@@ -46,6 +51,7 @@ type shard struct {
 	began             time.Time
 	loaded            bool  // members are known; nothing is planned before
 	loadError         error // why they are not yet
+	accountError      error // why the provider's account is not confirmed; nil: it is, or was not asked for yet
 	groups            map[nstance.GroupKey]*group
 	members           map[nstance.InstanceID]*member
 	orphans           *orphans.Book
@@ -54,21 +60,20 @@ type shard struct {
 	foundNoRecord     bool                             // storage held no live record when the term began
 	usedIDs           map[nstance.InstanceID]time.Time // IDs of instances on demand that are gone, since when
 	admission         *admission.Queue
-	zoneScores        map[string]map[string]int // by typesKey, by zone
+	zoneScores        map[string]map[string]int // by cloudfacts.TypesKey, by zone
 	nextGrants        time.Time                 // when creates may be granted by time alone; zero: never
 	unplanned         map[nstance.GroupKey]bool // groups not planned in this term: their demand is not known
 	changed           chan struct{}             // closed and replaced whenever a step ended
 	tuned             chan struct{}             // closed and replaced whenever settings were changed
-	ledger            ledger
-	frozen            *freeze                // the whole shard
-	avoided           []AvoidedPool          // by request; replaced, never changed
-	shifted           []AvoidedPool          // by the cloud, as last read; likewise
-	shiftsReadAt      time.Time              // when that was
-	shiftsUnread      string                 // why the latest attempt failed; empty: it did not
-	poolWake          chan struct{}          // has room for one: what is avoided has changed
-	absentGroups      map[string]groupState  // what groups remember that are not in memory, by tenant/group
-	rollbackSpecs     map[string]desiredSpec // what groups were rolled back to when this term began
-	silenceCache      silenceCount           // for the breaker
+	saver             *saver.Saver              // of state/{shard}.json
+	frozen            *freeze                   // the whole shard
+	avoided           []AvoidedPool             // by request; replaced, never changed
+	shifted           []AvoidedPool             // by the cloud, as last read; likewise
+	shiftsReadAt      time.Time                 // when that was
+	poolWake          chan struct{}             // has room for one: what is avoided has changed
+	absentGroups      map[string]groupState     // what groups remember that are not in memory, by tenant/group
+	rollbackSpecs     map[string]desiredSpec    // what groups were rolled back to when this term began
+	silenceCache      silenceCount              // for the breaker
 	clock             *wallclock.Clock
 	heartbeatAt       time.Time       // when this process last showed that it runs
 	onEnd             loop.LifeKeeper // nil: nothing keeps the lives of instances
@@ -78,12 +83,12 @@ type shard struct {
 func newShard(o Options, client *provider.Client, records *records.Records, clock *wallclock.Clock) shard {
 	return shard{
 		opts: o, log: o.Log, health: policyFor(o.HealthInterval), clock: clock,
-		queue: newQueue(o.Now), urgent: newLane(o.Width), ordinary: newLane(o.Width), deletions: newLane(o.Width),
-		definitions: newDefinitionReader(records), admission: admission.New(), admitWake: make(chan struct{}, 1),
-		reserve: client.Reserve, callTimeout: client.CallTimeout, nodeProviderID: client.Abilities().NodeProviderID, storedRecord: records.Get,
+		queue: work.NewQueue(o.Now), urgent: work.NewLane[*member](o.Width), ordinary: work.NewLane[*member](o.Width), deletions: work.NewLane[*member](o.Width),
+		definitions: definitions.New(records), admission: admission.New(), admitWake: make(chan struct{}, 1),
+		reserve: client.Reserve, slowDown: client.SlowDown, callTimeout: client.CallTimeout, nodeProviderID: client.Abilities().NodeProviderID, storedRecord: records.Get,
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		zoneScores: map[string]map[string]int{}, announced: map[nstance.GroupKey]bool{}, announceWake: make(chan struct{}, 1),
-		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, ledger: newLedger(),
+		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, saver: saver.New(),
 		changed: make(chan struct{}), tuned: make(chan struct{}), poolWake: make(chan struct{}, 1),
 	}
 }
@@ -113,32 +118,10 @@ func (s *shard) freezeOf(g *group) *freeze {
 	if s.frozen != nil {
 		return s.frozen
 	}
-	return g.history.Frozen
-}
-
-// A ledger counts the changes of what state/{shard}.json holds, so that the
-// caller that made one can wait until it is durable.
-type ledger struct {
-	wake  chan struct{} // has room for one: there is something to save
-	edits uint64        // changes so far; guarded by the reconciler's lock, as what follows
-	tried uint64        // of them, those that the last attempt to save held
-	saved uint64        // of them, those that are durable
-	err   error         // of the last attempt
-}
-
-func newLedger() ledger { return ledger{wake: make(chan struct{}, 1)} }
-
-func (l *ledger) signal() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	if f := s.overtaken(); f != nil {
+		return f
 	}
-}
-
-// saveSoon has the histories saved: one of them has changed.
-func (s *shard) saveSoon() {
-	s.ledger.edits++
-	s.ledger.signal()
+	return g.history.Frozen
 }
 
 // wakeWaiters wakes the calls that wait for a change to be durable.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
@@ -15,19 +16,21 @@ import (
 // extra reports whether m is never counted in the size of its group.
 func (m *member) extra() bool { return m.rec.OnDemand || m.rec.Standby != nil }
 
-// slept reports whether m is a stand-by member that has been parked before.
-func (m *member) slept() bool { return m.rec.Standby != nil && m.rec.Standby.Phase != "" }
+// parkedBefore reports whether m is a stand-by member that has been parked before.
+func (m *member) parkedBefore() bool { return m.rec.Standby != nil && m.rec.Standby.Phase != "" }
 
-// sleepsOrWakes reports whether m sleeps, or was woken, as its record says.
-func (m *member) sleepsOrWakes() bool { return m.rec.Asleep() || m.slept() && m.rec.Drain == nil }
+// parkedOrWokenOnRecord reports whether m sleeps, or was woken, as its record says.
+func (m *member) parkedOrWokenOnRecord() bool {
+	return m.rec.Asleep() || m.parkedBefore() && m.rec.Drain == nil
+}
 
-// woken reports whether m is, or is to be, awake in place of others.
-func (m *member) woken() bool {
+// wokenOrWaking reports whether m is, or is to be, awake in place of others.
+func (m *member) wokenOrWaking() bool {
 	return m.state == nstance.Waking || m.rec.Standby != nil && m.rec.Standby.Phase == nstance.Waking && m.state != nstance.Parking
 }
 
-// asleep reports whether m is parked, or on its way there or back.
-func (m *member) asleep() bool {
+// parkedOrMoving reports whether m is parked, or on its way there or back.
+func (m *member) parkedOrMoving() bool {
 	return m.state == nstance.Parking || m.state == nstance.Parked || m.state == nstance.Waking
 }
 
@@ -41,11 +44,11 @@ func parkMode(rec records.Instance) nstance.ParkMode {
 
 // viewStandby adds what Plan needs to know of a stand-by member of g.
 func (s *shard) viewStandby(g *group, m *member, v *plan.Member) {
-	v.Standby, v.ParkMode, v.Woken, v.WakeFailed, v.ParkFailed = true, m.rec.Standby.Mode, m.woken(), m.wakeFailed, m.parkFailed
+	v.Standby, v.ParkMode, v.Woken, v.WakeFailed, v.ParkFailed = true, m.rec.Standby.Mode, m.wokenOrWaking(), m.wakeFailed, m.parkFailed
 	if v.EligibleAt = age(m, g.spec.WarmPool.MaxAge); !v.EligibleAt.IsZero() {
 		v.EligibleFor = "older than warm_pool.max_age"
 	}
-	if !m.woken() {
+	if !m.wokenOrWaking() {
 		return
 	}
 	v.LaunchBy = time.Time{}
@@ -110,7 +113,7 @@ func (r *Reconciler) park(ctx context.Context, m *member) error {
 	if err := r.startParking(ctx, m, mach, mode); err != nil {
 		return err
 	}
-	return errAgain
+	return errAccepted
 }
 
 func (r *Reconciler) startParking(ctx context.Context, m *member, mach nstance.Machine, mode nstance.ParkMode) error {
@@ -118,14 +121,14 @@ func (r *Reconciler) startParking(ctx context.Context, m *member, mach nstance.M
 	if parking == nil {
 		return nstance.FieldError("warm_pool.mode", "use running, or a provider that can park machines", "%s needs a provider that can", mode)
 	}
-	if err := r.opts.Check(); err != nil {
+	if err := r.permit(m, stepPark); err != nil {
 		return err
 	}
 	err := parking.Park(ctx, mach, mode)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.parkFailed = err != nil
-	r.queue.add(m.group.key, false)
+	r.queue.Add(m.group.key, false)
 	r.tellAttempt(m, &m.published.unparked, "its machine cannot be parked; it is tried again", err)
 	return err
 }
@@ -160,7 +163,7 @@ func (r *Reconciler) askStatus(ctx context.Context, m *member, in nstance.State)
 		return "", mach, nil
 	}
 	if mach.Status != nstance.StatusRunning && mach.Status != nstance.StatusStopped {
-		return "", mach, errAgain
+		return "", mach, errAccepted
 	}
 	return mach.Status, mach, nil
 }
@@ -174,7 +177,7 @@ func (r *Reconciler) markParking(ctx context.Context, m *member) error {
 	if marked {
 		return nil
 	}
-	rec, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
+	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil || rec.Standby == nil || !need.holds(rec) {
 			return errOutdated
 		}
@@ -184,7 +187,7 @@ func (r *Reconciler) markParking(ctx context.Context, m *member) error {
 		}
 		return nil
 	})
-	if err := r.tookRecord(m, rec, err); err != nil {
+	if err := r.tookRecord(m, err); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -198,22 +201,22 @@ func (r *Reconciler) markParking(ctx context.Context, m *member) error {
 // drainAnew returns the drain of a member that was woken and is to sleep on; nil: none is
 // wanted.
 func (s *shard) drainAnew(m *member) *nstance.Drain {
-	timeout := m.group.spec.DrainTimeout
-	if m.drain != nil || !m.slept() || timeout <= 0 {
+	if m.drain != nil || !m.parkedBefore() || m.group.spec.DrainTimeout <= 0 {
 		return nil
 	}
 	now := s.opts.Now()
 	why := nstance.Cause{Kind: nstance.CauseStandby, Message: "it returns to the warm pool"}
-	return s.newDrain(m, plan.Action{Deadline: now.Add(timeout), Causes: []nstance.Cause{why}, Voluntary: true}, now)
+	causes := []nstance.Cause{why}
+	return s.newDrain(m, plan.Action{Deadline: now.Add(groupspec.DrainLimit(&m.group.spec, causes)), Causes: causes, Voluntary: true}, now)
 }
 
 // tookRecord has m be what its record says now, unless it could not be written.
-func (r *Reconciler) tookRecord(m *member, rec records.Instance, err error) error {
+func (r *Reconciler) tookRecord(m *member, err error) error {
 	if err != nil {
 		return err
 	}
 	r.mu.Lock()
-	m.rec = rec
+	r.refreshRecord(m)
 	r.mu.Unlock()
 	return nil
 }
@@ -244,7 +247,7 @@ func (r *Reconciler) wake(ctx context.Context, m *member) error {
 	if err := r.startWaking(ctx, m, mach); err != nil {
 		return err
 	}
-	return errAgain
+	return errAccepted
 }
 
 // parkedMachine returns the machine of m as the provider has last shown it, if it was
@@ -260,7 +263,7 @@ func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Ma
 	if parking == nil {
 		return nstance.Errorf(nstance.Invalid, "the provider cannot wake machines")
 	}
-	if err := r.opts.Check(); err != nil {
+	if err := r.permit(m, stepWake); err != nil {
 		return err
 	}
 	err := parking.Wake(ctx, mach)
@@ -279,13 +282,13 @@ func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Ma
 // knows whether it is in use.
 func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	marked := m.slept() && !m.rec.Asleep() && m.rec.Drain == nil
+	marked := m.parkedBefore() && !m.rec.Asleep() && m.rec.Drain == nil
 	r.mu.Unlock()
 	if marked {
 		return nil
 	}
 	var ended uint64
-	rec, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
+	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil || rec.Standby == nil {
 			return errOutdated
 		}
@@ -301,7 +304,7 @@ func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 		}
 		return nil
 	})
-	if err := r.tookRecord(m, rec, err); err != nil {
+	if err := r.tookRecord(m, err); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -333,11 +336,11 @@ func (s *shard) observeSleep(m *member, status nstance.MachineStatus, now time.T
 		m.owe(stepPark)
 	case m.state == nstance.Waking && running:
 		s.awoke(m, now)
-	case m.state == nstance.Booting && m.woken() && stopped:
+	case m.state == nstance.Booting && m.wokenOrWaking() && stopped:
 		m.state = nstance.Waking
 		m.owe(stepWake)
-	case m.state == nstance.Booting && m.woken(): // a list may be older than its waking
-	case m.asleep():
+	case m.state == nstance.Booting && m.wokenOrWaking(): // a list may be older than its waking
+	case m.parkedOrMoving():
 	default:
 		return false
 	}
@@ -352,10 +355,10 @@ func (s *shard) fellAsleep(m *member) {
 		s.opts.Parked(m.id)
 	}
 	s.rebalance(m.group)
-	if m.foundAt.IsZero() || s.opts.Now().Sub(m.rec.Standby.Since) < s.opts.Now().Sub(s.began) { // else a former leader has published it
+	if m.inheritedAt.IsZero() || s.opts.Now().Sub(m.rec.Standby.Since) < s.opts.Now().Sub(s.began) { // else a former leader has published it
 		s.publish(m, nstance.Event{Type: nstance.EventParked})
 	}
-	s.queue.add(m.group.key, false)
+	s.queue.Add(m.group.key, false)
 }
 
 // awoke records that the machine of m runs. It is ready when its agent reports.
@@ -364,17 +367,17 @@ func (s *shard) awoke(m *member, now time.Time) {
 	m.owe(stepNone)
 	if m.rec.Standby.Mode != nstance.ParkRunning {
 		connected, grace := m.connected, m.graceUntil
-		m.agentState = agentState{healthTrack: s.health.Begin(now, true), connected: connected, readyAt: m.readyAt}
-		if !m.wokenHere {
+		m.agentState = agentState{healthTrack: s.health.Begin(now, true), connected: connected, heard: connected, readyAt: m.readyAt}
+		if !m.wokenThisTerm {
 			m.graceUntil = grace
 		}
 	}
 	m.wasReady, m.wakeFailed = false, false
 	s.rebalance(m.group)
-	if m.wokenHere {
+	if m.wokenThisTerm {
 		s.publish(m, nstance.Event{Type: nstance.EventWoken})
 	}
-	s.queue.add(m.group.key, true)
+	s.queue.Add(m.group.key, true)
 }
 
 // A Claim has a stand-by member of a group run in place of a node that is not of this
@@ -466,13 +469,13 @@ func (g *group) claimOf(node string) int {
 
 // endClaims ends the claims of g whose time is over, and returns when the next one is.
 func (s *shard) endClaims(g *group, now time.Time) (next time.Time) {
-	over := func(c Claim) bool { return !now.Before(c.Until) }
+	over := func(c Claim) bool { return s.reached(c.Until, now) }
 	if slices.ContainsFunc(g.claims(), over) {
 		g.setClaims(slices.DeleteFunc(slices.Clone(g.claims()), over))
-		s.saveSoon()
+		s.saver.Changed()
 	}
 	for _, c := range g.claims() {
-		next = earliest(next, c.Until)
+		next = earliest(next, s.lookAgainAt(c.Until, now))
 	}
 	return next
 }

@@ -31,15 +31,16 @@ func newSleepingShard(t testing.TB, parked int) (*Reconciler, nstance.GroupKey) 
 // TestSleepCausesNothing: parked members are the reason for no plan, now or later, and for no
 // question to the provider.
 func TestSleepCausesNothing(t *testing.T) {
-	due := func(parked int) time.Time {
+	due := func(parked int) time.Duration {
 		r, key := newSleepingShard(t, parked)
 		require.Len(t, r.groups[key].members, 10+parked)
 		require.Empty(t, processQueue(r))
-		require.Empty(t, r.questions.waiting)
+		require.Zero(t, r.questions.Waiting())
 		for _, m := range r.groups[key].members {
 			require.Equal(t, stepNone, m.step)
 		}
-		return r.queue.items[key].delayed
+		_, _, wait := r.queue.Next()
+		return wait
 	}
 	require.Equal(t, due(0), due(100), "the group is planned again no sooner")
 }

@@ -134,11 +134,11 @@ func TestBridgesWholeLoss(t *testing.T) {
 // next one finishes, and wakes none for the change alone.
 func TestPoolSurvivesFailover(t *testing.T) {
 	for name, at := range map[string]struct {
-		after time.Duration // since the loss
+		after time.Duration // since the loss, at least
 		want  nstance.State // of the bridge as the leader stops
 	}{
 		"asleep":          {0, nstance.Parked},
-		"waking":          {1500 * time.Millisecond, nstance.Waking},
+		"waking":          {100 * time.Millisecond, nstance.Waking},
 		"bridging":        {20 * time.Second, nstance.Ready},
 		"after the whole": {4 * time.Minute, nstance.Parked},
 	} {
@@ -150,6 +150,9 @@ func TestPoolSurvivesFailover(t *testing.T) {
 				if at.after > 0 {
 					w.lose(2 * time.Minute)
 					w.advance(at.after)
+				}
+				for end := time.Now().Add(10 * time.Second); w.instance(bridge).State != at.want && time.Now().Before(end); {
+					w.advance(100 * time.Millisecond)
 				}
 				require.Equal(t, at.want, w.instance(bridge).State)
 				wakes := w.count(nstance.EventWakeRequested, bridge)
@@ -331,6 +334,9 @@ func TestPoolIsRefreshed(t *testing.T) {
 		w.advance(25 * time.Hour)
 		require.Len(t, w.in(nstance.Parked), 2)
 		require.NotContains(t, w.in(nstance.Parked), fresh[0], "older than max_age")
+		for id, want := range map[nstance.InstanceID]string{before[0]: "rollout: the group's definition changed", fresh[0]: "rollout: older than warm_pool.max_age"} {
+			require.Equal(t, want, w.first(nstance.EventDeleteRequested, func(e nstance.Event) bool { return e.Instance == id }).Reason)
+		}
 		require.Len(t, w.cloud.Machines(), 5)
 	})
 }
@@ -494,5 +500,37 @@ func TestStartedOutside(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, nstance.StatusStopped, mach.Status)
 		require.Equal(t, 3, w.group().Ready)
+	})
+}
+
+// TestStandbyThatIsNeverWell: a stand-by machine that registers and never becomes ready is late like
+// any other one, and made anew.
+func TestStandbyThatIsNeverWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := pooledGroup(0)
+		w := newPooledWorld(t, g)
+		defer w.close()
+		g.WarmPool.Size = 1
+		r, _ := w.leader()
+		require.NoError(t, r.Desire([]nstance.Group{g}))
+		w.advance(10 * time.Second)
+		var id nstance.InstanceID
+		for _, v := range r.Instances() {
+			if v.Standby {
+				id = v.ID
+			}
+		}
+		w.silenceAgents(id) // the test stands in for it
+		w.advance(time.Minute)
+		require.True(t, w.register(t.Context(), r, id))
+		for range 36 {
+			w.advance(30 * time.Second)
+			r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), Probes: []nstance.ProbeResult{{Name: "serves"}}}})
+		}
+		w.advance(10 * time.Minute)
+		e := w.first(nstance.EventDeleteRequested, func(e nstance.Event) bool { return e.Instance == id })
+		require.Equal(t, "timeout: not ready within its launch timeout", e.Reason)
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Len(t, w.cloud.Machines(), 4)
 	})
 }

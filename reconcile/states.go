@@ -32,28 +32,30 @@ type rollback struct {
 
 // groupState is what is known of a group across plans and terms.
 type groupState struct {
-	Paused       bool                 `json:"paused,omitempty"`
-	PausedAt     time.Time            `json:"paused_at,omitzero"`
-	PauseReason  string               `json:"pause_reason,omitempty"`
-	Frozen       *freeze              `json:"frozen,omitempty"`
-	Rollback     *rollback            `json:"rollback,omitempty"`
-	HaltedHash   string               `json:"halted_hash,omitempty"`
-	HaltedAt     time.Time            `json:"halted_at,omitzero"`
-	HaltReason   string               `json:"halt_reason,omitempty"`
-	Failures     int                  `json:"failures,omitempty"`     // consecutive creations that did not become ready
-	FailureHash  string               `json:"failure_hash,omitempty"` // of what they were made from; empty: not known
-	Refusals     int                  `json:"refusals,omitempty"`     // the same, whatever they were made from
-	LastFailure  string               `json:"last_failure,omitempty"` // why the latest of them came to nothing
-	BackoffUntil time.Time            `json:"backoff_until,omitzero"`
-	DrilledAt    time.Time            `json:"drilled_at,omitzero"`      // when its latest drill began, or the wait for the first one
-	Reclaims     *reclaimTimes        `json:"reclaims,omitempty"`       // of spot members, as many as market.fallback_when counts; nil: none
-	FallbackAt   time.Time            `json:"fallback_at,omitzero"`     // when a member last was bought on demand in place of spot, or going back failed
-	Returns      int                  `json:"failed_returns,omitempty"` // to spot, in a row
-	LastGoodHash string               `json:"last_good_hash,omitempty"`
-	LastGood     string               `json:"last_good,omitempty"` // digest of the definition
-	LastGoodKind nstance.InstanceKind `json:"last_good_kind,omitempty"`
-	Claims       *[]Claim             `json:"claims,omitempty"`  // on stand-by members, oldest first
-	FullAt       int                  `json:"full_at,omitempty"` // size at which all members were last ready, lowered with the size
+	Paused       bool                  `json:"paused,omitempty"`
+	PausedAt     time.Time             `json:"paused_at,omitzero"`
+	PauseReason  string                `json:"pause_reason,omitempty"`
+	Frozen       *freeze               `json:"frozen,omitempty"`
+	Rollback     *rollback             `json:"rollback,omitempty"`
+	HaltedHash   string                `json:"halted_hash,omitempty"`
+	HaltedAt     time.Time             `json:"halted_at,omitzero"`
+	HaltReason   string                `json:"halt_reason,omitempty"`
+	Failures     int                   `json:"failures,omitempty"`     // consecutive creations that did not become ready
+	FailureHash  string                `json:"failure_hash,omitempty"` // of what they were made from; empty: not known
+	Refusals     int                   `json:"refusals,omitempty"`     // the same, whatever they were made from
+	LastFailure  string                `json:"last_failure,omitempty"` // why the latest of them came to nothing
+	BackoffUntil time.Time             `json:"backoff_until,omitzero"`
+	DrilledAt    time.Time             `json:"drilled_at,omitzero"`      // when its latest drill began, or the wait for the first one
+	Reclaims     *reclaimTimes         `json:"reclaims,omitempty"`       // of spot members, as many as market.fallback_when counts; nil: none
+	FallbackAt   time.Time             `json:"fallback_at,omitzero"`     // when a member last was bought on demand in place of spot, or going back failed
+	Returns      int                   `json:"failed_returns,omitempty"` // to spot, in a row
+	LastGoodHash string                `json:"last_good_hash,omitempty"`
+	LastGood     string                `json:"last_good,omitempty"` // digest of the definition
+	LastGoodKind nstance.InstanceKind  `json:"last_good_kind,omitempty"`
+	Claims       *[]Claim              `json:"claims,omitempty"`   // on stand-by members, oldest first
+	GoFirst      *[]nstance.InstanceID `json:"go_first,omitempty"` // members that were named to go before others, sorted
+	Ready        *readiness            `json:"ready,omitempty"`    // which members have been ready; nil: not known
+	FullAt       int                   `json:"full_at,omitempty"`  // size at which all members were last ready, lowered with the size
 
 	// Of the last good definition; both zero: not known.
 	LastGoodLaunch       time.Duration `json:"last_good_launch_ns,omitempty"`

@@ -17,14 +17,6 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-// A serverBootstrap renders the server's address into user data. No other server
-// renders the same bytes.
-type serverBootstrap struct{ address string }
-
-func (b serverBootstrap) Render(_ context.Context, req reconcile.RenderRequest) (reconcile.Rendered, error) {
-	return reconcile.Rendered{UserData: fmt.Appendf(nil, "%s %s", req.Definition.UserData.Content, b.address), Args: req.Definition.Args}, nil
-}
-
 // takeover runs a test in a bubble whose leaders render different user data, or the
 // same.
 func takeover(t *testing.T, differ bool, o simcloud.Options, test func(t *testing.T, w *world)) {

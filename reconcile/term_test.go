@@ -36,7 +36,6 @@ func TestNothingIsAbsentBeforeItIsRead(t *testing.T) {
 		require.NoError(t, err)
 		_, err = next.Instance(id)
 		require.ErrorIs(t, err, nstance.Unavailable)
-		require.ErrorIs(t, next.Joined(t.Context(), id), nstance.Unavailable)
 		require.ErrorIs(t, next.Delete(t.Context(), id, "", false), nstance.Unavailable)
 		_, err = next.Drain(t.Context(), id, "")
 		require.ErrorIs(t, err, nstance.Unavailable)

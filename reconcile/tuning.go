@@ -8,9 +8,13 @@ import (
 
 // Tune changes settings from now on, and plans every group: another rate may permit
 // more creates. When agents are to report more often than before, each has a whole
-// interval before it counts as silent; change the agents first. Fails with Invalid, and changes nothing then, when the provider's
-// settings are wrong. It does no I/O and may be called concurrently.
+// interval before it counts as silent; change the agents first. Fails with Invalid, and
+// changes nothing then, when a setting is wrong. It does no I/O and may be called
+// concurrently.
 func (r *Admin) Tune(t Tuning) error {
+	if err := t.check(); err != nil {
+		return err
+	}
 	if err := r.provider.Tune(t.Provider); err != nil {
 		return err
 	}
@@ -29,7 +33,7 @@ func (r *Admin) Tune(t Tuning) error {
 		}
 	}
 	for key := range r.groups {
-		r.queue.add(key, false)
+		r.queue.Add(key, false)
 	}
 	close(r.tuned)
 	r.tuned = make(chan struct{})

@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -40,13 +41,14 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown(), RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
 		GraceUntil: m.graceUntil, Notices: m.notices, Silent: s.health.Misses(m.healthTrack, now) > 0,
-		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, Taken: m.taken,
+		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, LossWords: m.words, Taken: m.taken,
 		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, GoesFirst: m.goesFirst, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
-		Place: s.place(g, m),
+		DrainBlocked: m.drainBlocked,
+		Place:        s.place(g, m), Replaces: m.rec.Replaces,
 	}
 	v.Answered = m.replacement != replacementOwed
 	if v.Inherited = m.leftBefore; !m.state.Leaving() {
-		v.Inherited = !m.foundAt.IsZero()
+		v.Inherited = !m.inheritedAt.IsZero()
 	}
 	if len(m.deleteCauses) > 0 && m.drain == nil {
 		v.DeletedFor = m.deleteCauses[0].Kind
@@ -54,11 +56,15 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	if !m.registered() {
 		v.RegisterBy = s.registerBy(m)
 	}
+	v.WasReady = s.readyOnRecord(m, now)
 	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.wasReady && (launchBy.After(s.began) || !m.registered()) {
 		v.LaunchBy = launchBy
 	}
-	if !m.machineKnown() && m.launchOver(now) {
+	switch {
+	case !m.machineKnown() && s.launchOver(m, now):
 		v.Refusal = s.refusalOf(m, now)
+	case m.machine.Status == nstance.StatusPending:
+		v.Refusal = clip.Words(m.machine.CauseText)
 	}
 	switch {
 	case m.rec.OnDemand:
@@ -77,7 +83,7 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 // known.
 func (s *shard) refusalOf(m *member, now time.Time) string {
 	if m.answeredWith != nil {
-		return m.answeredWith.Error()
+		return clip.Words(m.answeredWith.Error())
 	}
 	return s.admission.Answer(s.memberRequest(m), now)
 }
@@ -125,14 +131,17 @@ func (s *shard) registerBy(m *member) time.Time {
 // recordCensus records what a census shows for the first time: members that have
 // become ready, a group that is whole, short, or under notice.
 func (s *shard) recordCensus(g *group, c *plan.Census, now time.Time) {
+	heard := 0 // a new leader has yet to hear of those that are ready on record
 	for i, m := range g.members {
-		if c.Status(&c.Members[i]) == nstance.Ready {
-			s.becameReady(m)
+		if m.healthySince.IsZero() || c.Status(&c.Members[i]) != nstance.Ready {
+			continue
 		}
+		s.becameReady(m)
+		heard += oneIf(!m.extra() && !c.Members[i].Preserved)
 	}
-	ready := c.Counts().Ready
-	s.recordReadiness(g, c, ready)
-	if ready >= g.spec.Size {
+	s.recordReadiness(g, c, heard)
+	s.recordReady(g, now)
+	if c.Counts().Ready >= g.spec.Size {
 		g.belowSizeSince = time.Time{}
 	} else if g.belowSizeSince.IsZero() {
 		g.belowSizeSince = now.UTC()
@@ -150,14 +159,15 @@ func (s *shard) becameReady(m *member) {
 	if m.readyAt.IsZero() && !m.rec.RegisteredAt.Before(s.began) { // a former leader may have seen others ready
 		m.readyAt = s.opts.Now().UTC()
 	}
-	if !m.woken() {
+	if !m.wokenOrWaking() {
 		s.timeLaunch(m)
 	}
 	s.recordReturn(m, m.market() == nstance.Spot)
 	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.rec.Replaces})
+	s.admission.Forgive(s.definitionOf(m), capacityShape(m.rec.Shape))
 	if h := &m.group.history; s.provesDefinition(m) && (h.Failures > 0 || h.Refusals > 0) {
 		h.clearFailures()
-		s.saveSoon()
+		s.saver.Changed()
 	}
 }
 
@@ -178,10 +188,11 @@ func (s *shard) provesDefinition(m *member) bool {
 // checkMassNotice raises an alarm when most of a group of three or more is under notice
 // at once, and asks the provider about each. It delays nothing.
 func (s *shard) checkMassNotice(g *group) {
-	noticed := 0
+	noticed, rehearsed := 0, 0
 	for _, m := range g.members {
 		if len(m.notices) > 0 && !m.extra() {
 			noticed++
+			rehearsed += oneIf(m.rehearsed())
 		}
 	}
 	if g.spec.Size < 3 || noticed*2 <= g.spec.Size {
@@ -192,10 +203,14 @@ func (s *shard) checkMassNotice(g *group) {
 		return
 	}
 	g.published.massNotice = true
-	s.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))})
+	why := fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))
+	if rehearsed == noticed {
+		why += ": a rehearsal"
+	}
+	s.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: why})
 	for _, m := range g.members {
 		if len(m.notices) > 0 {
-			s.questions.add(m.id)
+			s.questions.Add(m.id)
 		}
 	}
 }
@@ -223,7 +238,7 @@ func (s *shard) recordReadiness(g *group, c *plan.Census, ready int) {
 	}
 	if fullAt != g.history.FullAt {
 		g.history.FullAt = fullAt
-		s.saveSoon()
+		s.saver.Changed()
 	}
 	if full && !g.published.ready {
 		s.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
@@ -235,7 +250,7 @@ func (s *shard) recordReadiness(g *group, c *plan.Census, ready int) {
 	for _, m := range g.members {
 		if !m.extra() && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
 			g.history.recordLastGood(m)
-			s.saveSoon()
+			s.saver.Changed()
 			return
 		}
 	}

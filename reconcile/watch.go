@@ -13,7 +13,7 @@ func (s *shard) askProvider(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
 		verdict, at := s.evaluateHealth(m, now)
 		if verdict == health.AskProvider || !m.missingSince.IsZero() && !m.gone {
-			s.questions.add(m.id)
+			s.questions.Add(m.id)
 		}
 		next = earliest(next, at, s.askAfterBreak(m, now), s.askWhileBooting(m, now))
 		if verdict == health.Unhealthy {
@@ -37,7 +37,7 @@ func (s *shard) askAfterBreak(m *member, now time.Time) time.Time {
 	if due := m.streamBrokenAt.Add(afterBreak[m.queriesAfterBreak]); now.Before(due) {
 		return due
 	}
-	s.questions.add(m.id) // until there is an answer, which is followed by a plan
+	s.questions.Add(m.id) // until there is an answer, which is followed by a plan
 	return time.Time{}
 }
 
@@ -62,6 +62,6 @@ func (s *shard) askWhileBooting(m *member, now time.Time) time.Time {
 	if due := latest(m.machineSince, m.answeredAt).Add(whileBooting); now.Before(due) {
 		return due
 	}
-	s.questions.add(m.id)
+	s.questions.Add(m.id)
 	return time.Time{}
 }

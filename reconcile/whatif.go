@@ -63,25 +63,32 @@ func (r *Admin) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	now := r.opts.Now()
 	var out []GroupPlan
 	named := map[nstance.GroupKey]bool{}
 	for _, w := range specs {
-		g := r.groupFor(w.spec.Key)
-		named[g.key] = true
-		if p := r.compareGroup(g, g.withDesired(w, now), now); p.hasEffect() || w.spec.Pending != "" {
+		named[w.spec.Key] = true
+		if p := r.compareGroup(w, now); p.hasEffect() || w.spec.Pending != "" {
 			out = append(out, p)
 		}
 	}
-	for key, g := range r.groups {
-		if all && !named[key] && g.defined() && g.configured.spec.Static {
-			out = append(out, GroupPlan{Key: key, Change: ChangeReleased, SizeBefore: g.spec.Size, SizeAfter: g.spec.Size})
-		}
+	if all {
+		out = append(out, r.releasedGroups(named)...)
 	}
 	slices.SortFunc(out, func(a, b GroupPlan) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return out, nil
+}
+
+// releasedGroups returns the configured groups that are not named.
+func (r *Reconciler) releasedGroups(named map[nstance.GroupKey]bool) (out []GroupPlan) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, g := range r.groups {
+		if !named[key] && g.defined() && g.configured.spec.Static {
+			out = append(out, GroupPlan{Key: key, Change: ChangeReleased, SizeBefore: g.spec.Size, SizeAfter: g.spec.Size})
+		}
+	}
+	return out
 }
 
 // hashed returns groups with the hashes of their definitions, which may be incomplete.
@@ -108,18 +115,26 @@ func (s *shard) groupFor(key nstance.GroupKey) *group {
 	return &group{key: key, history: s.absentGroups[key.String()]}
 }
 
-// compareGroup compares a group as it is with the same group under another
-// configuration.
-func (s *shard) compareGroup(g, next *group, now time.Time) GroupPlan {
-	after := plan.NewCensus(s.view(next, now, nil), now)
-	changes, creates := compare(plan.NewCensus(s.view(g, now, nil), now), after)
+// compareGroup compares a group as it is with the same group under w. The lock is held
+// only to copy the group's state, and again to say what stands in the way: decisions must
+// not wait for a comparison.
+func (r *Reconciler) compareGroup(w desiredSpec, now time.Time) GroupPlan {
+	is, would := r.viewsWith(w, now)
+	after := plan.NewCensus(would, now)
+	changes, creates := compare(plan.NewCensus(is, now), after)
+	holds := after.Plan().Holds
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.groupFor(w.spec.Key)
+	next := g.withDesired(w, now)
 	p := GroupPlan{
 		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size, Creates: creates,
-		Holds: s.withPending(next, s.holdViews(next, after.Plan().Holds, now)),
+		Holds: r.withPending(next, r.holdViews(next, holds, now)),
 	}
 	if creates > 0 {
-		p.Shape = s.planShape(next, now)
-		p.Holds = append(p.Holds, s.previewAvoided(next, now)...)
+		p.Shape = r.planShape(next, now)
+		p.Holds = append(p.Holds, r.previewAvoided(next, now)...)
 	}
 	if g.defined() {
 		p.Fields = differences(g.spec, next.spec)
@@ -127,8 +142,23 @@ func (s *shard) compareGroup(g, next *group, now time.Time) GroupPlan {
 		p.Change = ChangeAdded
 	}
 	p.Instances = instancePlans(changes, p.Fields)
-	s.estimate(&p, next)
+	r.estimate(&p, next)
 	return p
+}
+
+// viewsWith returns what Plan needs to know of a group as it is, and as it would be under
+// w. The views share nothing with the group that changes.
+func (r *Reconciler) viewsWith(w desiredSpec, now time.Time) (is, would plan.View) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.groupFor(w.spec.Key)
+	is, would = r.view(g, now, nil), r.view(g.withDesired(w, now), now, nil)
+	for _, v := range []plan.View{is, would} {
+		for i := range v.Members {
+			v.Members[i].Notices = slices.Clone(v.Members[i].Notices)
+		}
+	}
+	return is, would
 }
 
 // instancePlans names the fields that replace members among the reasons.

@@ -405,3 +405,56 @@ func (w *world) requireMachines(ready, size int) {
 	}
 	require.Equal(w.t, size, keys, "one record for each machine")
 }
+
+var front = nstance.LoadBalancer{Name: "front", ID: "lb-1"}
+
+// balancedGroup is a group of the given size behind load balancers.
+func balancedGroup(size int, names ...string) nstance.Group {
+	g := webGroup(size)
+	g.Definition.LoadBalancers = names
+	return g
+}
+
+// requireBalanced checks that the members of a load balancer are the ready machines and the given
+// others.
+func (w *world) requireBalanced(lb string, others ...string) {
+	w.t.Helper()
+	want := slices.Clone(others)
+	ready := w.ready()
+	for _, m := range w.outside.Machines() {
+		if slices.Contains(ready, m.ID) {
+			want = append(want, m.ProviderID)
+		}
+	}
+	require.ElementsMatch(w.t, want, w.outside.AttachedTo(lb))
+	require.Empty(w.t, w.outside.DeletedWhileMember(), "no machine is deleted while it is sent traffic")
+}
+
+// lives returns what the ledger holds, by ID.
+func (w *world) lives() map[nstance.InstanceID][]ledger.Life {
+	w.t.Helper()
+	out := map[nstance.InstanceID][]ledger.Life{}
+	for day, err := range ledger.NewReader(w.store, "s1").Days(w.ctx, time.Time{}, time.Time{}) {
+		require.NoError(w.t, err)
+		require.Empty(w.t, day.Problems)
+		for _, l := range day.Lives {
+			out[l.ID] = append(out[l.ID], l)
+		}
+	}
+	return out
+}
+
+// onDemand is a request for an instance like those of group web, with its own variables.
+func onDemand(id nstance.InstanceID) reconcile.OnDemandRequest {
+	def := webGroup(0).Definition
+	def.Vars = map[string]string{"own": "1"}
+	return reconcile.OnDemandRequest{ID: id, Group: web, Definition: def, Digest: "d1"}
+}
+
+// A serverBootstrap renders the server's address into user data. No other server
+// renders the same bytes.
+type serverBootstrap struct{ address string }
+
+func (b serverBootstrap) Render(_ context.Context, req reconcile.RenderRequest) (reconcile.Rendered, error) {
+	return reconcile.Rendered{UserData: fmt.Appendf(nil, "%s %s", req.Definition.UserData.Content, b.address), Args: req.Definition.Args}, nil
+}

@@ -18,7 +18,7 @@ type Census struct {
 	surge int // max_surge as a number
 
 	n          tally
-	leaving    []*Member      // in the order of View.Members
+	leaving    []*Member      // oldest first
 	unanswered []*Member      // those of them that were lost, and no replacement has been created; oldest first
 	inherited  []*Member      // the same since before this term: replacements that are under way may be theirs
 	doomed     []doomedMember // oldest first
@@ -35,8 +35,7 @@ type tally struct {
 	counted      int // wanted or surplus: every managed member that is neither leaving nor doomed
 	ready        int
 	unregistered int       // counted, and its agent has never registered
-	idle         int       // counted, and certainly serving nothing
-	replacing    int       // counted, not ready, created to replace a loss before this term
+	replacing    int       // counted, not ready, created to replace a loss before this term, it is not known which
 	starting     int       // counted, not ready, created for anything else, fresh
 	lasting      int       // counted, and ready now or before, as far as is known
 	rolling      int       // counted, never ready, created for a rollout
@@ -76,6 +75,7 @@ func NewCensus(v View, now time.Time) *Census {
 			c.judge(m)
 		}
 	}
+	c.sortMembers()
 	c.capUnhealthy()
 	slices.SortFunc(c.doomed, func(a, b doomedMember) int { return olderFirst(a.Member, b.Member) })
 	if c.market.divided { // which members are stale depends on all of them
@@ -88,6 +88,14 @@ func NewCensus(v View, now time.Time) *Census {
 	}
 	c.matchInherited()
 	return c
+}
+
+// sortMembers brings every list of members that rules walk into one order, whatever that of
+// the view: a choice between two members must not depend on it.
+func (c *Census) sortMembers() {
+	for _, list := range [][]*Member{c.leaving, c.pool.members, c.pool.awake, c.pool.returning, c.pool.parked} {
+		slices.SortFunc(list, olderFirst)
+	}
 }
 
 // judge sorts a member that is not leaving into doomed, unhealthy and counted.
@@ -137,9 +145,9 @@ func (c *Census) capUnhealthy() {
 	c.unhealthy = c.unhealthy[:room]
 }
 
-// matchInherited finds the losses of former terms without a replacement. Each
-// replacement of former terms that is not ready answers one, and so may each
-// record that cannot be read.
+// matchInherited finds the losses of former terms without a replacement, of those for which
+// none is on record. Each replacement of former terms that is not ready and names no loss
+// answers one, and so may each record that cannot be read.
 func (c *Census) matchInherited() {
 	slices.SortFunc(c.inherited, olderFirst)
 	c.unanswered = append(c.unanswered, c.inherited[:max(0, len(c.inherited)-c.n.replacing-c.Unreadable)]...)
@@ -153,7 +161,7 @@ func (c *Census) tally(m *Member) {
 	case ready:
 		n.ready++
 	case m.Reason == ReasonReplace:
-		n.replacing += oneIf(m.Inherited)
+		n.replacing += oneIf(m.Inherited && m.Replaces == "")
 	case !stale:
 		n.starting++
 	}
@@ -165,9 +173,6 @@ func (c *Census) tally(m *Member) {
 	}
 	if !m.registered() {
 		n.unregistered++
-	}
-	if c.surplusRank(m) <= surplusNotWell {
-		n.idle++
 	}
 	if c.inGrace(m) {
 		n.unheard++
@@ -233,11 +238,11 @@ func (c *Census) need() int {
 // may have in addition. It may be negative.
 func (c *Census) surplus() int { return c.n.counted - c.size - c.allowance() }
 
-// Status returns ready where m serves, gone where its machine is gone, else its
-// state.
+// Status returns ready where m serves, or did before this term, in which it was not heard of
+// yet; gone where its machine is gone, else its state.
 func (c *Census) Status(m *Member) nstance.State {
 	switch {
-	case m.State == nstance.Booting && !m.Gone && c.serves(m): // it may have missed reports since
+	case m.State == nstance.Booting && !m.Gone && (c.serves(m) || m.WasReady && m.unheard()): // it may have missed reports since
 		return nstance.Ready
 	case m.Gone && m.State == nstance.Booting:
 		return nstance.Gone
@@ -310,12 +315,19 @@ func (c *Census) passed(t time.Time) bool {
 	return false
 }
 
-// due is passed for an instant at which a member is drained or deleted. While
-// the clock cannot be trusted none is.
+// due is passed for an instant on record at which a member is drained, replaced or
+// deleted. While the clock cannot be trusted none is.
 func (c *Census) due(t time.Time) bool { return c.passed(t) && c.Clock == "" }
 
 func laterOf(a, b time.Time) time.Time {
 	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func earlierOf(a, b time.Time) time.Time {
+	if b.Before(a) {
 		return b
 	}
 	return a

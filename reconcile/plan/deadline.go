@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
 )
 
 // drainEnd returns when a drain in progress ends: as recorded, unless this
@@ -20,10 +21,10 @@ func (m *Member) drainEnd() time.Time {
 // not: after a freeze, for instance. A drain until a moment that has passed is none.
 const shortestDrain = 20 * time.Second
 
-// drainFromNow returns when a drain of m ends that begins now.
-func (c *Census) drainFromNow(m *Member) time.Time {
-	end := c.tightest(m, c.now.Add(c.Group.DrainTimeout))
-	if least := c.now.Add(min(shortestDrain, c.Group.DrainTimeout)); !m.Gone && end.Before(least) && c.pastNotice(m) {
+// drainFromNow returns when a drain of m for these causes ends that begins now.
+func (c *Census) drainFromNow(m *Member, causes []nstance.Cause) time.Time {
+	end := c.tightest(m, c.now.Add(groupspec.DrainLimit(&c.Group, causes)))
+	if least := c.now.Add(min(shortestDrain, c.Group.DrainTimeout)); end.Before(least) && c.pastNotice(m) {
 		return least
 	}
 	return end

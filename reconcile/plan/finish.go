@@ -2,6 +2,7 @@ package plan
 
 import (
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/groupspec"
 )
 
 // finish is P1: the removal of a leaving member goes on, or ends when every cause
@@ -25,6 +26,9 @@ func (p *planner) watchDrain(m *Member) {
 	kept, added := p.reviewCauses(m)
 	end := m.drainEnd()
 	deadline := p.tightest(m, end)
+	if d.Unlimited() { // until another cause joins, or the group does not have it wait any more
+		deadline = p.tightest(m, earlierOf(end, p.now.Add(groupspec.DrainLimit(&p.Group, p.leavingCauses(m)))))
+	}
 	switch {
 	case m.DrainOver, p.Group.DrainTimeout <= 0, p.due(end):
 		p.finishDrain(m)
@@ -34,9 +38,33 @@ func (p *planner) watchDrain(m *Member) {
 	}
 }
 
+// holdDrains reports drains that wait without limit, and for what.
+func (p *planner) holdDrains() {
+	var blocked []*Member
+	for _, m := range p.leaving {
+		if m.State == nstance.Draining && m.Drain != nil && m.Drain.Unlimited() && !m.DrainOver && m.blockedBy() != "" {
+			blocked = append(blocked, m)
+		}
+	}
+	switch n := len(blocked); {
+	case n == 1:
+		p.holdf(HoldDrain, "%s waits without limit to be empty: %s", blocked[0].ID, blocked[0].blockedBy())
+	case n > 1:
+		p.holdf(HoldDrain, "%d members wait without limit to be empty, %s for %s", n, blocked[0].ID, blocked[0].blockedBy())
+	}
+}
+
+// blockedBy says what keeps the machine of a draining member from being empty.
+func (m *Member) blockedBy() string {
+	if m.Drain.Executor == nstance.ExecutorNone {
+		return "nothing empties it: no operator is connected that drains, and its agent has no drain hook"
+	}
+	return m.DrainBlocked
+}
+
 // finishDrain deletes a member whose drain is over, or parks it.
 func (p *planner) finishDrain(m *Member) {
-	if m.goesBack() && !m.isNewRequest() && (!m.Woken || !p.Group.WarmPool.NoReturn) {
+	if m.goesBack() && (!m.Woken || !p.Group.WarmPool.NoReturn) {
 		p.act(Action{Kind: Park, ID: m.ID})
 		return
 	}

@@ -109,7 +109,7 @@ func (c *Census) wrongOnDemand() []*Member {
 		return nil
 	}
 	n := min(s.onDemand+s.spot-c.size, s.arriving)
-	if s.onDemand+s.spot == c.size && s.arriving+s.going == 0 && c.SpotFree && c.passed(c.History.ReturnAt) {
+	if s.onDemand+s.spot == c.size && s.arriving+s.going == 0 && c.SpotFree && c.due(c.History.ReturnAt) {
 		n = 1
 	}
 	if n <= 0 {

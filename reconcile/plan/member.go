@@ -179,7 +179,7 @@ func (c *Census) causes(m *Member) []nstance.Cause {
 	var out []nstance.Cause
 	add := func(kind nstance.CauseKind, msg string) { out = append(out, nstance.Cause{Kind: kind, Message: msg}) }
 	if m.Gone {
-		add(nstance.CauseGone, goneMessage(m.Loss))
+		add(nstance.CauseGone, goneMessage(m.Loss, m.LossWords))
 	}
 	for i := range m.Notices {
 		if n := &m.Notices[i]; !n.Cancelled {
@@ -196,6 +196,8 @@ func (c *Census) causes(m *Member) []nstance.Cause {
 	case !c.late(m):
 	case m.registered():
 		add(nstance.CauseTimeout, "not ready within its launch timeout")
+	case m.HasMachine && m.Refusal != "":
+		add(nstance.CauseTimeout, "its machine did not start within its registration timeout: "+m.Refusal)
 	case !m.HasMachine:
 		add(nstance.CauseTimeout, noMachineMessage(m.Refusal))
 	default:
@@ -221,12 +223,15 @@ func noticeCause(n *nstance.Notice) nstance.Cause {
 	return nstance.Cause{Kind: nstance.CauseNotice, EventID: n.EventID, Message: strings.TrimSpace(n.Source + " " + n.Action)}
 }
 
-func goneMessage(why nstance.LossCause) string {
-	const text = "the provider says that the machine does not run"
-	if why == "" {
-		return text
+func goneMessage(why nstance.LossCause, words string) string {
+	text := "the provider says that the machine does not run"
+	if why != "" {
+		text += ": " + string(why)
 	}
-	return text + ": " + string(why)
+	if words != "" {
+		text += ": " + words
+	}
+	return text
 }
 
 func isVoluntary(k nstance.CauseKind) bool {

@@ -33,9 +33,6 @@ func (c *Census) Outlooks() []Outlook {
 // progress, and those that expire without being replaced.
 func (c *Census) finalSurplus() map[nstance.InstanceID]bool {
 	out := map[nstance.InstanceID]bool{}
-	if c.undefined() {
-		return out
-	}
 	for _, m := range c.pick(max(0, c.n.counted-c.size), c.lessUseful) {
 		out[m.ID] = true
 	}

@@ -61,6 +61,7 @@ func (p *planner) plan() {
 	for _, m := range p.leaving { // P1
 		p.finish(m)
 	}
+	p.holdDrains()
 	switch {
 	case p.Frozen:
 		p.hold(HoldFrozen, "drains in progress continue, nothing else starts", time.Time{})
@@ -112,7 +113,7 @@ func (p *planner) hold(kind HoldKind, reason string, until time.Time) {
 func (p *planner) remove(m *Member, causes []nstance.Cause, failure bool) {
 	a := Action{Kind: Delete, ID: m.ID, Causes: causes, Failure: failure, Voluntary: allVoluntary(causes)}
 	if p.drainable(m) {
-		a.Kind, a.Deadline = StartDrain, p.drainFromNow(m)
+		a.Kind, a.Deadline = StartDrain, p.drainFromNow(m, causes)
 	}
 	p.act(a)
 }

@@ -51,6 +51,8 @@ func TestShrinkEvensPlaces(t *testing.T) {
 		{"worth comes first", "r r r b", changes(withSize(3), in("bbba")), "Delete(b4)", nil},
 		{"stale members", "s s s r", changes(withSize(3), in("abba")), "StartDrain(s1)", nil},
 		{"named to go first", "r r r r", changes(withSize(3), in("abbb"), goesFirst(0)), "StartDrain(r1)", nil},
+		{"rolled out from the place that is crowded", "s s s r", changes(withSize(3), in("abbc")), "StartDrain(s2)", nil},
+		{"an old one before a stale one of a crowded place", "r s s R", changes(withSize(3), in("abbc"), each("r1", func(m *plan.Member) { m.EligibleAt = noon })), "StartDrain(r1)", nil},
 		{"rolled out from the crowded place", "s s s r", changes(withSize(3), in("abba")), "StartDrain(s1)", nil},
 	})
 }
@@ -123,6 +125,64 @@ func TestTightensDrains(t *testing.T) {
 		}
 		require.Equal(t, "Delete(e4)", steps(plan.Plan(v, noon.Add(100*time.Second))))
 	})
+}
+
+// TestWaitsForDrains: drains for what the group or a request wants have no deadline where the
+// group has them wait, and hold their place in a rollout, but no more than that.
+func TestWaitsForDrains(t *testing.T) {
+	waits := func(v *plan.View) { v.Group.OnDrainTimeout = nstance.DrainTimeoutWait }
+	nothing := func(*plan.View) {}
+	unlimited := func(causes ...nstance.Cause) func(*plan.Member) {
+		return func(m *plan.Member) {
+			draining(nstance.UnlimitedDrain-time.Hour, causes...)(m)
+			m.Drain.StartedAt, m.DrainBlocked = noon.Add(-time.Hour), "pod web-1: budget web"
+		}
+	}
+	for name, c := range map[string]struct {
+		notation string
+		change   func(*plan.View)
+		want     time.Duration
+	}{
+		"a surplus":                 {"r r r r", nothing, nstance.UnlimitedDrain},
+		"a rollout":                 {"s r r R", nothing, nstance.UnlimitedDrain},
+		"a request":                 {"r r r", each("r1", func(m *plan.Member) { m.Requested = &byRequest }), nstance.UnlimitedDrain},
+		"a reclaim":                 {"r r n", nothing, 110 * time.Second},
+		"its age":                   {"r r r", each("r1", func(m *plan.Member) { m.ExpireAt = noon.Add(-1) }), 5 * time.Minute},
+		"the group does not say so": {"r r r r", func(v *plan.View) { v.Group.OnDrainTimeout = nstance.DrainTimeoutDelete }, 5 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := plan.Plan(newView(t, c.notation, waits, c.change), noon)
+			i := slices.IndexFunc(d.Actions, func(a plan.Action) bool { return a.Kind == plan.StartDrain })
+			require.GreaterOrEqual(t, i, 0)
+			require.Equal(t, noon.Add(c.want), d.Actions[i].Deadline)
+		})
+	}
+	for name, c := range map[string]struct {
+		change func(*plan.View)
+		want   time.Duration
+	}{
+		"a notice joins":               {each("d", func(m *plan.Member) { m.Notices = []nstance.Notice{newNotice("n", 2*time.Minute)} }), 110 * time.Second},
+		"a notice joins that is far":   {each("d", func(m *plan.Member) { m.Notices = []nstance.Notice{newNotice("n", time.Hour)} }), 5 * time.Minute},
+		"the group waits no more":      {func(v *plan.View) { v.Group.OnDrainTimeout = "" }, 5 * time.Minute},
+		"a request joins: it waits on": {each("d", func(m *plan.Member) { m.Requested = &byRequest }), nstance.UnlimitedDrain - time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newView(t, "r r r d", waits, each("d", unlimited(byRollout)), c.change)
+			a := onlyAction(t, plan.Plan(v, noon), plan.Tighten)
+			require.Equal(t, noon.Add(c.want), a.Deadline)
+			v.Members[3].Drain.Deadline, v.Members[3].Drain.Causes = a.Deadline, a.Causes
+			require.Equal(t, "none", steps(plan.Plan(v, noon.Add(time.Second))), "once")
+		})
+	}
+	runCases(t, []ruleCase{
+		{"its place in the rollout is taken", "s s R d", changes(waits, each("d", unlimited(byRollout))), "none", []string{"drain"}},
+		{"the others go on", "s s R d", changes(waits, withSurge(2), each("d", unlimited(byRollout))), "Create(rollout)", []string{"drain"}},
+		{"it is not blocked", "r r r d", changes(waits, each("d", unlimited(byRollout)), each("d", func(m *plan.Member) { m.DrainBlocked = "" })), "none", nil},
+		{"it is empty", "r r r d", changes(waits, each("d", unlimited(byRollout)), each("d", func(m *plan.Member) { m.DrainOver = true })), "Delete(d4)", nil},
+		{"nothing empties it", "r r r d", changes(waits, each("d", unlimited(byRollout)), each("d", func(m *plan.Member) { m.DrainBlocked, m.Drain.Executor = "", nstance.ExecutorNone })), "none", []string{"drain"}},
+	})
+	d := plan.Plan(newView(t, "r r r d d", waits, each("d", unlimited(byRollout))), noon)
+	require.Equal(t, "2 members wait without limit to be empty, d4 for pod web-1: budget web", d.Holds[0].Reason)
 }
 
 func causeKinds(causes []nstance.Cause) []nstance.CauseKind {
@@ -348,6 +408,8 @@ func TestShrinksSurplus(t *testing.T) {
 		{"unhealthy, stale first", "r r r V u", changes(withSize(4), withSurge(0)), "StartDrain(V4)", nil},
 		{"silent before ready", "r r r r", changes(each("r3", silent)), "StartDrain(r3)", nil},
 		{"on trial before ready", "r r r r", changes(minReady, each("r2", since(time.Minute))), "StartDrain(r2)", nil},
+		{"on demand beyond the base before spot", "r r r r", changes(base(1), markets("soos")), "StartDrain(r2)", nil},
+		{"named ones only as long as enough are ready", "r r r r r", changes(goesFirst(0), goesFirst(1), each("r5", silent)), "StartDrain(r1)", []string{"settling"}},
 		{"nothing that may serve while too few are known to", "r r r r", changes(each("r3", silent), each("r4", silent)), "none", []string{"settling"}},
 		{"a new leader waits for min_ready", "r r r r", changes(minReady, each("r", since(time.Minute))), "none", []string{"settling"}},
 		{"removes members that serve nothing", "r r r r b", changes(minReady, each("r", since(time.Minute))), "Delete(b5)", []string{"settling"}},

@@ -11,11 +11,9 @@ import (
 // deleted.
 type warmPool struct {
 	members   []*Member
-	starting  int       // not ready for the first time yet
 	awake     []*Member // that serve in place of others, or could at once, or are being woken
 	returning []*Member // being drained, to be parked
 	parked    []*Member
-	resting   int // parked, or on their way there
 }
 
 // add sorts a stand-by member.
@@ -24,15 +22,12 @@ func (p *warmPool) add(c *Census, m *Member) {
 	switch {
 	case m.State == nstance.Parked:
 		p.parked = append(p.parked, m)
-		p.resting++
 	case m.State == nstance.Parking:
 		if m.ParkFailed { // so its machine runs
 			p.parked = append(p.parked, m)
 		}
-		p.resting++
 	case m.State == nstance.Draining:
 		p.returning = append(p.returning, m)
-		p.resting++
 	case m.State == nstance.Waking:
 		if !m.WakeFailed {
 			p.awake = append(p.awake, m)
@@ -40,7 +35,6 @@ func (p *warmPool) add(c *Census, m *Member) {
 	case m.Woken, c.ready(m):
 		p.awake = append(p.awake, m)
 	default:
-		p.starting++
 		c.n.unregistered += oneIf(!m.registered())
 	}
 }
@@ -75,7 +69,7 @@ func (p *planner) bridgeLosses() {
 		return
 	}
 	for _, m := range p.pool.returning {
-		if n > 0 && !m.DrainOver && !p.acts(m) {
+		if n > 0 && !p.acts(m) {
 			p.act(Action{Kind: CancelDrain, ID: m.ID})
 			n--
 		}
@@ -164,10 +158,7 @@ func (p *planner) parkIdle() {
 		case p.stalePooled(m) && !p.held():
 			p.remove(m, []nstance.Cause{p.poolCause(m)}, false)
 		case p.drainable(m):
-			p.act(Action{
-				Kind: StartDrain, ID: m.ID, Deadline: p.drainFromNow(m), Voluntary: true,
-				Causes: []nstance.Cause{{Kind: nstance.CauseStandby, Message: "it returns to the warm pool"}},
-			})
+			p.remove(m, []nstance.Cause{{Kind: nstance.CauseStandby, Message: "it returns to the warm pool"}}, false)
 		case m.Woken && p.Group.WarmPool.NoReturn:
 			p.remove(m, []nstance.Cause{{Kind: nstance.CauseStandby, Message: "it was needed once, and warm_pool.return is false"}}, false)
 		default:
@@ -182,7 +173,6 @@ func (p *planner) createStandby(n int) {
 	if n = p.createRoom(n); n <= 0 {
 		return
 	}
-	p.otherCreates += n
 	p.act(Action{Kind: Create, Reason: ReasonStandby, Count: n, Market: nstance.OnDemand, LastGood: p.lastGood()})
 }
 
@@ -192,7 +182,6 @@ func (p *planner) refreshPool(size int) {
 	if p.held() || p.History.Failures > 0 || p.bridges() > 0 || len(p.pool.members) != size || len(p.pool.parked) != size {
 		return
 	}
-	slices.SortFunc(p.pool.parked, olderFirst)
 	for _, m := range p.pool.parked {
 		if p.stalePooled(m) {
 			p.remove(m, []nstance.Cause{p.poolCause(m)}, false)

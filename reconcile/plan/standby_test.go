@@ -35,6 +35,7 @@ func TestWakes(t *testing.T) {
 		{"fresh ones before stale ones", "r r n q p", changes(pool(2)), "StartDrain(n3) Create(replace) Wake(p5)", nil},
 		{"a stale one is better than none", "r r n q", changes(pool(1)), "StartDrain(n3) Create(replace) Wake(q4)", nil},
 		{"one that is drained is nearer", "r r n z p", changes(pool(2)), "StartDrain(n3) Create(replace) CancelDrain(z4)", nil},
+		{"two that are drained, for one", "r r n z z p", changes(pool(3)), "StartDrain(n3) Create(replace) CancelDrain(z4)", nil},
 		{"one that was just made", "r r n i p", changes(pool(2)), "StartDrain(n3) Create(replace)", nil},
 		{"another than the one that does not wake", "r r b W p", changes(pool(2), each("b", asReplacement)), "Wake(p5)", nil},
 		{"a rollout is no loss", "s s d B p", changes(pool(1), withSurge(0)), "none", nil},
@@ -78,6 +79,13 @@ func TestKeepsPool(t *testing.T) {
 		{"without a drain", "r r r i", changes(pool(1), func(v *plan.View) { v.Group.DrainTimeout = 0 }), "Park(i4)", nil},
 		{"drained", "r r r z", changes(pool(1), each("z", func(m *plan.Member) { m.DrainOver = true })), "Park(z4)", nil},
 		{"drained too late", "r r r z", changes(pool(1), each("z", func(m *plan.Member) { m.Drain.Deadline = noon })), "Park(z4)", nil},
+		{"of one that is deleted", "r r r z", changes(pool(1), each("z", func(m *plan.Member) { m.State = nstance.Deleting })), "Delete(z4) Create(standby)", nil},
+		{"drained, and gone", "r r r z", changes(pool(1), each("z", func(m *plan.Member) { m.Gone = true })), "Delete(z4) Create(standby)", nil},
+		{"drained, and noticed", "r r r z", changes(pool(1), each("z", func(m *plan.Member) { m.DrainOver, m.Notices = true, []nstance.Notice{newNotice("n", time.Minute)} })), "Delete(z4) Create(standby)", nil},
+		{"drained without a drain on record", "r r r z", changes(pool(1), each("z", func(m *plan.Member) { m.Drain = nil })), "StartDrain(z4) Create(standby)", nil},
+		{"could not be woken, need not be, and is not to return", "r r r W", changes(pool(1), noReturn), "Park(W4)", nil},
+		{"one too many, which is being made", "r r r q q c", changes(pool(2)), "Delete(c6)", nil},
+		{"one too many, all of them stale", "r r r q q q", changes(pool(2)), "Delete(q4)", nil},
 		{"drained, and asked to go", "r r r z", changes(pool(1), each("z", func(m *plan.Member) {
 			m.DrainOver, m.Requested = true, &nstance.Cause{Kind: nstance.CauseRequest}
 		})), "Delete(z4) Create(standby)", nil},
@@ -98,6 +106,7 @@ func TestKeepsPool(t *testing.T) {
 		{"gone", "r r r p", changes(pool(1), each("p", func(m *plan.Member) { m.Gone = true })), "Delete(p4) Create(standby)", nil},
 		{"asked to go", "r r r p", changes(pool(1), each("p", func(m *plan.Member) { m.Requested = &nstance.Cause{Kind: nstance.CauseRequest} })), "Delete(p4) Create(standby)", nil},
 		{"not registered in time", "r r r c", changes(pool(1), each("c", func(m *plan.Member) { m.RegisterBy = noon })), "Delete(c4) Create(standby)", nil},
+		{"not ready in time", "r r r i", changes(pool(1), each("i", func(m *plan.Member) { m.GoodSince, m.LaunchBy = time.Time{}, noon })), "StartDrain(i4) Create(standby)", nil},
 		{"silent after it was woken", "r r b a p", changes(pool(2), each("b", asReplacement), each("a", func(m *plan.Member) { m.Unhealthy = true })), "StartDrain(a4) Wake(p5) Create(standby)", nil},
 	})
 	d := plan.Plan(newView(t, "r r r", pool(1)), noon)

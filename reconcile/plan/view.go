@@ -42,39 +42,45 @@ type Member struct {
 	Market       nstance.MarketType `json:"market,omitempty"`      // the actual one, or what was asked for while that is not known
 	Hash         string             `json:"hash,omitempty"`        // infra hash it was made from; "" is unknown or not comparable, which is not drift
 	CreatedAt    time.Time          `json:"created_at"`
-	HasMachine   bool               `json:"has_machine"`            // the provider accepted its create
-	Refusal      string             `json:"refusal,omitempty"`      // what the provider answered to its create; "" unless it is late and has no machine
-	RegisteredAt time.Time          `json:"registered_at,omitzero"` // zero: never
-	GoodSince    time.Time          `json:"good_since,omitzero"`    // first good report of the present run of good ones in this term; zero: none
-	RegisterBy   time.Time          `json:"register_by,omitzero"`   // must have registered by then
-	LaunchBy     time.Time          `json:"launch_by,omitzero"`     // must have reported well by then; zero once it has been ready, or when that instant had passed as the term began
-	GraceUntil   time.Time          `json:"grace_until,omitzero"`   // registered but not heard of in this term: no verdict, no surplus, no rollout before; zero once heard of
-	EligibleAt   time.Time          `json:"eligible_at,omitzero"`   // may be replaced for its age, jitter included, for what the cloud advises, or for an avoided pool; zero: never
-	EligibleFor  string             `json:"eligible_for,omitempty"` // what the cloud advises, and the setting that heeds it, or the pool that it is to leave; empty: it is for its age
-	ExpireAt     time.Time          `json:"expire_at,omitzero"`     // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
-	Notices      []nstance.Notice   `json:"notices,omitempty"`      // standing notices that doom it
-	Silent       bool               `json:"silent"`                 // missed reports
-	Unhealthy    bool               `json:"unhealthy"`              // silent past the limit while the provider says running
-	Preserved    bool               `json:"preserved"`              // kept for inspection: no part of the plan until the machine is gone
-	Gone         bool               `json:"gone"`                   // the provider says it does not exist or does not run
-	Loss         nstance.LossCause  `json:"loss,omitempty"`         // Gone: why, as far as the provider says
-	Taken        bool               `json:"taken"`                  // Gone: nothing that it was made from is to blame
-	Requested    *nstance.Cause     `json:"requested,omitempty"`    // its removal was requested
-	GoesFirst    bool               `json:"goes_first,omitempty"`   // it was requested that it goes before others when there is surplus
-	Place        string             `json:"place,omitempty"`        // what the group's spread counts as one; empty: it has none
-	NoDrain      bool               `json:"no_drain"`               // the request was to delete at once
-	Drain        *nstance.Drain     `json:"drain,omitempty"`        // recorded drain; its generation outlives a cancel
-	DrainBy      time.Time          `json:"drain_by,omitzero"`      // when that ends, by what has elapsed since this term planned it; zero: as recorded
-	DrainOver    bool               `json:"drain_over"`             // acknowledged, or its executor gave up for good
-	DeletedFor   nstance.CauseKind  `json:"deleted_for,omitempty"`  // deleting without a drain: the recorded cause; "" is unknown
+	HasMachine   bool               `json:"has_machine"`             // the provider accepted its create
+	Refusal      string             `json:"refusal,omitempty"`       // what the provider answered to its create, or why its machine does not start; "" unless it is late and has no machine, or one that is pending
+	RegisteredAt time.Time          `json:"registered_at,omitzero"`  // zero: never
+	GoodSince    time.Time          `json:"good_since,omitzero"`     // first good report of the present run of good ones in this term; zero: none
+	RegisterBy   time.Time          `json:"register_by,omitzero"`    // must have registered by then
+	LaunchBy     time.Time          `json:"launch_by,omitzero"`      // must have reported well by then; zero once it has been ready, or when that instant had passed as the term began
+	WasReady     bool               `json:"was_ready,omitempty"`     // it was ready before this term, as is on record: it is shown as ready until it is heard of
+	GraceUntil   time.Time          `json:"grace_until,omitzero"`    // registered but not heard of in this term: no verdict, no surplus, no rollout before; zero once heard of
+	EligibleAt   time.Time          `json:"eligible_at,omitzero"`    // may be replaced for its age, jitter included, for what the cloud advises, or for an avoided pool; zero: never
+	EligibleFor  string             `json:"eligible_for,omitempty"`  // what the cloud advises, and the setting that heeds it, or the pool that it is to leave; empty: it is for its age
+	ExpireAt     time.Time          `json:"expire_at,omitzero"`      // must be replaced for its age (on-demand: its own limit), jitter included; zero: never
+	Notices      []nstance.Notice   `json:"notices,omitempty"`       // standing notices that doom it
+	Silent       bool               `json:"silent"`                  // missed reports
+	Unhealthy    bool               `json:"unhealthy"`               // silent past the limit while the provider says running
+	Preserved    bool               `json:"preserved"`               // kept for inspection: no part of the plan until the machine is gone
+	Gone         bool               `json:"gone"`                    // the provider says it does not exist or does not run
+	Loss         nstance.LossCause  `json:"loss,omitempty"`          // Gone: why, as far as the provider says
+	LossWords    string             `json:"loss_words,omitempty"`    // Gone: what the provider says of that
+	Taken        bool               `json:"taken"`                   // Gone: nothing that it was made from is to blame
+	Requested    *nstance.Cause     `json:"requested,omitempty"`     // its removal was requested
+	GoesFirst    bool               `json:"goes_first,omitempty"`    // it was requested that it goes before others when there is surplus
+	Place        string             `json:"place,omitempty"`         // what the group's spread counts as one; empty: it has none
+	NoDrain      bool               `json:"no_drain"`                // the request was to delete at once
+	Drain        *nstance.Drain     `json:"drain,omitempty"`         // recorded drain; its generation outlives a cancel
+	DrainBy      time.Time          `json:"drain_by,omitzero"`       // when that ends, by what has elapsed since this term planned it; zero: as recorded
+	DrainOver    bool               `json:"drain_over"`              // acknowledged, or its executor gave up for good
+	DrainBlocked string             `json:"drain_blocked,omitempty"` // what keeps its machine from being empty, as the executor of its drain says; empty: not known
+	DeletedFor   nstance.CauseKind  `json:"deleted_for,omitempty"`   // deleting without a drain: the recorded cause; "" is unknown
 
 	// Answered says of a leaving member that no replacement is to be created for
 	// it in spite of a backoff: one has been, or it is a failed creation itself.
 	Answered bool `json:"answered"`
 
 	// Inherited says that the member was already leaving, or already created as a
-	// replacement, when this term began: it is not known which replaces which.
+	// replacement, when this term began. Where Replaces is empty it is not known which
+	// replaces which.
 	Inherited bool `json:"inherited"`
+
+	Replaces nstance.InstanceID `json:"replaces,omitempty"` // the loss that it was created for; empty: it was created for none, or for one that had left already
 }
 
 // A Reason says why a member was created. It is part of its intent.
@@ -150,21 +156,23 @@ type HoldKind string
 
 // The kinds of holds that Plan reports, unless said otherwise.
 const (
-	HoldBackoff      HoldKind = "backoff"       // creations failed: the next ones wait
-	HoldHalted       HoldKind = "halted"        // the rollout to the desired hash failed too often
-	HoldPaused       HoldKind = "paused"        // the rollout is paused on request
-	HoldSettling     HoldKind = "settling"      // a new leader has not heard from every member yet
-	HoldUnhealthyCap HoldKind = "unhealthy_cap" // enough members are leaving for being unhealthy
-	HoldBreaker      HoldKind = "breaker"       // many members fell silent at once: none is replaced for it
-	HoldClock        HoldKind = "clock"         // the leader's clock is wrong: what a deadline or an age would delete stays
-	HoldUnreadable   HoldKind = "unreadable"    // records could not be read: losses are replaced, nothing else
-	HoldFrozen       HoldKind = "frozen"        // drains under way go on, nothing else
-	HoldDefinition   HoldKind = "definition"    // the definition could not be read: nothing is planned; or the one on record of members to be created: they wait
-	HoldBudget       HoldKind = "budget"        // the create budget is used up; reported by the loop
-	HoldCapacity     HoldKind = "capacity"      // the provider has no room for what the group permits; reported by the loop
-	HoldPending      HoldKind = "pending"       // another definition is not in effect yet: it names what is not found, or is invalid; reported by the loop
-	HoldAvoided      HoldKind = "avoided"       // everything that the group permits is in pools that are avoided; reported by the loop
-	HoldRolledBack   HoldKind = "rolled_back"   // the last good definition is desired, not the configured one; reported by the loop
+	HoldBackoff      HoldKind = "backoff"        // creations failed: the next ones wait
+	HoldHalted       HoldKind = "halted"         // the rollout to the desired hash failed too often
+	HoldPaused       HoldKind = "paused"         // the rollout is paused on request
+	HoldSettling     HoldKind = "settling"       // a new leader has not heard from every member yet
+	HoldUnhealthyCap HoldKind = "unhealthy_cap"  // enough members are leaving for being unhealthy
+	HoldBreaker      HoldKind = "breaker"        // many members fell silent at once: none is replaced for it
+	HoldClock        HoldKind = "clock"          // the leader's clock is wrong: what a deadline or an age would delete stays
+	HoldDrain        HoldKind = "drain"          // a drain without deadline is blocked: its place in the rollout is taken
+	HoldUnreadable   HoldKind = "unreadable"     // records could not be read: losses are replaced, nothing else
+	HoldFrozen       HoldKind = "frozen"         // drains under way go on, nothing else
+	HoldDefinition   HoldKind = "definition"     // the definition could not be read: nothing is planned; or the one on record of members to be created: they wait
+	HoldBudget       HoldKind = "budget"         // the create budget is used up; reported by the loop
+	HoldCapacity     HoldKind = "capacity"       // the provider has no room for what the group permits; reported by the loop
+	HoldRefused      HoldKind = "create_refused" // the provider refuses what the group permits, for another reason than capacity; reported by the loop
+	HoldPending      HoldKind = "pending"        // another definition is not in effect yet: it names what is not found, or is invalid; reported by the loop
+	HoldAvoided      HoldKind = "avoided"        // everything that the group permits is in pools that are avoided; reported by the loop
+	HoldRolledBack   HoldKind = "rolled_back"    // the last good definition is desired, not the configured one; reported by the loop
 )
 
 // String says in words what the action does.

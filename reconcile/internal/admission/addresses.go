@@ -21,7 +21,7 @@ const (
 type addressCount struct {
 	free    map[string]int
 	askedAt time.Time
-	old     bool // it was used when it was older than countAge
+	old     bool // it was older than countAge when it was used last
 }
 
 // order returns subnets with those first that have the most free addresses;
@@ -31,7 +31,7 @@ func (c *addressCount) order(subnets []string, now time.Time) []string {
 	if len(subnets) < 2 {
 		return subnets
 	}
-	c.old = c.old || now.Sub(c.askedAt) > countAge
+	c.old = now.Sub(c.askedAt) > countAge
 	if now.Sub(c.askedAt) > countMemory {
 		return subnets
 	}

@@ -32,7 +32,8 @@ const (
 // A Request is a number of creates that permit the same shapes.
 type Request struct {
 	Class         Class
-	Count         int // at least 1
+	Count         int    // at least 1
+	Definition    string // what is made; refusals for other reasons than capacity are of one definition
 	InstanceTypes []string
 	Subnets       []string
 	Market        nstance.Market
@@ -73,6 +74,10 @@ type Wait struct {
 	// Avoided names what keeps permitted shapes from being used, beside a lack of
 	// capacity; empty: nothing does.
 	Avoided string
+
+	// Refused quotes what the provider says of the first shape that it refuses for another
+	// reason than capacity; empty: there is none.
+	Refused string
 }
 
 // A WaitKind is what a request waits for.
@@ -85,6 +90,7 @@ const (
 	WaitPrices   WaitKind = "prices"   // the first ones of its instance types
 	WaitBudget   WaitKind = "budget"   // the create budget is used up
 	WaitAvoided  WaitKind = "avoided"  // every permitted shape is in an avoided pool
+	WaitRefused  WaitKind = "refused"  // every permitted shape is refused, one of them for another reason than capacity
 )
 
 // A Precedent is what takes tokens of the create budget before a request.
@@ -100,6 +106,7 @@ const (
 // A Queue holds demand, and what is known of capacity.
 type Queue struct {
 	capacity  capacityCache
+	refusals  refusals
 	addresses addressCount
 	pools     poolMemory
 	avoided   []Avoidance
@@ -127,7 +134,7 @@ type groupQueue struct {
 
 // New returns an empty queue.
 func New() *Queue {
-	return &Queue{capacity: capacityCache{}, pools: newPoolMemory(), groups: map[nstance.GroupKey]*groupQueue{}}
+	return &Queue{capacity: capacityCache{}, refusals: refusals{}, pools: newPoolMemory(), groups: map[nstance.GroupKey]*groupQueue{}}
 }
 
 // Demand replaces what a group demands. Requests of a class are served in order.
@@ -263,7 +270,11 @@ func (p *pass) choose(r *Request) (Shape, Choice, *Wait) {
 		}
 		return *r.Repeats, ChoiceRepeated, wait
 	}
-	if w := p.waits[r.Class][r.permits]; w != nil {
+	permits := r.permits
+	if len(p.refusals[r.Definition]) > 0 {
+		permits += "\x00" + r.Definition
+	}
+	if w := p.waits[r.Class][permits]; w != nil {
 		return Shape{}, "", w
 	}
 	shape, choice, wait := p.findShape(r, r.Class, p.now)
@@ -271,7 +282,7 @@ func (p *pass) choose(r *Request) (Shape, Choice, *Wait) {
 		if p.waits[r.Class] == nil {
 			p.waits[r.Class] = map[string]*Wait{}
 		}
-		p.waits[r.Class][r.permits] = wait
+		p.waits[r.Class][permits] = wait
 		p.next = earliest(p.next, wait.Until)
 	}
 	return shape, choice, wait
@@ -280,6 +291,9 @@ func (p *pass) choose(r *Request) (Shape, Choice, *Wait) {
 // serve takes a grant out of the demand, and puts whose turn it was last.
 func (p *pass) serve(grant Grant, class Class, t *tenantQueue, g *groupQueue) {
 	p.capacity.of(grant.Shape, p.now).send(p.now)
+	if s := p.refusals.of(grant.Request.Definition, grant.Shape); s.stands(p.now) {
+		s.retryAt = p.now.Add(s.pause) // one create shows whether it is still refused
+	}
 	p.TakeAddress(grant.Shape.Subnet)
 	grant.Request.Spread.add(grant.Shape)
 	l := &p.lines[class]
@@ -315,7 +329,7 @@ func (q *Queue) Waits(key nstance.GroupKey, now time.Time) (waits []Wait) {
 }
 
 func (w *Wait) same(o Wait) bool {
-	return w.Kind == o.Kind && w.Shape == o.Shape && w.Before == o.Before && w.Avoided == o.Avoided
+	return w.Kind == o.Kind && w.Shape == o.Shape && w.Before == o.Before && w.Avoided == o.Avoided && w.Refused == o.Refused
 }
 
 func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
@@ -335,7 +349,7 @@ func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 		w.Before = LossesFirst
 	case len(l) > 1:
 		w.Before = TenantsFirst
-	case len(l) == 1 && len(l[0].groups) > 1:
+	case len(l[0].groups) > 1:
 		w.Before = GroupsFirst
 	}
 	return w
@@ -343,21 +357,20 @@ func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 
 // Choose returns the shape that a request would be granted if it were alone, why it
 // would be that one, and whether there is capacity for it as far as is known: a shape
-// that is only due to be tried again is not free.
+// that is sold out and only due to be tried again is not free.
 func (q *Queue) Choose(r Request, now time.Time) (shape Shape, choice Choice, free bool) {
 	shape, choice, wait := q.findShape(&r, Loss, now)
 	if wait != nil {
 		return wait.Shape, "", false
 	}
-	s := q.capacity[shape]
-	return shape, choice, s == nil || !s.soldOut(now)
+	return shape, choice, !q.capacity.peek(shape).soldOut(now)
 }
 
-// SoldOut reports whether a shape was refused after a create of it was granted
-// then.
-func (q *Queue) SoldOut(shape Shape, granted, now time.Time) bool {
-	s := q.capacity[shape]
-	return s != nil && s.soldOut(now) && s.refusedAt.After(granted)
+// SoldOut reports whether a shape was refused to a definition, for whatever reason, after a
+// create of it was granted then.
+func (q *Queue) SoldOut(definition string, shape Shape, granted, now time.Time) bool {
+	s, r := q.capacity.peek(shape), q.refusals.of(definition, shape)
+	return s.soldOut(now) && s.refusedAt.After(granted) || r.stands(now) && r.at.After(granted)
 }
 
 // Ended records that a granted create is not in flight any more, for whatever
@@ -380,11 +393,14 @@ func (q *Queue) Explain(shape Shape, answer string, now time.Time) {
 	q.capacity.of(shape, now).answer = answer
 }
 
-// Answer returns the provider's answer for the first shape of a request that is sold
-// out; empty: there is none.
+// Answer returns the provider's answer for the first shape of a request that is refused or
+// sold out; empty: there is none.
 func (q *Queue) Answer(r Request, now time.Time) string {
 	shapes, _ := q.permitted(&r, r.Subnets, now)
 	for _, shape := range shapes {
+		if s := q.refusals.of(r.Definition, shape); s.stands(now) {
+			return s.answer
+		}
 		if s := q.capacity[shape]; s != nil && s.soldOut(now) && s.answer != "" {
 			return s.answer
 		}
@@ -410,8 +426,6 @@ func (q *Queue) LostQuota(shape Shape, subnets []string, now time.Time) {
 
 func (q *Queue) eachSubnet(shape Shape, subnets []string, do func(Shape)) {
 	for _, subnet := range subnets {
-		if other := (Shape{shape.InstanceType, subnet, shape.Market}); other != shape {
-			do(other)
-		}
+		do(Shape{shape.InstanceType, subnet, shape.Market})
 	}
 }

@@ -234,8 +234,8 @@ func TestFirstRefusalRedirectsOthers(t *testing.T) {
 	d.q.Refused(spot("m"), sent, d.now)
 	require.Len(t, d.pass(100), 3)
 	require.Equal(t, []admission.Shape{spot("n"), spot("n"), spot("n")}, d.shapes)
-	require.True(t, d.q.SoldOut(spot("m"), sent, d.now), "grants from before the refusal are not sent")
-	require.False(t, d.q.SoldOut(spot("m"), d.now, d.now))
+	require.True(t, d.q.SoldOut("", spot("m"), sent, d.now), "grants from before the refusal are not sent")
+	require.False(t, d.q.SoldOut("", spot("m"), d.now, d.now))
 
 	d.now = d.now.Add(firstRetry)
 	d.q.Demand(group("a/web"), request(admission.Growth, 3, "m", "n"))
@@ -393,6 +393,16 @@ func TestAddresses(t *testing.T) {
 	d.pass(1)
 	require.Equal(t, "s1", d.shapes[0].Subnet, "a full subnet is the last choice")
 
+	d.q.SetAddresses(map[string]int{"s1": 0, "s3": 7}, d.now)
+	for at, want := range map[time.Duration]string{0: "s3", 10 * time.Minute: "s3", 10*time.Minute + 1: "s1"} {
+		shape, why, _ := d.q.Choose(r, d.now.Add(at))
+		require.Equal(t, want, shape.Subnet, at)
+		require.Equal(t, admission.ChoiceListed, why)
+	}
+	d.q.SetAddresses(map[string]int{"s1": 0}, d.now)
+	shape, why, _ := d.q.Choose(r, d.now)
+	require.Equal(t, "s2", shape.Subnet, "one of which nothing is known comes before a full one")
+	require.Equal(t, admission.ChoiceListed, why)
 	d.now = d.now.Add(11 * time.Minute)
 	d.q.Demand(group("a/web"), r)
 	d.pass(1)

@@ -18,9 +18,6 @@ type Avoidance struct {
 	Name         string    // of the caller, for waits
 }
 
-// A filter leaves shapes out.
-type filter func([]Shape) []Shape
-
 // Avoid replaces what is avoided.
 func (q *Queue) Avoid(all []Avoidance) { q.avoided = slices.Clone(all) }
 
@@ -57,15 +54,35 @@ func (q *Queue) matches(a Avoidance, s Shape) bool {
 }
 
 // permitted returns the shapes that a request permits now and that are not avoided, in
-// order of preference, and when there will be more by the fallback.
-func (q *Queue) permitted(r *Request, subnets []string, now time.Time) ([]Shape, time.Time) {
-	open := func(shapes []Shape) []Shape {
-		if len(q.avoided) == 0 {
-			return shapes
-		}
-		return slices.DeleteFunc(shapes, func(s Shape) bool { return q.Avoided(s, now) })
+// order of preference, and when there will be more; zero: not by time alone. The fallback
+// to on-demand is permitted once spot has been sold out, refused or avoided everywhere for
+// as long as the market says.
+func (q *Queue) permitted(r *Request, subnets []string, now time.Time) (shapes []Shape, more time.Time) {
+	market := r.market()
+	shapes = q.notAvoided(shapesOf(r.InstanceTypes, subnets, market), now)
+	if market != nstance.Spot || r.Market.Fallback != nstance.OnDemand {
+		return shapes, time.Time{}
 	}
-	return q.capacity.permitted(r, subnets, open, now)
+	for _, shape := range shapes {
+		since := q.unavailableSince(r, shape, now)
+		if since.IsZero() {
+			return shapes, time.Time{}
+		}
+		if from := since.Add(r.Market.FallbackAfter); from.After(more) {
+			more = from
+		}
+	}
+	if more.After(now) {
+		return shapes, more
+	}
+	return append(shapes, q.notAvoided(shapesOf(r.InstanceTypes, subnets, nstance.OnDemand), now)...), time.Time{}
+}
+
+func (q *Queue) notAvoided(shapes []Shape, now time.Time) []Shape {
+	if len(q.avoided) == 0 {
+		return shapes
+	}
+	return slices.DeleteFunc(shapes, func(s Shape) bool { return q.Avoided(s, now) })
 }
 
 // prefersAvoided reports whether the shape that a request prefers is avoided.
@@ -143,8 +160,13 @@ func (q *Queue) waitOfRepeat(shape Shape, now time.Time) *Wait {
 }
 
 // Open reports whether a request permits a shape that is not avoided, at any time.
-func (q *Queue) Open(r Request, now time.Time) bool {
-	return slices.ContainsFunc(r.anyShape(r.Subnets), func(s Shape) bool { return !q.Avoided(s, now) })
+func (q *Queue) Open(r Request, now time.Time) bool { return q.OpenOutside("", r, now) }
+
+// OpenOutside is Open for what leaves a zone: shapes whose zone is not known may be in it.
+func (q *Queue) OpenOutside(zone string, r Request, now time.Time) bool {
+	return slices.ContainsFunc(r.anyShape(r.Subnets), func(s Shape) bool {
+		return !q.Avoided(s, now) && (zone == "" || q.ZoneOf(s.Subnet) != "")
+	})
 }
 
 // AvoidedWait returns the wait of a request of which every shape is avoided; nil: it

@@ -80,13 +80,12 @@ func (c capacityCache) peek(shape Shape) *shapeState {
 
 // stale reports whether nothing that is known of a shape matters any more.
 func (s *shapeState) stale(now time.Time) bool {
-	return s.inFlight == 0 && now.Sub(s.answeredAt) > answerTTL &&
-		(s.refusedAt.IsZero() || now.Sub(s.refusedAt) > refusalMemory)
+	return s.inFlight == 0 && now.Sub(s.answeredAt) > answerTTL && now.Sub(s.refusedAt) > refusalMemory
 }
 
 // soldOut reports whether a shape is sold out, as far as is known.
 func (s *shapeState) soldOut(now time.Time) bool {
-	return !s.refusedAt.IsZero() && !s.accepted && now.Sub(s.refusedAt) <= refusalMemory
+	return !s.accepted && now.Sub(s.refusedAt) <= refusalMemory
 }
 
 // recovering reports whether a shape was sold out a moment ago: what comes back
@@ -106,9 +105,6 @@ func (s *shapeState) allowed(now time.Time) int {
 
 // waited is how often answerTimeout has passed without an answer.
 func (s *shapeState) waited(now time.Time) int {
-	if s.inFlight == 0 {
-		return 0
-	}
 	return int(max(0, now.Sub(s.answeredAt)) / answerTimeout)
 }
 
@@ -169,31 +165,6 @@ func (s *shapeState) refuse(sent, now time.Time) {
 func (s *shapeState) lose(now time.Time) {
 	s.accepted = false
 	s.refuse(now, now)
-}
-
-// permitted returns every shape that a request permits now, in order of
-// preference, and when there will be more; zero: not by time alone. The fallback
-// to on-demand is permitted once spot has been sold out everywhere for as long as
-// the market says; spot that open leaves out counts as sold out.
-func (c capacityCache) permitted(r *Request, subnets []string, open filter, now time.Time) (shapes []Shape, more time.Time) {
-	market := r.market()
-	shapes = open(shapesOf(r.InstanceTypes, subnets, market))
-	if market != nstance.Spot || r.Market.Fallback != nstance.OnDemand {
-		return shapes, more
-	}
-	for _, shape := range shapes {
-		s := c[shape]
-		if s == nil || !s.soldOut(now) {
-			return shapes, time.Time{}
-		}
-		if from := s.soldOutSince.Add(r.Market.FallbackAfter); from.After(more) {
-			more = from
-		}
-	}
-	if more.After(now) {
-		return shapes, more
-	}
-	return append(shapes, open(shapesOf(r.InstanceTypes, subnets, nstance.OnDemand))...), time.Time{}
 }
 
 // market returns the market that a request prefers.

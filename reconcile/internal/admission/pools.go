@@ -21,6 +21,7 @@ type poolMemory struct {
 	memory map[pool]reclaimMemory
 	rates  map[pool]Rate
 	means  map[nstance.MarketType]float64 // reclaims of a machine in an hour
+	warned map[pool]time.Time             // first recommendation of the last hours to leave it
 
 	prices   map[pool]float64
 	pricesAt time.Time
@@ -32,7 +33,7 @@ type poolMemory struct {
 type reclaimMemory struct{ struckUntil, unsteadyUntil time.Time }
 
 func newPoolMemory() poolMemory {
-	return poolMemory{zones: map[string]string{}, memory: map[pool]reclaimMemory{}, wantedAt: map[string]time.Time{}}
+	return poolMemory{zones: map[string]string{}, memory: map[pool]reclaimMemory{}, warned: map[pool]time.Time{}, wantedAt: map[string]time.Time{}}
 }
 
 // inZone returns the pool of a shape in a zone; empty: of its subnet.
@@ -64,10 +65,7 @@ func (p *poolMemory) reclaim(s Shape, zone string, now time.Time) {
 			delete(p.memory, old)
 		}
 	}
-	at := p.poolOf(s)
-	if zone != "" {
-		at = s.inZone(zone)
-	}
+	at := p.poolIn(s, zone)
 	m := reclaimMemory{now.Add(answerTTL), now.Add(p.memoryFor(at))}
 	p.memory[s.inZone("")], p.memory[p.poolOf(s)], p.memory[at] = m, m, m
 }

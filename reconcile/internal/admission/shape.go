@@ -24,6 +24,7 @@ const (
 	ChoiceFallback  Choice = "fallback"  // on-demand, because spot is sold out
 	ChoiceRepeated  Choice = "repeated"  // the provider throttled the same create before
 	ChoiceAvoided   Choice = "avoided"   // the pool of the preferred one is avoided
+	ChoiceRefused   Choice = "refused"   // the provider refuses the preferred one, for another reason than capacity
 )
 
 // A candidate is a shape that a request permits, with what ranks it.
@@ -64,7 +65,7 @@ func btoi(yes bool) int {
 }
 
 // findShape returns where to create what is requested, and why there: the first shape
-// that is not sold out, as [candidate] ranks them.
+// that is neither sold out nor refused, as [candidate] ranks them.
 func (q *Queue) findShape(r *Request, class Class, now time.Time) (Shape, Choice, *Wait) {
 	subnets := q.addresses.order(r.Subnets, now)
 	shapes, more := q.permitted(r, subnets, now)
@@ -77,9 +78,14 @@ func (q *Queue) findShape(r *Request, class Class, now time.Time) (Shape, Choice
 	}
 	wait := &Wait{Kind: WaitCapacity, Shape: preferred.shape, Until: more}
 	for _, c := range ranked {
-		s := q.capacity.peek(c.shape)
+		s, refused := q.capacity.peek(c.shape), q.refusals.of(r.Definition, c.shape)
 		busy, until := s.busy(class, now)
+		if refused.stands(now) && wait.Refused == "" {
+			wait.Kind, wait.Refused = WaitRefused, refusedText(c.shape, refused)
+		}
 		switch {
+		case refused.waits(now):
+			wait.Until = earliest(wait.Until, refused.retryAt)
 		case s.soldOut(now) && now.Before(s.retryAt):
 			wait.Until = earliest(wait.Until, s.retryAt)
 		case busy && (s.soldOut(now) || class == Loss):
@@ -129,6 +135,8 @@ func (q *Queue) choice(r *Request, chosen, preferred candidate, class Class, now
 		return ChoiceSteadiest
 	case chosen.shape == preferred.shape:
 		return ChoiceListed
+	case q.refusals.of(r.Definition, preferred.shape).waits(now):
+		return ChoiceRefused
 	case state.soldOut(now) && now.Before(state.retryAt), busy:
 		return ChoiceCapacity
 	case preferred.full:

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/generation"
 	"github.com/nstance-go/nstance/internal/validate"
 )
 
@@ -39,6 +40,7 @@ type Shard struct {
 	Live          int    // members whose record exists and is not marked for deletion
 	Deleting      int    // orphans that are being deleted
 	FoundNoRecord bool   // storage held no live record when the term began
+	Epoch         uint64 // of the term
 	ClockWrong    string // why the time cannot be trusted; empty: it can
 
 	// Frozen returns an error while a freeze forbids to delete machines of a group.
@@ -100,12 +102,23 @@ func (b *Book) All() (out []Orphan) {
 	return out
 }
 
+// Newer returns the first orphan that a later term than epoch has made, by ID, and whether there
+// is one. The leader of epoch cannot have it in its own storage: another server leads from a copy.
+func (b *Book) Newer(epoch uint64) (found Orphan, ok bool) {
+	for _, o := range b.orphans {
+		if o.Machine.Epoch > epoch && (!ok || o.Machine.ID < found.Machine.ID) {
+			found, ok = *o, true
+		}
+	}
+	return found, ok
+}
+
 // Forget drops a machine that is gone, or has a record.
 func (b *Book) Forget(id nstance.InstanceID) { delete(b.orphans, id) }
 
 // Spared returns why an orphan is not deleted; empty: it will be.
 func (b *Book) Spared(o Orphan, s Shard) string {
-	return cmp.Or(b.tooEarly(o, s), b.doubt(o, s))
+	return cmp.Or(b.foreign(o, s), b.tooEarly(o, s), b.doubt(o, s))
 }
 
 // Due returns the machines that the rule does not spare, sorted by ID, and why
@@ -147,12 +160,27 @@ func (b *Book) tooEarly(o Orphan, s Shard) string {
 	return ""
 }
 
+// foreign returns why an orphan may be of another storage than this one: it stays until an
+// operator decides; empty: it is of this one.
+func (b *Book) foreign(o Orphan, s Shard) string {
+	_, overtaken := b.Newer(s.Epoch)
+	switch epoch := o.Machine.Epoch; {
+	case overtaken:
+		return "another server leads this shard from a copy of its storage"
+	case epoch > 0 && generation.Of(epoch) != generation.Of(s.Epoch):
+		return fmt.Sprintf("term %d has made it, of a storage that this one is a copy of", epoch)
+	}
+	return ""
+}
+
 // doubt returns what spares an orphan until an operator decides; empty: nothing does.
 // Many orphans mean that something is wrong with the records rather than with the
 // machines.
 func (b *Book) doubt(o Orphan, s Shard) string {
 	orphans, most := len(b.orphans)+s.Deleting, max(1, s.Members/5)
-	switch {
+	switch foreign := b.foreign(o, s); {
+	case foreign != "":
+		return foreign
 	case s.Live == 0:
 		return "storage holds no live record: its records may be lost"
 	case s.FoundNoRecord && o.Machine.ID.Time().Before(s.TermBegan):

@@ -72,6 +72,9 @@ func TestKeepReasons(t *testing.T) {
 		"no record left":  {shard: func(s *orphans.Shard) { s.Live = 0 }, why: "no live record", doubt: true},
 		"found no record": {shard: func(s *orphans.Shard) { s.FoundNoRecord, s.TermBegan = true, noon.Add(-10*time.Minute) }, why: "when this leader began", doubt: true},
 		"too many":        {shard: func(s *orphans.Shard) { s.Deleting = 2 }, why: "3 machines without a record are more than 2", doubt: true},
+		"earlier copy":    {change: func(m *nstance.Machine) { m.Epoch = 7 }, shard: func(s *orphans.Shard) { s.Epoch = 1_000_003 }, why: "term 7 has made it", doubt: true},
+		"later copy":      {change: func(m *nstance.Machine) { m.Epoch = 1_000_001 }, shard: func(s *orphans.Shard) { s.Epoch = 7 }, why: "another server leads", doubt: true},
+		"later term":      {change: func(m *nstance.Machine) { m.Epoch = 8 }, shard: func(s *orphans.Shard) { s.Epoch = 7 }, why: "another server leads", doubt: true},
 		"no tenant":       {change: func(m *nstance.Machine) { m.Owner.Tenant = "" }, why: "name no tenant", doubt: true},
 	} {
 		t.Run(name, func(t *testing.T) {

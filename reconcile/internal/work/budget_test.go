@@ -1,9 +1,10 @@
-package reconcile
+package work_test
 
 import (
 	"testing"
 	"time"
 
+	"github.com/nstance-go/nstance/reconcile/internal/work"
 	"github.com/stretchr/testify/require"
 )
 
@@ -11,18 +12,18 @@ import (
 func TestPlanBudget(t *testing.T) {
 	const long = 10 * time.Millisecond
 	now := time.Now()
-	b := newPlanBudget(now)
+	b := work.NewBudget(now)
 	spend := func(took time.Duration) time.Duration {
 		now = now.Add(took)
-		return b.spend(took, now)
+		return b.Spend(took, now)
 	}
 	for range 100 {
-		require.Zero(t, spend(longPlan-1), "a short plan")
+		require.Zero(t, spend(work.LongPlan-1), "a short plan")
 	}
-	require.Zero(t, spend(longPlan), "a burst")
-	require.Zero(t, spend(longPlan), "a burst")
-	require.Equal(t, longPlan, spend(longPlan))
-	now = now.Add(longPlan)
+	require.Zero(t, spend(work.LongPlan), "a burst")
+	require.Zero(t, spend(work.LongPlan), "a burst")
+	require.Equal(t, work.LongPlan, spend(work.LongPlan))
+	now = now.Add(work.LongPlan)
 
 	var planning, pauses time.Duration
 	for range 100 {
@@ -33,5 +34,5 @@ func TestPlanBudget(t *testing.T) {
 	require.Equal(t, planning, pauses, "half of the time")
 
 	now = now.Add(time.Hour)
-	require.Equal(t, long-planBurst, spend(long), "a rest gives back the burst, and no more")
+	require.Equal(t, long-work.Burst, spend(long), "a rest gives back the burst, and no more")
 }

@@ -1,33 +1,37 @@
-package reconcile
+package work
 
 import (
 	"context"
 	"sync"
 )
 
-// A lane runs the steps of members in order of arrival, a fixed number at a time.
+// A Lane runs the steps of members in order of arrival, a fixed number at a time.
 // Involuntary and voluntary steps have a lane each, so that a scale-up of thousands
 // never stands before one replacement. Each member has at most one step in a lane,
 // which bounds it.
-type lane struct {
+type Lane[T any] struct {
 	mu      sync.Mutex
-	members []*member
+	members []T
 	wake    chan struct{}
 	width   int
 }
 
-func newLane(width int) *lane { return &lane{wake: make(chan struct{}, 1), width: width} }
+// NewLane returns a lane that runs up to width steps at a time.
+func NewLane[T any](width int) *Lane[T] {
+	return &Lane[T]{wake: make(chan struct{}, 1), width: width}
+}
 
-func (l *lane) submit(m *member) {
+// Submit has the next step of a member run.
+func (l *Lane[T]) Submit(m T) {
 	l.mu.Lock()
 	l.members = append(l.members, m)
 	l.mu.Unlock()
 	l.signal()
 }
 
-// run performs steps until ctx ends, then drops what has not begun and waits for the
+// Run performs steps until ctx ends, then drops what has not begun and waits for the
 // rest.
-func (l *lane) run(ctx context.Context, perform func(context.Context, *member)) {
+func (l *Lane[T]) Run(ctx context.Context, perform func(context.Context, T)) {
 	var wg sync.WaitGroup
 	for range l.width {
 		wg.Go(func() {
@@ -43,7 +47,7 @@ func (l *lane) run(ctx context.Context, perform func(context.Context, *member)) 
 	wg.Wait()
 }
 
-func (l *lane) take(ctx context.Context) (*member, bool) {
+func (l *Lane[T]) take(ctx context.Context) (member T, ok bool) {
 	for ctx.Err() == nil {
 		l.mu.Lock()
 		if len(l.members) > 0 {
@@ -59,10 +63,10 @@ func (l *lane) take(ctx context.Context) (*member, bool) {
 		case <-l.wake:
 		}
 	}
-	return nil, false
+	return member, false
 }
 
-func (l *lane) signal() {
+func (l *Lane[T]) signal() {
 	select {
 	case l.wake <- struct{}{}:
 	default:

@@ -1,4 +1,6 @@
-package reconcile
+// Package work says what the loop does next: a [Queue] hands out the groups to plan, a
+// [Lane] runs their steps, and a [Budget] bounds the time of long plans.
+package work
 
 import (
 	"container/heap"
@@ -9,10 +11,10 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A queue hands out keys of groups to be planned: urgent ones first, and each once
+// A Queue hands out keys of groups to be planned: urgent ones first, and each once
 // however often it was added. It holds at most one entry for each group, so it
 // needs no limit. One goroutine takes from it: plans exclude each other anyway.
-type queue struct {
+type Queue struct {
 	mu      sync.Mutex
 	now     func() time.Time
 	urgent  []nstance.GroupKey
@@ -29,19 +31,20 @@ type queueItem struct {
 	delayed  time.Time // zero: it is not
 }
 
-func newQueue(now func() time.Time) *queue {
-	return &queue{now: now, items: map[nstance.GroupKey]*queueItem{}, wake: make(chan struct{}, 1)}
+// NewQueue returns an empty queue. Now is the wall clock.
+func NewQueue(now func() time.Time) *Queue {
+	return &Queue{now: now, items: map[nstance.GroupKey]*queueItem{}, wake: make(chan struct{}, 1)}
 }
 
-// add makes key due now. Urgent keys overtake the others.
-func (q *queue) add(key nstance.GroupKey, urgent bool) {
+// Add makes key due now. Urgent keys overtake the others.
+func (q *Queue) Add(key nstance.GroupKey, urgent bool) {
 	q.mu.Lock()
 	q.addLocked(key, urgent)
 	q.mu.Unlock()
 	q.signal()
 }
 
-func (q *queue) addLocked(key nstance.GroupKey, urgent bool) {
+func (q *Queue) addLocked(key nstance.GroupKey, urgent bool) {
 	it := q.item(key)
 	switch {
 	case !it.queued:
@@ -58,10 +61,10 @@ func (q *queue) addLocked(key nstance.GroupKey, urgent bool) {
 	}
 }
 
-// addAt makes key due at the given time, unless it is due earlier already. From
+// AddAt makes key due at the given time, unless it is due earlier already. From
 // now on the monotonic clock decides: times from records have only the wall clock,
 // which cannot be compared any more once it has been set.
-func (q *queue) addAt(key nstance.GroupKey, at time.Time) {
+func (q *Queue) AddAt(key nstance.GroupKey, at time.Time) {
 	if at.IsZero() {
 		return
 	}
@@ -76,12 +79,12 @@ func (q *queue) addAt(key nstance.GroupKey, at time.Time) {
 	q.signal()
 }
 
-// take blocks until a key is due and returns it, or ok false when ctx ends.
-func (q *queue) take(ctx context.Context) (key nstance.GroupKey, urgent, ok bool) {
+// Take blocks until a key is due and returns it, or ok false when ctx ends.
+func (q *Queue) Take(ctx context.Context) (key nstance.GroupKey, urgent, ok bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		key, urgent, wait := q.next()
+		key, urgent, wait := q.Next()
 		if wait == 0 {
 			return key, urgent, true
 		}
@@ -95,8 +98,8 @@ func (q *queue) take(ctx context.Context) (key nstance.GroupKey, urgent, ok bool
 	return key, false, false
 }
 
-// pause waits for d. After an ordinary key, an urgent one ends the wait.
-func (q *queue) pause(ctx context.Context, d time.Duration, wasUrgent bool) {
+// Pause waits for d. After an ordinary key, an urgent one ends the wait.
+func (q *Queue) Pause(ctx context.Context, d time.Duration, wasUrgent bool) {
 	over := time.NewTimer(d)
 	defer over.Stop()
 	for wasUrgent || !q.hasUrgent() {
@@ -105,19 +108,19 @@ func (q *queue) pause(ctx context.Context, d time.Duration, wasUrgent bool) {
 			return
 		case <-over.C:
 			return
-		case <-q.wake: // take looks for itself
+		case <-q.wake: // Take looks for itself
 		}
 	}
 }
 
-func (q *queue) hasUrgent() bool {
+func (q *Queue) hasUrgent() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.urgent) > 0
 }
 
-// next returns a key that is due, with a wait of zero, or how long none will be.
-func (q *queue) next() (key nstance.GroupKey, urgent bool, wait time.Duration) {
+// Next returns a key that is due, with a wait of zero, or how long none will be.
+func (q *Queue) Next() (key nstance.GroupKey, urgent bool, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -141,7 +144,7 @@ func (q *queue) next() (key nstance.GroupKey, urgent bool, wait time.Duration) {
 }
 
 // addDue adds the delayed keys that are due.
-func (q *queue) addDue(now time.Time) {
+func (q *Queue) addDue(now time.Time) {
 	for len(q.delayed) > 0 && !q.delayed[0].at.After(now) {
 		d := heap.Pop(&q.delayed).(delay)
 		if it := q.items[d.key]; it != nil && it.delayed.Equal(d.at) {
@@ -151,8 +154,8 @@ func (q *queue) addDue(now time.Time) {
 	}
 }
 
-// age is how long the key has waited that has waited longest.
-func (q *queue) age() (age time.Duration) {
+// Age is how long the key has waited that has waited longest.
+func (q *Queue) Age() (age time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -164,7 +167,7 @@ func (q *queue) age() (age time.Duration) {
 	return age
 }
 
-func (q *queue) item(key nstance.GroupKey) *queueItem {
+func (q *Queue) item(key nstance.GroupKey) *queueItem {
 	it := q.items[key]
 	if it == nil {
 		it = &queueItem{}
@@ -173,7 +176,7 @@ func (q *queue) item(key nstance.GroupKey) *queueItem {
 	return it
 }
 
-func (q *queue) signal() {
+func (q *Queue) signal() {
 	select {
 	case q.wake <- struct{}{}:
 	default:

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"time"
 
@@ -10,70 +9,23 @@ import (
 	"github.com/nstance-go/nstance/internal/clip"
 )
 
-const (
-	// shiftInterval is the time between two reads of what the cloud avoids.
-	shiftInterval = time.Minute
-
-	// shiftMemory is how long a zone of which the cloud does not say when its shift ends is
-	// avoided after the last answer.
-	shiftMemory = 15 * time.Minute
-)
-
-// followPools ends what is avoided when its time is over, and reads what the cloud avoids,
-// until ctx ends.
-func (r *Reconciler) followPools(ctx context.Context) {
-	end := time.NewTimer(time.Hour)
-	defer end.Stop()
-	var due <-chan time.Time
-	if r.provider.Abilities().Shifts != nil {
-		interval := time.NewTicker(shiftInterval)
-		defer interval.Stop()
-		due = interval.C
-	}
-	for {
-		end.Reset(max(0, r.endAvoided()))
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.poolWake:
-		case <-end.C:
-		case <-due:
-			r.readShifts(ctx)
-		}
-	}
-}
-
-// readShifts asks the cloud which zones are shifted away from. What is not answered leaves
-// what was known.
-func (r *Reconciler) readShifts(ctx context.Context) {
-	can := r.provider.Abilities().Shifts
-	if can == nil {
-		return
-	}
-	shifts, err := can.ShiftedZones(ctx)
-	if ctx.Err() != nil && err != nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err != nil {
-		if why := err.Error(); why != r.shiftsUnread { // once, not every minute
-			r.log.Warn("zonal shifts not read", "code", nstance.CodeOf(err), "err", err)
-			r.shiftsUnread = why
-		}
-		return
-	}
-	r.shiftsUnread = ""
-	r.recordShifts(shifts, r.opts.Now())
-}
+// shiftMemory is how long a zone of which the cloud does not say when its shift ends is
+// avoided after the last answer.
+const shiftMemory = 15 * time.Minute
 
 // recordShifts replaces what the cloud avoids.
-func (s *shard) recordShifts(shifts []nstance.ZoneShift, now time.Time) {
+func (r *Reconciler) recordShifts(shifts []nstance.ZoneShift) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.setShifts(shifts, r.opts.Now())
+}
+
+func (s *shard) setShifts(shifts []nstance.ZoneShift, now time.Time) {
 	s.shiftsReadAt = now
 	var all []AvoidedPool
 	for _, shift := range shifts {
 		p := s.shiftedPool(shift, now)
-		if p.validate() == nil && p.stands(now) && !containsPool(all, p.Pool) && len(all) < maxAvoided {
+		if p.validate() == nil && s.stands(&p, now) && !containsPool(all, p.Pool) && len(all) < maxAvoided {
 			all = append(all, p)
 		}
 	}
@@ -115,7 +67,7 @@ func containsPool(all []AvoidedPool, p Pool) bool {
 // no end of its own.
 func (s *shard) readable(now time.Time) (out []AvoidedPool) {
 	for _, p := range s.shifted {
-		if p.Until.IsZero() && now.Sub(s.shiftsReadAt) >= shiftMemory {
+		if p.Until.IsZero() && s.reached(s.shiftsReadAt.Add(shiftMemory), now) {
 			s.publishReleased(p, now, "the cloud could not be asked for "+shiftMemory.String())
 			continue
 		}

@@ -1,0 +1,120 @@
+package reconcile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
+)
+
+// A step that is refused so often, or for so long, needs attention.
+const (
+	obstacleAttempts = 5
+	obstacleAfter    = 5 * time.Minute
+)
+
+// unfinishedAfter is for how long a provider may carry out what it has accepted before that
+// needs attention: a machine with much memory is hibernated in minutes.
+const unfinishedAfter = 15 * time.Minute
+
+// An obstacle is why a step of a member does not end: it is refused again and again, or
+// accepted and not carried out. The zero obstacle is none.
+type obstacle struct {
+	of       stepKind
+	since    time.Time // of the first refusal; without one: since it was accepted
+	refusals int
+	err      error // the latest refusal, in the words of the provider or the storage; else errAccepted
+}
+
+// recordObstacle records how an attempt at a step ended. What a provider accepts and does
+// not carry out is no end: it may refuse it at the next call.
+func (s *shard) recordObstacle(m *member, step stepKind, err error) {
+	switch {
+	case errors.Is(err, errAccepted) && m.obstacle.of != step:
+		m.obstacle = obstacle{of: step, since: s.opts.Now(), err: err}
+	case errors.Is(err, errAgain), errors.Is(err, errOutdated):
+	case err == nil && m.obstacle.of == step:
+		m.obstacle = obstacle{}
+	case err == nil:
+	case m.obstacle.of != step, m.obstacle.refusals == 0:
+		m.obstacle = obstacle{of: step, since: s.opts.Now(), refusals: 1, err: err}
+	default:
+		m.obstacle.refusals++
+		m.obstacle.err = err
+	}
+}
+
+// obstructed reports whether a step of m is refused, or not carried out, for long. A create that is slowed down
+// is not meant, and one that is refused for good has ended: its group's hold has the reason.
+// A stand-by member that did not wake sleeps meanwhile.
+func (s *shard) obstructed(m *member) bool {
+	o := m.obstacle
+	owed := o.of == m.step || o.of == stepCreate && m.step == stepNone || o.of == stepWake && m.parkedOrMoving()
+	lasts := s.opts.Now().Sub(o.since)
+	long := o.refusals >= obstacleAttempts || o.refusals > 0 && lasts >= obstacleAfter || lasts >= unfinishedAfter
+	slowed := o.of == stepCreate && nstance.CodeOf(o.err) == nstance.Throttled
+	return o.err != nil && owed && long && !slowed
+}
+
+// observeStart records what the provider says of why the machine of m does not start yet: it
+// has accepted the create, and is refused something by itself.
+func (s *shard) observeStart(m *member) {
+	words := m.machine.CauseText
+	switch {
+	case m.step != stepNone || m.state.Leaving():
+	case m.machine.Status == nstance.StatusPending && words != "":
+		s.recordObstacle(m, stepCreate, nstance.Errorf(nstance.Unavailable, "%s", clip.Words(words)))
+	default:
+		s.recordObstacle(m, stepCreate, nil)
+	}
+}
+
+// obstacleAttention lists the steps of members of g that are refused for long, one entry
+// for each kind of step, with the words of the one that waits longest.
+func (s *shard) obstacleAttention(g *group) (out []Attention) {
+	longest, count := map[stepKind]*member{}, map[stepKind]int{}
+	for _, m := range g.members {
+		if !s.obstructed(m) {
+			continue
+		}
+		of := m.obstacle.of
+		if count[of]++; longest[of] == nil || compareObstacles(m, longest[of]) < 0 {
+			longest[of] = m
+		}
+	}
+	for _, of := range slices.Sorted(maps.Keys(longest)) {
+		m, others := longest[of], ""
+		if n := count[of] - 1; n > 0 {
+			others = fmt.Sprintf(", and %d more of its group", n)
+		}
+		out = append(out, Attention{
+			Kind: attentionObstacle, Subject: "instance " + string(m.id), Tenant: g.key.Tenant, Group: g.key.Group, ID: m.id, Since: m.obstacle.since,
+			Why: fmt.Sprintf("step %s of %s%s %s", of, m.id, others, m.obstacle.text(m.machine.Status)), Remedy: m.obstacle.remedy(),
+		})
+	}
+	return out
+}
+
+func (o *obstacle) text(shown nstance.MachineStatus) string {
+	since := o.since.UTC().Format(time.RFC3339)
+	if o.refusals == 0 {
+		return fmt.Sprintf("was accepted, and is not carried out since %s: the provider shows the machine as %s", since, cmp.Or(string(shown), "unknown"))
+	}
+	return fmt.Sprintf("was refused %d times since %s: %v", o.refusals, since, o.err)
+}
+
+func (o *obstacle) remedy() string {
+	if o.refusals == 0 {
+		return "look at the machine with the provider's own tools: something that this program does not see keeps it"
+	}
+	return "do what the refusal says; the step is repeated until it is accepted"
+}
+
+func compareObstacles(a, b *member) int {
+	return cmp.Or(a.obstacle.since.Compare(b.obstacle.since), cmp.Compare(a.id, b.id))
+}
