@@ -23,6 +23,8 @@ type Agent struct {
 	files           *fileWorker
 	sessionProgress progress
 	watchProgress   progress
+	metadata        metadataProblem
+	machine         *machineName
 	notifySystemd   func(state string) // nil: not run by systemd
 	collector       *health.Collector
 	started         time.Time
@@ -32,7 +34,8 @@ type Agent struct {
 	connected  bool
 	lastError  error
 
-	noticesError error // of the file of notices
+	noticesError error  // of the file of notices
+	foreign      string // the identity of another instance that was set aside; empty: none was
 }
 
 // New returns an agent, or every mistake in the options: Invalid errors, each
@@ -59,20 +62,28 @@ func New(o *Options) (*Agent, error) {
 	if dial == nil {
 		dial = dialAny
 	}
-	a := &Agent{o: o, mail: newMailbox(o.Now), collector: collector}
+	a := &Agent{o: o, mail: newMailbox(o.Now), collector: collector, machine: newMachineName()}
 	a.notifySystemd = notifySocket(o.NotifySocket)
-	a.certs = &registrant{id: o.InstanceID, identityDir: identityDir{dir: o.IdentityDir, mode: o.IdentityMode}, dial: dial}
+	a.certs = &registrant{id: o.InstanceID, identityDir: identityDir{dir: o.IdentityDir, userData: o.UserDataDir, mode: o.IdentityMode}, dial: dial}
 	a.drains = newDrainer(drain, a.mail.result, o.Log)
 	a.files = newFileWorker(o, a.certs.identityDir.record)
 	return a, nil
 }
 
 // Run registers if necessary, keeps a session with a server, and watches for
-// notices, until ctx ends. Then it closes the session, waits for everything that
+// notices, until ctx ends and no drain hook runs any more: a machine that is shut down
+// because it is reclaimed stops its agent first, and the hook has until its deadline. A
+// hook that is still to run for a notice runs then. Then it closes the session, waits for everything that
 // it started, and returns nil. It is called once. It returns an error only if it
 // cannot listen on the health address; every other failure is retried.
 func (a *Agent) Run(ctx context.Context) error {
 	a.started = time.Now()
+	ctx, stop := a.untilDrained(ctx)
+	defer stop()
+	a.mail.end()
+	if err := a.claimIdentity(); err != nil {
+		a.o.Log.Error("identity directory not usable yet", "code", nstance.CodeOf(err), "err", err)
+	}
 	a.restoreNotices()
 	g, ctx := errgroup.WithContext(ctx)
 	if a.o.HealthAddr != "" {
@@ -94,6 +105,69 @@ func (a *Agent) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// untilDrained returns a context that ends some time after ctx: when no drain is under way,
+// and none is due for a notice that dooms the machine.
+func (a *Agent) untilDrained(ctx context.Context) (context.Context, context.CancelFunc) {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go func() { // ends with either context
+		defer stop()
+		select {
+		case <-ctx.Done():
+		case <-work.Done():
+			return
+		}
+		if a.drains.hook != nil && !a.drains.busy() {
+			a.drainBeforeStop(work)
+		}
+		for a.drains.busy() {
+			a.o.Log.Info("stopping when the drain hook has ended")
+			select {
+			case <-a.drains.changed:
+			case <-work.Done():
+				return
+			}
+		}
+	}()
+	return work, stop
+}
+
+// commandGrace is how long an agent that is stopped waits for the command of a server that
+// has acknowledged a notice: its drain is under way already.
+const commandGrace = 2 * time.Second
+
+// drainBeforeStop starts the hook for a notice that dooms the machine and that no connected
+// server knows of. Where one does, it gives it a moment for its command.
+func (a *Agent) drainBeforeStop(ctx context.Context) {
+	known := false
+	a.mail.do(func(o *outbox) {
+		now := a.mail.now()
+		for _, s := range o.notices {
+			switch {
+			case !s.dooms() || s.hookCalled:
+			case s.everAcked && o.offlineSince.IsZero():
+				known = true
+			default:
+				s.hookCalled = true
+				a.drainWithoutServer(s.Notice, fallbackTime(s.Notice, s.clock(now)))
+			}
+		}
+	})
+	if !known || a.drains.busy() {
+		return
+	}
+	grace := time.NewTimer(commandGrace)
+	defer grace.Stop()
+	for !a.drains.busy() && !a.drains.ran() {
+		select {
+		case <-a.drains.changed: // something has changed
+		case <-grace.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Status returns the agent's present status. It may be called concurrently,
 // before, during and after Run.
 func (a *Agent) Status() Status {
@@ -104,7 +178,8 @@ func (a *Agent) Status() Status {
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s.Registered, s.Connected = a.registered, a.connected
+	s.MetadataError = a.metadata.text()
+	s.Registered, s.Connected, s.ForeignIdentity = a.registered, a.connected, a.foreign
 	if a.lastError != nil {
 		s.Error = a.lastError.Error()
 	}
@@ -127,6 +202,7 @@ func (a *Agent) report(ctx context.Context) nstance.Report {
 		Probes: a.collector.Probes(ctx), OneMinute: a.collector.Usage(),
 		ConfigHash: wire.Text(a.certs.identityDir.configHash()), CanDrain: a.drains.hook != nil,
 		Files: a.files.store.Status(), FilesError: wire.Text(a.files.store.LastError()),
+		MetadataError: a.metadata.text(),
 	}
 	for i := range r.Probes {
 		r.Probes[i].Message = wire.Text(r.Probes[i].Message)

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -59,6 +60,27 @@ func TestRegistration(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, mode, info.Mode(), name)
 			}
+		})
+	})
+	t.Run("user data in a folder of its own, which is only read", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			m.options.UserDataDir = t.TempDir()
+			for _, name := range []string{"ca.crt", "nonce.jwt"} {
+				text, err := os.ReadFile(m.path(name))
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(filepath.Join(m.options.UserDataDir, name), text, 0o400))
+				m.writeIdentityFile(name, "of the image")
+			}
+			require.NoError(t, os.Chmod(m.options.UserDataDir, 0o500)) //nolint:gosec // a folder
+			_, stop := m.start()
+			first := s.awaitSession()
+			stop()
+			entries, err := os.ReadDir(m.options.UserDataDir)
+			require.NoError(t, err)
+			require.Len(t, entries, 2)
+			_, stop = m.start()
+			defer stop()
+			require.Equal(t, first.id.Serial, s.awaitSession().id.Serial, "and it is known which nonce was used")
 		})
 	})
 	t.Run("a restart neither registers again nor needs the nonce", func(t *testing.T) {

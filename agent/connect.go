@@ -25,7 +25,7 @@ func (a *Agent) connect(ctx context.Context) error {
 	expired := false // a server has refused the certificate as expired
 	for ctx.Err() == nil {
 		a.sessionProgress.heartbeat(attemptLimit)
-		id, err := a.certs.identityDir.load()
+		id, err := a.identity()
 		switch {
 		case err != nil:
 			a.register(ctx, registration, err)
@@ -40,6 +40,14 @@ func (a *Agent) connect(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// identity returns the identity of this instance: one of another instance is set aside.
+func (a *Agent) identity() (*identity, error) {
+	if err := a.claimIdentity(); err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "%w", err) // whatever it is, there may be an identity
+	}
+	return a.certs.identityDir.load()
 }
 
 // register makes one attempt to register; missing says why there is no identity.
@@ -79,8 +87,9 @@ func (a *Agent) obtain(ctx context.Context, r *route, done string, attempt func(
 		a.o.Log.Info(done, "addr", addr)
 		return true
 	}
-	r.recordFailure(0, refused(err))
-	if _, early := errors.AsType[*noUserData](err); early {
+	_, early := errors.AsType[*noUserData](err)
+	r.recordFailure(0, refused(err) && !early)
+	if early {
 		r.shortenBackoff()
 	}
 	a.logFailure(ctx, "not "+done+", retrying", addr, err, false)
@@ -103,6 +112,7 @@ func (a *Agent) session(ctx context.Context, r *route, id *identity) error {
 		began = time.Now()
 		a.setStatus(true, true, nil)
 	})
+	a.mail.end()
 	a.setStatus(true, false, nil)
 	duration := time.Duration(0)
 	if !began.IsZero() {
@@ -127,13 +137,14 @@ func (a *Agent) session(ctx context.Context, r *route, id *identity) error {
 
 // runSession connects to addr and returns when the session ends.
 func (a *Agent) runSession(ctx context.Context, addr string, id *identity, welcomed func()) error {
+	machine := a.machine.wait(ctx)
 	conn, err := a.certs.open(addr, id.tls())
 	if err != nil {
 		return err
 	}
 	defer conn.Close() // the session has ended: an error changes nothing
 	s := &stream{
-		instance: a.o.InstanceID, conn: conn, mail: a.mail, drains: a.drains, files: a.files,
+		instance: a.o.InstanceID, machine: machine, conn: conn, mail: a.mail, drains: a.drains, files: a.files,
 		renew: a.certs.renew, renewals: &a.certs.renewals, renewAt: a.certs.renewals.due(id, time.Now()),
 		report: a.report, interval: a.o.ReportInterval,
 		welcomed: welcomed, progress: &a.sessionProgress, log: a.o.Log.With("addr", addr),

@@ -5,15 +5,22 @@
 //
 // # Identity
 //
-// User data puts two files into Options.IdentityDir: nonce.jwt and ca.crt. The
+// User data puts two files into Options.UserDataDir: nonce.jwt and ca.crt. The
 // agent makes a key, exchanges the nonce for a certificate, and keeps key.pem,
-// cert.pem, ca.pem, server.json and config.hash there. From then on the nonce
+// cert.pem, ca.pem, server.json and config.hash in Options.IdentityDir. From then on the nonce
 // is not needed. After two thirds of its life the certificate is exchanged for a
 // new one, with a new key; both change together, and every reader of the directory
 // sees the old pair or the new. A certificate that has expired, because no server
 // answered or the machine was suspended, is renewed by proof of its key, as long
 // as the instance exists. A nonce that the server refuses is retried about once a
 // minute and shown in GET /healthz; it does not end the program.
+//
+// Everything in Options.IdentityDir but nonce.jwt and ca.crt belongs to one instance, whose
+// ID is in the file instance_id. What belongs to another one, as on a machine made from an
+// image of an enrolled machine, is moved to a folder named of-ID, keys in Options.KeysDir
+// too, before anything of it is used; GET /healthz says so, and the agent registers with
+// the nonce of its own. A session names its instance, and the server refuses one that
+// its certificate is not for.
 //
 // # Session
 //
@@ -36,9 +43,11 @@
 //
 // The hook runs when the server requests it, once for each generation, and its
 // outcome is sent until it is acknowledged. When a notice dooms the machine and
-// no server has acknowledged it within 5 s, the agent runs the hook without a
+// no server has acknowledged it within 5 s, or no server is connected any more for
+// 5 to 15 s, the agent runs the hook without a
 // request and answers a later request with its outcome. After a restart of the
-// agent the hook may run again: it must be idempotent.
+// agent the hook may run again: it must be idempotent. An agent that is stopped while its
+// hook runs, or is about to, goes on until the hook has ended or its deadline has passed.
 //
 // The methods of an [Agent] may be called concurrently; Run is called once.
 package agent

@@ -21,9 +21,10 @@ type drainer struct {
 	report func(*apiv1.DrainResult)
 	log    *slog.Logger
 
-	mu   sync.Mutex
-	job  *job // the latest; nil: none yet, or withdrawn
-	wake chan struct{}
+	mu      sync.Mutex
+	job     *job // the latest; nil: none yet, or withdrawn
+	wake    chan struct{}
+	changed chan struct{} // has room for one: a job came, has ended, or was withdrawn
 }
 
 // A job is one drain. A job with an event ID was started by the agent itself, because
@@ -43,7 +44,7 @@ type job struct {
 }
 
 func newDrainer(hook hookFunc, report func(*apiv1.DrainResult), log *slog.Logger) *drainer {
-	return &drainer{hook: hook, report: report, log: log, wake: make(chan struct{}, 1)}
+	return &drainer{hook: hook, report: report, log: log, wake: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 }
 
 // Run calls the hook for jobs until ctx ends, which stops the hook as well.
@@ -100,7 +101,7 @@ func (d *drainer) fallback(want nstance.Drain, eventID string) {
 	if j := d.job; d.hook == nil || j != nil && j.outcome != nstance.OutcomeFailed {
 		return
 	}
-	d.log.Warn("no server acknowledged the notice: running the drain hook without a command", "event_id", eventID, "deadline", want.Deadline)
+	d.log.Warn("no server commands a drain for the notice: running the drain hook without a command", "event_id", eventID, "deadline", want.Deadline)
 	d.replace(&job{drain: want, eventID: eventID})
 }
 
@@ -129,10 +130,25 @@ func (d *drainer) replace(next *job) {
 		j.stop()
 	}
 	d.job = next
+	signal(d.changed)
 	select {
 	case d.wake <- struct{}{}:
 	default:
 	}
+}
+
+// busy reports whether a drain is under way or about to start.
+func (d *drainer) busy() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hook != nil && d.job != nil && !d.job.done
+}
+
+// ran reports whether the latest drain has ended.
+func (d *drainer) ran() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.job != nil && d.job.done
 }
 
 // runJob runs the present job, if it has not been run.
@@ -177,6 +193,7 @@ func (d *drainer) finish(j *job, outcome nstance.Outcome, message string) {
 		j.deadlineTimer.Stop()
 	}
 	j.done, j.outcome, j.message = true, outcome, message
+	defer signal(d.changed)
 	d.log.Info("drain hook ended", "generation", j.drain.Generation, "outcome", outcome)
 	if d.job != j {
 		return

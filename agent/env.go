@@ -18,6 +18,7 @@ const (
 	envAgentAddr        = "NSTANCE_SERVER_AGENT_ADDR"
 	envInstanceID       = "NSTANCE_INSTANCE_ID"
 	envInstanceKind     = "NSTANCE_INSTANCE_KIND"
+	envUserDataDir      = "NSTANCE_USER_DATA_DIR"
 	envIdentityDir      = "NSTANCE_IDENTITY_DIR"
 	envIdentityMode     = "NSTANCE_IDENTITY_MODE"
 	envKeysDir          = "NSTANCE_KEYS_DIR"
@@ -33,6 +34,7 @@ const (
 	envDrainHook        = "NSTANCE_DRAIN_HOOK"
 	envProbes           = "NSTANCE_PROBES"
 	envDebug            = "NSTANCE_DEBUG"
+	envLogFormat        = "NSTANCE_LOG_FORMAT"
 	envNotifySocket     = "NOTIFY_SOCKET" // systemd's, as is the next: sd_notify(3)
 	envWatchdog         = "WATCHDOG_USEC"
 )
@@ -51,7 +53,8 @@ func Variables() []Variable {
 		{envInstanceKind, "the kind in that ID, as a check (default: not checked)"},
 		{envRegistrationAddr, "host:port of the registration listeners, separated by commas (required)"},
 		{envAgentAddr, "host:port of the agent listeners, separated by commas (required)"},
-		{envIdentityDir, "where nonce.jwt and ca.crt are, and the certificate goes (default " + defaultDir + "/identity)"},
+		{envUserDataDir, "where user data puts nonce.jwt and ca.crt (default: the folder of the certificate)"},
+		{envIdentityDir, "where the certificate goes (default " + defaultDir + "/identity)"},
 		{envIdentityMode, "mode of files there (default 0600)"},
 		{envKeysDir, "where keys made on request go (default " + defaultDir + "/keys)"},
 		{envKeysMode, "mode of files there (default 0640)"},
@@ -66,6 +69,7 @@ func Variables() []Variable {
 		{envDrainHook, "command that empties the machine: words, or a JSON array of strings (default: none)"},
 		{envProbes, "path of a file of health probes, a JSON array (default: none)"},
 		{envDebug, "true for debug logs (default false)"},
+		{envLogFormat, "format of the log: text or json (default text)"},
 	}
 }
 
@@ -80,6 +84,7 @@ func FromEnv(getenv func(string) string) (*Options, error) {
 		Kind:              nstance.InstanceKind(e.text(envInstanceKind)),
 		RegistrationAddrs: e.list(envRegistrationAddr),
 		AgentAddrs:        e.list(envAgentAddr),
+		UserDataDir:       e.text(envUserDataDir),
 		IdentityDir:       e.text(envIdentityDir),
 		IdentityMode:      e.mode(envIdentityMode),
 		KeysDir:           e.text(envKeysDir),
@@ -97,6 +102,7 @@ func FromEnv(getenv func(string) string) (*Options, error) {
 		DrainHook:    e.command(envDrainHook),
 		Probes:       e.probes(envProbes),
 		Debug:        e.flag(envDebug),
+		LogFormat:    e.text(envLogFormat),
 		NotifySocket: e.text(envNotifySocket),
 		Watchdog:     e.microseconds(envWatchdog),
 	}

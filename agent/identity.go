@@ -56,8 +56,9 @@ func (id *identity) tls() *tls.Config { return pki.ClientTLS(id.roots, id.pair, 
 
 // An identityDir is the identity directory. One agent at a time uses it.
 type identityDir struct {
-	dir  string
-	mode fs.FileMode // of all files but keys
+	dir      string
+	userData string      // folder of nonce and authority; one that has none: dir
+	mode     fs.FileMode // of all files but keys
 
 	step func() error // called before each change of the directory, for crash tests; nil: nothing
 }
@@ -74,7 +75,16 @@ func (v identityDir) path(elem ...string) string {
 	return filepath.Join(append([]string{v.dir}, elem...)...)
 }
 
-// A noUserData error means that user data has not been written yet. No server was
+// userDataPath returns the path of a file that user data puts there.
+func (v identityDir) userDataPath(name string) string {
+	path := filepath.Join(v.userData, name)
+	if _, err := os.Stat(path); v.userData == "" || errors.Is(err, fs.ErrNotExist) {
+		return v.path(name)
+	}
+	return path
+}
+
+// A noUserData error means that user data has not been written yet, or is that of another machine. No server was
 // asked.
 type noUserData struct{ error }
 
@@ -83,7 +93,8 @@ func (e *noUserData) Unwrap() error { return e.error }
 // nonce reads the nonce and its claims. Unavailable means that user data has
 // not been written yet.
 func (v identityDir) nonce() (string, claims, error) {
-	data, err := v.read(fileNonce)
+	path := v.userDataPath(fileNonce)
+	data, err := readFile(path, maxNonce)
 	if errors.Is(err, nstance.NotFound) {
 		return "", claims{}, &noUserData{nstance.Errorf(nstance.Unavailable, "there is no nonce yet: %v", err)}
 	}
@@ -93,14 +104,14 @@ func (v identityDir) nonce() (string, claims, error) {
 	token := strings.TrimSpace(string(data))
 	c, err := parseNonce(token)
 	if err != nil {
-		return "", claims{}, fmt.Errorf("%s: %w", v.path(fileNonce), err)
+		return "", claims{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return token, c, nil
 }
 
 // registrationRoots returns the authorities in user data.
 func (v identityDir) registrationRoots() (*x509.CertPool, error) {
-	roots, err := loadRoots(v.path(fileCA))
+	roots, err := loadRoots(v.userDataPath(fileCA))
 	if errors.Is(err, nstance.NotFound) {
 		return nil, &noUserData{nstance.Errorf(nstance.Unavailable, "there is no authority to trust yet: %v", err)}
 	}

@@ -53,6 +53,12 @@ func (m *mailbox) ack(a *apiv1.Acknowledgement) {
 	signal(m.unsaved)
 }
 
+// end ends a session, if there is one.
+func (m *mailbox) end() {
+	m.do(func(o *outbox) { o.end(m.now()) })
+	signal(m.noticed)
+}
+
 // standing returns every notice that was not withdrawn.
 func (m *mailbox) standing() (notices []nstance.Notice) {
 	m.do(func(o *outbox) { notices = o.standing() })
@@ -79,7 +85,8 @@ func signal(c chan struct{}) {
 }
 
 // watchUnacknowledged calls drain for each notice that dooms the machine and that
-// no server has acknowledged in time, until ctx ends.
+// no server has acknowledged in time, or that no server is connected with any more, until
+// ctx ends.
 func (m *mailbox) watchUnacknowledged(ctx context.Context, drain func(n nstance.Notice, left time.Duration)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/spot"
 )
 
@@ -35,7 +36,13 @@ type Options struct {
 	RegistrationAddrs []string // host:port of the registration listeners; tried in turn
 	AgentAddrs        []string // host:port of the agent listeners; tried in turn
 
-	IdentityDir  string      // default /opt/nstance-agent/identity; nonce.jwt and ca.crt are read here
+	// UserDataDir is where user data puts nonce.jwt and ca.crt, which are only read. Of a
+	// file that is not there, that of IdentityDir is used. Default: IdentityDir. A folder
+	// that the agent's user cannot write keeps root, who runs user data, out of folders in
+	// which that user may have put a link.
+	UserDataDir string
+
+	IdentityDir  string      // default /opt/nstance-agent/identity: certificate and state
 	KeysDir      string      // default /opt/nstance-agent/keys; private keys of certificates among the files
 	RecvDir      string      // default /opt/nstance-agent/recv; files sent by the server
 	IdentityMode fs.FileMode // of files in IdentityDir, default 0600; the private key always has 0600
@@ -55,7 +62,8 @@ type Options struct {
 	HealthAddr string   // where GET /healthz is served; without a host: loopback; empty: nowhere
 	DrainHook  []string // command that empties the machine, run without a shell; empty: none
 
-	// Detector replaces the one found for Provider.
+	// Detector replaces the one found for Provider. With the method Unreadable of spot.AWS
+	// it can say why it cannot read its source: reports and Status have that.
 	Detector nstance.SpotDetector
 	// Drain replaces DrainHook. It returns promptly when ctx ends: at the drain's
 	// deadline (it may have been tightened since) or when the drain is withdrawn.
@@ -70,8 +78,9 @@ type Options struct {
 	NotifySocket string        // systemd's notification socket; empty: none
 	Watchdog     time.Duration // systemd's watchdog interval; zero: none
 
-	Debug bool // for programs: log at debug level; New ignores it
-	Log   *slog.Logger
+	Debug     bool   // for programs: log at debug level; New ignores it
+	LogFormat string // for programs: text or json; New ignores it
+	Log       *slog.Logger
 }
 
 // Providers are the values that Options.Provider may have besides "".
@@ -84,6 +93,7 @@ func (o *Options) withDefaults() *Options {
 	}
 	c := *o
 	c.IdentityDir = or(c.IdentityDir, filepath.Join(defaultDir, "identity"))
+	c.UserDataDir = or(c.UserDataDir, c.IdentityDir)
 	c.KeysDir = or(c.KeysDir, filepath.Join(defaultDir, "keys"))
 	c.RecvDir = or(c.RecvDir, filepath.Join(defaultDir, "recv"))
 	c.IdentityMode, c.KeysMode, c.RecvMode = or(c.IdentityMode, 0o600), or(c.KeysMode, 0o640), or(c.RecvMode, 0o640)
@@ -118,6 +128,7 @@ func (o *Options) validate() error {
 		validateMode(envRecvMode, o.RecvMode),
 		validateInterval(envReportInterval, o.ReportInterval),
 		validateInterval(envSpotPollInterval, o.SpotPollInterval),
+		validate.Setting(envWatchdog, o.Watchdog, 24*time.Hour),
 		validateProvider(o.Provider),
 		validateURL(o.MetadataURL),
 		validateEventsVersion(o.AzureEventsVersion),
@@ -170,10 +181,7 @@ func validateMode(field string, mode fs.FileMode) error {
 }
 
 func validateInterval(field string, d time.Duration) error {
-	if d < minInterval {
-		return nstance.FieldError(field, "use a duration such as 2s or 1m", "%v is shorter than %v", d, minInterval)
-	}
-	return nil
+	return validate.Duration(field, d, minInterval, 24*time.Hour)
 }
 
 func validateProvider(p string) error {

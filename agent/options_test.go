@@ -44,7 +44,7 @@ func TestFromEnv(t *testing.T) {
 	t.Run("every variable is used", func(t *testing.T) {
 		vars := minimalVariables()
 		for name, value := range map[string]string{
-			"NSTANCE_INSTANCE_KIND": "acc", "NSTANCE_IDENTITY_DIR": "/i", "NSTANCE_IDENTITY_MODE": "0640",
+			"NSTANCE_INSTANCE_KIND": "acc", "NSTANCE_USER_DATA_DIR": "/u", "NSTANCE_IDENTITY_DIR": "/i", "NSTANCE_IDENTITY_MODE": "0640",
 			"NSTANCE_KEYS_DIR": "/k", "NSTANCE_KEYS_MODE": "600", "NSTANCE_RECV_DIR": "/r", "NSTANCE_RECV_MODE": "0660",
 			"NSTANCE_REPORT_INTERVAL": "30s", "NSTANCE_SPOT_POLL_INTERVAL": "5s", "NSTANCE_PROVIDER": "gcp",
 			"NSTANCE_METADATA_URL": "http://127.0.0.1:1", "NSTANCE_HEALTH_ADDR": ":8995",
@@ -59,7 +59,7 @@ func TestFromEnv(t *testing.T) {
 		require.Equal(t, &agent.Options{
 			InstanceID: someID, Kind: "acc",
 			RegistrationAddrs: []string{"server:8992"}, AgentAddrs: o.AgentAddrs,
-			IdentityDir: "/i", IdentityMode: 0o640, KeysDir: "/k", KeysMode: 0o600, RecvDir: "/r", RecvMode: 0o660,
+			UserDataDir: "/u", IdentityDir: "/i", IdentityMode: 0o640, KeysDir: "/k", KeysMode: 0o600, RecvDir: "/r", RecvMode: 0o660,
 			ReportInterval: 30 * time.Second, SpotPollInterval: 5 * time.Second,
 			Provider: "gcp", MetadataURL: "http://127.0.0.1:1", HealthAddr: ":8995",
 			AzureEventsVersion: "2025-06-01",
@@ -103,7 +103,7 @@ func TestOptionErrors(t *testing.T) {
 		{"NSTANCE_REPORT_INTERVAL", "60", "such as 2s"},
 		{"NSTANCE_REPORT_INTERVAL", "0s", "positive"},
 		{"NSTANCE_REPORT_INTERVAL", "-1m", "positive"},
-		{"NSTANCE_REPORT_INTERVAL", "1ms", "shorter"},
+		{"NSTANCE_REPORT_INTERVAL", "1ms", "too short"},
 		{"NSTANCE_SPOT_POLL_INTERVAL", "soon", "such as 2s"},
 		{"NSTANCE_IDENTITY_MODE", "0644", "other users"},
 		{"NSTANCE_IDENTITY_MODE", "rw-------", "octal"},

@@ -21,6 +21,10 @@ const (
 	// fallbackAfter is how long a doomed machine waits for an acknowledgement
 	// before the agent runs the drain hook without a command.
 	fallbackAfter = 5 * time.Second
+	// offlineFallback is the longest that it waits for a session after a server has
+	// acknowledged the notice: the server that knew of it may be gone, and another one
+	// takes over within some seconds. It is shorter if little time is left.
+	offlineFallback = 15 * time.Second
 )
 
 // An outbox holds standing notices, and drain results until a server has
@@ -41,6 +45,8 @@ type outbox struct {
 	lastReport   time.Time // when the last acknowledged report was sent
 
 	release release // of the events that stand or come
+
+	offlineSince time.Time // since then there is no session; zero: there is one
 }
 
 type standingNotice struct {
@@ -65,9 +71,16 @@ type drainResult struct {
 // begin starts a session: numbers start again, the notices are due, and so is every
 // result.
 func (o *outbox) begin() {
-	o.number, o.reportNumber, o.noticesSentAt = 0, 0, time.Time{}
+	o.number, o.reportNumber, o.noticesSentAt, o.offlineSince = 0, 0, time.Time{}, time.Time{}
 	for _, r := range o.results {
 		r.sentAt = time.Time{}
+	}
+}
+
+// end ends a session, if there is one.
+func (o *outbox) end(now time.Time) {
+	if o.offlineSince.IsZero() {
+		o.offlineSince = now
 	}
 }
 
@@ -232,14 +245,20 @@ func (o *outbox) ackNotices(revision uint64) {
 }
 
 // overdue returns a notice that dooms the machine and that no server has
-// acknowledged in time. Each notice is returned once. Without such a notice it
+// acknowledged in time, or with which no server is connected any more: whether it was
+// acknowledged by one, and whether a drain had begun when this agent was restarted, the
+// machine must be drained. Each notice is returned once. Without such a notice it
 // returns nil and the time until there may be one (zero: when something changes).
 func (o *outbox) overdue(now time.Time) (due *standingNotice, wait time.Duration) {
 	for _, s := range o.notices {
-		if !s.dooms() || s.everAcked || s.hookCalled {
+		if !s.dooms() || s.hookCalled || s.everAcked && o.offlineSince.IsZero() {
 			continue
 		}
 		left := s.firstSeen.Add(fallbackAfter).Sub(now)
+		if s.everAcked {
+			patience := min(offlineFallback, max(fallbackTime(s.Notice, s.clock(now))/4, fallbackAfter))
+			left = max(left, o.offlineSince.Add(patience).Sub(now))
+		}
 		if left <= 0 {
 			s.hookCalled = true
 			return s, 0

@@ -101,7 +101,7 @@ func (v identityDir) install(c nstance.Credential) error {
 
 // presentRoots returns the authorities trusted so far.
 func (v identityDir) presentRoots(n int) ([][]byte, error) {
-	path := v.path(fileCA)
+	path := v.userDataPath(fileCA)
 	if n > 0 {
 		path = v.path(version(n), fileRoots)
 	}

@@ -68,11 +68,11 @@ func (r *registrant) register(ctx context.Context, addr string, missing error) e
 	if err != nil {
 		return err
 	}
-	if c.Subject != r.id {
-		return nstance.FieldError(envInstanceID, "use the nonce and the ID of the same machine", "the nonce is for %s, not for %s", c.Subject, r.id)
+	if c.Subject != r.id { // it may be that of the image, until user data is written
+		return &noUserData{nstance.FieldError(envInstanceID, "use the nonce and the ID of the same machine", "the nonce is for %s, not for %s", c.Subject, r.id)}
 	}
 	if r.identityDir.nonceUsed(token) {
-		return fmt.Errorf("the nonce has been used, put a new one into %s: %w", r.identityDir.path(fileNonce), missing)
+		return fmt.Errorf("the nonce has been used, put a new one into %s: %w", r.identityDir.userDataPath(fileNonce), missing)
 	}
 	key, csr, err := r.request()
 	if err != nil {

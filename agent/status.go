@@ -20,6 +20,14 @@ type Status struct {
 	Notices    []nstance.Notice `json:"notices"`              // every standing one
 	Error      string           `json:"error,omitempty"`      // why it is not registered or connected
 
+	// MetadataError says why the cloud's metadata service has not been readable for two
+	// minutes: notices are missed.
+	MetadataError string `json:"metadata_error,omitempty"`
+
+	// ForeignIdentity says which identity of another instance was found on this machine and
+	// set aside: the machine was made from an image of an enrolled one.
+	ForeignIdentity string `json:"foreign_identity,omitempty"`
+
 	// NoticesError says why the notices were not restored at the start, or are not
 	// saved for the next one.
 	NoticesError string `json:"notices_error,omitempty"`

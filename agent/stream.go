@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -54,6 +55,7 @@ func (*goAway) Error() string { return "server redirected the agent" }
 // ends it, and the next one starts from the mailbox.
 type stream struct {
 	instance nstance.InstanceID
+	machine  string // what the cloud calls it; empty: not known
 	conn     grpc.ClientConnInterface
 	mail     *mailbox
 	drains   *drainer
@@ -107,7 +109,11 @@ func (s *stream) connect(ctx, life context.Context, end context.CancelCauseFunc,
 	})
 	defer slow.Stop()
 	var err error
-	if s.grpc, err = apiv1.NewAgentServiceClient(s.conn).Connect(life); err != nil {
+	named := metadata.AppendToOutgoingContext(life, wire.SessionInstance, string(s.instance))
+	if s.machine != "" {
+		named = metadata.AppendToOutgoingContext(named, wire.SessionMachine, s.machine)
+	}
+	if s.grpc, err = apiv1.NewAgentServiceClient(s.conn).Connect(named); err != nil {
 		keep()
 		return wire.ErrorOf(err)
 	}
@@ -153,6 +159,7 @@ func (s *stream) sendLoop(ctx context.Context, reports <-chan nstance.Report, ha
 		}
 		select {
 		case <-ctx.Done():
+			s.flush()
 			s.closeSession("the agent is shutting down", hangUp)
 			return nil
 		case err := <-s.endReason:

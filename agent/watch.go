@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -53,11 +54,13 @@ func (a *Agent) watch(ctx context.Context) error {
 	if d == nil {
 		return nil // ctx ended first
 	}
+	var workers sync.WaitGroup
+	defer workers.Wait() // until ctx ends, as this function
+	workers.Go(func() { a.machine.learn(ctx, d) })
 	if acks, can := d.(acknowledger); can {
-		var worker sync.WaitGroup
-		defer worker.Wait() // until ctx ends, as this function
-		worker.Go(func() { a.acknowledgeEvents(ctx, acks) })
+		workers.Go(func() { a.acknowledgeEvents(ctx, acks) })
 	}
+	a.metadata.set(d, nil, time.Now())
 	due := func() time.Time { return time.Time{} }
 	if p, ok := d.(interface{ Due() time.Time }); ok {
 		due = p.Due
@@ -99,6 +102,44 @@ func (a *Agent) handleNotice(n nstance.Notice) {
 	}
 }
 
+// metadataGrace is how long the metadata service may be unreadable before that is reported:
+// the network comes up, and Azure takes up to two minutes to enable its events.
+const metadataGrace = 2 * time.Minute
+
+// metadataProblem is why the metadata service cannot be read, while no detector says so.
+type metadataProblem struct {
+	mu       sync.Mutex
+	since    time.Time
+	err      error
+	detector nstance.SpotDetector // that was found; nil: none yet
+}
+
+func (p *metadataProblem) set(d nstance.SpotDetector, err error, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.since = now
+	}
+	p.detector, p.err = d, err
+}
+
+// text returns what to report; empty: the metadata service can be read, or it cannot since
+// a moment ago.
+func (p *metadataProblem) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	since, err := p.since, p.err
+	if d, can := p.detector.(interface {
+		Unreadable() (since time.Time, err error)
+	}); can && err == nil {
+		since, err = d.Unreadable()
+	}
+	if err == nil || time.Since(since) < metadataGrace {
+		return ""
+	}
+	return wire.Text(err.Error())
+}
+
 // detect probes for the metadata service until one answers or ctx ends: the network
 // may not be up yet.
 func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
@@ -111,6 +152,11 @@ func (a *Agent) detect(ctx context.Context) nstance.SpotDetector {
 		if err == nil {
 			return d
 		}
+		if errors.Is(err, nstance.NotFound) {
+			err = &nstance.Error{Code: nstance.NotFound, Msg: err.Error(), Remedy: "permit this program to reach it, or set " + envProvider + "=none where there is none", Err: err}
+		}
+		a.metadata.set(nil, err, time.Now())
+		a.machine.settle("")
 		if failures == 0 && ctx.Err() == nil {
 			a.o.Log.Warn("no metadata service answers: a reclaim comes without notice until one does", "code", nstance.CodeOf(err), "err", err)
 		}

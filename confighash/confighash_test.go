@@ -106,7 +106,7 @@ var covered = map[string]string{
 	"Kind": "infra", "Arch": "infra", "InstanceTypes": "infra", "SubnetPool": "infra",
 	"Args": "infra", "UserData": "infra", "Market": "infra", "Vars": "runtime",
 	"Role": "", "Image": "", "Subnets": "", "LoadBalancers": "", "Track": "infra", "Secrets": "",
-	"LaunchTimeout": "", "RegistrationTimeout": "", "Files": "runtime", "Certificates": "runtime", "PostApply": "runtime",
+	"GivenVars": "", "LaunchTimeout": "", "RegistrationTimeout": "", "Files": "runtime", "Certificates": "runtime", "PostApply": "runtime",
 }
 
 func TestEachFieldIsClassified(t *testing.T) {
@@ -114,7 +114,7 @@ func TestEachFieldIsClassified(t *testing.T) {
 		Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", Image: "ami-2",
 		InstanceTypes: []string{"m7g.xlarge", "t4g.xlarge"}, SubnetPool: "edge", Subnets: []string{"subnet-2"},
 		Args: json.RawMessage(`{"ratio":1}`), UserData: nstance.UserData{Content: "x"},
-		Vars: map[string]string{"color": "blue"}, Market: nstance.Market{Type: nstance.Spot}, Track: []nstance.Tracked{"image"},
+		Vars: map[string]string{"color": "blue"}, GivenVars: []string{"color"}, Market: nstance.Market{Type: nstance.Spot}, Track: []nstance.Tracked{"image"},
 		LoadBalancers: []string{"private"}, Secrets: map[string]string{"db": "x"}, LaunchTimeout: time.Second, RegistrationTimeout: time.Second,
 		Files: served().Files, Certificates: served().Certificates, PostApply: served().PostApply,
 	}
@@ -178,6 +178,9 @@ func TestDrifted(t *testing.T) {
 		{"newer rules", confighash.Hash("v2:sha256:" + digits), a, false},
 		{"cut off", "v1:sha256:aa", a, false},
 		{"no hash at all", "rubbish", a, false},
+		{"no prefix", confighash.Hash("v1:sha512:" + digits), a, false},
+		{"digits alone", confighash.Hash(digits), a, false},
+		{"neither is a hash", "rubbish", "trash", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.Equal(t, c.drifted, confighash.Drifted(c.have, c.want))
@@ -188,7 +191,7 @@ func TestDrifted(t *testing.T) {
 func TestHashRefusesBadArgs(t *testing.T) {
 	for name, args := range map[string]string{
 		"not JSON": `{"a":`, "a list": `[1]`, "two objects": `{"a":1}{"b":2}`, "a word": `x`,
-		"an endless number": `{"a":1e99999999999999999999}`, "a vast number": `{"a":[1e1000001]}`,
+		"an empty exponent": `{"a":1e+}`, "an endless number": `{"a":1e99999999999999999999}`, "a vast number": `{"a":[1e1000001]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := confighash.Infra(nstance.Definition{Args: json.RawMessage(args)})

@@ -36,6 +36,7 @@ func TestInfraChanges(t *testing.T) {
 		{"an empty object added", args(`{"disk":{"size":40,"type":"ssd"},"list":[1,2],"none":null,"e":{}}`), []string{"args.e"}},
 		{"null is not absence", args(`{"disk":{"size":40,"type":"ssd"},"list":[1,2]}`), []string{"args.none"}},
 		{"an awkward key", args(`{"disk":{"size":40,"type":"ssd"},"list":[1,2],"none":null,"a.b":1}`), []string{`args["a.b"]`}},
+		{"a key without a name", args(`{"disk":{"size":40,"type":"ssd"},"list":[1,2],"none":null,"":1}`), []string{`args[""]`}},
 		{"unreadable args", args(`{`), []string{"args"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -116,7 +117,7 @@ func TestRuntimeChangesUseConfigurationNames(t *testing.T) {
 			"motd":   {Kind: nstance.FileString, Content: "hi", Mode: 0o600},
 			"pw":     {Kind: nstance.FileSecret, Secret: "db2", Field: "pass"},
 			"nginx":  {Kind: nstance.FileStorage, Object: "files/b"},
-			"crt":    {Kind: nstance.FileCertificate, Certificate: "web", Part: nstance.PartCert},
+			"crt":    {Kind: nstance.FileCertificate, Certificate: "api", Part: nstance.PartCert},
 			"a/env":  {Kind: nstance.FileEnv, Env: map[string]string{"LEVEL": "debug"}},
 			"a/json": {Kind: nstance.FileJSON, JSON: json.RawMessage(`{"port":2}`)},
 		},
@@ -126,6 +127,7 @@ func TestRuntimeChangesUseConfigurationNames(t *testing.T) {
 		{Path: "certificates.web.usages", Before: `["server"]`, After: `["server","client"]`},
 		{Path: "files.a/env.env.LEVEL", Before: "info", After: "debug"},
 		{Path: "files.a/json.json.port", Before: "1", After: "2"},
+		{Path: "files.crt.certificate", Before: "web", After: "api"},
 		{Path: "files.crt.part", Before: "chain", After: "cert"},
 		{Path: "files.motd.content", Before: "hello", After: "hi"},
 		{Path: "files.motd.mode", Before: "", After: "0600"},
@@ -133,6 +135,36 @@ func TestRuntimeChangesUseConfigurationNames(t *testing.T) {
 		{Path: "files.pw.field", Before: "password", After: "pass"},
 		{Path: "files.pw.secret", Before: "db", After: "db2"},
 	}, confighash.RuntimeChanges(before, after))
+}
+
+// TestCertificateChanges: what a certificate states is named as the configuration does, and a
+// file without a part has none.
+func TestCertificateChanges(t *testing.T) {
+	of := func(c nstance.Certificate) nstance.Definition {
+		return nstance.Definition{Certificates: map[string]nstance.Certificate{"web": c}}
+	}
+	require.Equal(t, []confighash.Change{
+		{Path: "certificates.web.dns_names", Before: "", After: `["a.example"]`},
+		{Path: "certificates.web.usages", Before: `["client"]`, After: `["server"]`},
+	}, confighash.RuntimeChanges(of(nstance.Certificate{CommonName: "x", Client: true}), of(nstance.Certificate{CommonName: "x", Server: true, DNSNames: []string{"a.example"}})))
+	two := func(a, b string) nstance.Definition {
+		return nstance.Definition{Certificates: map[string]nstance.Certificate{"a": {CommonName: a}, "b": {CommonName: b}}}
+	}
+	require.Equal(t, []confighash.Change{
+		{Path: "certificates.a.common_name", Before: "x", After: "y"},
+		{Path: "certificates.b.common_name", Before: "x", After: "y"},
+	}, confighash.RuntimeChanges(two("x", "x"), two("y", "y")))
+	require.Equal(t, []confighash.Change{
+		{Path: "files.a.content", Before: "", After: "hello"},
+		{Path: "files.a.kind", Before: "", After: "string"},
+	}, confighash.RuntimeChanges(nstance.Definition{}, nstance.Definition{Files: map[string]nstance.File{"a": {Kind: nstance.FileString, Content: "hello"}}}))
+}
+
+// TestNumbersAreComparedExactly: numbers beyond what a float holds differ if their digits do.
+func TestNumbersAreComparedExactly(t *testing.T) {
+	of := func(n string) nstance.Definition { return nstance.Definition{Args: json.RawMessage(`{"n":` + n + `}`)} }
+	require.Equal(t, []confighash.Change{{Path: "args.n", Before: "12345678901234567890", After: "12345678901234567891"}},
+		confighash.InfraChanges(of("12345678901234567890"), of("12345678901234567891")))
 }
 
 // TestEmptyIsNoRuntimeChange: a stored definition is read back without empty fields.

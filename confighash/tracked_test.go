@@ -37,6 +37,7 @@ func TestTracked(t *testing.T) {
 		{"other fetched bytes, not tracked", "image", func(d *nstance.Definition) { d.UserData.Fetched = []byte("{{.Vars.color}}!") }, false},
 		{"a variable that is named, tracked", "vars", func(d *nstance.Definition) { d.Vars = map[string]string{"color": "red", "region": "eu"} }, true},
 		{"a variable that is not named, tracked", "vars", func(d *nstance.Definition) { d.Vars = map[string]string{"color": "<green>", "region": "us"} }, false},
+		{"nothing fetched yet, tracked", "userdata", func(d *nstance.Definition) { d.UserData.Fetched = nil }, true},
 		{"another secret, tracked", "secrets", func(d *nstance.Definition) { d.Secrets = map[string]string{"db": "b"} }, true},
 		{"another secret, not tracked", "image", func(d *nstance.Definition) { d.Secrets = map[string]string{"db": "b"} }, false},
 		{"a variable, not tracked", "image", func(d *nstance.Definition) { d.Vars = nil }, false},
@@ -45,6 +46,19 @@ func TestTracked(t *testing.T) {
 			require.Equal(t, c.counts, with(c.track, same) != with(c.track, c.change))
 		})
 	}
+}
+
+// TestOnlyFetchedBytesAreTracked: user data that nothing was fetched for has no digest of its
+// own.
+func TestOnlyFetchedBytesAreTracked(t *testing.T) {
+	untracked, tracked := full(), full()
+	tracked.Track = []nstance.Tracked{nstance.TrackUserData}
+	require.Equal(t, infraHash(t, untracked), infraHash(t, tracked), "inline")
+	tracked.UserData.Fetched = []byte("left over from a definition that had a URL")
+	require.Equal(t, infraHash(t, untracked), infraHash(t, tracked), "inline, with bytes")
+	untracked.UserData = nstance.UserData{Source: nstance.SourceURL, Content: "https://example/u"}
+	tracked.UserData = untracked.UserData
+	require.Equal(t, infraHash(t, untracked), infraHash(t, tracked), "not fetched yet")
 }
 
 func TestTrackIsOptIn(t *testing.T) {

@@ -5,7 +5,7 @@
 // accepts acknowledgements. It decides nothing and makes nothing durable: the
 // reconciler records a drain before it starts it here, a new leader starts the
 // recorded drains again, and their executors acknowledge them again. Packages
-// drain/hook and drain/kube are two ways to empty a machine.
+// drain/hook and kubernetes/nodedrain are two ways to empty a machine.
 //
 // A Coordinator is safe for concurrent use.
 package drain
@@ -168,8 +168,8 @@ func tighten(have, want nstance.Drain) (next nstance.Drain, change nstance.Drain
 
 // Acknowledge records an outcome. The first Drained, or the first Failed with
 // Delete, is final: it ends the wait. Later acknowledgements of the same drain,
-// and repeats of a Failed, are accepted and change nothing. A message longer than
-// 256 bytes is cut. Fails with NotFound when the instance is not draining,
+// repeats of a Failed, and a Blocked with the same message again, are accepted and
+// change nothing. A message longer than 256 bytes is cut. Fails with NotFound when the instance is not draining,
 // Conflict for another generation, Denied when By is not the drain's executor or
 // the drain has none, and Invalid for an unknown outcome.
 func (c *Coordinator) Acknowledge(_ context.Context, a nstance.Ack) error {
@@ -191,13 +191,31 @@ func (c *Coordinator) acknowledge(a nstance.Ack) (published *nstance.DrainEvent,
 		return nil, nstance.Errorf(nstance.Conflict, "instance %s is in drain %d, not %d", a.Instance, e.drain.Generation, a.Generation)
 	case a.By != e.drain.Executor || a.By == nstance.ExecutorNone:
 		return nil, nstance.Errorf(nstance.Denied, "drain %d of %s is for %s to acknowledge, not %q", a.Generation, a.Instance, e.drain.Executor, a.By)
-	case a.Outcome != nstance.OutcomeDrained && a.Outcome != nstance.OutcomeFailed:
-		return nil, nstance.FieldError("outcome", "use drained or failed", "%q is not an outcome", a.Outcome)
-	case e.lastAck != nil && (final(*e.lastAck) || !final(a)):
+	case !slices.Contains(outcomes, a.Outcome):
+		return nil, nstance.FieldError("outcome", "use drained, failed or blocked", "%q is not an outcome", a.Outcome)
+	case a.Delete && a.Outcome == nstance.OutcomeBlocked:
+		return nil, nstance.FieldError("delete", "use the outcome failed to end the drain", "is set for a drain that goes on")
+	case e.repeats(a):
 		return nil, nil
 	}
 	e.lastAck = &a
 	return c.publish(nstance.DrainAcknowledged, e.drain, &a), nil
+}
+
+var outcomes = []nstance.Outcome{nstance.OutcomeDrained, nstance.OutcomeFailed, nstance.OutcomeBlocked}
+
+// repeats reports whether a says nothing beyond the last acknowledgement.
+func (e *entry) repeats(a nstance.Ack) bool {
+	switch last := e.lastAck; {
+	case last == nil:
+		return false
+	case final(*last):
+		return true
+	case a.Outcome == nstance.OutcomeBlocked:
+		return *last == a
+	default:
+		return last.Outcome == a.Outcome && !final(a)
+	}
 }
 
 // final reports whether the deletion may go on after a.

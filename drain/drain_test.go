@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/drain/draintest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -126,6 +127,38 @@ func TestStart(t *testing.T) {
 		require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
 		require.Equal(t, at, now(t, c))
 		require.Equal(t, []nstance.Drain{doomed}, c.Active())
+	})
+	t.Run("a cordon becomes a drain, never a cordon again", func(t *testing.T) {
+		cordon := operatorDrain(1)
+		cordon.CordonOnly = true
+		c, _ := started(t, cordon)
+		at := now(t, c)
+		require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
+		require.Equal(t, []nstance.DrainEvent{{Seq: at + 1, Type: nstance.DrainTightened, Drain: operatorDrain(1)}}, nextEvents(t, c, at, 1))
+		require.NoError(t, c.Start(t.Context(), cordon))
+		require.Equal(t, at+1, now(t, c))
+		require.Equal(t, []nstance.Drain{operatorDrain(1)}, c.Active())
+		c, at = started(t, cordon)
+		require.NoError(t, c.Start(t.Context(), cordon))
+		require.Equal(t, at, now(t, c))
+		require.Equal(t, []nstance.Drain{cordon}, c.Active())
+	})
+	t.Run("an involuntary one that is repeated publishes nothing", func(t *testing.T) {
+		doomed := operatorDrain(1)
+		doomed.Voluntary = false
+		c, at := started(t, doomed)
+		require.NoError(t, c.Start(t.Context(), doomed))
+		require.Equal(t, at, now(t, c))
+	})
+	t.Run("one that failed moves to another executor", func(t *testing.T) {
+		c, _ := started(t, operatorDrain(1))
+		failed := anAck(1)
+		failed.Outcome = nstance.OutcomeFailed
+		require.NoError(t, c.Acknowledge(t.Context(), failed))
+		other := operatorDrain(1)
+		other.Executor = nstance.ExecutorAgent
+		require.NoError(t, c.Start(t.Context(), other))
+		require.Equal(t, []nstance.Drain{other}, c.Active())
 	})
 	t.Run("takes the latest causes", func(t *testing.T) {
 		c, _ := started(t, operatorDrain(1))
@@ -262,6 +295,29 @@ func TestAcknowledge(t *testing.T) {
 		require.ErrorIs(t, c.Acknowledge(t.Context(), ack), nstance.Invalid)
 		require.Empty(t, accepted(t, c, from))
 	})
+	t.Run("invalid for a drain that is blocked and to be deleted", func(t *testing.T) {
+		c, from := started(t, operatorDrain(1))
+		ack := anAck(1)
+		ack.Outcome, ack.Delete = nstance.OutcomeBlocked, true
+		require.ErrorIs(t, c.Acknowledge(t.Context(), ack), nstance.Invalid)
+		require.Empty(t, accepted(t, c, from))
+	})
+	t.Run("publishes a failure once, whatever its message, and each new obstacle", func(t *testing.T) {
+		c, from := started(t, operatorDrain(1))
+		for _, say := range []struct {
+			outcome nstance.Outcome
+			message string
+			events  int
+		}{
+			{nstance.OutcomeBlocked, "budget a", 1}, {nstance.OutcomeBlocked, "budget a", 1}, {nstance.OutcomeBlocked, "budget b", 2},
+			{nstance.OutcomeFailed, "first", 3}, {nstance.OutcomeFailed, "second", 3}, {nstance.OutcomeBlocked, "budget b", 4},
+		} {
+			ack := anAck(1)
+			ack.Outcome, ack.Message = say.outcome, say.message
+			require.NoError(t, c.Acknowledge(t.Context(), ack))
+			require.Len(t, accepted(t, c, from), say.events, "%s %s", say.outcome, say.message)
+		}
+	})
 	t.Run("cuts a long message between characters", func(t *testing.T) {
 		c, from := started(t, operatorDrain(1))
 		ack := anAck(1)
@@ -299,11 +355,19 @@ func TestValidAcknowledgements(t *testing.T) {
 	failed.Outcome = nstance.OutcomeFailed
 	giveUp := failed
 	giveUp.Delete = true
+	blocked := func(why string) nstance.Ack {
+		a := anAck(1)
+		a.Outcome, a.Message = nstance.OutcomeBlocked, why
+		return a
+	}
 	for name, c := range map[string]struct{ said, counted []nstance.Ack }{
 		"a repeat changes nothing":                  {[]nstance.Ack{drained, drained}, []nstance.Ack{drained}},
 		"a failure does not end it":                 {[]nstance.Ack{failed, drained}, []nstance.Ack{failed, drained}},
 		"a failure counts once":                     {[]nstance.Ack{failed, failed}, []nstance.Ack{failed}},
 		"a failure may be made final":               {[]nstance.Ack{failed, giveUp}, []nstance.Ack{failed, giveUp}},
+		"one that is blocked goes on":               {[]nstance.Ack{blocked("a"), blocked("a"), blocked("b"), blocked(""), drained}, []nstance.Ack{blocked("a"), blocked("b"), blocked(""), drained}},
+		"a blocked one fails, and goes on":          {[]nstance.Ack{blocked("a"), failed, failed, blocked("a")}, []nstance.Ack{blocked("a"), failed, blocked("a")}},
+		"nothing blocks what is done":               {[]nstance.Ack{drained, blocked("a")}, []nstance.Ack{drained}},
 		"nothing counts after drained":              {[]nstance.Ack{drained, failed, giveUp}, []nstance.Ack{drained}},
 		"nothing counts after the executor gave up": {[]nstance.Ack{giveUp, drained, failed}, []nstance.Ack{giveUp}},
 	} {
@@ -383,13 +447,13 @@ func TestEnd(t *testing.T) {
 
 func TestEndedDrainsAreDropped(t *testing.T) {
 	c := drain.New(&drain.Options{Backlog: 2})
-	for _, id := range []nstance.InstanceID{"a", "b", "c"} {
+	for _, id := range []nstance.InstanceID{"a", "b", "c", "d", "e", "f", "g"} {
 		d := operatorDrain(1)
 		d.Instance = id
 		require.NoError(t, c.Start(t.Context(), d))
 		require.NoError(t, c.End(t.Context(), id))
 	}
-	for id, want := range map[nstance.InstanceID]error{"a": nil, "b": nstance.Conflict, "c": nstance.Conflict} {
+	for id, want := range map[nstance.InstanceID]error{"a": nil, "b": nil, "c": nil, "d": nil, "e": nil, "f": nstance.Conflict, "g": nstance.Conflict} {
 		d := operatorDrain(1)
 		d.Instance = id
 		require.ErrorIs(t, c.Start(t.Context(), d), want, "%s", id)
@@ -400,6 +464,8 @@ func TestExecutorsAreCounted(t *testing.T) {
 	var changes []nstance.TenantID
 	c := drain.New(nil)
 	stop := c.NotifyExecutors(func(tenant nstance.TenantID) { changes = append(changes, tenant) })
+	others := 0
+	defer c.NotifyExecutors(func(nstance.TenantID) { others++ })()
 	require.False(t, c.HasExecutor("default"))
 	removeFirst, removeSecond := c.AddExecutor("default"), c.AddExecutor("default")
 	removeFirst()
@@ -419,6 +485,7 @@ func TestExecutorsAreCounted(t *testing.T) {
 	stop()
 	c.AddExecutor("other")
 	require.Len(t, changes, 4)
+	require.Equal(t, 5, others, "each caller is told, until it stops")
 }
 
 func TestWatcherIsNotExecutor(t *testing.T) {
@@ -437,6 +504,7 @@ func TestLogNamesInstanceAndOutcome(t *testing.T) {
 	c := drain.New(&drain.Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
 	require.NoError(t, c.Start(t.Context(), operatorDrain(1)))
 	require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))
+	require.Contains(t, out.String(), "event=requested instance_id="+string(instance))
 	require.Contains(t, out.String(), "event=acknowledged instance_id="+string(instance))
 	require.Contains(t, out.String(), "outcome=drained")
 }
@@ -487,4 +555,11 @@ func acknowledge(t *testing.T, c *drain.Coordinator, n int) {
 			return
 		}
 	}
+}
+
+func TestCoordinatorKeepsItsPromises(t *testing.T) {
+	draintest.Run(t, func(*testing.T) draintest.Subject {
+		c := drain.New(nil)
+		return draintest.Subject{Coordinator: c, AddExecutor: c.AddExecutor}
+	})
 }

@@ -11,6 +11,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 const (
@@ -74,12 +76,10 @@ func NewCollector(opts *CollectorOptions) (*Collector, error) {
 	if o.DiskPath == "" {
 		o.DiskPath = "/"
 	}
-	if o.Interval == 0 {
-		o.Interval = defaultInterval
+	if err := validate.Duration("interval", o.Interval, minInterval, window); err != nil {
+		return nil, err
 	}
-	if o.Interval < minInterval || o.Interval > window {
-		return nil, nstance.FieldError("interval", "use 1s to 1m", "%v is out of bounds", o.Interval)
-	}
+	o.Interval = cmp.Or(o.Interval, defaultInterval)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

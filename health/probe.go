@@ -3,6 +3,7 @@ package health
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/command"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 const (
@@ -78,12 +80,12 @@ func (c *Collector) repeatProbe(ctx context.Context, p *probeState, slots chan s
 			return
 		case slots <- struct{}{}:
 		}
-		r := c.runProbe(ctx, p.Probe)
+		r, ran := c.runProbe(ctx, p.Probe)
 		<-slots
 		if ctx.Err() != nil {
 			return // cancelled: the result says nothing about the machine
 		}
-		p.setResult(r)
+		p.setResult(r, ran)
 		select {
 		case <-ctx.Done():
 			return
@@ -92,18 +94,25 @@ func (c *Collector) repeatProbe(ctx context.Context, p *probeState, slots chan s
 	}
 }
 
-func (p *probeState) setResult(r nstance.ProbeResult) {
+// setResult notes what a probe has shown. A probe that did not run shows nothing: what an
+// earlier one showed stays.
+func (p *probeState) setResult(r nstance.ProbeResult, ran bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lastResult = r
 	select {
 	case <-p.hasResult:
+		if !ran {
+			return
+		}
 	default:
 		close(p.hasResult)
 	}
+	p.lastResult = r
 }
 
-func (c *Collector) runProbe(ctx context.Context, p Probe) nstance.ProbeResult {
+// runProbe runs a probe once. ran is false for a program that could not be started because
+// the machine is short of something.
+func (c *Collector) runProbe(ctx context.Context, p Probe) (r nstance.ProbeResult, ran bool) {
 	bounded, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	var err error
@@ -116,12 +125,13 @@ func (c *Collector) runProbe(ctx context.Context, p Probe) nstance.ProbeResult {
 		err = dial(bounded, p.TCP)
 	}
 	if err == nil {
-		return nstance.ProbeResult{Name: p.Name, OK: true}
+		return nstance.ProbeResult{Name: p.Name, OK: true}, true
 	}
-	if bounded.Err() != nil {
+	unstarted, _ := errors.AsType[*command.NotStarted](err)
+	if bounded.Err() != nil && unstarted == nil {
 		err = fmt.Errorf("no answer within %v", p.Timeout)
 	}
-	return nstance.ProbeResult{Name: p.Name, Message: command.End(err.Error(), maxMessage)}
+	return nstance.ProbeResult{Name: p.Name, Message: command.End(err.Error(), maxMessage)}, unstarted == nil || bounded.Err() == nil
 }
 
 func dial(ctx context.Context, address string) error {
@@ -191,13 +201,15 @@ func (p Probe) check(field string) error {
 			kinds++
 		}
 	}
+	if err := errors.Join(
+		validate.Setting(field+".timeout", p.Timeout, maxTimeout),
+		validate.Duration(field+".interval", p.Interval, minPause, maxPause),
+	); err != nil {
+		return err
+	}
 	switch {
 	case p.Name == "" || len(p.Name) > maxProbeName:
 		return nstance.FieldError(field+".name", "use 1 to 64 bytes", "has %d bytes", len(p.Name))
-	case p.Timeout < 0 || p.Timeout > maxTimeout:
-		return nstance.FieldError(field+".timeout", "use at most 1m", "%v is out of bounds", p.Timeout)
-	case p.Interval < minPause || p.Interval > maxPause:
-		return nstance.FieldError(field+".interval", "use 1s to 1h", "%v is out of bounds", p.Interval)
 	case kinds != 1:
 		return nstance.FieldError(field, "set exactly one of command, http and tcp", "%d are set", kinds)
 	case len(p.Command) > 0 && p.Command[0] == "":

@@ -26,7 +26,8 @@ type Journal interface {
 	Events(ctx context.Context, f Filter) ([]nstance.Event, error)
 
 	// Notices returns the notices that the matching events are about, each once, the
-	// latest first, at most f.Limit of them. f.Newest is ignored.
+	// latest first, at most f.Limit of them. f.Newest is ignored. Those of events appended
+	// before are included, as in Events.
 	Notices(ctx context.Context, f Filter) ([]NoticeEntry, error)
 
 	// Run does what Append leaves to it until ctx ends, then keeps what was appended

@@ -2,14 +2,16 @@ package journal
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
 	"github.com/nstance-go/nstance"
 )
 
-// Memory is a Journal that ends with the process, and keeps the latest events only. It
-// is safe for concurrent use.
+// Memory is a Journal that ends with the process, and keeps the latest events only: where
+// there are too many, the oldest of the tenants with the most events go first. It is
+// safe for concurrent use.
 type Memory struct {
 	keep int
 
@@ -34,9 +36,38 @@ func (m *Memory) Append(e nstance.Event) {
 	defer m.mu.Unlock()
 	m.last++
 	e.Seq = m.last
-	if m.events = append(m.events, e); len(m.events) >= 2*m.keep { // so that not every event moves all others
-		m.events = slices.Clone(m.events[len(m.events)-m.keep:])
+	if m.events = append(m.events, e); len(m.events) > m.keep+m.keep/10 { // so that not every event moves all others
+		m.trim()
 	}
+}
+
+// trim leaves as many events as are kept. It needs the lock.
+func (m *Memory) trim() {
+	count := map[nstance.TenantID]int{}
+	for i := range m.events {
+		count[m.events[i].Tenant]++
+	}
+	share := fairShare(slices.Sorted(maps.Values(count)), m.keep)
+	m.events = slices.DeleteFunc(m.events, func(e nstance.Event) bool {
+		if count[e.Tenant] > share {
+			count[e.Tenant]--
+			return true
+		}
+		return false
+	})
+}
+
+// fairShare returns how many of its events each tenant keeps where keep are kept in all;
+// sizes are how many each has, the fewest first.
+func fairShare(sizes []int, keep int) int {
+	for i, n := range sizes {
+		share := keep / (len(sizes) - i)
+		if n > share {
+			return share
+		}
+		keep -= n
+	}
+	return sizes[len(sizes)-1]
 }
 
 // Events implements [Journal].
@@ -83,7 +114,12 @@ func (m *Memory) Notices(_ context.Context, f Filter) (found []NoticeEntry, err 
 }
 
 // kept returns the events that are kept. It needs the lock.
-func (m *Memory) kept() []nstance.Event { return m.events[max(0, len(m.events)-m.keep):] }
+func (m *Memory) kept() []nstance.Event {
+	if len(m.events) > m.keep {
+		m.trim()
+	}
+	return m.events
+}
 
 // Run implements [Journal]: there is nothing to do.
 func (m *Memory) Run(ctx context.Context) error {

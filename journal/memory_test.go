@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/journal"
+	"github.com/nstance-go/nstance/journal/journaltest"
 )
 
 // TestMemoryKeepsTheLatest: the oldest events go, and numbers are never used again.
@@ -24,4 +25,35 @@ func TestMemoryKeepsTheLatest(t *testing.T) {
 	notices, err := m.Notices(t.Context(), journal.Filter{})
 	require.NoError(t, err)
 	require.Equal(t, []journal.NoticeEntry{{Seq: 9, Instance: "i1", EventID: "e4"}, {Seq: 8, Instance: "i1", EventID: "e3"}}, notices)
+}
+
+func TestMemoryIsAJournal(t *testing.T) {
+	journaltest.Run(t, func(*testing.T) journal.Journal { return journal.NewMemory(200) })
+}
+
+// TestMemoryIsSharedByTenants: a tenant with many events does not push those of others
+// out.
+func TestMemoryIsSharedByTenants(t *testing.T) {
+	m := journal.NewMemory(100)
+	for i := range 30 {
+		m.Append(nstance.Event{Tenant: "blue", Reason: strconv.Itoa(i)})
+	}
+	for i := range 10_000 {
+		m.Append(nstance.Event{Tenant: "red", Reason: strconv.Itoa(i)})
+	}
+	found, err := m.Events(t.Context(), journal.Filter{Tenant: "blue"})
+	require.NoError(t, err)
+	require.Len(t, found, 30)
+	found, err = m.Events(t.Context(), journal.Filter{})
+	require.NoError(t, err)
+	require.Len(t, found, 100)
+	require.Equal(t, "9999", found[99].Reason)
+	require.IsIncreasing(t, seqs(found))
+}
+
+func seqs(events []nstance.Event) (all []uint64) {
+	for _, e := range events {
+		all = append(all, uint64(e.Seq))
+	}
+	return all
 }

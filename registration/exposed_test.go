@@ -28,6 +28,7 @@ func TestExposed(t *testing.T) {
 		_, err := w.reg.Verify(t.Context(), first)
 		require.ErrorIs(t, err, nstance.Denied)
 		require.Equal(t, []string{string(id)}, exposed)
+		require.Equal(t, nstance.Denied, w.alarms[0].Code)
 	})
 	t.Run("a certificate newer than the record does not: storage was restored", func(t *testing.T) {
 		w := newWorld(t, watching())

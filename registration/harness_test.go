@@ -149,6 +149,9 @@ func (s *store) UpdateOperator(ctx context.Context, tenant nstance.TenantID, nam
 	if err := fn(&op); err != nil {
 		return registration.OperatorRegistration{}, err
 	}
+	if err := s.fail["UpdateOperator"]; err != nil {
+		return registration.OperatorRegistration{}, err
+	}
 	s.operators[string(tenant)+"/"+name], s.writes = op, s.writes+1
 	return op, nil
 }

@@ -64,6 +64,49 @@ func TestOpenRecord(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Denied)
 		require.Len(t, w.alarms, 1)
 	})
+	t.Run("refuses one that comes a moment after another", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, first := w.agent()
+		second := w.mustRenew(first, pki.NewKey())
+		w.open(id)
+		w.store.meanwhile = func(m map[nstance.InstanceID]registration.Registration) {
+			reg := m[id]
+			reg.Open, reg.Current = false, &registration.KeyRecord{Fingerprint: second.Key, Serial: second.Serial, Issuer: second.Issuer, NotAfter: second.NotAfter}
+			m[id] = reg
+		}
+		_, err := w.reg.Verify(t.Context(), first)
+		require.ErrorIs(t, err, nstance.Denied)
+		require.Len(t, w.alarms, 1)
+		_, err = w.reg.Verify(t.Context(), second)
+		require.NoError(t, err)
+	})
+	t.Run("accepts one that a repeated write has accepted", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, who := w.agent()
+		w.open(id)
+		kept := registration.KeyRecord{Fingerprint: who.Key, Serial: who.Serial, Issuer: who.Issuer, NotAfter: who.NotAfter, Certificate: []byte("kept")}
+		w.store.meanwhile = func(m map[nstance.InstanceID]registration.Registration) {
+			reg := m[id]
+			reg.Open, reg.Current = false, &kept
+			m[id] = reg
+		}
+		_, err := w.reg.Verify(t.Context(), who)
+		require.NoError(t, err)
+		require.Equal(t, &kept, w.store.truth[id].Current)
+	})
+	t.Run("is known from a fresh read only", func(t *testing.T) {
+		w := newWorld(t, nil)
+		id, first := w.agent()
+		second := w.mustRenew(first, pki.NewKey())
+		w.open(id)
+		stale := w.store.truth[id]
+		_, err := w.reg.Verify(t.Context(), second)
+		require.NoError(t, err)
+		w.store.memory[id] = stale
+		_, err = w.reg.Verify(t.Context(), first)
+		require.ErrorIs(t, err, nstance.Denied)
+		require.Len(t, w.alarms, 1)
+	})
 	t.Run("renews the accepted certificate", func(t *testing.T) {
 		w := newWorld(t, nil)
 		id, who := w.agent()

@@ -30,6 +30,9 @@ func (r *Registrar) recoverAgent(ctx context.Context, req nstance.RegistrationRe
 	if err != nil {
 		return nil, err
 	}
+	if err := r.limits.subject(id, r.opts.Now()); err != nil { // of a renewal: it is one
+		return nil, err
+	}
 	rec := agentHolder{r.records, id, nstance.InstanceID(id.Subject), func(reg *Registration) {
 		reg.Addresses, reg.Hostname = addresses, req.Hostname // they may have changed since registration
 	}}

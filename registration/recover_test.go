@@ -286,3 +286,23 @@ func certify(s *expiredAgent, tmpl keyring.Template, by *keyring.Authority) []by
 	require.NoError(s.t, err)
 	return issued.Certificate
 }
+
+// TestRecoveryHasTheRenewalsPace: a certificate is recovered no more often than it is
+// renewed, also while it has not expired.
+func TestRecoveryHasTheRenewalsPace(t *testing.T) {
+	s := newExpiredAgent(t, &registration.Options{PerHolder: registration.Limit{PerSecond: 1.0 / 60, Burst: 2}})
+	var err error
+	issued := 0
+	for range 20 {
+		if _, err = s.recover(pki.NewKey()); err == nil {
+			issued++
+		}
+	}
+	require.Equal(t, 2, issued)
+	require.ErrorIs(t, err, nstance.Throttled)
+	s.pass(time.Minute)
+	_, err = s.recover(pki.NewKey())
+	require.NoError(t, err)
+	_, err = s.reg.Renew(t.Context(), s.first, csrOf(t, pki.NewKey()))
+	require.ErrorIs(t, err, nstance.Throttled, "renewals and recoveries count together")
+}

@@ -1,8 +1,11 @@
 package registration_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +46,63 @@ func TestRegisterAgent(t *testing.T) {
 		require.Equal(t, "web-1.internal", reg.Hostname)
 		require.Equal(t, []netip.Addr{netip.MustParseAddr("10.0.0.1")}, reg.Addresses)
 	})
+}
+
+// TestLifetimeByRole: agents' and operators' certificates have a lifetime each, at the first
+// registration and at renewals.
+func TestLifetimeByRole(t *testing.T) {
+	w := newWorld(t, &registration.Options{AgentLifetime: 2 * time.Hour, OperatorLifetime: 5 * time.Hour})
+	_, nonce := w.instance()
+	for role, c := range map[nstance.Role]struct {
+		nonce string
+		lives time.Duration
+	}{
+		nstance.RoleAgent:    {nonce, 2 * time.Hour},
+		nstance.RoleOperator: {w.mint(operatorClaims(nstance.RoleOperator, "0123456789abcdef", epoch)), 5 * time.Hour},
+		nstance.RoleAdmin:    {w.mint(operatorClaims(nstance.RoleAdmin, "fedcba9876543210", epoch)), 5 * time.Hour},
+	} {
+		who := w.mustRegister(c.nonce, pki.NewKey())
+		require.Equal(t, epoch.Add(c.lives), who.NotAfter, "%s", role)
+		require.Equal(t, epoch.Add(c.lives), w.mustRenew(who, pki.NewKey()).NotAfter, "%s, renewed", role)
+	}
+}
+
+// TestIssuedCertificatesAreLogged: once for each, whatever is repeated.
+func TestIssuedCertificatesAreLogged(t *testing.T) {
+	var out bytes.Buffer
+	w := newWorld(t, &registration.Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
+	_, nonce := w.instance()
+	for _, n := range []string{nonce, w.mint(operatorClaims(nstance.RoleOperator, "0123456789abcdef", epoch))} {
+		out.Reset()
+		key, next := pki.NewKey(), pki.NewKey()
+		who := w.mustRegister(n, key)
+		w.mustRegister(n, key)
+		require.Equal(t, 1, strings.Count(out.String(), "certificate issued"), out.String())
+		require.Contains(t, out.String(), "op=register subject="+who.Subject)
+		require.Contains(t, out.String(), "serial="+who.Serial)
+		out.Reset()
+		renewed := w.mustRenew(who, next)
+		w.mustRenew(who, next)
+		require.Equal(t, 1, strings.Count(out.String(), "certificate issued"), out.String())
+		require.Contains(t, out.String(), "op=renew subject="+who.Subject)
+		require.Contains(t, out.String(), "serial="+renewed.Serial)
+	}
+}
+
+// TestAlarmsWithoutReceiver: without a receiver alarms are logged.
+func TestAlarmsWithoutReceiver(t *testing.T) {
+	var out bytes.Buffer
+	w := newWorld(t, nil)
+	reg, err := registration.New(registration.KeysOf(w.keys.Identity, w.keys.Nonces), w.store, &registration.Options{
+		Cluster: cluster, Shard: shard, Now: w.clock, Log: slog.New(slog.NewTextHandler(&out, nil)),
+	})
+	require.NoError(t, err)
+	w.reg = reg
+	id, nonce := w.instance()
+	w.mustRegister(nonce, pki.NewKey())
+	_, err = w.register(nonce, pki.NewKey())
+	require.ErrorIs(t, err, nstance.Denied)
+	require.Contains(t, out.String(), "level=ERROR msg=alarm instance_id="+string(id)+" tenant=default")
 }
 
 func TestRegisterAgain(t *testing.T) {
@@ -231,6 +291,7 @@ func TestRegisterBoundsTheRequest(t *testing.T) {
 		change func(*nstance.RegistrationRequest)
 		field  string
 	}{
+		"many valid addresses": {func(r *nstance.RegistrationRequest) { r.Addresses = slices.Repeat([]netip.Addr{source}, 33) }, "addresses"},
 		"many addresses":       {func(r *nstance.RegistrationRequest) { r.Addresses = make([]netip.Addr, 33) }, "addresses"},
 		"an invalid address":   {func(r *nstance.RegistrationRequest) { r.Addresses = make([]netip.Addr, 1) }, "addresses"},
 		"a long hostname":      {func(r *nstance.RegistrationRequest) { r.Hostname = strings.Repeat("a", 254) }, "hostname"},
@@ -324,16 +385,22 @@ func TestRegisterOperatorRefuses(t *testing.T) {
 		w.mustRegister(nonce, key)
 		require.Equal(t, 1, w.store.writes)
 	})
-	t.Run("a nonce with another's record", func(t *testing.T) {
-		w := newWorld(t, nil)
-		nonce, key := w.mint(operatorClaims(nstance.RoleOperator, jti, epoch)), pki.NewKey()
-		who := w.mustRegister(nonce, key)
-		op := w.store.operators["acme/"+who.Subject]
-		op.JTI = "another"
-		w.store.operators["acme/"+who.Subject] = op
-		_, err := w.register(nonce, key)
-		require.ErrorIs(t, err, nstance.Denied)
-	})
+	for name, change := range map[string]func(*registration.OperatorRegistration){
+		"a nonce with another's record":         func(op *registration.OperatorRegistration) { op.JTI = "another" },
+		"a nonce with a record of another role": func(op *registration.OperatorRegistration) { op.Role = nstance.RoleAdmin },
+		"a nonce with another tenant's record":  func(op *registration.OperatorRegistration) { op.Tenant = "other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			nonce, key := w.mint(operatorClaims(nstance.RoleOperator, jti, epoch)), pki.NewKey()
+			who := w.mustRegister(nonce, key)
+			op := w.store.operators["acme/"+who.Subject]
+			change(&op)
+			w.store.operators["acme/"+who.Subject] = op
+			_, err := w.register(nonce, key)
+			require.ErrorIs(t, err, nstance.Denied)
+		})
+	}
 	t.Run("when the nonce cannot be consumed durably", func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.store.fail["ConsumeNonce"], w.store.landed = nstance.Errorf(nstance.Ambiguous, "no answer"), true
@@ -375,6 +442,12 @@ func TestLimits(t *testing.T) {
 		require.ErrorIs(t, register(w, netip.MustParseAddr("2001:db8::1")), nstance.Invalid)
 		require.ErrorIs(t, register(w, netip.MustParseAddr("2001:db8::2")), nstance.Throttled)
 	})
+	t.Run("of one IPv4 host, in either notation", func(t *testing.T) {
+		w := newWorld(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 1}})
+		require.ErrorIs(t, register(w, source), nstance.Invalid)
+		require.ErrorIs(t, register(w, netip.AddrFrom16(source.As16())), nstance.Throttled)
+		require.ErrorIs(t, register(w, netip.AddrFrom16(source.As16()).WithZone("eth0")), nstance.Throttled)
+	})
 	t.Run("of a source without address", func(t *testing.T) {
 		w := newWorld(t, &registration.Options{PerSource: registration.Limit{PerSecond: 1, Burst: 1}})
 		require.ErrorIs(t, register(w, netip.Addr{}), nstance.Invalid)
@@ -402,8 +475,8 @@ func TestLimits(t *testing.T) {
 			return n
 		}
 		require.Equal(t, 5, renewed(100), "at once")
-		w.pass(time.Minute)
-		require.Equal(t, 1, renewed(100), "a minute later")
+		w.pass(30 * time.Second)
+		require.Equal(t, 1, renewed(100), "half a minute later")
 		writes := w.store.writes
 		require.Zero(t, renewed(100))
 		require.Equal(t, writes, w.store.writes, "a refusal costs no write")
@@ -411,12 +484,9 @@ func TestLimits(t *testing.T) {
 	t.Run("of renewals, without effect on other holders", func(t *testing.T) {
 		all := registration.Limit{PerSecond: 1e6, Burst: 1e6}
 		w := newWorld(t, &registration.Options{PerSource: all, Global: all, PerHolder: registration.Limit{PerSecond: 1, Burst: 1}})
-		for range 2 { // holders are evicted and renew again
-			for range 1200 {
-				_, who := w.agent()
-				w.mustRenew(who, pki.NewKey())
-			}
-			w.pass(time.Hour)
+		for range 20 {
+			_, who := w.agent()
+			w.mustRenew(who, pki.NewKey())
 		}
 	})
 }
@@ -444,6 +514,8 @@ func TestNewRefuses(t *testing.T) {
 		"a tiny lifetime":             {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.OperatorLifetime = time.Second }},
 		"a negative limit":            {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.Global.Burst = -1 }},
 		"a negative rate of renewals": {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerHolder.PerSecond = -1 }},
+		"a rate without a burst":      {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerSource = registration.Limit{PerSecond: 1, Burst: -1} }},
+		"a burst without a rate":      {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerSource = registration.Limit{PerSecond: -1, Burst: 1} }},
 		"a negative rate":             {keys.Identity, keys.Nonces, newStore(), func(o *registration.Options) { o.PerSource.PerSecond = -1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -455,6 +527,10 @@ func TestNewRefuses(t *testing.T) {
 			require.ErrorIs(t, err, nstance.Invalid)
 		})
 	}
+	t.Run("no keys", func(t *testing.T) {
+		_, err := registration.New(nil, newStore(), good())
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
 	t.Run("no options", func(t *testing.T) {
 		_, err := registration.New(registration.KeysOf(keys.Identity, keys.Nonces), newStore(), nil)
 		require.ErrorIs(t, err, nstance.Invalid)

@@ -3,6 +3,7 @@ package registration
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -20,6 +21,8 @@ import (
 const (
 	maxAddresses = 32  // of one machine, in a request
 	maxHostname  = 253 // characters, as in the DNS
+
+	longestLifetime = 825 * 24 * time.Hour
 )
 
 // Options configure a Registrar. Cluster and Shard are required.
@@ -34,7 +37,8 @@ type Options struct {
 	// 200 at once, since a fleet may sit behind one). Global limits registrations
 	// altogether (1,000 a second, 2,000 at once).
 	PerSource, Global Limit
-	// PerHolder limits renewals by one holder (by default one a minute, 5 at once).
+	// PerHolder limits renewals and recoveries by one holder (by default two a minute, 5 at
+	// once: an agent that is refused waits half a minute or more, so each time it hears why).
 	PerHolder Limit
 
 	// Alarm is called when two parties use the same nonce or certificate. It must
@@ -63,7 +67,7 @@ func (o *Options) withDefaults() (Options, error) {
 	out.AgentLifetime = orDefault(out.AgentLifetime, 24*time.Hour)
 	out.OperatorLifetime = orDefault(out.OperatorLifetime, 24*time.Hour)
 	out.PerSource = out.PerSource.or(Limit{PerSecond: 50, Burst: 200})
-	out.PerHolder = out.PerHolder.or(Limit{PerSecond: 1.0 / 60, Burst: 5})
+	out.PerHolder = out.PerHolder.or(Limit{PerSecond: 1.0 / 30, Burst: 5})
 	out.Global = out.Global.or(Limit{PerSecond: 1000, Burst: 2000})
 	if out.Now == nil {
 		out.Now = time.Now
@@ -100,8 +104,11 @@ func (o *Options) validate() error {
 	if err := validate.Shard("shard", o.Shard); err != nil {
 		return err
 	}
-	if o.AgentLifetime < time.Minute || o.OperatorLifetime < time.Minute {
-		return nstance.FieldError("lifetime", "use a minute or more", "is %s for agents, %s for operators", o.AgentLifetime, o.OperatorLifetime)
+	if err := errors.Join(
+		validate.Duration("agent_lifetime", o.AgentLifetime, time.Minute, longestLifetime),
+		validate.Duration("operator_lifetime", o.OperatorLifetime, time.Minute, longestLifetime),
+	); err != nil {
+		return err
 	}
 	if err := o.PerSource.validate("per_source"); err != nil {
 		return err

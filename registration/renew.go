@@ -190,6 +190,15 @@ func (r *Registrar) holder(id nstance.Identity) (holder, error) {
 	return nil, nstance.Errorf(nstance.Denied, "certificates of role %q are not registered", id.Role)
 }
 
+// ofRecords is an error of Records about a holder: storage that denies this server something,
+// as with credentials that have expired, says nothing about the holder.
+func ofRecords(err error) error {
+	if nstance.CodeOf(err) != nstance.Denied {
+		return err
+	}
+	return &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Err: err}
+}
+
 type agentHolder struct {
 	records     Records
 	identity    nstance.Identity
@@ -214,21 +223,26 @@ func (h agentHolder) read(ctx context.Context, fresh bool) (Succession, error) {
 	}
 	reg, err := read(ctx, h.instance)
 	if err != nil {
-		return Succession{}, err
+		return Succession{}, ofRecords(err)
 	}
 	return reg.Succession, h.live(reg)
 }
 
 func (h agentHolder) update(ctx context.Context, fn func(*Succession) error) error {
+	var refusal error // of the change, by the record as it was last read
 	_, err := h.records.UpdateRegistration(ctx, h.instance, func(reg *Registration) error {
-		if err := h.live(*reg); err != nil {
-			return err
+		if refusal = h.live(*reg); refusal != nil {
+			return refusal
 		}
 		if h.extraUpdate != nil {
 			h.extraUpdate(reg)
 		}
-		return fn(&reg.Succession)
+		refusal = fn(&reg.Succession)
+		return refusal
 	})
+	if refusal == nil {
+		err = ofRecords(err)
+	}
 	return err
 }
 
@@ -250,17 +264,21 @@ func (h operatorHolder) live(op OperatorRegistration) error {
 func (h operatorHolder) read(ctx context.Context, _ bool) (Succession, error) {
 	op, err := h.records.Operator(ctx, h.identity.Tenant, h.identity.Subject)
 	if err != nil {
-		return Succession{}, err
+		return Succession{}, ofRecords(err)
 	}
 	return op.Succession, h.live(op)
 }
 
 func (h operatorHolder) update(ctx context.Context, fn func(*Succession) error) error {
+	var refusal error // as above
 	_, err := h.records.UpdateOperator(ctx, h.identity.Tenant, h.identity.Subject, func(op *OperatorRegistration) error {
-		if err := h.live(*op); err != nil {
-			return err
+		if refusal = h.live(*op); refusal == nil {
+			refusal = fn(&op.Succession)
 		}
-		return fn(&op.Succession)
+		return refusal
 	})
+	if refusal == nil {
+		err = ofRecords(err)
+	}
 	return err
 }

@@ -245,3 +245,32 @@ func TestOperatorsRenewLikewise(t *testing.T) {
 		require.ErrorIs(t, err, nstance.NotFound)
 	})
 }
+
+// TestStorageThatRefusesThisServer: whatever storage answers when it is asked about a holder is no
+// answer about the holder. Only a record that is not there, or says so, ends a certificate.
+func TestStorageThatRefusesThisServer(t *testing.T) {
+	for _, code := range []nstance.Code{nstance.Denied, nstance.Internal, nstance.Unavailable, nstance.Throttled} {
+		w := newWorld(t, nil)
+		_, agent := w.agent()
+		registered := w.mustRegister(w.mint(operatorClaims(nstance.RoleOperator, "0123456789abcdef", epoch)), pki.NewKey())
+		operator := agent
+		operator.Role = nstance.RoleOperator
+		for _, method := range []string{"Registration", "RefreshRegistration", "Operator"} {
+			w.store.fail[method] = nstance.Errorf(code, "the credentials of this server have expired")
+		}
+		for _, id := range []nstance.Identity{agent, operator} {
+			_, err := w.reg.Verify(t.Context(), id)
+			require.Error(t, err)
+			require.NotContains(t, []nstance.Code{nstance.Denied, nstance.NotFound}, nstance.CodeOf(err), "%s: %v", id.Role, err)
+			require.ErrorContains(t, err, "the credentials of this server have expired")
+		}
+		clear(w.store.fail)
+		w.store.fail["UpdateRegistration"] = nstance.Errorf(code, "the credentials of this server have expired")
+		w.store.fail["UpdateOperator"] = w.store.fail["UpdateRegistration"]
+		for _, id := range []nstance.Identity{agent, registered} {
+			_, err := w.reg.Renew(t.Context(), id, csrOf(t, pki.NewKey()))
+			require.Error(t, err)
+			require.NotContains(t, []nstance.Code{nstance.Denied, nstance.NotFound}, nstance.CodeOf(err), "%v", err)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 const awsBaseURL = "http://169.254.169.254"
 
 const (
+	awsInstanceID  = "latest/meta-data/instance-id"
 	awsLifeCycle   = "latest/meta-data/instance-life-cycle"
 	awsAction      = "latest/meta-data/spot/instance-action"
 	awsRebalance   = "latest/meta-data/events/recommendations/rebalance"
@@ -62,6 +63,16 @@ func (a *AWS) Interruptible(ctx context.Context) (bool, error) {
 	return word == "spot", nil
 }
 
+// Machine returns what EC2 calls this machine: aws/ and its instance ID. It fails like
+// Interruptible.
+func (a *AWS) Machine(ctx context.Context) (string, error) {
+	got, err := a.get(ctx, awsInstanceID)
+	if err != nil {
+		return "", err
+	}
+	return machineName("aws", awsInstanceID, got.body)
+}
+
 // Watch yields notices and errors until ctx ends. Each watch begins without
 // history and yields every notice that stands already.
 //
@@ -88,6 +99,11 @@ func (a *AWS) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 // Due returns when the watches under way will have read every key again, if they
 // make progress; zero: there is no watch. It may be called concurrently.
 func (a *AWS) Due() time.Time { return a.lastReads.due(a.o.PollInterval) }
+
+// Unreadable returns why keys cannot be read at present, and since when; nil: all can, or
+// there is no watch. Notices that they announce meanwhile are missed. It may be called
+// concurrently.
+func (a *AWS) Unreadable() (since time.Time, err error) { return a.lastReads.unreadable() }
 
 // An awsKey is one path and the parser of its document.
 type awsKey struct {
@@ -122,16 +138,14 @@ type actionKey struct {
 
 func (k *actionKey) read(ctx context.Context) (reading, error) {
 	got, err := k.awsKey.read(ctx)
-	if err != nil {
-		return got, err
-	}
-	if len(got.found) == 0 {
+	switch {
+	case len(got.found) > 0: // even if a part of it cannot be read
+		k.standing = keepIdentity(k.standing, got.found[0], got.at.cloud)
+		got.found = []nstance.Notice{k.standing}
+	case err == nil:
 		k.standing = nstance.Notice{}
-		return got, nil
 	}
-	k.standing = keepIdentity(k.standing, got.found[0], got.at.cloud)
-	got.found = []nstance.Notice{k.standing}
-	return got, nil
+	return got, err
 }
 
 // keepIdentity returns the notice n that follows previous. If the time changes
@@ -140,6 +154,9 @@ func (k *actionKey) read(ctx context.Context) (reading, error) {
 // changes after it has passed, it is another interruption, because a failed
 // termination leaves its old time in the document.
 func keepIdentity(previous, n nstance.Notice, now time.Time) nstance.Notice {
+	if n.Action == "" { // which cannot be read
+		n.Action = previous.Action
+	}
 	due := !previous.Deadline.IsZero() && !previous.Deadline.After(now)
 	if previous.Action != n.Action || due {
 		return n

@@ -1,6 +1,7 @@
 package spot
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,26 +17,57 @@ const (
 )
 
 // parseInstanceAction reads {"action": "terminate", "time": "…Z"} (EC2 user
-// guide, "Spot Instance interruption notices"). A document without a time is
-// accepted: the interruption is certain, only its time is unknown.
+// guide, "Spot Instance interruption notices"). The key exists only while there is an
+// interruption: one whose action or time is missing or unreadable is certain, too.
 func parseInstanceAction(body []byte) ([]nstance.Notice, error) {
-	var doc struct{ Action, Time string }
+	doc, err := decodeObject(body)
+	if err != nil {
+		return nil, err
+	}
+	if doc["action"] == nil && doc["time"] == nil {
+		return nil, errors.New("neither action nor time")
+	}
+	action, actionErr := parseWord([]byte(doc.text("action")))
+	n := nstance.Notice{Kind: nstance.Reclaim, Action: action, Source: "aws/spot", EventID: "aws/spot/" + cmp.Or(action, "unknown")}
+	if actionErr != nil {
+		actionErr = fmt.Errorf("action: %w", actionErr)
+	}
+	if doc["time"] == nil {
+		return []nstance.Notice{n}, actionErr
+	}
+	at, err := parseTime(doc.text("time"))
+	if err != nil {
+		return []nstance.Notice{n}, errors.Join(actionErr, fmt.Errorf("time: %w", err))
+	}
+	n.Deadline = at
+	n.EventID += "@" + at.Format(time.RFC3339)
+	return []nstance.Notice{n}, actionErr
+}
+
+// An object is a JSON object, by its names in lower case. Single values may be of another
+// type than expected.
+type object map[string]any
+
+// text returns a value that is a text, else the empty one.
+func (o object) text(name string) string {
+	s, _ := o[name].(string)
+	return s
+}
+
+// decodeObject accepts exactly one JSON object.
+func decodeObject(body []byte) (object, error) {
+	var doc map[string]any
 	if err := decode(body, &doc); err != nil {
 		return nil, err
 	}
-	action, err := parseWord([]byte(doc.Action))
-	if err != nil {
-		return nil, fmt.Errorf("action: %w", err)
+	if doc == nil {
+		return nil, errors.New("not the expected JSON")
 	}
-	n := nstance.Notice{Kind: nstance.Reclaim, Action: action, Source: "aws/spot", EventID: "aws/spot/" + action}
-	if doc.Time == "" {
-		return []nstance.Notice{n}, nil
+	out := object{}
+	for name, value := range doc {
+		out[strings.ToLower(name)] = value
 	}
-	if n.Deadline, err = parseTime(doc.Time); err != nil {
-		return nil, fmt.Errorf("time: %w", err)
-	}
-	n.EventID += "@" + n.Deadline.Format(time.RFC3339)
-	return []nstance.Notice{n}, nil
+	return out, nil
 }
 
 // parseRebalance reads {"noticeTime": "…Z"} (EC2 user guide, "EC2 instance
@@ -69,7 +101,7 @@ func parseNoticeTime(body []byte) (time.Time, error) {
 // "Scheduled events for your instances"). One unreadable entry does not hide
 // the others.
 func parseMaintenance(body []byte) ([]nstance.Notice, error) {
-	var entries []maintenanceEntry
+	var entries []json.RawMessage
 	if err := decode(body, &entries); err != nil {
 		return nil, err
 	}
@@ -84,8 +116,8 @@ func parseMaintenance(body []byte) ([]nstance.Notice, error) {
 		errs = append(errs, fmt.Errorf("%d events", len(entries)))
 		entries = entries[:maxStanding]
 	}
-	for i, e := range entries {
-		n, err := e.notice()
+	for i, raw := range entries {
+		n, err := parseMaintenanceEntry(raw)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("event %d: %w", i, err))
 			continue
@@ -95,22 +127,25 @@ func parseMaintenance(body []byte) ([]nstance.Notice, error) {
 	return found, errors.Join(errs...)
 }
 
-type maintenanceEntry struct{ EventID, Code, State, NotBefore string }
-
-// notice ignores NotAfter: it bounds the start, not the machine's life.
-func (e maintenanceEntry) notice() (nstance.Notice, error) {
-	n := nstance.Notice{Kind: nstance.Maintenance, Source: "aws/maintenance", EventID: "aws/maintenance/" + e.EventID}
-	if e.EventID == "" || len(e.EventID) > maxIDLen || !tokenLike([]byte(e.EventID)) {
-		return n, errors.New("no usable EventId")
+// parseMaintenanceEntry reads one event. It ignores NotAfter, which bounds the start, not
+// the machine's life.
+func parseMaintenanceEntry(raw json.RawMessage) (nstance.Notice, error) {
+	e, err := decodeObject(raw)
+	if err != nil {
+		return nstance.Notice{}, err
 	}
-	var err error
-	if n.Action, err = parseWord([]byte(e.Code)); err != nil {
+	id := e.text("eventid")
+	if id == "" || len(id) > maxIDLen || !tokenLike([]byte(id)) {
+		return nstance.Notice{}, errors.New("no usable EventId")
+	}
+	n := nstance.Notice{Kind: nstance.Maintenance, Source: "aws/maintenance", EventID: "aws/maintenance/" + id}
+	if n.Action, err = parseWord([]byte(e.text("code"))); err != nil {
 		return n, fmt.Errorf("code: %w", err)
 	}
-	if n.NotBefore, err = parseTime(e.NotBefore); err != nil {
+	if n.NotBefore, err = parseTime(e.text("notbefore")); err != nil {
 		return n, fmt.Errorf("NotBefore: %w", err)
 	}
-	switch strings.ToLower(e.State) {
+	switch strings.ToLower(e.text("state")) {
 	case "active", "":
 	case "canceled", "cancelled", "completed":
 		n.Cancelled = true

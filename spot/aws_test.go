@@ -223,6 +223,37 @@ func TestAWSNotices(t *testing.T) {
 		require.Len(t, notices, 1)
 		require.Zero(t, notices[0].Deadline)
 	})
+	bubble(t, "a reclaim of which something cannot be read is believed", func(t *testing.T) {
+		for _, doc := range []string{
+			`{"action":"terminate","time":"soon"}`, `{"action":"terminate","time":"2100-01-01 00:00:00"}`, `{"action":"terminate","time":7}`,
+			`{"action":"terminate now!","time":"2100-01-01T00:00:00Z"}`, `{"action":"","time":"2100-01-01T00:00:00Z"}`, `{"action":{},"time":[]}`, `{"action":7}`,
+		} {
+			s := aws()
+			s.SetRaw(imds.AWSAction, doc)
+			r := follow(t, newAWS(t, s))
+			notices, errs := r.after(t, time.Minute)
+			require.Len(t, notices, 1, doc)
+			require.Equal(t, nstance.Reclaim, notices[0].Kind)
+			require.Len(t, errs, 1)
+			require.ErrorIs(t, errs[0], nstance.Internal)
+			s.Remove(imds.AWSAction)
+			notices, _ = r.after(t, time.Minute)
+			require.Len(t, notices, 2)
+			require.True(t, notices[1].Cancelled)
+		}
+	})
+	bubble(t, "a reclaim that becomes unreadable stays what it was", func(t *testing.T) {
+		s := aws()
+		s.Reclaim("terminate", time.Now().Add(2*time.Minute))
+		r := follow(t, newAWS(t, s))
+		notices, _ := r.after(t, 10*time.Second)
+		require.Len(t, notices, 1)
+		for _, doc := range []string{`{"action":"terminate","time":"soon"}`, `{"action":7,"time":7}`, `{}`, `{"action":`} {
+			s.SetRaw(imds.AWSAction, doc)
+			notices, _ = r.after(t, 10*time.Second)
+			require.Len(t, notices, 1, doc)
+		}
+	})
 	bubble(t, "a deadline in the past at the start of the watch is yielded once as an error", func(t *testing.T) {
 		s := aws()
 		wait(t, time.Hour)

@@ -27,6 +27,10 @@ const (
 	azureEventPrefix = azureSourceName + "/"
 )
 
+// maxAzureEvents is how many bytes of events are read: the document lists those of all
+// machines of a scale set, which has up to a thousand.
+const maxAzureEvents = 1 << 20
+
 // azureEventsPath is the document in its default version.
 const azureEventsPath = azureEvents + "?api-version=" + azureEventsVersion
 
@@ -70,6 +74,16 @@ func (a *Azure) Interruptible(ctx context.Context) (bool, error) {
 	return err == nil && self.interruptible(), err
 }
 
+// Machine returns what Azure calls this machine: azure/ and its name, which is its own in the
+// resource group. It fails like Interruptible.
+func (a *Azure) Machine(ctx context.Context) (string, error) {
+	self, err := a.self(ctx)
+	if err != nil {
+		return "", err
+	}
+	return machineName("azure", azureCompute, []byte(self.Name))
+}
+
 // Watch yields notices and errors until ctx ends. Each watch begins without
 // history and yields every notice that stands already.
 //
@@ -77,7 +91,7 @@ func (a *Azure) Interruptible(ctx context.Context) (bool, error) {
 // earliest start as their deadline, which stays when the event has started. Freeze,
 // Reboot and Redeploy are Maintenance. A recommendation to rebalance, which has a type
 // with that word, is a Rebalance. An event of any other type is skipped, with an error
-// that is yielded once. Every member of an availability set sees the
+// that is yielded once. Every member of an availability set or a scale set sees the
 // events of all members; those of other machines are ignored. An event that
 // disappears is withdrawn. An error is yielded once as long as it lasts.
 func (a *Azure) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
@@ -100,16 +114,16 @@ func (a *Azure) Acknowledge(ctx context.Context, n nstance.Notice) error {
 	if err != nil {
 		return err
 	}
-	var doc azureDocument
-	if err := decode(got.body, &doc); err != nil {
+	events, err := decodeEvents(got.body)
+	if err != nil {
 		return nstance.Errorf(nstance.Internal, "/%s: %w", azureEvents, err)
 	}
-	i := slices.IndexFunc(doc.Events, func(e azureEvent) bool { return e.EventID == id })
+	i := slices.IndexFunc(events, func(e azureEvent) bool { return e.EventID == id })
 	switch {
 	case i < 0:
 		return nstance.Errorf(nstance.Conflict, "event %s is over", n.EventID)
-	case !slices.Equal(doc.Events[i].Resources, n.Machines):
-		return nstance.Errorf(nstance.Conflict, "event %s names other machines by now: %v", n.EventID, doc.Events[i].Resources)
+	case !slices.Equal(events[i].Resources, n.Machines):
+		return nstance.Errorf(nstance.Conflict, "event %s names other machines by now: %v", n.EventID, events[i].Resources)
 	}
 	start, _ := json.Marshal(map[string]any{"StartRequests": []any{map[string]string{"EventId": id}}}) // of texts
 	got, err = a.o.do(ctx, request{
@@ -124,6 +138,11 @@ func (a *Azure) Acknowledge(ctx context.Context, n nstance.Notice) error {
 // Due returns when the watches under way will have read every key again, if they
 // make progress; zero: there is no watch. It may be called concurrently.
 func (a *Azure) Due() time.Time { return a.lastReads.due(a.o.PollInterval) }
+
+// Unreadable returns why keys cannot be read at present, and since when; nil: all can, or
+// there is no watch. Notices that they announce meanwhile are missed. It may be called
+// concurrently.
+func (a *Azure) Unreadable() (since time.Time, err error) { return a.lastReads.unreadable() }
 
 // self returns what the service says of the machine.
 func (a *Azure) self(ctx context.Context) (azureSelf, error) {
@@ -204,7 +223,7 @@ func (s *azureSource) dropDeadlines(found []nstance.Notice) {
 
 func (a *Azure) get(ctx context.Context, path string, timeout time.Duration) (answer, error) {
 	got, err := a.o.do(ctx, request{
-		method: http.MethodGet, path: path, header: azureHeader, timeout: timeout,
+		method: http.MethodGet, path: path, header: azureHeader, timeout: timeout, limit: maxAzureEvents,
 	})
 	if err != nil {
 		return answer{}, err

@@ -86,8 +86,7 @@ func TestAzureEvents(t *testing.T) {
 	})
 	bubble(t, "what cannot be read is an error and hides nothing else", func(t *testing.T) {
 		for _, bad := range []string{
-			event("", "Preempt", "Scheduled", "", "web-1"), event("A", "Party", "Scheduled", "", "web-1"),
-			event("A", "Preempt", "Perhaps", "", "web-1"), event("A", "Preempt", "Scheduled", "tomorrow", "web-1"),
+			event("", "Reboot", "Scheduled", "", "web-1"), event("A", "Party", "Scheduled", "", "web-1"), `{"EventId": "A", "EventType": "Preempt"}`, `"A"`, `null`,
 		} {
 			s := azure()
 			s.SetRaw(imds.AzureEvents, events(1, bad, event("Z", "Preempt", "Started", "", "web-1")))
@@ -102,6 +101,53 @@ func TestAzureEvents(t *testing.T) {
 			notices, errs := follow(t, newAzure(t, s)).after(t, 10*time.Second)
 			require.Empty(t, notices)
 			require.Len(t, errs, 1)
+		}
+	})
+	bubble(t, "an eviction of which something cannot be read is certain", func(t *testing.T) {
+		for bad, id := range map[string]string{
+			event("", "Preempt", "Scheduled", "", "web-1"):                                                         "azure/events/preempt",
+			event("a b", "Terminate", "Scheduled", "", "web-1"):                                                    "azure/events/terminate",
+			event("A", "Preempt", "Perhaps", "", "web-1"):                                                          "azure/events/A",
+			event("A", "Preempt", "Scheduled", "tomorrow", "web-1"):                                                "azure/events/A",
+			`{"EventId": "A", "EventType": "Preempt", "EventStatus": 7, "NotBefore": {}, "Resources": "web-1"}`:    "azure/events/A",
+			`{"EventId": 7, "EventType": "Preempt", "EventStatus": "Scheduled", "Resources": [null, {}, "WEB-1"]}`: "azure/events/preempt",
+		} {
+			s := azure()
+			s.SetRaw(imds.AzureEvents, events(1, bad))
+			r := follow(t, newAzure(t, s))
+			notices, errs := r.after(t, 10*time.Second)
+			require.Len(t, notices, 1, bad)
+			require.Equal(t, id, notices[0].EventID)
+			require.True(t, notices[0].Kind.Dooms())
+			require.True(t, notices[0].Deadline.IsZero())
+			require.Len(t, errs, 1)
+			s.SetRaw(imds.AzureEvents, events(2))
+			notices, _ = r.after(t, 10*time.Second)
+			require.Len(t, notices, 2)
+			require.True(t, notices[1].Cancelled)
+		}
+	})
+	bubble(t, "a time in the form of RFC 3339", func(t *testing.T) {
+		s := azure()
+		at := time.Now().UTC().Add(time.Minute).Truncate(time.Second)
+		s.SetRaw(imds.AzureEvents, events(1, event("A", "Preempt", "Scheduled", at.Format(time.RFC3339), "web-1")))
+		notices, errs := follow(t, newAzure(t, s)).after(t, 10*time.Second)
+		require.Len(t, notices, 1)
+		require.Equal(t, at, notices[0].Deadline)
+		require.Empty(t, errs)
+	})
+	bubble(t, "those of a large scale set hide none of this machine", func(t *testing.T) {
+		for _, n := range []int{127, 128, 129, 1000} {
+			var all []string
+			for i := range n {
+				all = append(all, event(fmt.Sprintf("C7061BAC-AFDC-4513-B24B-AA5F13A%05d", i), "Preempt", "Scheduled", "Mon, 11 Jan 2100 00:00:00 GMT", fmt.Sprintf("web-%d", i+2)))
+			}
+			s := azure()
+			s.SetRaw(imds.AzureEvents, events(1, append(all, event("own", "Preempt", "Scheduled", "", "web-1"))...))
+			notices, errs := follow(t, newAzure(t, s)).after(t, 10*time.Second)
+			require.Empty(t, errs)
+			require.Len(t, notices, 1, n)
+			require.Equal(t, "azure/events/own", notices[0].EventID)
 		}
 	})
 	bubble(t, "an unknown type is reported once and hides no withdrawal", func(t *testing.T) {

@@ -247,7 +247,7 @@ func TestWatchWaitsForItsPollers(t *testing.T) {
 		for range newGCP(t, h).Watch(ctx) {
 			require.Fail(t, "there is nothing to yield")
 		}
-		require.EqualValues(t, 3, served.Load())
+		require.EqualValues(t, 4, served.Load())
 		require.Zero(t, active.Load())
 	})
 }

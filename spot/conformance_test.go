@@ -25,9 +25,12 @@ func TestAWSConformance(t *testing.T) {
 			spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 				o.Spot = true
 				s := spottest.NewServer(t, &o)
-				d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: quick})
-				require.NoError(t, err)
-				return d, s
+				detect := func(t *testing.T) nstance.SpotDetector {
+					d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: quick})
+					require.NoError(t, err)
+					return d
+				}
+				return detect(t), spottest.Restartable(s, detect)
 			})
 		})
 	}
@@ -36,17 +39,23 @@ func TestAWSConformance(t *testing.T) {
 func TestGCPConformance(t *testing.T) {
 	spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 		s := spottest.NewServer(t, &spottest.Options{Protocol: imds.GCP, Spot: true})
-		d, err := spot.NewGCP(&spot.Options{BaseURL: s.URL, PollInterval: quick})
-		require.NoError(t, err)
-		return d, s
+		detect := func(t *testing.T) nstance.SpotDetector {
+			d, err := spot.NewGCP(&spot.Options{BaseURL: s.URL, PollInterval: quick})
+			require.NoError(t, err)
+			return d
+		}
+		return detect(t), spottest.Restartable(s, detect)
 	})
 }
 
 func TestAzureConformance(t *testing.T) {
 	spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 		s := spottest.NewServer(t, &spottest.Options{Protocol: imds.Azure, Spot: true})
-		d, err := spot.NewAzure(&spot.Options{BaseURL: s.URL, PollInterval: quick})
-		require.NoError(t, err)
-		return d, s
+		detect := func(t *testing.T) nstance.SpotDetector {
+			d, err := spot.NewAzure(&spot.Options{BaseURL: s.URL, PollInterval: quick})
+			require.NoError(t, err)
+			return d
+		}
+		return detect(t), spottest.Restartable(s, detect)
 	})
 }

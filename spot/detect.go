@@ -1,6 +1,7 @@
 package spot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // defaultProbeTimeout is how long Detect waits for metadata services.
@@ -75,10 +77,10 @@ func probe(ctx context.Context, o *DetectOptions) (nstance.SpotDetector, error) 
 	if err != nil {
 		return nil, err
 	}
-	timeout := o.ProbeTimeout
-	if timeout <= 0 {
-		timeout = defaultProbeTimeout
+	if err := validate.Setting("probe_timeout", o.ProbeTimeout, time.Hour); err != nil {
+		return nil, err
 	}
+	timeout := cmp.Or(o.ProbeTimeout, defaultProbeTimeout)
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := first(within, aws, gcp, azure)

@@ -18,9 +18,11 @@ const gcpBaseURL = "http://169.254.169.254"
 
 const (
 	gcpRoot        = "computeMetadata/v1/instance/"
+	gcpName        = gcpRoot + "name"
 	gcpPreemptible = gcpRoot + "scheduling/preemptible"
 	gcpPreempted   = gcpRoot + "preempted"
 	gcpMaintenance = gcpRoot + "maintenance-event"
+	gcpUpcoming    = gcpRoot + "upcoming-maintenance"
 	gcpStopState   = gcpRoot + "shutdown-details/stop-state"
 )
 
@@ -66,11 +68,22 @@ func (g *GCP) Interruptible(ctx context.Context) (bool, error) {
 	return yes, nil
 }
 
+// Machine returns what Google calls this machine: gcp/ and its name, which is its own in the
+// zone. It fails like Interruptible.
+func (g *GCP) Machine(ctx context.Context) (string, error) {
+	got, err := g.get(ctx, gcpName, requestTimeout)
+	if err != nil {
+		return "", err
+	}
+	return machineName("gcp", gcpName, got.body)
+}
+
 // Watch yields notices and errors until ctx ends. Each watch begins without
 // history and yields every notice that stands already.
 //
 // A preemption is a Reclaim. The cloud gives no time, so there is no deadline.
-// Live migration is a Maintenance; maintenance that ends the machine, and
+// Live migration is a Maintenance, and so is maintenance that is scheduled for a time
+// (upcoming-maintenance), which is its NotBefore; maintenance that ends the machine, and
 // graceful shutdown, are a Stop. A value that goes back to normal cancels its
 // notice. An error is yielded once as long as it lasts.
 func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
@@ -78,6 +91,7 @@ func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 		watch(ctx, &g.o, &g.lastReads, g.history.take(),
 			&gcpKey{gcp: g, path: gcpPreempted, source: "gcp/preempted", parse: parsePreempted},
 			&gcpKey{gcp: g, path: gcpMaintenance, source: "gcp/maintenance", parse: parseMaintenanceEvent},
+			&gcpKey{gcp: g, path: gcpUpcoming, query: "alt=json", source: "gcp/upcoming-maintenance", parse: parseUpcoming, absent: sayNothing},
 			&gcpKey{gcp: g, path: gcpStopState, source: "gcp/shutdown", parse: parseStopState},
 		)(yield)
 	}
@@ -87,27 +101,38 @@ func (g *GCP) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 // make progress; zero: there is no watch. It may be called concurrently.
 func (g *GCP) Due() time.Time { return g.lastReads.due(g.o.PollInterval) }
 
+// Unreadable returns why keys cannot be read at present, and since when; nil: all can, or
+// there is no watch. Notices that they announce meanwhile are missed. It may be called
+// concurrently.
+func (g *GCP) Unreadable() (since time.Time, err error) { return g.lastReads.unreadable() }
+
 // A gcpKey reads one path repeatedly. The first read, which also enables the
 // maintenance key, returns at once. Later reads wait for a value with another
 // tag than the last one, so that no change between two reads is lost.
 type gcpKey struct {
 	gcp    *GCP
 	path   string
+	query  string // of every read; may be empty
 	source string // of the notices
 	parse  func([]byte) ([]nstance.Notice, error)
-	etag   string // empty: the next read does not wait
+	absent func(body []byte) bool // whether an answer of any status says that there is nothing; nil: none does
+	etag   string                 // empty: the next read does not wait
 }
 
 func (k *gcpKey) noticeSource() string { return k.source }
 
 func (k *gcpKey) read(ctx context.Context) (reading, error) {
-	path, timeout := k.path, requestTimeout
+	query, timeout := k.query, requestTimeout
 	if k.etag != "" {
-		path, timeout = k.path+"?"+waitFor(k.etag), longPoll+requestTimeout
+		query, timeout = strings.TrimPrefix(k.query+"&"+waitFor(k.etag), "&"), longPoll+requestTimeout
+	}
+	path := k.path
+	if query != "" {
+		path += "?" + query
 	}
 	a, err := k.gcp.get(ctx, path, timeout)
 	switch {
-	case errors.Is(err, nstance.NotFound):
+	case errors.Is(err, nstance.NotFound), k.absent != nil && k.absent(a.body):
 		// A missing key has no tag to wait on: poll until it appears.
 		k.etag = ""
 		return reading{at: a.at}, nil

@@ -1,8 +1,11 @@
 package spot
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -48,6 +51,36 @@ func parseMaintenanceEvent(body []byte) ([]nstance.Notice, error) {
 		Source:  "gcp/maintenance",
 		EventID: "gcp/maintenance/" + event,
 	}}, nil
+}
+
+// parseUpcoming reads what Compute Engine announces for machines whose maintenance has a
+// window, such as those with GPUs and TPUs (Cloud TPU, "View maintenance notifications").
+// The key exists only while there is maintenance: the start of its window is its only
+// identity, and one whose start cannot be read is certain, too.
+func parseUpcoming(body []byte) ([]nstance.Notice, error) {
+	doc, err := decodeObject(body)
+	if err != nil {
+		return nil, err
+	}
+	n := nstance.Notice{Kind: nstance.Maintenance, Source: "gcp/upcoming-maintenance", EventID: "gcp/upcoming-maintenance"}
+	var errs []error
+	if n.Action, err = parseWord([]byte(cmp.Or(doc.text("type"), doc.text("maintenance_type")))); err != nil {
+		errs = append(errs, fmt.Errorf("type: %w", err))
+	}
+	start, err := parseTime(cmp.Or(doc.text("window_start_time"), doc.text("windowstarttime")))
+	if err != nil {
+		return []nstance.Notice{n}, errors.Join(append(errs, fmt.Errorf("window_start_time: %w", err))...)
+	}
+	n.NotBefore = start
+	n.EventID += "@" + start.Format(time.RFC3339)
+	return []nstance.Notice{n}, errors.Join(errs...)
+}
+
+// sayNothing reports whether the answer is the service's word that there has been no
+// notification, which has a status that is not documented.
+func sayNothing(body []byte) bool {
+	doc, err := decodeObject(body)
+	return err == nil && doc.text("error") != "" && len(doc) == 1
 }
 
 // parseStopState reads the state of a graceful shutdown, PENDING_STOP and then

@@ -1,6 +1,7 @@
 package spot_test
 
 import (
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,58 @@ import (
 func TestGCPNotices(t *testing.T) {
 	base := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
+	bubble(t, "maintenance with a window is announced by its start", func(t *testing.T) {
+		const key = "computeMetadata/v1/instance/upcoming-maintenance"
+		s := gcp()
+		r := follow(t, newGCP(t, s))
+		s.SetRaw(key, `{"error": "no notifications have been received yet, try again later"}`)
+		notices, errs := r.after(t, time.Minute)
+		require.Empty(t, notices)
+		require.Empty(t, errs)
+		s.SetRaw(key, `{"can_reschedule":"FALSE","latest_window_start_time":"2000-01-09T04:00:01Z","maintenance_status":"PENDING","type":"SCHEDULED","window_end_time":"2000-01-08T08:00:00Z","window_start_time":"2000-01-08T04:00:00Z"}`)
+		notices, errs = r.after(t, time.Minute)
+		require.Empty(t, errs)
+		require.Len(t, notices, 1)
+		require.Equal(t, nstance.Maintenance, notices[0].Kind)
+		require.Equal(t, "SCHEDULED", notices[0].Action)
+		require.Equal(t, time.Date(2000, 1, 8, 4, 0, 0, 0, time.UTC), notices[0].NotBefore)
+		require.Equal(t, "gcp/upcoming-maintenance@2000-01-08T04:00:00Z", notices[0].EventID)
+		s.SetRaw(key, `{"maintenance_status":"ONGOING","type":"SCHEDULED","window_start_time":"2000-01-08T04:00:00Z"}`)
+		notices, _ = r.after(t, time.Minute)
+		require.Len(t, notices, 1, "the same event")
+		s.SetRaw(key, `{"type":"UNSCHEDULED","window_start_time":"2000-01-02T00:00:00Z"}`)
+		notices, _ = r.after(t, time.Minute)
+		require.Len(t, notices, 3, "another one, and the first is withdrawn")
+		require.False(t, notices[1].Cancelled)
+		require.True(t, notices[2].Cancelled)
+		s.Remove(key)
+		notices, errs = r.after(t, time.Minute)
+		require.Len(t, notices, 4)
+		require.True(t, notices[3].Cancelled)
+		require.Empty(t, errs)
+	})
+	bubble(t, "maintenance whose window cannot be read is announced", func(t *testing.T) {
+		s := gcp()
+		s.SetRaw("computeMetadata/v1/instance/upcoming-maintenance", `{"maintenance_status":"PENDING","window_start_time":7}`)
+		notices, errs := follow(t, newGCP(t, s)).after(t, time.Minute)
+		require.Len(t, notices, 1)
+		require.Len(t, errs, 1)
+		require.Equal(t, nstance.Maintenance, notices[0].Kind)
+	})
+	bubble(t, "a service of any status that says there is no maintenance is no error", func(t *testing.T) {
+		s := gcp()
+		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/computeMetadata/v1/instance/upcoming-maintenance" {
+				s.ServeHTTP(w, r)
+				return
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"error": "no notifications have been received yet, try again later"}`))
+		})
+		d := newGCP(t, h)
+		_, errs := follow(t, d).after(t, time.Minute)
+		require.Empty(t, errs)
+	})
 	bubble(t, "a preemption is a reclaim without a deadline", func(t *testing.T) {
 		s := gcp()
 		r := follow(t, newGCP(t, s))

@@ -119,13 +119,14 @@ func FuzzNoticeDedup(f *testing.F) {
 // complete, bounded, and the same when read again.
 func FuzzParse(f *testing.F) {
 	parsers := map[string]func([]byte) ([]nstance.Notice, error){
-		"aws/spot":        parseInstanceAction,
-		"aws/rebalance":   parseRebalance,
-		"aws/maintenance": parseMaintenance,
-		"aws/autoscaling": parseTargetState,
-		"gcp/preempted":   parsePreempted,
-		"gcp/maintenance": parseMaintenanceEvent,
-		"gcp/shutdown":    parseStopState,
+		"aws/spot":                 parseInstanceAction,
+		"aws/rebalance":            parseRebalance,
+		"aws/maintenance":          parseMaintenance,
+		"aws/autoscaling":          parseTargetState,
+		"gcp/preempted":            parsePreempted,
+		"gcp/maintenance":          parseMaintenanceEvent,
+		"gcp/shutdown":             parseStopState,
+		"gcp/upcoming-maintenance": parseUpcoming,
 	}
 	for _, seed := range []string{
 		"", "null", "[]", "{}", "[null]", "TRUE", "FALSE", "NONE", "Terminated", "PENDING_STOP",

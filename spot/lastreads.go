@@ -1,6 +1,9 @@
 package spot
 
 import (
+	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,19 +13,53 @@ import (
 const readLimit = 30 * time.Second
 
 // lastReads holds when each poller of the watches under way last finished a
-// reading. It is safe for concurrent use.
+// reading, and what became of it. It is safe for concurrent use.
 type lastReads struct {
 	mu   sync.Mutex
-	last map[*poller]time.Time
+	last map[*poller]lastRead
 }
 
-func (r *lastReads) done(p *poller) {
+type lastRead struct {
+	at     time.Time
+	err    error
+	failed time.Time // since then every reading has failed; zero: the last one has not
+}
+
+func (r *lastReads) done(p *poller, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil {
-		r.last = map[*poller]time.Time{}
+		r.last = map[*poller]lastRead{}
 	}
-	r.last[p] = time.Now()
+	read := lastRead{at: time.Now(), err: err}
+	if err != nil {
+		if read.failed = r.last[p].failed; read.failed.IsZero() {
+			read.failed = read.at
+		}
+	}
+	r.last[p] = read
+}
+
+// unreadable returns the different errors of the pollers whose last reading failed, and
+// since when the first of them has failed every time.
+func (r *lastReads) unreadable() (since time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	texts := map[string]error{}
+	for _, read := range r.last {
+		if read.err == nil {
+			continue
+		}
+		texts[read.err.Error()] = read.err
+		if since.IsZero() || read.failed.Before(since) {
+			since = read.failed
+		}
+	}
+	var errs []error
+	for _, text := range slices.Sorted(maps.Keys(texts)) {
+		errs = append(errs, texts[text])
+	}
+	return since, errors.Join(errs...)
 }
 
 func (r *lastReads) leave(p *poller) {
@@ -36,9 +73,9 @@ func (r *lastReads) due(interval time.Duration) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var oldest time.Time
-	for _, at := range r.last {
-		if oldest.IsZero() || at.Before(oldest) {
-			oldest = at
+	for _, read := range r.last {
+		if oldest.IsZero() || read.at.Before(oldest) {
+			oldest = read.at
 		}
 	}
 	if oldest.IsZero() {

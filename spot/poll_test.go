@@ -38,3 +38,17 @@ func TestPollWithoutRead(t *testing.T) {
 	}
 	require.Equal(t, 1, items)
 }
+
+// TestPollWithoutUnit: an interval without a unit is refused, and so is one that is absurd.
+func TestPollWithoutUnit(t *testing.T) {
+	for interval, remedy := range map[time.Duration]string{5: "forgot the unit?", 48 * time.Hour: "1h"} {
+		items := 0
+		for _, err := range spot.Poll(t.Context(), interval, func(context.Context) ([]nstance.Notice, error) { return nil, nil }) {
+			items++
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, "interval")
+			require.ErrorContains(t, err, remedy)
+		}
+		require.Equal(t, 1, items)
+	}
+}

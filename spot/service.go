@@ -1,6 +1,8 @@
 package spot
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,8 +18,11 @@ import (
 
 const (
 	requestTimeout = 2 * time.Second // a metadata service answers from the host, in a millisecond
-	maxBody        = 64 << 10        // bytes; the longest document is a list of events
+	maxBody        = 64 << 10        // bytes; all but Azure's events are far shorter
 )
+
+// refusedRemedy is what to do about a service that refuses.
+const refusedRemedy = "enable the machine's metadata service, and permit this program to reach it: look at the machine's metadata options, firewalls and proxies"
 
 // A request names one read, or sends a body. Path has no leading slash and may have a
 // query.
@@ -27,6 +32,7 @@ type request struct {
 	header  map[string]string
 	body    string
 	timeout time.Duration
+	limit   int64 // bytes of the answer; 0: maxBody
 }
 
 // An answer is the response of the service, with any status.
@@ -57,7 +63,7 @@ func (o *Options) do(ctx context.Context, r request) (answer, error) {
 	for name, value := range r.header {
 		req.Header.Set(name, value)
 	}
-	a, err := o.exchange(req)
+	a, err := o.exchange(req, cmp.Or(r.limit, maxBody))
 	switch {
 	case err == nil:
 		return a, nil
@@ -73,22 +79,31 @@ func (o *Options) do(ctx context.Context, r request) (answer, error) {
 	return answer{}, nstance.Errorf(nstance.Unavailable, "%s: %w", req.URL.Path, cause)
 }
 
-func (o *Options) exchange(req *http.Request) (answer, error) {
+func (o *Options) exchange(req *http.Request, limit int64) (answer, error) {
 	sent := time.Now()
 	resp, err := o.Client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err != nil {
 		return answer{}, err
 	}
-	if len(body) > maxBody {
-		return answer{}, nstance.Errorf(nstance.Internal, "%s: answer exceeds %d bytes", req.URL.Path, maxBody)
+	if int64(len(body)) > limit {
+		return answer{}, nstance.Errorf(nstance.Internal, "%s: answer exceeds %d bytes", req.URL.Path, limit)
 	}
 	at := instantOf(resp.Header.Get("Date"), o.Now(), time.Since(sent))
 	return answer{resp.StatusCode, resp.Header, body, at}, nil
+}
+
+// machineName returns the name of a machine that a service of that kind says.
+func machineName(kind, path string, body []byte) (string, error) {
+	name := bytes.TrimSpace(body)
+	if len(name) == 0 || len(name) > maxIDLen || !tokenLike(name) {
+		return "", nstance.Errorf(nstance.Internal, "/%s: no name of a machine", path)
+	}
+	return kind + "/" + string(name), nil
 }
 
 func isTimeout(err error) bool {
@@ -116,7 +131,7 @@ func (a answer) check(path string) error {
 	case http.StatusNotFound:
 		return nstance.Errorf(nstance.NotFound, "/%s: not found", path)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nstance.Errorf(nstance.Denied, "/%s: refused with status %d", path, a.status)
+		return &nstance.Error{Code: nstance.Denied, Msg: fmt.Sprintf("/%s: refused with status %d", path, a.status), Remedy: refusedRemedy}
 	case http.StatusTooManyRequests:
 		return nstance.Errorf(nstance.Throttled, "/%s: too many requests", path)
 	}

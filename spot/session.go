@@ -152,6 +152,9 @@ func (s *session) renew(ctx context.Context) (token, error) {
 		return token{legacy: true}, nil
 	}
 	if err := a.check(tokenPath); err != nil {
+		if e, ok := errors.AsType[*nstance.Error](err); ok && e.Code == nstance.Denied {
+			e.Remedy = "enable the metadata service in the instance's metadata options (HttpEndpoint); in a container raise HttpPutResponseHopLimit to 2"
+		}
 		return token{}, err
 	}
 	if !tokenLike(a.body) {

@@ -21,15 +21,13 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // DefaultPollInterval is how often a key is read where the service has no long
 // poll. AWS recommends 5 s; 2 s use less of the two minutes between warning and
 // interruption.
 const DefaultPollInterval = 2 * time.Second
-
-// minPollInterval keeps a mistyped interval from flooding the metadata service.
-const minPollInterval = time.Millisecond
 
 // Options configure a detector. Nil and zero fields mean the defaults.
 type Options struct {
@@ -62,8 +60,8 @@ func (o *Options) resolve(baseURL string) (Options, error) {
 	if r.PollInterval == 0 {
 		r.PollInterval = DefaultPollInterval
 	}
-	if r.PollInterval < minPollInterval {
-		return r, nstance.FieldError("poll_interval", "use 2s", "%v is too short", r.PollInterval)
+	if err := validate.Setting("poll_interval", r.PollInterval, time.Hour); err != nil {
+		return r, err
 	}
 	if r.AzureEventsVersion == "" {
 		r.AzureEventsVersion = azureEventsVersion

@@ -83,7 +83,7 @@ type poller struct {
 }
 
 func (p *poller) run(ctx context.Context) {
-	p.lastReads.done(p)
+	p.lastReads.done(p, nil)
 	defer p.lastReads.leave(p)
 	for ctx.Err() == nil {
 		next := p.nextRead()
@@ -92,7 +92,7 @@ func (p *poller) run(ctx context.Context) {
 			return
 		}
 		p.yieldChanges(ctx, got, err)
-		p.lastReads.done(p)
+		p.lastReads.done(p, err)
 		switch {
 		case err != nil:
 			sleep.For(ctx, p.retry(err))

@@ -15,6 +15,7 @@
 package hook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/command"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // maxMessage is how many bytes an outcome's message may have.
@@ -56,7 +58,7 @@ type Hook struct {
 
 // New returns a Hook that runs command[0] with the arguments command[1:].
 // There is no shell in between, and command[0] is looked up in PATH when it
-// runs. Fails with Invalid without a command.
+// runs. Fails with Invalid without a command, and for a timeout that makes no sense.
 func New(command []string, opts *Options) (*Hook, error) {
 	if len(command) == 0 || command[0] == "" {
 		return nil, nstance.FieldError("drain_hook", "name a program", "is empty")
@@ -65,9 +67,10 @@ func New(command []string, opts *Options) (*Hook, error) {
 	if opts != nil {
 		o = *opts
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = 5 * time.Minute
+	if err := validate.Setting("timeout", o.Timeout, 90*24*time.Hour); err != nil {
+		return nil, err
 	}
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -77,7 +80,10 @@ func New(command []string, opts *Options) (*Hook, error) {
 // Run runs the command and waits until it exits, d's deadline comes, or ctx
 // ends; in the latter cases it is killed. In every case its whole process group
 // is gone when Run returns: only processes that moved to another group can stay.
-// The outcome is Drained for exit status zero, else Failed. The message is the
+// A command that cannot be started for a reason that may pass, such as a lack of processes
+// or memory, is tried again until then.
+// The outcome is Drained for exit status zero, else Failed; the message of one that never
+// ran begins with "not started". The message is the
 // error followed by the end of the command's output, 256 bytes at most. On a
 // system without process groups only the command itself is killed.
 func (h *Hook) Run(ctx context.Context, d nstance.Drain) (nstance.Outcome, string) {
@@ -93,11 +99,15 @@ func (h *Hook) Run(ctx context.Context, d nstance.Drain) (nstance.Outcome, strin
 	log := h.opts.Log.With("instance_id", string(d.Instance), "generation", d.Generation)
 	log.Info("drain hook started", "deadline", deadline)
 	output, err := command.Command{
-		Argv: h.command, Dir: h.opts.Dir, Env: append(h.environ(), environ(d, deadline)...), MaxOutput: maxMessage,
+		Argv: h.command, Dir: h.opts.Dir, Env: append(h.environ(), environ(d, deadline)...), MaxOutput: maxMessage, Log: log,
 	}.Output(ctx)
 	if err == nil {
 		log.Info("drain hook finished: machine is empty")
 		return nstance.OutcomeDrained, output
+	}
+	if unstarted, ok := errors.AsType[*command.NotStarted](err); ok {
+		log.Warn("drain hook could not be started: machine is deleted at the deadline", "err", err)
+		return nstance.OutcomeFailed, describe(unstarted, "")
 	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("killed: %s", endReason(ctx.Err()))

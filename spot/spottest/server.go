@@ -62,7 +62,7 @@ func NewServer(t testing.TB, o *Options) *Server {
 	return &Server{cloud: cloud, URL: web.URL}
 }
 
-// Corrupt replaces the document about a reclaim with an unreadable one.
+// Corrupt puts an unreadable document where the one about a reclaim would be.
 func (s *Server) Corrupt() {
 	switch s.cloud.Protocol() {
 	case imds.GCP:

@@ -39,13 +39,35 @@ type Cloud interface {
 	// Withdraw removes the announcement, readable or not.
 	Withdraw()
 
-	// Corrupt replaces the announcement, if any, with an unreadable one.
+	// Corrupt puts an unreadable announcement where one would be, in the place of the
+	// present one if there is one.
 	Corrupt()
 
 	// Break makes every read fail, as in an outage, until Restore.
 	Break()
 	Restore()
 }
+
+// A Restarter is a Cloud whose detectors can be made again, as after a restart of the
+// agent: with one the suite finds an event ID that differs from process to process. Return
+// it as the Cloud of a Factory, such as [Restartable]. Like a Cloud it is used by one
+// goroutine at a time.
+type Restarter interface {
+	// Again returns a new detector of the same cloud.
+	Again(t *testing.T) nstance.SpotDetector
+}
+
+// Restartable returns cloud as one whose detectors detect makes.
+func Restartable(cloud Cloud, detect func(t *testing.T) nstance.SpotDetector) Cloud {
+	return restartable{cloud, detect}
+}
+
+type restartable struct {
+	Cloud
+	detect func(t *testing.T) nstance.SpotDetector
+}
+
+func (r restartable) Again(t *testing.T) nstance.SpotDetector { return r.detect(t) }
 
 // A Factory makes a new detector and the cloud it reads, for one subtest: spot
 // capacity, nothing announced. The detector should poll about every 10 ms.
@@ -86,6 +108,7 @@ var promises = []promise{
 	{"a standing notice is yielded when the watch begins", stands},
 	{"an announcement is yielded once", once},
 	{"an announcement has one identity whenever it is seen", identity},
+	{"an announcement has one identity for every detector", restarted},
 	{"an announcement that changes is yielded again", changes},
 	{"a withdrawn announcement is yielded as cancelled", withdrawn},
 	{"a deadline past when the watch begins is not yielded", past},
@@ -184,6 +207,17 @@ func identity(t *testing.T, d recorded, cloud Cloud) {
 	first := start(t, d).notice(t)
 	second := start(t, d).notice(t)
 	require.Equal(t, first.EventID, second.EventID)
+}
+
+func restarted(t *testing.T, d recorded, cloud Cloud) {
+	again, ok := cloud.(recordedCloud).cloud.(Restarter)
+	if !ok {
+		t.Skip("not checked: the cloud is no spottest.Restarter")
+	}
+	cloud.Reclaim("terminate", soon())
+	first := start(t, d).notice(t)
+	second := start(t, recorded{again.Again(t), d.calls}).notice(t)
+	require.Equal(t, first.EventID, second.EventID, "of a detector that was made anew: the agent may have been restarted")
 }
 
 func changes(t *testing.T, d recorded, cloud Cloud) {

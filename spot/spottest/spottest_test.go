@@ -2,6 +2,7 @@ package spottest_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -84,6 +85,7 @@ var defects = []struct {
 	{"a_notice_is_yielded_as_it_appears", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, invents} }},
 	{"an_announcement_is_yielded_once", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, repeats} }},
 	{"an_announcement_has_one_identity_whenever_it_is_seen", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, renames} }},
+	{"an_announcement_has_one_identity_for_every_detector", func(d nstance.SpotDetector) nstance.SpotDetector { return named{d, rand.Text()} }},
 	{"a_watch_goes_on_after_an_error", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, quits} }},
 	{"an_error_never_withdraws_a_notice", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, forgets} }},
 	{"a_deadline_past_when_the_watch_begins_is_not_yielded", func(d nstance.SpotDetector) nstance.SpotDetector { return defective{d, staleAtSecondPoll()} }},
@@ -218,9 +220,12 @@ func TestDefective(t *testing.T) {
 	}
 	spottest.RunWithin(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 		s := spottest.NewServer(t, &spottest.Options{Spot: true})
-		d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: 10 * time.Millisecond})
-		require.NoError(t, err)
-		return alter(d), s
+		detect := func(t *testing.T) nstance.SpotDetector {
+			d, err := spot.NewAWS(&spot.Options{BaseURL: s.URL, PollInterval: 10 * time.Millisecond})
+			require.NoError(t, err)
+			return alter(d)
+		}
+		return detect(t), spottest.Restartable(s, detect)
 	}, limit)
 }
 
@@ -287,6 +292,23 @@ func (d numbered) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 			}
 			if n.Cancelled {
 				withdrawn++
+			}
+		}
+	}
+}
+
+// named is a detector whose event IDs have a part that is random for each process.
+type named struct {
+	nstance.SpotDetector
+	process string
+}
+
+func (d named) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
+	return func(yield func(nstance.Notice, error) bool) {
+		for n, err := range d.SpotDetector.Watch(ctx) {
+			n.EventID += "-" + d.process
+			if !yield(n, err) {
+				return
 			}
 		}
 	}

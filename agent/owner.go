@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/pki"
+)
+
+// fileOwner names the instance that everything in an identity directory belongs to, but
+// for what user data wrote. It is the first file there that the agent writes, and the last
+// one that it sets aside.
+const fileOwner = "instance_id"
+
+// prefixAside begins the names of folders with what belongs to other instances. The ID
+// follows.
+const prefixAside = "of-"
+
+// ownedFiles are set aside in this order, with the pairs.
+var ownedFiles = []string{
+	linkCurrent, fileKey, fileCert, fileRoots, fileServer, fileConfigHash, fileUsedNonce, fileNotices, fileNotices + ".damaged", fileOwner,
+}
+
+// A foreignIdentity is an identity that was found on this machine and belongs to another
+// instance: the machine was made from an image of an enrolled one.
+type foreignIdentity struct {
+	owner nstance.InstanceID
+	aside string // the folder that it was moved to
+}
+
+func (f *foreignIdentity) String() string {
+	return fmt.Sprintf("an identity of instance %s was found and moved to %s: this machine was made from an image of an enrolled one", f.owner, f.aside)
+}
+
+// claim makes the directory one of instance id, before anything in it is used: what
+// belongs to another instance is set aside, and returned; nil: nothing did. So are the keys
+// in keysDir, which certificates among the files are for. It is repeated after a crash.
+// If it fails nothing there may be used.
+func (v identityDir) claim(id nstance.InstanceID, keysDir string) (*foreignIdentity, error) {
+	owner, err := v.owner(id)
+	if err != nil || owner == id {
+		return nil, err
+	}
+	var found *foreignIdentity
+	if owner != "" {
+		found = &foreignIdentity{owner: owner, aside: v.path(prefixAside + string(owner))}
+		err := v.write(v.path(fileOwner), []byte(string(owner)+"\n")) // for the case of a crash
+		if err == nil {
+			err = v.setAside(found.aside, keysDir, string(owner))
+		}
+		if err != nil {
+			return nil, nstance.Errorf(nstance.Internal, "the identity of another instance, %s, cannot be set aside: remove it from %s: %w", owner, v.dir, err)
+		}
+	}
+	if _, err := os.Stat(v.dir); errors.Is(fileError(err), nstance.NotFound) {
+		return found, nil // user data makes it
+	}
+	return found, v.write(v.path(fileOwner), []byte(string(id)+"\n"))
+}
+
+// owner returns the instance that the directory belongs to: another than id, if anything
+// says so; empty: nothing says any.
+func (v identityDir) owner(id nstance.InstanceID) (nstance.InstanceID, error) {
+	var owner nstance.InstanceID
+	data, err := v.read(fileOwner)
+	switch {
+	case err == nil:
+		if named, err := nstance.ParseInstanceID(strings.TrimSpace(string(data))); err == nil {
+			owner = named
+		}
+	case !errors.Is(err, nstance.NotFound) && !errors.Is(err, nstance.Invalid):
+		return "", err
+	}
+	if owner != "" && owner != id {
+		return owner, nil
+	}
+	n, err := v.version()
+	if err != nil {
+		return owner, nil //nolint:nilerr // then there is no identity to use, and load says why
+	}
+	for _, pair := range []int{n + 1, n} { // as load chooses one
+		chain, err := pki.LoadCertificates(v.path(version(pair), fileCert))
+		if err != nil || len(chain) == 0 {
+			continue
+		}
+		named, err := pki.IdentityOf(chain[0])
+		if err != nil {
+			continue
+		}
+		if subject, err := nstance.ParseInstanceID(named.Subject); err == nil {
+			return subject, nil
+		}
+	}
+	return owner, nil
+}
+
+// setAside moves all that is owned into a folder of the same directory.
+func (v identityDir) setAside(aside, keysDir, owner string) error {
+	if err := moveKeys(keysDir, filepath.Join(keysDir, prefixAside+owner)); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(aside, 0o700); err != nil {
+		return err
+	}
+	pairs, err := filepath.Glob(v.path("v*"))
+	if err != nil {
+		return err
+	}
+	names := append([]string{}, ownedFiles[:1]...)
+	for _, pair := range pairs {
+		names = append(names, filepath.Base(pair))
+	}
+	for _, name := range append(names, ownedFiles[1:]...) {
+		if err := v.next(); err != nil {
+			return err
+		}
+		if err := move(v.path(name), filepath.Join(aside, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveKeys moves the private keys of a directory into a folder of it.
+func moveKeys(dir, aside string) error {
+	keys, err := filepath.Glob(filepath.Join(dir, "*.pem"))
+	if err != nil || len(keys) == 0 {
+		return err
+	}
+	if err := os.MkdirAll(aside, 0o700); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if err := move(key, filepath.Join(aside, filepath.Base(key))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// move replaces what is at to. There may be nothing to move.
+func move(from, to string) error {
+	if _, err := os.Lstat(from); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	return os.Rename(from, to)
+}
+
+// claimIdentity claims the identity directory for this instance.
+func (a *Agent) claimIdentity() error {
+	found, err := a.certs.identityDir.claim(a.o.InstanceID, a.o.KeysDir)
+	if found == nil {
+		return err
+	}
+	a.o.Log.Error("identity of another instance set aside: this machine was made from an image of an enrolled one. Registering with the nonce of this machine", "of", found.owner, "moved_to", found.aside)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.foreign = found.String()
+	return err
+}

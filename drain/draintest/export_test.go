@@ -1,0 +1,4 @@
+package draintest
+
+// RunWithin is Run with another limit for each call.
+var RunWithin = runWithin

@@ -1,0 +1,4 @@
+package journaltest
+
+// RunWithin is Run with another limit for each call.
+var RunWithin = runWithin

@@ -1,0 +1,4 @@
+package registrationtest
+
+// RunWithin is Run with another limit for each call.
+var RunWithin = runWithin
