@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
@@ -68,6 +69,28 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_RenewCertificate_FullMethodName:     {nstance.RoleOperator, nstance.RoleAdmin},
 }
 
+// reads are the calls that change nothing, and end with their caller. Any other call is
+// worked on under the term: a caller that leaves must not cut a change off between what is
+// durable and what is in force.
+var reads = map[string]bool{
+	apiv1.OperatorService_ListGroups_FullMethodName:           true,
+	apiv1.OperatorService_Plan_FullMethodName:                 true,
+	apiv1.OperatorService_ListAvoidedPools_FullMethodName:     true,
+	apiv1.OperatorService_ListInstances_FullMethodName:        true,
+	apiv1.OperatorService_GetInstance_FullMethodName:          true,
+	apiv1.OperatorService_GetConsoleOutput_FullMethodName:     true,
+	apiv1.OperatorService_GetConfigStatus_FullMethodName:      true,
+	apiv1.OperatorService_GetConfig_FullMethodName:            true,
+	apiv1.OperatorService_ListEvents_FullMethodName:           true,
+	apiv1.OperatorService_ListInterruptions_FullMethodName:    true,
+	apiv1.OperatorService_GetInterruptionRates_FullMethodName: true,
+	apiv1.OperatorService_GetRecord_FullMethodName:            true,
+	apiv1.OperatorService_GetShardStatus_FullMethodName:       true,
+	apiv1.OperatorService_ListOrphans_FullMethodName:          true,
+	apiv1.OperatorService_ListKeys_FullMethodName:             true,
+	apiv1.OperatorService_ListOperators_FullMethodName:        true,
+}
+
 // caller is who makes a call, and the term that it is made in.
 type caller struct {
 	nstance.Identity
@@ -77,44 +100,56 @@ type caller struct {
 type callerKey struct{}
 
 // callerOf returns the caller that admit put into ctx.
-func callerOf(ctx context.Context) caller {
-	c, _ := ctx.Value(callerKey{}).(caller)
-	return c
+func callerOf(ctx context.Context) *caller {
+	if c, ok := ctx.Value(callerKey{}).(*caller); ok {
+		return c
+	}
+	return &caller{}
 }
 
-// admit identifies the caller by its verified certificate, and refuses it
-// unless its role may call method, its certificate is valid, and this server leads.
-func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
+// precheck identifies the caller by its verified certificate, and refuses it unless its
+// role may call method, its certificate is valid, and this server leads. It reads
+// nothing from storage and never blocks.
+func (s *Server) precheck(ctx context.Context, method string) (nstance.Identity, *term, error) {
 	id, err := ports.IdentityOf(ctx)
 	if err != nil {
-		return nil, err
+		return id, nil, err
 	}
 	if !slices.Contains(access[method], id.Role) {
-		return nil, forbidden(method, id.Role)
+		return id, nil, forbidden(method, id.Role)
 	}
 	if err := s.expiry.Check(id); err != nil {
-		return nil, err
+		return id, nil, err
 	}
 	t, err := s.leading()
 	if err != nil {
-		return nil, err
+		return id, nil, err
 	}
 	if !s.keys.Identity.Trusts(id.Issuer) { // it was when the connection was made
-		return nil, ports.ErrUntrusted
+		return id, nil, ports.ErrUntrusted
 	}
-	promote, err := t.registrar.Verify(ctx, id)
+	return id, t, nil
+}
+
+// admit admits the caller of method whose stream tap has let begin, or refuses it where
+// its certificate is not in use any more: that is read at each call.
+func (s *Server) admit(ctx context.Context, method string) (context.Context, error) {
+	id, t, err := s.precheck(ctx, method)
+	if err != nil {
+		return nil, err
+	}
+	promote, err := verified(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if promote {
 		t.records.Successors.Use(id)
 	}
-	if id.Role == nstance.RoleOperator {
-		if err := s.operators.AllowRequest(id.Tenant); err != nil {
-			return nil, err
-		}
+	ctx = context.WithValue(ctx, callerKey{}, &caller{id, t})
+	if id.Role == nstance.RoleAgent {
+		return ctx, nil
 	}
-	return s.operators.WithCaller(context.WithValue(ctx, callerKey{}, caller{id, t}), id, t.operators), nil
+	return s.operators.WithCaller(ctx, id, t.operators), nil
 }
 
 // forbidden says that a role may not call method, and which may.
@@ -135,7 +170,24 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err != nil {
 		return nil, wire.Status(err)
 	}
-	ctx, cancel := callerOf(ctx).term.bound(ctx)
+	t := callerOf(ctx).term
+	if callerOf(ctx).Role != nstance.RoleAgent {
+		done, err := s.operators.Serve(ctx)
+		if err != nil {
+			return nil, wire.Status(err)
+		}
+		defer done()
+	}
+	if reads[info.FullMethod] {
+		ctx, cancel := t.bound(ctx)
+		defer cancel()
+		resp, err := next(ctx, req)
+		return resp, wire.Status(err)
+	}
+	ctx, cancel, err := t.work(ctx)
+	if err != nil {
+		return nil, wire.Status(err)
+	}
 	defer cancel()
 	resp, err := next(ctx, req)
 	return resp, wire.Status(err)
@@ -146,11 +198,17 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	if err != nil {
 		return wire.Status(err)
 	}
-	serve := func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }
-	if c := callerOf(ctx); c.Role != nstance.RoleAgent {
-		return wire.Status(s.operators.ServeStream(ctx, func(ctx context.Context) error { return s.expiry.Serve(ctx, c.Identity, serve) }))
+	if callerOf(ctx).Role != nstance.RoleAgent {
+		return s.operatorStream(ctx, srv, ss, info, next)
 	}
-	return wire.Status(serve(ctx)) // the session ends with its certificate
+	return wire.Status(next(srv, newCalledStream(ctx, ss, info))) // the session ends with its certificate
+}
+
+// operatorStream serves an admitted stream of an operator or administrator.
+func (s *Server) operatorStream(ctx context.Context, srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	serve := func(ctx context.Context) error { return next(srv, newCalledStream(ctx, ss, info)) }
+	id := callerOf(ctx).Identity
+	return wire.Status(s.operators.ServeStream(ctx, func(ctx context.Context) error { return s.expiry.Serve(ctx, id, serve) }))
 }
 
 // peerStream admits other servers of the shard, which TLS has verified, to the methods
@@ -163,14 +221,44 @@ func (s *Server) peerStream(srv any, ss grpc.ServerStream, info *grpc.StreamServ
 	if err != nil {
 		return wire.Status(err)
 	}
-	return wire.Status(s.expiry.Serve(ss.Context(), id, func(ctx context.Context) error { return next(srv, &calledStream{ss, ctx}) }))
+	return wire.Status(s.expiry.Serve(ss.Context(), id, func(ctx context.Context) error { return next(srv, newCalledStream(ctx, ss, info)) }))
 }
 
-// calledStream is a stream whose context knows the caller.
+// calledStream is a stream whose context knows the caller. The bytes of its messages
+// count until each is complete, or written.
 type calledStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx      context.Context
+	received bool // the first message
+}
+
+func newCalledStream(ctx context.Context, ss grpc.ServerStream, info *grpc.StreamServerInfo) *calledStream {
+	c := &calledStream{ServerStream: ss, ctx: ctx}
+	if info.IsClientStream { // messages may come at any time
+		c.received = true
+		ports.Received(ctx)
+	}
+	return c
 }
 
 // Context returns the context with the caller in it.
 func (c *calledStream) Context() context.Context { return c.ctx }
+
+// RecvMsg implements grpc.ServerStream.
+func (c *calledStream) RecvMsg(m any) error {
+	arrived := func() { ports.Received(c.ctx) }
+	if c.received {
+		arrived = ports.Await(c.ctx)
+	}
+	c.received = true
+	defer arrived()
+	return c.ServerStream.RecvMsg(m)
+}
+
+// SendMsg implements grpc.ServerStream.
+func (c *calledStream) SendMsg(m any) error {
+	if m, ok := m.(proto.Message); ok {
+		ports.Answered(c.ctx, proto.Size(m))
+	}
+	return c.ServerStream.SendMsg(m)
+}

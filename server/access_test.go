@@ -261,6 +261,7 @@ func (r callerRole) expectedOutcome(m rpc, may []nstance.Role, about rpcRow, sta
 // TestAccess checks every cell: each RPC, by each role, about a live, a deleted and
 // an unknown object of each tenant.
 func TestAccess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1, config: strings.Replace(defaultConfig(1), `"templates": {`, `"tenants": {"blue": {"templates": ["vm"]}, "green": {"templates": ["vm"]}}, "templates": {`, 1)})
 	addrs := w.server.Addresses()
 	live, deleted, agents := map[string]nstance.InstanceID{}, map[string]nstance.InstanceID{}, map[string]*client{}
@@ -331,8 +332,15 @@ func TestAccess(t *testing.T) {
 				}
 				for object, a := range aims(about.about) {
 					state, tenant, _ := strings.Cut(object, " ")
+					want := p.expectedOutcome(m, may, about, state, nstance.TenantID(tenant))
 					err := m.call(t, conn, about.request(a))
-					require.Equal(t, p.expectedOutcome(m, may, about, state, nstance.TenantID(tenant)), outcome(err),
+					for range 3 { // the connection of an identity that is not in use ends by itself, perhaps during a call
+						if got := outcome(err); got == want || got != rejectedByTLS {
+							break
+						}
+						err = m.call(t, conn, about.request(a))
+					}
+					require.Equal(t, want, outcome(err),
 						"%s by %s about what is %q: %v", m.rowName(), name, object, err)
 				}
 			}
@@ -375,6 +383,7 @@ func TestAccess(t *testing.T) {
 }
 
 func TestTenantIsolation(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)

@@ -24,6 +24,7 @@ func (a namedAccount) Account(context.Context) (string, error) { return a.name, 
 // TestWrongCloudAccount: a server with credentials of another account does not
 // lead and reports the reason. A server with the right credentials leads.
 func TestWrongCloudAccount(t *testing.T) {
+	t.Parallel()
 	right, wrong := namedAccount{simcloud.New(nil), "one"}, namedAccount{simcloud.New(nil), "two"}
 	t.Cleanup(right.Close)
 	t.Cleanup(wrong.Close)
@@ -33,7 +34,7 @@ func TestWrongCloudAccount(t *testing.T) {
 	restart := func(in namedAccount) {
 		require.NoError(t, w.stopServer())
 		opts := server.Options{Journal: w.journal, Kinds: kinds}
-		server.Hasten(&opts, func() {})
+		hasten(&opts, func() {})
 		var err error
 		w.server, err = server.New(t.Context(), w.store, in, w.conf.read, &opts)
 		require.NoError(t, err)

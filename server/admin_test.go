@@ -104,6 +104,7 @@ func newAdminCLI(t *testing.T, size int) *adminCLI {
 }
 
 func TestAdminAgainstRealServer(t *testing.T) {
+	t.Parallel()
 	o := newAdminCLI(t, 2)
 	o.poll(func() bool { return o.countEvents(nstance.EventCreated) == 3 })
 	web := listMessages[apiv1.Instance](o, "instance", "list", "--group", "web")
@@ -184,6 +185,7 @@ func TestAdminAgainstRealServer(t *testing.T) {
 }
 
 func TestAdminRehearsalAgainstRealServer(t *testing.T) {
+	t.Parallel()
 	o := newAdminCLI(t, 1)
 	victim := o.awaitMachine("default")
 	agent := o.connectReady(victim)
@@ -229,6 +231,7 @@ func TestAdminRehearsalAgainstRealServer(t *testing.T) {
 // To a server whose clock is far behind, every certificate it issues is fresh,
 // and to nstance-admin it is due for renewal.
 func TestAdminRenewsCertificate(t *testing.T) {
+	t.Parallel()
 	behind := func() time.Time { return time.Now().Add(-17 * time.Hour) }
 	o := &adminCLI{world: newWorld(t, setup{opts: server.Options{Now: behind}}), dir: t.TempDir()}
 	nonce, err := o.keys.Nonces.Mint("", keyring.Claims{
@@ -255,6 +258,7 @@ func TestAdminRenewsCertificate(t *testing.T) {
 // TestLoginAtStandbyFindsLeader: a login at one server of a shard returns a
 // certificate and the addresses of all servers.
 func TestLoginAtStandbyFindsLeader(t *testing.T) {
+	t.Parallel()
 	c := newServerPair(t, "", "")
 	c.awaitPeerStream()
 	leads, stands := c.first.server.Addresses(), c.second.server.Addresses()
@@ -282,6 +286,7 @@ func TestLoginAtStandbyFindsLeader(t *testing.T) {
 // TestAdminRotatesKeys runs all steps of a rotation with nstance-admin while an
 // agent has a certificate of the old key.
 func TestAdminRotatesKeys(t *testing.T) {
+	t.Parallel()
 	w := newKeyRotation(t)
 	o := &adminCLI{world: w.world, dir: t.TempDir()}
 	require.NoError(t, admin.SaveIdentity(o.dir, admin.Identity{

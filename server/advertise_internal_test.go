@@ -7,6 +7,7 @@ import (
 )
 
 func TestAdvertise(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ listen, leader, host, machine, want string }{
 		{"10.0.0.5:8993", "", "", "10.9.9.9", "10.0.0.5:8993"},
 		{"10.0.0.5:8993", "10.0.0.100", "", "10.9.9.9", "10.0.0.5:8993"},

@@ -33,7 +33,7 @@ type agentService struct {
 // Connect implements the RPC.
 func (agentService) Connect(stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
 	c := callerOf(stream.Context())
-	return c.term.agents.Connect(c.Identity, stream)
+	return c.term.agents.Connect(&c.Identity, stream)
 }
 
 // RenewCertificate implements the RPC.

@@ -20,6 +20,7 @@ const (
 	attentionJournal    = "journal"        // events are lost, or were
 	attentionKeys       = "keys"           // the cluster's keys cannot be read
 	attentionLookup     = "lookup"         // an image, instance type or user data cannot be looked up
+	attentionMetadata   = "metadata"       // agents cannot read their metadata service
 	attentionNotices    = "notices"        // the provider's notices cannot be read
 	attentionNotLeading = "not_leading"    // this server cannot lead
 )
@@ -28,7 +29,7 @@ const (
 func attentionKinds() []reconcile.AttentionKind {
 	kinds := slices.Concat(attention.HoldKinds(), reconcile.AttentionKinds(), []reconcile.AttentionKind{
 		attention.Alarm, configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
-		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionNotices, attentionNotLeading,
+		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionMetadata, attentionNotices, attentionNotLeading,
 	})
 	slices.Sort(kinds)
 	return kinds
@@ -63,6 +64,13 @@ func (t *term) attention() []reconcile.Attention {
 		entries(attentionJournal, "look at the disk of this server", s.events.Problems()),
 		entries(attentionKeys, "look at the storage", s.keys.Problems()),
 	)
+	unreadable, _ := t.agents.MetadataProblems()
+	for _, p := range unreadable {
+		out = append(out, reconcile.Attention{
+			Kind: attentionMetadata, Subject: "group " + p.Group.String(), Tenant: p.Group.Tenant, Group: p.Group.Group, Since: p.Since, Why: p.Why,
+			Remedy: "enable the metadata service in the template, or set NSTANCE_PROVIDER=none where there is none",
+		})
+	}
 	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return cmp.Compare(a.Kind, b.Kind) })
 	return out
 }

@@ -12,22 +12,10 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// listAttention returns the attention list of a caller, by kind.
-func listAttention(t *testing.T, api apiv1.OperatorServiceClient) map[string][]*apiv1.Attention {
-	t.Helper()
-	shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
-	require.NoError(t, err)
-	require.Zero(t, shard.GetAttentionOmitted())
-	out := map[string][]*apiv1.Attention{}
-	for _, a := range shard.GetAttention() {
-		out[a.GetKind()] = append(out[a.GetKind()], a)
-	}
-	return out
-}
-
 // TestAttentionIsConsistent: API, status page and metric agree, and each caller
 // sees its own tenant only.
 func TestAttentionIsConsistent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 2})
 	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	id := w.awaitMachine("blue")
@@ -77,4 +65,34 @@ func TestAttentionIsConsistent(t *testing.T) {
 			require.NotContains(t, string(text), secret)
 		}
 	})
+}
+
+// TestUnreadableMetadataNeedsAttention: an agent that is deaf to its cloud shows in attention,
+// metrics and its instance until it is not.
+func TestUnreadableMetadataNeedsAttention(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{webSize: 1})
+	api := w.admin()
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	report := func(text string) {
+		k.awaitAck(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{MetadataError: new(text)}}}))
+	}
+	report("/latest/api/token: refused with status 403 (raise the hop limit)")
+	list := listAttention(t, api)["metadata"]
+	require.Len(t, list, 1)
+	require.Equal(t, "group default/web", list[0].GetSubject())
+	require.Contains(t, list[0].GetWhy(), "1 agents")
+	require.Contains(t, list[0].GetWhy(), string(id)+": /latest/api/token: refused with status 403 (raise the hop limit)")
+	require.NotNil(t, list[0].GetSince())
+	require.NotEmpty(t, list[0].GetRemedy())
+	require.Contains(t, w.scrapeMetrics(), "nstance_agents_metadata_unreadable 1")
+	require.Contains(t, w.scrapeMetrics(), `nstance_attention{kind="metadata"} 1`)
+	got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+	require.NoError(t, err)
+	require.Contains(t, got.GetInstance().GetConditions(), "metadata_unreadable")
+	require.Contains(t, got.GetInstance().GetLastReport().GetMetadataError(), "hop limit")
+	report("")
+	require.Empty(t, listAttention(t, api)["metadata"])
+	require.Contains(t, w.scrapeMetrics(), "nstance_agents_metadata_unreadable 0")
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,8 +53,19 @@ func (b bootstrap) Render(ctx context.Context, req reconcile.RenderRequest) (rec
 	}
 	data.Nonce, data.BootstrapData = nonce, bootstrapData // for user data only: arguments end up in logs and consoles
 	userData, err := renderText(ctx, "userdata.content", content, data)
-	return reconcile.Rendered{UserData: []byte(userData), Args: args, SignedWith: req.SignedWith}, err
+	if err != nil {
+		return reconcile.Rendered{}, err
+	}
+	limit := cmp.Or(maxUserData(b.t.conf), defaultMaxUserData)
+	fitting := render.Fit([]byte(userData), limit)
+	if len(fitting) > limit {
+		return reconcile.Rendered{}, nstance.FieldError("userdata", render.Overlong(fitting), "%d bytes are more than the permitted %d", len(fitting), limit)
+	}
+	return reconcile.Rendered{UserData: fitting, Args: args, SignedWith: req.SignedWith}, nil
 }
+
+// defaultMaxUserData is what provider.Options has when a composition says nothing.
+const defaultMaxUserData = 16 << 10
 
 // bootstrapData returns what a template has as such. A machine must not boot without what
 // its user data names.

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"io"
@@ -76,6 +77,7 @@ func (w *world) countBootstrapData() (n int) {
 // TestBootstrapData: machines get the data that their group has when they are made. Other
 // data replaces none, is used after a leader change, and is shown nowhere.
 func TestBootstrapData(t *testing.T) {
+	t.Parallel()
 	box, err := secret.NewBox(secret.NewKey())
 	require.NoError(t, err)
 	w := newWorld(t, setup{config: joinConfig(0), opts: server.Options{Secrets: box}})
@@ -138,6 +140,7 @@ func TestBootstrapData(t *testing.T) {
 // repeated request with other data is the same request, also if the next leader makes the
 // machine.
 func TestBootstrapDataOfInstances(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: joinConfig(0)})
 	api := w.admin()
 	create := func(id, data string) error {
@@ -173,6 +176,7 @@ func TestBootstrapDataOfInstances(t *testing.T) {
 }
 
 func TestBootstrapDataRefusals(t *testing.T) {
+	t.Parallel()
 	t.Run("the user data does not name it", func(t *testing.T) {
 		w := newWorld(t, setup{webSize: 0})
 		api := w.admin()
@@ -221,6 +225,7 @@ func TestBootstrapDataRefusals(t *testing.T) {
 // TestBootstrapDataMultipart: with the user data of docs/cluster-api.md a machine gets its
 // nonce in a script, and its bootstrap data in a part of their own, unchanged.
 func TestBootstrapDataMultipart(t *testing.T) {
+	t.Parallel()
 	doc, err := os.ReadFile(filepath.Join("..", "docs", "cluster-api.md"))
 	require.NoError(t, err)
 	found := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindSubmatch(doc)
@@ -257,4 +262,32 @@ func TestBootstrapDataMultipart(t *testing.T) {
 	require.Regexp(t, `^text/x-shellscript\n#!/bin/sh\n(.*\n)*printf %s '[\w-]+\.[\w-]+\.[\w-]+' > `, parts[0])
 	require.Contains(t, parts[0], "--provider-id=nstance:///"+string(spec.ID)+" ")
 	require.Equal(t, "text/plain\n"+data, parts[1])
+}
+
+// TestLongBootstrapData: what a bootstrap provider makes for a control plane is longer than
+// what a cloud takes. It is compressed for cloud-init, and refused with what to do where it
+// may be read by something else.
+func TestLongBootstrapData(t *testing.T) {
+	t.Parallel()
+	const limit = 16 << 10 // of the provider
+	long := strings.Repeat("- {path: /etc/kubernetes/pki/ca.crt, content: certificate}\n", 1000)
+	t.Run("compressed", func(t *testing.T) {
+		w := newWorld(t, setup{config: configWithTemplate(0, `"userdata": {"content": "#cloud-config\n# {{.Nonce}}\n{{.BootstrapData}}"}, `, "")})
+		require.NoError(t, w.updateWeb(w.admin(), 1, long))
+		w.awaitMachinesMatching(1, func(s nstance.MachineSpec) bool { return len(s.UserData) <= limit })
+		unzipped, err := gzip.NewReader(bytes.NewReader(w.webSpecs()[0].UserData))
+		require.NoError(t, err)
+		text, err := io.ReadAll(unzipped)
+		require.NoError(t, err)
+		require.Regexp(t, `^#cloud-config\n# [\w-]+\.[\w-]+\.[\w-]+\n- \{path`, string(text))
+		require.True(t, strings.HasSuffix(string(text), "\n"+long))
+	})
+	t.Run("refused", func(t *testing.T) {
+		w := newWorld(t, setup{config: joinConfig(0)})
+		require.NoError(t, w.updateWeb(w.admin(), 1, long))
+		failed := w.awaitEvent(nstance.EventCreateFailed, "")
+		require.Equal(t, nstance.Invalid, failed.Code)
+		require.Contains(t, failed.Error, "bytes are more than the permitted 16384")
+		require.Contains(t, failed.Error, "write it as #cloud-config")
+	})
 }

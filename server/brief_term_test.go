@@ -31,6 +31,7 @@ func (b *briefElector) Campaign(ctx context.Context) (term *lease.Term, err erro
 // TestBriefTerm: the lease is lost, or the server is stopped, just when it starts to
 // lead.
 func TestBriefTerm(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	w := newWorld(t, setup{store: store, opts: server.Options{Elector: &briefElector{Elector: immediateElector(t, store)}}})
 	require.NoError(t, w.stopServer())

@@ -24,6 +24,7 @@ import (
 // TestTenantBudgets: an exhausted budget is named in the error and affects no other
 // tenant and no administrator.
 func TestTenantBudgets(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: replaceOnce(t, fmt.Sprintf(configuration, "", 0), `"templates": {`, `"tenants": {
 		"blue": {"templates": ["vm"], "max_groups": 2, "max_group_bytes": 2000, "max_watches": 2},
 		"red": {"requests_per_second": 0.1, "request_burst": 5}
@@ -94,6 +95,7 @@ func TestTenantBudgets(t *testing.T) {
 // TestResponsesFitMessageLimit: no response exceeds gRPC's default message limit,
 // and the pages together are the whole list.
 func TestResponsesFitMessageLimit(t *testing.T) {
+	t.Parallel()
 	var want []string
 	var groups strings.Builder
 	for i := range 24 {

@@ -19,6 +19,7 @@ var endless = []string{`{{range 15000000000}}{{end}}`, `{{range 400}}{{printf "%
 // TestPlanTemplateBudget: a proposed configuration is rendered within a budget, and
 // only administrators may send one.
 func TestPlanTemplateBudget(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{})
 	admin, operator := w.admin(), w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	for _, text := range endless {
@@ -36,6 +37,7 @@ func TestPlanTemplateBudget(t *testing.T) {
 // TestRequestArgumentsAreNoTemplates: an argument with template syntax is refused
 // before it is stored.
 func TestRequestArgumentsAreNoTemplates(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{})
 	api := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	for _, text := range append(endless, "{{.Instance.ID}}", "{{") {
@@ -57,6 +59,7 @@ func TestRequestArgumentsAreNoTemplates(t *testing.T) {
 // TestOperatorsSeeNoShardSettings: operators see the effect of a configuration on
 // their groups, and no value that they could not set.
 func TestOperatorsSeeNoShardSettings(t *testing.T) {
+	t.Parallel()
 	pooled := fmt.Sprintf(configuration, pools, 1)
 	pooled = replaceOnce(t, pooled, `"kind": "web",`, `"kind": "web", "subnet_pool": "open",`)
 	w := newWorld(t, setup{config: pooled})

@@ -15,6 +15,7 @@ import (
 
 // TestCertificateLogFields pins the fields that other tools read.
 func TestCertificateLogFields(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	w.applyConfig(configWithFiles(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
 	id := w.awaitMachine(nstance.DefaultTenant)
@@ -33,6 +34,7 @@ func TestCertificateLogFields(t *testing.T) {
 
 // TestCertificateLogIsPruned deletes objects by the day in their keys.
 func TestCertificateLogIsPruned(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	day := func(years int) string { return time.Now().AddDate(years, 0, 0).Format(time.DateOnly) }
 	for _, years := range []int{-3, 0} {

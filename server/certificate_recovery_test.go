@@ -104,6 +104,7 @@ func (h *client) newProof(key ed25519.PrivateKey) *proofCredentials {
 }
 
 func TestCertificateRecovery(t *testing.T) {
+	t.Parallel()
 	w, c := newBackdatedWorld(t)
 	id := w.awaitMachine(nstance.DefaultTenant)
 	h := w.registerExpired(c, nstance.DefaultTenant, "web", id)

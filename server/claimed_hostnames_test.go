@@ -55,6 +55,7 @@ func (m *agentMachine) awaitFileError(api apiv1.OperatorServiceClient, path, say
 }
 
 func TestClaimedHostnames(t *testing.T) {
+	t.Parallel()
 	const file = `"web.crt": {"kind": "certificate", "certificate": "web"}`
 	t.Run("are refused in the configuration", func(t *testing.T) {
 		w := newWorld(t, setup{webSize: 1})

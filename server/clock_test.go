@@ -26,6 +26,7 @@ func (d datedStore) Date() (storage.Reading, bool) {
 }
 
 func TestWrongClockIsShown(t *testing.T) {
+	t.Parallel()
 	p := newSlowClock(time.Hour)
 	for name, c := range map[string]struct {
 		store storage.Store

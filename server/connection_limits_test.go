@@ -115,8 +115,9 @@ func (s *anonymousClient) openRepeatedly(addr string) (stop func()) {
 }
 
 func TestSilentConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{
-		shard: connectionSettings(`"handshake": "100ms", "anonymous_age": "100ms"`),
+		shard: connectionSettings(`"handshake": "1s", "anonymous_age": "1s"`),
 		opts:  server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}},
 	})
 	for name, addr := range w.ports() {
@@ -197,6 +198,7 @@ func TestHalfOpenCalls(t *testing.T) {
 }
 
 func TestAnonymousConnectionsDoNotBlockClients(t *testing.T) {
+	t.Parallel()
 	const limit = 20
 	serve := func(t *testing.T, settings string) (w *world, first *agentSession) {
 		w = newWorld(t, setup{
@@ -265,6 +267,7 @@ func TestAnonymousConnectionsDoNotBlockClients(t *testing.T) {
 }
 
 func TestConnectionsPerClient(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 12, shard: connectionSettings(`"per_source": 4, "anonymous": 8, "per_client": 3`)})
 	t.Run("a fleet behind one address fits", func(t *testing.T) {
 		require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == 13 }, eventually, time.Millisecond)

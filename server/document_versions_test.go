@@ -18,6 +18,7 @@ import (
 
 // TestDocumentVersions: every document has the version, and says from which one can upgrade.
 func TestDocumentVersions(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"../README.md", "../docs/scope.md"} {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -30,6 +31,7 @@ func TestDocumentVersions(t *testing.T) {
 
 // TestNewerFormatIsRefused: the error names the object, which is not overwritten.
 func TestNewerFormatIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{layout.LeaseKey(zone), layout.AcceptedKey(zone), layout.GroupsKey(zone), layout.StateKey(zone)} {
 		t.Run(key, func(t *testing.T) {
 			w := newWorld(t, setup{webSize: 1})

@@ -39,6 +39,7 @@ func (k *agentSession) nextDrainCancel() *apiv1.DrainCancel {
 // TestDrainIsCancelledAtAgent: with the generation that was sent to the agent, also
 // if it was disconnected meanwhile.
 func TestDrainIsCancelledAtAgent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -61,6 +62,7 @@ func TestDrainIsCancelledAtAgent(t *testing.T) {
 // TestWithdrawnInterruptReturns: Interrupt returns if its notice is withdrawn
 // before the drain is durable.
 func TestWithdrawnInterruptReturns(t *testing.T) {
+	t.Parallel()
 	store := newWriteGate()
 	w := newWorld(t, setup{webSize: 1, store: store})
 	t.Cleanup(store.release)
@@ -86,6 +88,7 @@ func TestWithdrawnInterruptReturns(t *testing.T) {
 
 // TestDrainOfADrainingInstance: the request is durable when the call returns.
 func TestDrainOfADrainingInstance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -105,6 +108,7 @@ func TestDrainOfADrainingInstance(t *testing.T) {
 
 // TestNoticeAboutAPreservedInstance: it is recorded and acknowledged.
 func TestNoticeAboutAPreservedInstance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)

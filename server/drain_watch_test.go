@@ -72,6 +72,7 @@ type drainChange struct {
 // TestScriptAcknowledgesDrains runs a drain executor that uses only commands of
 // nstance-admin.
 func TestScriptAcknowledgesDrains(t *testing.T) {
+	t.Parallel()
 	o := newAdminCLI(t, 3)
 	o.poll(func() bool { return o.countEvents(nstance.EventCreated) == 4 })
 	var web []nstance.InstanceID

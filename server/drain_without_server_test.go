@@ -68,6 +68,7 @@ func (l *cuttableLine) setCut(cut bool) {
 // TestDrainedWithoutServer: an agent that reaches no server empties its machine by
 // itself, and reports that to the shard afterwards, also where an operator executes drains.
 func TestDrainedWithoutServer(t *testing.T) {
+	t.Parallel()
 	for _, executor := range []nstance.Executor{nstance.ExecutorAgent, nstance.ExecutorOperator} {
 		t.Run(string(executor), func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 // TestDrill: a drill that is due interrupts the oldest member as a cloud would, and is on
 // record as a rehearsal.
 func TestDrill(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	type state struct {
 		records.Header

@@ -85,6 +85,7 @@ func newGroupRequest() *apiv1.CreateGroupRequest {
 }
 
 func TestCreateGroup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{shard: pools})
 	api := w.admin()
 	made, err := api.CreateGroup(t.Context(), newGroupRequest())
@@ -118,20 +119,21 @@ func TestCreateGroup(t *testing.T) {
 	})
 	t.Run("another definition for its name is refused by field", func(t *testing.T) {
 		for field, change := range map[string]func(*apiv1.CreateGroupRequest){
-			"size":           func(r *apiv1.CreateGroupRequest) { r.Size = proto.Int32(3) },
-			"market":         func(r *apiv1.CreateGroupRequest) { r.Market.MaxPrice = "0.06" },
-			"instance_types": func(r *apiv1.CreateGroupRequest) { r.InstanceTypes = []string{"small"} },
-			"vars":           func(r *apiv1.CreateGroupRequest) { r.Vars = nil },
-			"args":           func(r *apiv1.CreateGroupRequest) { r.Args = `{"boot_delay": "2ms"}` },
-			"drain_timeout":  func(r *apiv1.CreateGroupRequest) { r.DrainTimeout = durationpb.New(0) },
-			"rollout":        func(r *apiv1.CreateGroupRequest) { r.Rollout.MaxSurge = "1" },
-			"on_reclaim":     func(r *apiv1.CreateGroupRequest) { r.OnReclaim = "" },
-			"spread":         func(r *apiv1.CreateGroupRequest) { r.Spread = nil },
-			"order":          func(r *apiv1.CreateGroupRequest) { r.Order = "steadiest" },
-			"on_rebalance":   func(r *apiv1.CreateGroupRequest) { r.OnRebalance = "replace" },
-			"on_maintenance": func(r *apiv1.CreateGroupRequest) { r.OnMaintenance = "ignore" },
-			"protect":        func(r *apiv1.CreateGroupRequest) { r.Protect = true },
-			"subnet_pool":    func(r *apiv1.CreateGroupRequest) { r.SubnetPool = "" },
+			"size":             func(r *apiv1.CreateGroupRequest) { r.Size = proto.Int32(3) },
+			"market":           func(r *apiv1.CreateGroupRequest) { r.Market.MaxPrice = "0.06" },
+			"instance_types":   func(r *apiv1.CreateGroupRequest) { r.InstanceTypes = []string{"small"} },
+			"vars":             func(r *apiv1.CreateGroupRequest) { r.Vars = nil },
+			"args":             func(r *apiv1.CreateGroupRequest) { r.Args = `{"boot_delay": "2ms"}` },
+			"drain_timeout":    func(r *apiv1.CreateGroupRequest) { r.DrainTimeout = durationpb.New(0) },
+			"rollout":          func(r *apiv1.CreateGroupRequest) { r.Rollout.MaxSurge = "1" },
+			"on_reclaim":       func(r *apiv1.CreateGroupRequest) { r.OnReclaim = "" },
+			"spread":           func(r *apiv1.CreateGroupRequest) { r.Spread = nil },
+			"order":            func(r *apiv1.CreateGroupRequest) { r.Order = "steadiest" },
+			"on_rebalance":     func(r *apiv1.CreateGroupRequest) { r.OnRebalance = "replace" },
+			"on_maintenance":   func(r *apiv1.CreateGroupRequest) { r.OnMaintenance = "ignore" },
+			"on_drain_timeout": func(r *apiv1.CreateGroupRequest) { r.OnDrainTimeout = "wait" },
+			"protect":          func(r *apiv1.CreateGroupRequest) { r.Protect = true },
+			"subnet_pool":      func(r *apiv1.CreateGroupRequest) { r.SubnetPool = "" },
 		} {
 			req := newGroupRequest()
 			change(req)
@@ -173,7 +175,7 @@ func TestCreateGroup(t *testing.T) {
 		resp, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{
 			Group: "batch", Size: proto.Int32(1), InstanceTypes: &apiv1.Strings{Values: []string{"large"}}, Vars: &apiv1.Vars{}, Template: proto.String("vm"),
 			Args: proto.String("{}"), DrainTimeout: durationpb.New(0), Rollout: &apiv1.Rollout{MaxSurge: "3"}, Protect: proto.Bool(true),
-			Spread: &apiv1.Spread{MaxShare: "2"}, OnRebalance: "cordon", OnMaintenance: "ignore",
+			Spread: &apiv1.Spread{MaxShare: "2"}, OnRebalance: "cordon", OnMaintenance: "ignore", OnDrainTimeout: "wait",
 		})
 		require.NoError(t, err)
 		g := resp.GetGroup()
@@ -197,10 +199,12 @@ func TestCreateGroup(t *testing.T) {
 		require.Equal(t, "cordon", second.getGroup(second.admin(), "batch").GetOnReclaim())
 		require.Equal(t, "cordon", second.getGroup(second.admin(), "batch").GetOnRebalance())
 		require.Equal(t, "ignore", second.getGroup(second.admin(), "batch").GetOnMaintenance())
+		require.Equal(t, "wait", second.getGroup(second.admin(), "batch").GetOnDrainTimeout())
 	})
 }
 
 func TestStaticGroupsAreRestricted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1, shard: pools})
 	api := w.admin()
 	refused := map[string]*apiv1.UpdateGroupRequest{
@@ -209,6 +213,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"rollout": {Rollout: &apiv1.Rollout{MaxSurge: "1"}}, "protect": {Protect: proto.Bool(true)}, "market": {Market: &apiv1.Market{Type: "on-demand"}},
 		"spread": {Spread: &apiv1.Spread{MaxShare: "1"}}, "on_reclaim": {OnReclaim: "cordon"},
 		"order": {Order: "cheapest"}, "warm_pool": {WarmPool: &apiv1.WarmPool{Size: 1}}, "on_rebalance": {OnRebalance: "replace"}, "on_maintenance": {OnMaintenance: "ignore"},
+		"on_drain_timeout": {OnDrainTimeout: "wait"},
 	}
 	for field, req := range refused {
 		req.Group = "web"
@@ -218,7 +223,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 	fields := (&apiv1.UpdateGroupRequest{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		name := string(fields.Get(i).Name())
-		if !slices.Contains([]string{"group", "tenant", "dry_run", "size", "instance_type", "instance_types", "vars", "bootstrap_data", "remove_first"}, name) {
+		if !slices.Contains([]string{"group", "tenant", "dry_run", "size", "instance_type", "instance_types", "vars", "bootstrap_data", "remove_first", "owner", "release"}, name) {
 			require.Contains(t, refused, name, "say whether it may be changed of a static group")
 		}
 	}
@@ -229,6 +234,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 }
 
 func TestDeleteGroup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1, shard: pools})
 	api := w.admin()
 	remove := func(req *apiv1.DeleteGroupRequest) (*apiv1.Group, error) {
@@ -317,6 +323,7 @@ func configWithoutBlue(t *testing.T) string {
 }
 
 func TestReleasedAtARefresh(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	api := w.admin()
 	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Tenant: "blue", Group: "db", Vars: &apiv1.Vars{Values: map[string]string{"mark": "own"}}})
@@ -369,6 +376,7 @@ func TestReleasedAtARefresh(t *testing.T) {
 // TestReleasedGroupIsProtected: a group that is removed from the configuration stays
 // protected, under the next leader too.
 func TestReleasedGroupIsProtected(t *testing.T) {
+	t.Parallel()
 	protected := func(text string) string {
 		return strings.Replace(text, `"db": {"template": "vm"`, `"db": {"protect": true, "template": "vm"`, 1)
 	}
@@ -394,6 +402,7 @@ func TestReleasedGroupIsProtected(t *testing.T) {
 }
 
 func TestReleasedAtATakeover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine("blue")
 	before := w.getGroup(w.admin(), "db")
@@ -440,6 +449,7 @@ func TestGroupsChangeOnlyWhenDurable(t *testing.T) {
 // TestConcurrentGroupWriters: the second writer applies its change to the stored
 // state, and a lost answer is no error.
 func TestConcurrentGroupWriters(t *testing.T) {
+	t.Parallel()
 	memory := storage.NewMemory()
 	faulty := storagetest.NewFaulty(memory)
 	w := newWorld(t, setup{webSize: 1, store: faulty})
@@ -500,6 +510,7 @@ func configWithTenantLimits(t *testing.T) string {
 // TestLimitsCountInvalidGroups: a group that lost its subnet pool keeps its members,
 // so they count.
 func TestLimitsCountInvalidGroups(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: configWithTenantLimits(t)})
 	blue := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	group := &apiv1.CreateGroupRequest{Group: "batch", Template: "vm", Size: proto.Int32(2), SubnetPool: "open"}
@@ -512,6 +523,7 @@ func TestLimitsCountInvalidGroups(t *testing.T) {
 }
 
 func TestTenantLimits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: configWithTenantLimits(t)})
 	blue, red := w.registerClient(nstance.RoleOperator, "blue").operatorAPI(), w.registerClient(nstance.RoleOperator, "red").operatorAPI()
 	free := w.registerClient(nstance.RoleOperator, "default").operatorAPI()

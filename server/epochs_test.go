@@ -17,6 +17,7 @@ import (
 // than that of each remaining object of the shard. Operators and nonces belong to
 // all shards.
 func TestNewTermHasHighestEpoch(t *testing.T) {
+	t.Parallel()
 	type empty struct{ records.Header }
 	store := storage.NewMemory()
 	_, err := records.NewDoc[empty](store, layout.StateKey(zone), &records.DocOptions{Epoch: 7}).Update(t.Context(), func(*empty) error { return nil })

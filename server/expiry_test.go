@@ -109,6 +109,7 @@ func untilError[M any](next func() (M, error)) error {
 }
 
 func TestExpiredPeerLosesItsStream(t *testing.T) {
+	t.Parallel()
 	p := newSlowClock(0)
 	w := newWorld(t, setup{opts: server.Options{
 		Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}, Now: p.now, KeyInterval: 5 * time.Millisecond,
@@ -137,6 +138,7 @@ func TestExpiredPeerLosesItsStream(t *testing.T) {
 
 // Otherwise a client whose clock is behind could not register.
 func TestServerCertificateIsBackdated(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	h, id := w.newClient(), w.awaitMachine(nstance.DefaultTenant)
 	cfg := pki.ClientTLS(w.keys.Identity.Pool(), nil, zone, cluster)

@@ -32,6 +32,9 @@ func HastenRates(o *Options) { o.intervals.firstRates = time.Millisecond }
 // Access is the table of the roles that may call each RPC.
 func Access() map[string][]nstance.Role { return access }
 
+// Reads reports whether a call changes nothing.
+func Reads(method string) bool { return reads[method] }
+
 // Admit is the check before every call: it admits or refuses a verified
 // certificate (DER).
 func Admit(s *Server, der []byte, method string) error {
@@ -40,15 +43,19 @@ func Admit(s *Server, der []byte, method string) error {
 		return err
 	}
 	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}}
-	ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: ports.Connection{TLSInfo: credentials.TLSInfo{State: state}}})
-	_, err = s.admit(ctx, method)
+	ctx := peer.NewContext(context.Background(), &peer.Peer{AuthInfo: ports.NewConnection(credentials.TLSInfo{State: state}, nil)})
+	id, t, err := s.precheck(ctx, method)
+	if err != nil {
+		return err
+	}
+	_, err = s.admit(s.verify(ctx, t, id), method)
 	return err
 }
 
 // ConnectChecked serves a session of an agent whose certificate was already
 // checked.
 func ConnectChecked(s *Server, id nstance.Identity, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
-	ctx := context.WithValue(stream.Context(), callerKey{}, caller{id, s.term.Load()})
+	ctx := context.WithValue(stream.Context(), callerKey{}, &caller{id, s.term.Load()})
 	return agentService{}.Connect(checkedStream{stream, ctx})
 }
 

@@ -18,6 +18,7 @@ import (
 // TestFilesDuringFreeze: until the freeze ends, files stay as they are and commands
 // do not run.
 func TestFilesDuringFreeze(t *testing.T) {
+	t.Parallel()
 	scopes := map[string]string{"shard": "", "group": "web"}
 	for name, group := range scopes {
 		t.Run(name, func(t *testing.T) {
@@ -119,6 +120,7 @@ func TestSecretChangeDuringFreeze(t *testing.T) {
 // TestFilesOfNextLeaderDuringFreeze: the next leader sends changed files after the
 // thaw too, whichever server led when they changed.
 func TestFilesOfNextLeaderDuringFreeze(t *testing.T) {
+	t.Parallel()
 	for name, group := range map[string]string{"shard": "", "group": "web"} {
 		t.Run(name, func(t *testing.T) {
 			shard := `"health_interval": "24h",`

@@ -12,6 +12,7 @@ import (
 // TestFilesAreKnownBeforeTheNextReport: after a rollout of files the API shows the
 // files at once, not only after the next report.
 func TestFilesAreKnownBeforeTheNextReport(t *testing.T) {
+	t.Parallel()
 	const seldom = `"health_interval": "60s",`
 	w := newWorld(t, setup{webSize: 1, shard: seldom})
 	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
@@ -34,6 +35,7 @@ func TestFilesAreKnownBeforeTheNextReport(t *testing.T) {
 // may arrive after it. It neither shows the machine without the set nor sends the
 // set again. The next report counts.
 func TestReportOlderThanItsFiles(t *testing.T) {
+	t.Parallel()
 	shard := `"health_interval": "24h",`
 	w := newWorld(t, setup{config: configWithFiles(1, shard, red, "", `"motd": {"kind": "string", "content": "hello"}`, "")})
 	id := w.awaitMachine(nstance.DefaultTenant)

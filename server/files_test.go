@@ -153,6 +153,7 @@ const sixKinds = `
 
 // TestFiles writes files of every kind to a machine and removes them again.
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1, shard: often})
 	require.NoError(t, vault.New(w.store, nil).PutIfAbsent(t.Context(), "db", []byte(`{"password":"s3cret","user":"x"}`)))
 	_, err := w.store.PutIfAbsent(t.Context(), "files/nginx.conf", []byte("server {}\n"))
@@ -249,6 +250,7 @@ func (w *world) objectKeys(prefix string) (out []string) {
 }
 
 func TestMachineStartsWithItsFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 0, shard: often})
 	w.applyConfig(configWithFiles(1, often, red, "", `"motd": {"kind": "string", "content": "{{.Vars.colour}}"}`, ""))
 	m := w.startAgent(w.awaitMachine(nstance.DefaultTenant))
@@ -315,6 +317,7 @@ func TestFilesDuringStorageOutage(t *testing.T) {
 }
 
 func TestFileTransfer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	big := strings.Repeat("x", 300<<10)
 	text := func(colour string) string {
@@ -382,6 +385,7 @@ func TestFileTransfer(t *testing.T) {
 }
 
 func TestFilesOfOneMachine(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 2})
 	ids := w.awaitMachines(2)
 	a, b := w.connectReady(ids[0]).newFileAgent(), w.connectReady(ids[1]).newFileAgent()
@@ -403,6 +407,7 @@ func TestFilesOfOneMachine(t *testing.T) {
 }
 
 func TestFilesOfAnotherGroupAreNotPushed(t *testing.T) {
+	t.Parallel()
 	text := func(colour string) string {
 		group := `"web": {"template": "vm", "size": 1}`
 		other := `"db": {"template": "vm", "size": 1, "vars": {"colour": "brown"}}`
@@ -430,6 +435,7 @@ func TestFilesOfAnotherGroupAreNotPushed(t *testing.T) {
 }
 
 func TestCertificatesOfMachines(t *testing.T) {
+	t.Parallel()
 	var ahead atomic.Int64
 	shard := `"health_interval": "24h",`
 	w := newWorld(t, setup{webSize: 1, shard: shard, opts: server.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }}})
@@ -507,6 +513,7 @@ func TestCertificatesOfMachines(t *testing.T) {
 }
 
 func TestProofOfPossession(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant)).newFileAgent()
 	w.applyConfig(configWithFiles(1, "", red, `"web": {}`, `"c": {"kind": "certificate", "certificate": "web"}`, ""))
@@ -525,6 +532,7 @@ func TestProofOfPossession(t *testing.T) {
 // TestCertificateIsLoggedBeforeIssue: no certificate is issued while the log cannot
 // be written.
 func TestCertificateIsLoggedBeforeIssue(t *testing.T) {
+	t.Parallel()
 	store := storagetest.NewFaulty(storage.NewMemory())
 	w := newWorld(t, setup{webSize: 1, store: store})
 	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant)).newFileAgent()
@@ -536,6 +544,7 @@ func TestCertificateIsLoggedBeforeIssue(t *testing.T) {
 }
 
 func TestOversizedFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	var list []string
 	for i := range 10 {

@@ -124,6 +124,7 @@ func firstAnswers(ctx context.Context, api apiv1.OperatorServiceClient) map[stri
 // TestFirstAnswersAreComplete: a new leader answers nothing that lacks what it has not
 // read yet. A client that took an incomplete answer for the truth would delete machines.
 func TestFirstAnswersAreComplete(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		shut    string
 		refused []string // while it is shut; the others are complete
@@ -143,7 +144,7 @@ func TestFirstAnswersAreComplete(t *testing.T) {
 
 			store.shutFor(c.shut)
 			opts := server.Options{Journal: w.journal, Kinds: kinds}
-			server.Hasten(&opts, func() {})
+			hasten(&opts, func() {})
 			w.server, err = server.New(t.Context(), w.store, w.cloud, w.conf.read, &opts)
 			require.NoError(t, err)
 			w.run()
@@ -183,6 +184,7 @@ func requireComplete(t *testing.T, calls map[string]func() ([]string, error), wa
 // TestFirstGroupsHaveNoDefinition: a new leader lists a group that never had a whole
 // definition, also while what its configuration names is still being read.
 func TestFirstGroupsHaveNoDefinition(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	w := newWorld(t, setup{config: joinConfig(1), store: store})
 	w.awaitHold(w.admin(), "web", plan.HoldPending)

@@ -50,6 +50,7 @@ func (w *world) countMachines(tenant nstance.TenantID) (n int) {
 }
 
 func TestUpdateGroup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 2})
 	api := w.admin()
 	update := func(req *apiv1.UpdateGroupRequest) *apiv1.Group {
@@ -129,6 +130,7 @@ func TestUpdateGroup(t *testing.T) {
 }
 
 func TestUnreadableOverlays(t *testing.T) {
+	t.Parallel()
 	key := layout.GroupsKey(zone)
 	t.Run("nothing is planned until overlays can be read", func(t *testing.T) {
 		store := storage.NewMemory()
@@ -161,6 +163,7 @@ func TestUnreadableOverlays(t *testing.T) {
 }
 
 func TestRefresh(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	api := w.admin()
 	operator := w.registerClient(nstance.RoleOperator, "blue").operatorAPI()

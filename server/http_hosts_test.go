@@ -32,6 +32,7 @@ func (w *world) getAsHost(host, path string) (code int, body string) {
 
 // DNS rebinding: another site may let its own name resolve to the server.
 func TestHTTPPortChecksHostNames(t *testing.T) {
+	t.Parallel()
 	text := strings.Replace(defaultConfig(1), `"status_page": {"detail": "full"}`,
 		`"status_page": {"detail": "full", "hosts": ["ops.example"]}, "advertise": {"operator": "nstance.example:8993"}`, 1)
 	w := newWorld(t, setup{config: text, opts: server.Options{
@@ -70,6 +71,7 @@ func TestHTTPPortChecksHostNames(t *testing.T) {
 // The page has no authentication, so it shows only what an operator of any tenant
 // may see.
 func TestStatusPageSummary(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: strings.Replace(defaultConfig(2), `"status_page": {"detail": "full"},`, "", 1)})
 	web1, db := w.awaitMachine(nstance.DefaultTenant), w.awaitMachine("blue")
 	w.connectReady(web1)

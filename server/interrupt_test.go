@@ -33,6 +33,7 @@ func (a interruptingCloud) Interrupt(id nstance.InstanceID, action string, after
 }
 
 func TestInterruptThroughMetadata(t *testing.T) {
+	t.Parallel()
 	minute := durationpb.New(time.Minute)
 	t.Run("is done by the provider", func(t *testing.T) {
 		for _, always := range []bool{false, true} {
@@ -56,6 +57,7 @@ func TestInterruptThroughMetadata(t *testing.T) {
 
 // TestInterruptGroup interrupts members that have been there longest, at once.
 func TestInterruptGroup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 3})
 	api := w.admin()
 	var members []nstance.InstanceID

@@ -27,6 +27,7 @@ func (w *world) awaitJournalled(api apiv1.OperatorServiceClient, typ nstance.Eve
 // TestEventsShowTheLatestChange lists an event at once after its change, although
 // the journal is written in batches.
 func TestEventsShowTheLatestChange(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	api := w.admin()
 	for range 5 {
@@ -45,6 +46,7 @@ func TestEventsShowTheLatestChange(t *testing.T) {
 }
 
 func TestListEvents(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 3})
 	ids, other := w.awaitMachines(3), w.awaitMachine("blue")
 	id := ids[0]
@@ -130,6 +132,7 @@ func TestListEvents(t *testing.T) {
 }
 
 func TestListInterruptions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -160,6 +163,7 @@ func TestListInterruptions(t *testing.T) {
 // TestInterruptionsAmongManyEvents finds a notice and its outcome, page by page,
 // among many later events.
 func TestInterruptionsAmongManyEvents(t *testing.T) {
+	t.Parallel()
 	ids := make([]nstance.InstanceID, 4)
 	for i := range ids {
 		var err error

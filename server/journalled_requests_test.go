@@ -55,6 +55,7 @@ func eventsOfType(types ...nstance.EventType) *apiv1.ListEventsRequest {
 
 // TestConfigurationIsJournalled: each proposal, its outcome and the reason.
 func TestConfigurationIsJournalled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 4})
 	eve := w.registerClient(nstance.RoleAdmin, nstance.DefaultTenant)
 	api, by := eve.operatorAPI(), "asked for by "+eve.identity().Subject
@@ -108,6 +109,7 @@ func TestConfigurationIsJournalled(t *testing.T) {
 
 // TestGroupChangesAreJournalled: with the difference and the requester.
 func TestGroupChangesAreJournalled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	eve := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant)
 	api, by := eve.operatorAPI(), "(asked for by "+eve.identity().Subject+")"
@@ -209,6 +211,7 @@ func TestRequestsAreJournalled(t *testing.T) {
 // TestCertificatesAreJournalled: operators' certificates in their tenant, and of
 // agents' certificates the unusual ones.
 func TestCertificatesAreJournalled(t *testing.T) {
+	t.Parallel()
 	w, c := newBackdatedWorld(t)
 	bob := w.registerClient(nstance.RoleOperator, "blue")
 	api := w.admin()

@@ -154,6 +154,7 @@ func (g *groupWatch) awaitRenewalRequest() time.Duration {
 
 // TestWatchersAreAskedToRenew: like agents, because their streams end with the key.
 func TestWatchersAreAskedToRenew(t *testing.T) {
+	t.Parallel()
 	w := newKeyRotation(t)
 	operator := w.registerClient(nstance.RoleOperator, "default")
 	watch := w.watch(operator.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
@@ -194,6 +195,7 @@ func servingKey(t *testing.T, w *world, addr string) string {
 }
 
 func TestIdentityRotationWithRunningServers(t *testing.T) {
+	t.Parallel()
 	w := newKeyRotation(t)
 	other := startSecondShard(t, w.world)
 	agent := w.registerAgent(w.awaitMachine("default"))
@@ -296,6 +298,7 @@ func TestForcedFinishRejectsOldKey(t *testing.T) {
 }
 
 func TestListKeys(t *testing.T) {
+	t.Parallel()
 	w := newKeyRotation(t)
 	id := w.awaitMachine("default")
 	list := func() map[string]*apiv1.Key {
@@ -326,6 +329,7 @@ func TestListKeys(t *testing.T) {
 }
 
 func TestRotateKeyErrors(t *testing.T) {
+	t.Parallel()
 	w := newKeyRotation(t)
 	for name, tc := range map[string]struct {
 		req  *apiv1.RotateKeyRequest
@@ -346,6 +350,7 @@ func TestRotateKeyErrors(t *testing.T) {
 // A repeated create must send the same bytes as the first attempt, even if the keys
 // were rotated since.
 func TestUserDataUnchangedByRotation(t *testing.T) {
+	t.Parallel()
 	w := newKeyRotation(t)
 	def := nstance.Definition{UserData: nstance.UserData{Content: "{{.Cluster.CACert}}{{.Nonce}}"}}
 	fresh := reconcile.RenderRequest{

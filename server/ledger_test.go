@@ -37,6 +37,7 @@ func (w *world) reclaimed(event string) (lost, replacement nstance.InstanceID) {
 // TestStoryAfterFailover: another server, with another disk, knows the whole story of an
 // instance that has ended, and of the one that replaced it.
 func TestStoryAfterFailover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	lost, replacement := w.reclaimed("e1")
 	require.NoError(t, w.stopServer())
@@ -92,6 +93,7 @@ func TestStoryAfterFailover(t *testing.T) {
 
 // TestStatusPageAfterFailover: another server's status page has what was interrupted before.
 func TestStatusPageAfterFailover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	lost, replacement := w.reclaimed("e1")
 	require.NoError(t, w.stopServer())
@@ -109,6 +111,7 @@ func TestStatusPageAfterFailover(t *testing.T) {
 
 // TestStoryUnderWay: an interruption that has not ended is known to the next leader.
 func TestStoryUnderWay(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -128,6 +131,7 @@ func TestStoryUnderWay(t *testing.T) {
 // TestReturningEvent: an event that was withdrawn and ends the machine when it returns, under
 // the same ID, is listed once as withdrawn and once with its outcome.
 func TestReturningEvent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -150,8 +154,9 @@ func TestReturningEvent(t *testing.T) {
 		require.Equal(t, "cancelled", first.GetDrainOutcome())
 		require.Nil(t, first.GetDeletedAt())
 	}
-	k.awaitAck(k.sendNotice(reclaimNotice("gcp/preempted", 3*time.Second)))
+	k.awaitAck(k.sendNotice(reclaimNotice("gcp/preempted", time.Hour)))
 	requireListed(w, false)
+	k.awaitAck(k.sendNotice(reclaimNotice("gcp/preempted", 0)))
 	w.awaitEvent(nstance.EventDeleted, id)
 	requireListed(w, true)
 	require.NoError(t, w.stopServer())
@@ -161,6 +166,7 @@ func TestReturningEvent(t *testing.T) {
 // TestPagesOfLivingInstances: the journal and the records have the same interruptions, and
 // each is on one page only.
 func TestPagesOfLivingInstances(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 3})
 	var want []string
 	for i, id := range w.awaitMachines(3) {
@@ -213,6 +219,7 @@ func writeLedger(t *testing.T, store storage.Store, n int, end time.Time) (event
 
 // TestLedgerPages reads a month of interruptions page by page, and a period of it.
 func TestLedgerPages(t *testing.T) {
+	t.Parallel()
 	store := storagetest.NewFaulty(storage.NewMemory())
 	want := writeLedger(t, store, 30*24, time.Now())
 	api := newWorld(t, setup{store: store, webSize: 0}).admin()
@@ -250,6 +257,7 @@ func TestLedgerPages(t *testing.T) {
 
 // TestInterruptionRates counts what the ledger has, and the instances that live.
 func TestInterruptionRates(t *testing.T) {
+	t.Parallel()
 	store := storagetest.NewFaulty(storage.NewMemory())
 	writeLedger(t, store, 48, time.Now())
 	w := newWorld(t, setup{store: store, webSize: 1})
@@ -295,6 +303,7 @@ func TestInterruptionRates(t *testing.T) {
 
 // TestUnreadableLedger names what cannot be read, and shows the rest.
 func TestUnreadableLedger(t *testing.T) {
+	t.Parallel()
 	store := storagetest.NewFaulty(storage.NewMemory())
 	want := writeLedger(t, store, 3, time.Now())
 	bad := layout.LedgerKey(zone, time.Now().Add(-time.Hour), "test-x")
@@ -316,6 +325,7 @@ func TestUnreadableLedger(t *testing.T) {
 
 // TestLedgerIsPruned deletes days by age, while other shards keep theirs.
 func TestLedgerIsPruned(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	day := func(shard nstance.ShardID, years int) string {
 		return layout.LedgerKey(shard, time.Now().AddDate(years, 0, 0), "A")

@@ -72,6 +72,7 @@ func (s *uncancellableProvider) Create(ctx context.Context, spec nstance.Machine
 }
 
 func TestLeaseIsReleasedBeforeShutdownWaits(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	cloud := simcloud.New(nil)
 	t.Cleanup(cloud.Close)
@@ -91,6 +92,7 @@ func TestLeaseIsReleasedBeforeShutdownWaits(t *testing.T) {
 }
 
 func TestCallsEndWithTheTerm(t *testing.T) {
+	t.Parallel()
 	store := newWriteGate()
 	w := newWorld(t, setup{webSize: 1, store: store})
 	t.Cleanup(store.release)
@@ -118,6 +120,7 @@ func TestCallsEndWithTheTerm(t *testing.T) {
 // TestAgentsDuringShardRead: while a new leader reads the shard, agents are refused
 // with Unavailable, not as unknown.
 func TestAgentsDuringShardRead(t *testing.T) {
+	t.Parallel()
 	inner := storage.NewMemory()
 	first := newWorld(t, setup{webSize: 1, store: inner})
 	id := first.awaitMachine(nstance.DefaultTenant)
@@ -144,6 +147,7 @@ func TestAgentsDuringShardRead(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	start := func(t *testing.T, store storage.Store, text string) error {
 		t.Helper()
 		var conf source
@@ -206,6 +210,7 @@ func TestStartErrors(t *testing.T) {
 
 // TestCorruptRecord: an unreadable record still counts as existing.
 func TestCorruptRecord(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	id, err := nstance.NewInstanceID("web", time.Now())
 	require.NoError(t, err)
@@ -237,6 +242,7 @@ func TestCorruptRecord(t *testing.T) {
 }
 
 func TestRunTwice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{})
 	for range 2 {
 		err := w.server.Run(t.Context())
@@ -248,6 +254,7 @@ func TestRunTwice(t *testing.T) {
 
 // TestContextEndsEarly: a process that is stopped while it starts has not failed.
 func TestContextEndsEarly(t *testing.T) {
+	t.Parallel()
 	for name, op := range map[string]storagetest.Op{"reads keys": storagetest.Get, "makes keys": storagetest.PutIfAbsent} {
 		t.Run("while it "+name, func(t *testing.T) {
 			s, store := newServer(t)
@@ -261,6 +268,7 @@ func TestContextEndsEarly(t *testing.T) {
 }
 
 func TestAddressesBeforeRun(t *testing.T) {
+	t.Parallel()
 	s, _ := newServer(t)
 	require.Zero(t, s.Addresses())
 }

@@ -26,9 +26,12 @@ import (
 
 // Bounds on what one peer may send and hold open.
 const (
-	maxMessage = 256 << 10 // bytes of one message
-	maxHeaders = 16 << 10  // bytes of one call's headers
-	smallIO    = 4 << 10   // bytes of a connection's buffers: there may be ten thousand
+	maxMessage      = 256 << 10 // bytes of one message
+	maxRegistration = 32 << 10  // bytes of a message for registration
+	maxHeaders      = 16 << 10  // bytes of one call's headers
+	anonymousHeader = 4 << 10   // the same for registration
+	smallIO         = 4 << 10   // bytes of a connection's write buffer: there may be ten thousand
+	window          = 64 << 10  // bytes that a client may send ahead on one call, or of one message: the least that gRPC has
 
 	// Calls at the same time on one connection: a client that registers makes one,
 	// an agent two.
@@ -70,14 +73,14 @@ type port struct {
 func (s *Server) listen(ctx context.Context) (*listeners, error) {
 	bind, limits := s.bind(), s.config.InForce().Shard.Connections
 	l := &listeners{log: s.log, host: machineHost()}
-	g := ports.NewGate(limits, s.log)
+	s.gate = ports.NewGate(limits, s.log)
 	var opened []net.Listener
 	open := func(field string, addr config.ListenAddr, anonymousFor time.Duration) (net.Listener, error) {
 		lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", string(addr))
 		if err != nil {
 			return nil, listenError("shard.bind."+field, string(addr), err)
 		}
-		opened = append(opened, g.Listener(ports.Patient(lis, s.log), anonymousFor))
+		opened = append(opened, s.gate.Listener(ports.Patient(lis, s.log), anonymousFor))
 		return opened[len(opened)-1], nil
 	}
 	var errs [5]error
@@ -137,26 +140,29 @@ func closeOld(next http.Handler, age time.Duration) http.Handler {
 func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 	common := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxHeaderListSize(maxHeaders),
-		grpc.ReadBufferSize(smallIO), grpc.WriteBufferSize(smallIO),
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(smallIO), // TLS reads ahead itself, a record
+		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.ConnectionTimeout(limits.Handshake),
 		grpc.KeepaliveParams(keepalive.Server()), grpc.KeepaliveEnforcementPolicy(keepalive.Enforcement()),
 	}
 	common = s.telemetry.observed(common)
-	open := grpc.Creds(credentials.NewTLS(pki.RegistrationTLS(s.keys.Certificate)))
+	open := grpc.Creds(ports.Closable(credentials.NewTLS(pki.RegistrationTLS(s.keys.Certificate)), nil))
 	short := keepalive.Server()
 	short.MaxConnectionIdle = min(strangerIdle, limits.AnonymousAge)
 	short.MaxConnectionAge, short.MaxConnectionAgeGrace = limits.AnonymousAge/2, limits.AnonymousAge/4
-	l.registration.grpc = grpc.NewServer(append(common, open, grpc.KeepaliveParams(short), grpc.MaxConcurrentStreams(registrationStreams))...)
+	l.registration.grpc = grpc.NewServer(append(common[:len(common):len(common)], open, grpc.KeepaliveParams(short), grpc.MaxConcurrentStreams(registrationStreams),
+		grpc.MaxRecvMsgSize(maxRegistration), grpc.MaxHeaderListSize(anonymousHeader), grpc.InTapHandle(s.tapRegistration), grpc.ChainUnaryInterceptor(counted))...)
 	apiv1.RegisterRegistrationServiceServer(l.registration.grpc, registrar.Service{Register: s.register})
 
-	guarded := append(common, grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream))
+	guarded := append(common[:len(common):len(common)], grpc.InTapHandle(s.tap), grpc.ChainUnaryInterceptor(counted, s.unary), grpc.ChainStreamInterceptor(s.stream))
 	mutual := func(streams uint32, roles ...nstance.Role) []grpc.ServerOption {
 		own := slices.Clone(guarded)
 		return append(own, grpc.MaxConcurrentStreams(streams), grpc.Creds(ports.Closable(credentials.NewTLS(pki.Changing(func() *tls.Config {
 			return pki.ServerTLS(s.keys.Certificate, s.keys.Identity.Pool(), roles...)
-		})))))
+		})), s.checkInUse)))
 	}
-	l.agent.grpc = grpc.NewServer(mutual(agentStreams, nstance.RoleAgent)...)
+	// An agent opens one stream in hours: remembering its headers costs memory, and saves nothing.
+	l.agent.grpc = grpc.NewServer(append(mutual(agentStreams, nstance.RoleAgent), grpc.HeaderTableSize(0))...)
 	apiv1.RegisterAgentServiceServer(l.agent.grpc, agentService{})
 	l.operator.grpc = grpc.NewServer(mutual(operatorStreams, nstance.RoleOperator, nstance.RoleAdmin)...)
 	apiv1.RegisterOperatorServiceServer(l.operator.grpc, s.operators)
@@ -169,8 +175,9 @@ func (s *Server) grpcServers(l *listeners, limits config.Connections) {
 func (s *Server) peerPort(common []grpc.ServerOption) *grpc.Server {
 	creds := ports.Closable(credentials.NewTLS(pki.Changing(func() *tls.Config {
 		return pki.PeerTLS(s.keys.Certificate, s.keys.Identity.Pool(), s.own.Shard.ID, s.own.Cluster.ID)
-	})))
-	g := grpc.NewServer(append(common[:len(common):len(common)], grpc.Creds(creds), grpc.MaxConcurrentStreams(peerStreams), grpc.StreamInterceptor(s.peerStream))...)
+	})), nil)
+	g := grpc.NewServer(append(common[:len(common):len(common)], grpc.Creds(creds), grpc.MaxConcurrentStreams(peerStreams),
+		grpc.InTapHandle(s.tapPeer), grpc.ChainStreamInterceptor(s.peerStream))...)
 	apiv1.RegisterPeerServiceServer(g, s.peers)
 	return g
 }

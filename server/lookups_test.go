@@ -103,6 +103,7 @@ func (p *userDataPage) serve(text string) { p.text.Store(&text) }
 func (p *userDataPage) takeDown()         { p.text.Store(nil) }
 
 func TestUserDataFromAURL(t *testing.T) {
+	t.Parallel()
 	p, url := newUserDataPage(t)
 	conf := func(size int, more string) string {
 		return configWithTemplate(size, fmt.Sprintf(`"userdata": {"source": "url", "content": %q%s}, `, url, more), "")
@@ -139,6 +140,7 @@ func TestUserDataFromAURL(t *testing.T) {
 }
 
 func TestUserDataDigest(t *testing.T) {
+	t.Parallel()
 	p, url := newUserDataPage(t)
 	p.serve("one")
 	conf := func(digest string) string {
@@ -152,6 +154,7 @@ func TestUserDataDigest(t *testing.T) {
 }
 
 func TestTrackedUserDataReplacesMachines(t *testing.T) {
+	t.Parallel()
 	p, url := newUserDataPage(t)
 	p.serve("one")
 	w := newWorld(t, setup{})
@@ -164,6 +167,7 @@ func TestTrackedUserDataReplacesMachines(t *testing.T) {
 }
 
 func TestUserDataFromTheStore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{})
 	_, err := w.store.PutIfAbsent(t.Context(), "userdata/base.sh", []byte("stored {{.Nonce}}"))
 	require.NoError(t, err)
@@ -172,6 +176,7 @@ func TestUserDataFromTheStore(t *testing.T) {
 }
 
 func TestImages(t *testing.T) {
+	t.Parallel()
 	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	first := simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1", Created: day}
 	second := simcloud.Image{ID: "img-2", Owner: "me", Name: "base-2", Created: day.Add(time.Hour)}
@@ -222,6 +227,7 @@ func TestImages(t *testing.T) {
 // TestTrackedImageReplacesMachines: a new image under a tracked name replaces
 // machines, although the configuration is the same. The same image does not.
 func TestTrackedImageReplacesMachines(t *testing.T) {
+	t.Parallel()
 	day := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	first, second := simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1", Created: day}, simcloud.Image{ID: "img-2", Owner: "me", Name: "base-2", Created: day.Add(time.Hour)}
 	for track, replaced := range map[string]bool{`"track": ["image"], `: true, ``: false} {
@@ -251,11 +257,13 @@ func TestTrackedImageReplacesMachines(t *testing.T) {
 }
 
 func TestImageByID(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: configWithTemplate(2, `"image": "fixed", `, `"images": {"fixed": {"id": "img-1"}}, `)})
 	w.awaitMachinesMatching(2, func(s nstance.MachineSpec) bool { return s.Image == "img-1" })
 }
 
 func TestInstanceTypesMatchArchitecture(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{cloud: simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.AMD64}, "arm": {nstance.ARM64}}}, webSize: 1})
 	w.awaitMachinesMatching(1, func(s nstance.MachineSpec) bool { return s.InstanceType == "small" })
 	text := strings.Replace(fmt.Sprintf(configuration, "", 2), `"instance_type": "small"`, `"instance_types": ["small", "arm"]`, 1)
@@ -266,6 +274,7 @@ func TestInstanceTypesMatchArchitecture(t *testing.T) {
 }
 
 func TestLoadBalancersThroughTheServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{cloud: simcloud.Options{Balancers: []string{"lb-1"}}})
 	w.applyConfig(configWithTemplate(1, `"userdata": {"content": "{{.Nonce}}"}, "load_balancers": ["front"], `, `"load_balancers": {"front": {"id": "lb-1"}}, `))
 	id := w.awaitMachine(nstance.DefaultTenant)
@@ -277,6 +286,7 @@ func TestLoadBalancersThroughTheServer(t *testing.T) {
 }
 
 func TestProviderWithoutAbility(t *testing.T) {
+	t.Parallel()
 	cloud := simcloud.New(nil)
 	defer cloud.Close()
 	bare := struct{ nstance.Provider }{cloud}
@@ -296,6 +306,7 @@ func TestProviderWithoutAbility(t *testing.T) {
 }
 
 func TestUserDataMachineVariables(t *testing.T) {
+	t.Parallel()
 	const says = `{{.Instance.Hostname}} <{{.Instance.FQDN}}{{.Instance.IP4}}{{.Instance.IP6}}>`
 	w := newWorld(t, setup{config: configWithTemplate(1, fmt.Sprintf(`"userdata": {"content": %q}, `, says), "")})
 	w.awaitMachinesMatching(1, func(s nstance.MachineSpec) bool { return string(s.UserData) == string(s.ID)+" <>" })
@@ -303,6 +314,7 @@ func TestUserDataMachineVariables(t *testing.T) {
 
 // TestInvalidUserDataTemplates: they are refused before a machine is created.
 func TestInvalidUserDataTemplates(t *testing.T) {
+	t.Parallel()
 	p, url := newUserDataPage(t)
 	p.serve("{{.Clutser.ID}}")
 	w := newWorld(t, setup{config: configWithTemplate(1, fmt.Sprintf(`"userdata": {"source": "url", "content": %q}, `, url), "")})
@@ -337,6 +349,7 @@ func (n *logBuffer) String() string {
 
 // A signed URL grants access to its content, so it is not shown.
 func TestSignedURLsAreRedacted(t *testing.T) {
+	t.Parallel()
 	_, url := newUserDataPage(t)
 	signed := func(url, signature string) string {
 		return configWithTemplate(1, fmt.Sprintf(`"userdata": {"source": "url", "content": "%s?X-Signature=%s"}, `, url, signature), "")
@@ -375,6 +388,7 @@ func TestSignedURLsAreRedacted(t *testing.T) {
 // A changed file is reloaded with look-ups of new names only. A requested refresh
 // repeats all look-ups.
 func TestReloadLooksUpNewNames(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)

@@ -133,6 +133,7 @@ func (w *world) countProviderGets(id nstance.InstanceID) (n int) {
 }
 
 func TestRepeatedDeadlines(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -158,6 +159,7 @@ func TestRepeatedDeadlines(t *testing.T) {
 // TestDroppedNoticeStaysDropped: the cloud did not act on its notice, and the
 // machine still reports it.
 func TestDroppedNoticeStaysDropped(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)

@@ -49,6 +49,7 @@ func (c *askedCloud) hasBeenAsked(ids ...nstance.InstanceID) bool {
 // TestMassNotice: when most of a group is under notice, the provider is asked about each
 // member. Replacements and drains do not wait for its answers.
 func TestMassNotice(t *testing.T) {
+	t.Parallel()
 	inner := simcloud.New(nil)
 	t.Cleanup(inner.Close)
 	cloud := &askedCloud{Cloud: inner, asked: map[nstance.InstanceID]bool{}}

@@ -20,7 +20,7 @@ import (
 // measure gathers what metrics show of this moment.
 func (s *Server) measure() metrics.State {
 	conf := s.config.InForce()
-	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: version.Software, JournalLost: s.events.Dropped()}
+	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: version.Software, JournalLost: s.events.Dropped(), LogLost: s.opts.LogLost()}
 	t := s.term.Load()
 	if t == nil {
 		out.Attention = attentionCounts(s.attention())
@@ -28,6 +28,7 @@ func (s *Server) measure() metrics.State {
 	}
 	out.Leading, out.Epoch, out.LeaseAge = true, t.granted.Epoch(), t.granted.Age()
 	out.Agents, out.QueueAge, out.Groups = t.agents.Count(), t.reconciler.QueueAge(), t.reconciler.Groups()
+	_, out.MetadataUnreadable = t.agents.MetadataProblems()
 	out.Pools = t.reconciler.CountPools()
 	out.Orphans, out.Attention = len(t.reconciler.Orphans()), attentionCounts(t.attention())
 	return out

@@ -74,6 +74,7 @@ func (w *world) requireNodeProviderID(id nstance.InstanceID, want string) {
 }
 
 func TestNodeProviderID(t *testing.T) {
+	t.Parallel()
 	t.Run("the cloud names none", func(t *testing.T) {
 		w := newWorld(t, setup{webSize: 1})
 		id := w.awaitMachine("default")
@@ -94,7 +95,7 @@ func TestNodeProviderID(t *testing.T) {
 		require.NoError(t, w.stopServer())
 		cloud.unreadable = true
 		opts := server.Options{Journal: w.journal, Kinds: kinds}
-		server.Hasten(&opts, func() {})
+		hasten(&opts, func() {})
 		w.server, err = server.New(t.Context(), w.store, cloud, w.conf.read, &opts)
 		require.NoError(t, err)
 		w.run()
@@ -105,6 +106,7 @@ func TestNodeProviderID(t *testing.T) {
 		w := newWorld(t, setup{webSize: 0, noWait: true})
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: -1, Code: nstance.Throttled})
 		w.awaitLeading()
+		require.Eventually(t, func() bool { return groupsKnown(w.server) }, eventually, time.Millisecond)
 		api, id := w.admin(), newRequestID(t)
 		resp, err := api.CreateInstance(t.Context(), &apiv1.CreateInstanceRequest{Id: id, Group: "web"})
 		require.NoError(t, err)
@@ -117,6 +119,7 @@ func TestNodeProviderID(t *testing.T) {
 // TestRegisteredBeforeMachineIsKnown: an agent registers while the answer to its machine's
 // create is lost. Watchers learn that the machine is known from an event.
 func TestRegisteredBeforeMachineIsKnown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 0})
 	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Lost: true})
 	w.cloud.Inject(simcloud.Fault{Op: simcloud.OpGet, Times: -1, Code: nstance.Unavailable})

@@ -24,6 +24,7 @@ func newRequestID(t *testing.T) string {
 }
 
 func TestCreateInstance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 0, shard: pools})
 	api := w.admin()
 	id := newRequestID(t)
@@ -133,6 +134,7 @@ func TestCreateInstance(t *testing.T) {
 // TestLoadBalancersOfInstancesOnDemand: an instance joins its group's load balancers
 // or its own, and is deleted after it has left them.
 func TestLoadBalancersOfInstancesOnDemand(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{
 		cloud:  simcloud.Options{Balancers: []string{"lb-1", "lb-2"}},
 		config: configWithTemplate(0, `"userdata": {"content": "{{.Nonce}}"}, "load_balancers": ["front"], `, `"load_balancers": {"front": {"id": "lb-1"}, "side": {"id": "lb-2"}}, `),

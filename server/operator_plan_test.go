@@ -41,6 +41,7 @@ func planOfGroup(t *testing.T, resp *apiv1.PlanResponse, group string) *apiv1.Gr
 }
 
 func TestPlan(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	w.connectReady(id)
@@ -233,6 +234,7 @@ func TestPlanResolvesNewNames(t *testing.T) {
 }
 
 func TestPlanChecksAbilities(t *testing.T) {
+	t.Parallel()
 	cloud := simcloud.New(nil)
 	defer cloud.Close()
 	api := newWorld(t, setup{provider: struct{ nstance.Provider }{cloud}}).admin()

@@ -12,6 +12,7 @@ import (
 )
 
 func TestRefreshDryRunAtTheServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 4})
 	api := w.admin()
 	require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == 5 }, eventually, time.Millisecond)

@@ -33,6 +33,7 @@ func (w *world) awaitHold(api apiv1.OperatorServiceClient, group string, kind pl
 }
 
 func TestRolloutCommands(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	w.connectReady(w.awaitMachine(nstance.DefaultTenant))
 	w.awaitEvent(nstance.EventGroupReady, "")
@@ -112,6 +113,7 @@ func TestRolloutCommands(t *testing.T) {
 }
 
 func TestGroupMessage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 0})
 	g := w.getGroup(w.admin(), "db")
 	require.Equal(t, "1", g.GetRollout().GetMaxSurge())
@@ -144,13 +146,14 @@ func (w *world) storedGroupState(group string) (state struct {
 // TestBadImageHaltsRollout: a bad image halts the rollout after halt_after members
 // while the group still serves. A command of an operator holds under every leader.
 func TestBadImageHaltsRollout(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
 	w.awaitEvent(nstance.EventGroupReady, "")
 	api := w.admin()
 	bad := replaceOnce(t, defaultConfig(1), `"content": "{{.Nonce}}"`, `"content": "broken {{.Nonce}}"`)
-	bad = replaceOnce(t, bad, `"kind": "web",`, `"kind": "web", "registration_timeout": "100ms",`)
+	bad = replaceOnce(t, bad, `"kind": "web",`, `"kind": "web", "registration_timeout": "1s",`)
 	w.conf.set(bad, nil)
 	_, err := api.RefreshConfig(t.Context(), &apiv1.RefreshConfigRequest{})
 	require.NoError(t, err)
@@ -192,6 +195,7 @@ func TestBadImageHaltsRollout(t *testing.T) {
 }
 
 func TestFreeze(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)

@@ -40,6 +40,7 @@ func removeRecord(store storage.Store, key string) error {
 }
 
 func TestRevokeOperator(t *testing.T) {
+	t.Parallel()
 	t.Run("calls and streams end at once", func(t *testing.T) {
 		w := newWorld(t, setup{webSize: 1})
 		eve, bob := w.registerClient(nstance.RoleOperator, "default"), w.registerClient(nstance.RoleOperator, "default")
@@ -154,6 +155,7 @@ func TestRevokeOperator(t *testing.T) {
 }
 
 func TestListOperators(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	bob, eve := w.registerClient(nstance.RoleOperator, "blue"), w.registerClient(nstance.RoleOperator, "default")
 	w.revoke(eve)
@@ -203,4 +205,27 @@ func (h *client) registerOperator(nonce string) error {
 type operatorRecord struct {
 	records.Header
 	Operator map[string]any `json:"operator"`
+}
+
+// TestRevocationThatIsNotDurable: nothing ends for a revocation that the next leader would
+// not know of.
+func TestRevocationThatIsNotDurable(t *testing.T) {
+	t.Parallel()
+	store := storagetest.NewFaulty(storage.NewMemory())
+	w := newWorld(t, setup{webSize: 1, store: store})
+	id := w.awaitMachine("default")
+	eve, admin := w.registerClient(nstance.RoleOperator, "default"), w.admin()
+	watch := w.watch(eve.operatorAPI(), &apiv1.WatchInstanceEventsRequest{})
+	watch.snapshot()
+	store.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: layout.OperatorPrefix, Err: nstance.Denied})
+	revoke := &apiv1.RevokeOperatorRequest{Id: eve.identity().Subject, Tenant: "default"}
+	_, err := admin.RevokeOperator(t.Context(), revoke)
+	require.ErrorIs(t, wire.ErrorOf(err), nstance.Denied)
+	require.Zero(t, w.countEvents(eventtype.OperatorRevoked))
+	_, err = admin.DrainInstance(t.Context(), &apiv1.DrainInstanceRequest{Id: string(id)})
+	require.NoError(t, err)
+	require.NotNil(t, watch.nextEvent(), "its stream goes on")
+	_, err = admin.RevokeOperator(t.Context(), revoke)
+	require.NoError(t, err)
+	require.ErrorIs(t, watch.awaitEnd(), nstance.Denied)
 }

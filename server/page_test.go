@@ -18,6 +18,7 @@ import (
 // TestPageOfInterruption: the page shows an interruption from the notice on, and how it
 // ended.
 func TestPageOfInterruption(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	require.Empty(t, w.status().Interruptions)
 	lost, replacement := w.reclaimed("e1")
@@ -47,6 +48,7 @@ func TestPageOfInterruption(t *testing.T) {
 // TestPageStream: the stream goes through every guard of the port, and does not keep the
 // server from ending.
 func TestPageStream(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventually)
 	defer cancel()

@@ -85,31 +85,22 @@ func (c *serverPair) leaseVersion() storage.Version {
 	return obj.Version
 }
 
-// A cuttableRelay forwards connections to a port and can be cut.
+// A cuttableRelay forwards connections to a port and can be cut. It keeps its own port all
+// the while: another test could take it.
 type cuttableRelay struct {
 	addr   string
 	target atomic.Pointer[string]
 
 	mu    sync.Mutex
-	lis   net.Listener
+	isCut bool
 	conns []net.Conn
 	wg    sync.WaitGroup
 }
 
 func newCuttableRelay(t *testing.T) *cuttableRelay {
-	r := &cuttableRelay{addr: "127.0.0.1:0"}
-	r.restore(t)
-	r.addr = r.lis.Addr().String()
-	t.Cleanup(func() { r.cut(); r.wg.Wait() })
-	return r
-}
-
-func (r *cuttableRelay) restore(t *testing.T) {
-	lis, err := net.Listen("tcp", r.addr)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lis = lis
+	r := &cuttableRelay{addr: lis.Addr().String()}
 	r.wg.Go(func() {
 		for {
 			conn, err := lis.Accept()
@@ -119,6 +110,8 @@ func (r *cuttableRelay) restore(t *testing.T) {
 			r.wg.Go(func() { r.copyBothWays(conn) })
 		}
 	})
+	t.Cleanup(func() { lis.Close(); r.cut(); r.wg.Wait() })
+	return r
 }
 
 func (r *cuttableRelay) copyBothWays(near net.Conn) {
@@ -129,6 +122,9 @@ func (r *cuttableRelay) copyBothWays(near net.Conn) {
 	}
 	r.mu.Lock()
 	r.conns = append(r.conns, near, far)
+	if r.isCut {
+		r.closeAll()
+	}
 	r.mu.Unlock()
 	r.wg.Go(func() { io.Copy(far, near); far.Close() })
 	io.Copy(near, far)
@@ -138,7 +134,17 @@ func (r *cuttableRelay) copyBothWays(near net.Conn) {
 func (r *cuttableRelay) cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lis.Close()
+	r.isCut = true
+	r.closeAll()
+}
+
+func (r *cuttableRelay) restore() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isCut = false
+}
+
+func (r *cuttableRelay) closeAll() {
 	for _, c := range r.conns {
 		c.Close()
 	}
@@ -172,7 +178,7 @@ func TestStandby(t *testing.T) {
 		require.Eventually(t, func() bool { return c.secondStore.leaseReads.Load() >= before+5 }, eventually, time.Millisecond)
 		require.Equal(t, 503, c.second.getPage("/readyz").StatusCode)
 		require.Equal(t, 200, c.first.getPage("/readyz").StatusCode)
-		way.restore(t)
+		way.restore()
 		c.awaitPeerStream()
 		c.awaitRenewals(1)
 		before = c.secondStore.leaseReads.Load()
@@ -242,6 +248,7 @@ func (w *world) watchPeer(cert *tls.Certificate) error {
 }
 
 func TestPeerPort(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1, opts: server.Options{Shared: true, Bind: server.Addresses{Peer: "127.0.0.1:0"}}})
 	other, err := keyring.NewAuthority(keyring.Identity, time.Now())
 	require.NoError(t, err)
@@ -337,6 +344,7 @@ func TestLeaderAddress(t *testing.T) {
 }
 
 func TestLeaderAddressNeedsProviderAbility(t *testing.T) {
+	t.Parallel()
 	var conf source
 	conf.set(fmt.Sprintf(configuration, `"leader_address": "10.0.0.100",`, 0), nil)
 	cloud := simcloud.New(nil)

@@ -31,6 +31,7 @@ func (w *world) awaitCounted(api apiv1.OperatorServiceClient, group string, n in
 // TestInstanceTypesOfAnotherArchitecture: they are refused before anything is
 // written, also types that were never looked up.
 func TestInstanceTypesOfAnotherArchitecture(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{cloud: twoArchs, webSize: 1})
 	api := w.admin()
 	id, err := nstance.NewInstanceID("web", time.Now())
@@ -72,6 +73,7 @@ func TestInstanceTypesOfAnotherArchitecture(t *testing.T) {
 // TestPendingDefinition: a group whose definition is pending keeps the last one, under
 // the next leader too, takes its size and drain timeout, and has a hold that says why.
 func TestPendingDefinition(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	w := newWorld(t, setup{store: store, cloud: twoArchs, webSize: 1})
 	api := w.admin()
@@ -109,6 +111,7 @@ func TestPendingDefinition(t *testing.T) {
 // TestInvalidOverride: a dynamic group loses the subnet pool that its override names.
 // It keeps its definition, under the next leader too, and its size can be changed.
 func TestInvalidOverride(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	w := newWorld(t, setup{store: store, shard: pools, webSize: 0})
 	api := w.admin()
@@ -172,6 +175,7 @@ func TestInvalidOverride(t *testing.T) {
 // TestGroupWithoutDefinition: a group whose first definition is pending is listed with
 // the reason, can be changed and deleted, and creates nothing.
 func TestGroupWithoutDefinition(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: configWithTemplate(0, `"image": "base", `, `"images": {"base": {"owner": "me", "name": "base-*"}}, `)})
 	api := w.admin()
 	create := func(name string) *apiv1.Group {
@@ -234,6 +238,7 @@ func holdReasons(g *apiv1.Group, kind plan.HoldKind) (out []string) {
 // TestNewTypeIsLookedUpFirst: new instance types are looked up before the
 // configuration is in force, so no definition is pending meanwhile.
 func TestNewTypeIsLookedUpFirst(t *testing.T) {
+	t.Parallel()
 	cloud := twoArchs
 	cloud.Latency = simcloud.Delay{Min: 100 * time.Millisecond}
 	w := newWorld(t, setup{webSize: 1, cloud: cloud})
@@ -259,6 +264,7 @@ func TestNewTypeIsLookedUpFirst(t *testing.T) {
 // TestGroupWithoutTemplate: a group without template and definition shows the reason
 // and can be deleted.
 func TestGroupWithoutTemplate(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	_, err := store.PutIfAbsent(t.Context(), layout.GroupsKey(zone), []byte(`{"format": "1.0", "groups": {"default/lost": {"template": "gone", "size": 2, "dynamic": true}}}`))
 	require.NoError(t, err)
@@ -273,6 +279,7 @@ func TestGroupWithoutTemplate(t *testing.T) {
 // TestUnknownTypesAreAccepted: a type is not refused while the provider does not answer
 // which architectures it runs.
 func TestUnknownTypesAreAccepted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: fmt.Sprintf(configuration, `"image_refresh": "1m",`, 1), cloud: twoArchs})
 	api := w.admin()
 	w.awaitCounted(api, "web", 1)

@@ -22,6 +22,7 @@ func avoidSpot(d time.Duration) *apiv1.AvoidPoolRequest {
 }
 
 func TestAvoidedPools(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	eve := w.registerClient(nstance.RoleAdmin, nstance.DefaultTenant)
 	api := eve.operatorAPI()

@@ -13,6 +13,7 @@ import (
 )
 
 func TestPreserveInstance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	w.connectReady(id)
@@ -66,6 +67,7 @@ func TestPreserveInstance(t *testing.T) {
 }
 
 func TestRemovalDuringAFreeze(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := string(w.awaitMachine(nstance.DefaultTenant))
 	w.connectReady(nstance.InstanceID(id))

@@ -20,6 +20,7 @@ import (
 
 // A notice from the provider has the same effect as one from the machine's agent.
 func TestProviderNotices(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	n := nstance.Notice{
@@ -39,6 +40,7 @@ func TestProviderNotices(t *testing.T) {
 // TestSecondMaintenanceNotice: a notice without date and ID is a new one after the
 // first was withdrawn. While it stands, the next leader takes it for the same one.
 func TestSecondMaintenanceNotice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	w.connectReady(id)
@@ -89,6 +91,7 @@ func TestSecondMaintenanceNotice(t *testing.T) {
 }
 
 func TestConsoleOutput(t *testing.T) {
+	t.Parallel()
 	var printed atomic.Pointer[[]byte]
 	printed.Store(new([]byte))
 	w := newWorld(t, setup{webSize: 1, cloud: simcloud.Options{Console: func(nstance.Machine) []byte { return *printed.Load() }}})

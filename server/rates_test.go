@@ -16,6 +16,7 @@ import (
 // TestRatesOfTheLedger: a leader chooses shapes by how often pools were reclaimed before its
 // term, and a pool that was reclaimed lately comes last.
 func TestRatesOfTheLedger(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		order, choice string
 	}{
@@ -43,6 +44,7 @@ func TestRatesOfTheLedger(t *testing.T) {
 // TestPriceOnRecord: what a machine cost at launch is in its record, and the ledger sums it
 // up.
 func TestPriceOnRecord(t *testing.T) {
+	t.Parallel()
 	prices := map[simcloud.Pool]float64{{InstanceType: "small", Zone: "z-1", Market: "spot"}: 0.25}
 	text := fmt.Sprintf(configuration, `"subnet_pools": {"main": ["s-1"]},`, 1)
 	text = replaceOnce(t, text, `"instance_type": "small"`, `"instance_type": "small", "subnet_pool": "main"`)

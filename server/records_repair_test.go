@@ -14,6 +14,8 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/server"
+	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // corruptRecord overwrites an instance's record and returns its key and earlier
@@ -29,6 +31,7 @@ func (w *world) corruptRecord(id nstance.InstanceID) (string, []byte) {
 }
 
 func TestRepairRecord(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	require.NoError(t, w.stopServer())
@@ -136,4 +139,34 @@ func TestRepairRecord(t *testing.T) {
 		_, err = w.cloud.Get(t.Context(), id)
 		require.NoError(t, err, "it is not deleted before its deadline")
 	})
+}
+
+// TestRepairIsInForce: whatever fails around the write of a repair, what is durable is in
+// force with this leader.
+func TestRepairIsInForce(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]storagetest.Fault{
+		"the records cannot be read": {Op: storagetest.List, Prefix: "instance/", Err: nstance.Unavailable},
+		"the answer is lost":         {Op: storagetest.PutIfMatch, Prefix: "instance/", Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := storagetest.NewFaulty(storage.NewMemory())
+			w := newWorld(t, setup{webSize: 1, store: store})
+			id := w.awaitMachine(nstance.DefaultTenant)
+			require.NoError(t, w.stopServer())
+			key, good := w.corruptRecord(id)
+			w.startSuccessor(server.Options{})
+			api := w.admin()
+			is, err := api.GetRecord(t.Context(), &apiv1.GetRecordRequest{Key: key})
+			require.NoError(t, err)
+			require.NotEmpty(t, is.GetError())
+			store.Inject(fault)
+			_, err = api.RepairRecord(t.Context(), &apiv1.RepairRecordRequest{Key: key, Version: is.GetVersion(), Data: good})
+			require.Equal(t, fault.Mode == storagetest.LoseAnswer, err != nil, "%v", err)
+			got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+			require.NoError(t, err)
+			require.NotEmpty(t, got.GetInstance().GetState(), "it is a member")
+			require.NotContains(t, strings.Join(server.Problems(w.server), "\n"), key)
+		})
+	}
 }

@@ -14,6 +14,7 @@ import (
 // TestNewRefuses: New returns an error that names the argument or option, before it reads
 // the configuration.
 func TestNewRefuses(t *testing.T) {
+	t.Parallel()
 	cloud := simcloud.New(nil)
 	defer cloud.Close()
 	source := server.FileSource("missing.jsonc")

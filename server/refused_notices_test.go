@@ -15,6 +15,7 @@ import (
 // TestRefusedNotices: notices that no agent sends raise one alarm for each session, end no
 // session, and hide no other notice.
 func TestRefusedNotices(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)

@@ -19,6 +19,7 @@ import (
 )
 
 func TestRegistration(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	h := w.registerAgent(id)
@@ -99,6 +100,7 @@ func TestRegistration(t *testing.T) {
 
 // An agent whose clock is hours ahead may try to renew all the time.
 func TestRenewalsPerClientAreLimited(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 2})
 	machine := w.awaitMachine(nstance.DefaultTenant)
 	h, other := w.registerAgent(machine), w.registerAgent(w.awaitNextMachine(nstance.DefaultTenant, machine))
@@ -132,6 +134,7 @@ func (w *world) instanceRecord(tenant nstance.TenantID, group nstance.GroupID, i
 // TestNonceOfAnotherKind forges a record that no leader writes: the instance's ID has
 // another prefix than its definition.
 func TestNonceOfAnotherKind(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	recs := records.New(store, zone, &records.Options{Epoch: 1})
 	digest, err := recs.PutDefinition(t.Context(), nstance.Definition{
@@ -159,6 +162,7 @@ func TestNonceOfAnotherKind(t *testing.T) {
 }
 
 func TestRenewal(t *testing.T) {
+	t.Parallel()
 	store := storagetest.NewFaulty(storage.NewMemory())
 	w := newWorld(t, setup{webSize: 1, store: store})
 	id := w.awaitMachine(nstance.DefaultTenant)
@@ -202,6 +206,7 @@ func TestRenewal(t *testing.T) {
 }
 
 func TestRenewalOfAnOperator(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{})
 	old := w.registerClient(nstance.RoleOperator, "blue")
 	key := pki.NewKey()

@@ -46,6 +46,7 @@ func (k *agentSession) released() (released *apiv1.Released) {
 // acknowledge the cloud's events, and an event of several machines only when all of them
 // are.
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 3})
 	ids := w.awaitMachines(3)
 	var agents []*agentSession
@@ -80,6 +81,7 @@ func TestRelease(t *testing.T) {
 // drained and being deleted, for the event that it was drained for and for that of its
 // deletion.
 func TestReleasedOnAzure(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	events := imds.New(&imds.Options{Protocol: imds.Azure, Spot: true, InstanceID: string(id)})

@@ -22,6 +22,7 @@ func configWithSettings(size int, shard string) string {
 
 // A reload puts these settings in force. Each test checks the setting's effect.
 func TestReloadOfTheCreateRate(t *testing.T) {
+	t.Parallel()
 	const tight, wide = `"create_rate": {"per_second": 0.001, "burst": 2},`, `"create_rate": {"per_second": 50, "burst": 50},`
 	grow := func(w *world, want int) {
 		t.Helper()
@@ -108,7 +109,7 @@ func TestReloadOfTheHealthInterval(t *testing.T) {
 func TestReloadOfTheBreaker(t *testing.T) {
 	t.Parallel() // it waits for intervals of seconds
 	conf := func(most string) string {
-		return configWithSettings(2, fmt.Sprintf(`"health_interval": "250ms", "breaker": {"max_unhealthy": %q},`, most))
+		return configWithSettings(2, fmt.Sprintf(`"health_interval": "1s", "breaker": {"max_unhealthy": %q},`, most))
 	}
 	// held returns a world whose three members became silent together.
 	held := func(t *testing.T) *world {
@@ -117,9 +118,9 @@ func TestReloadOfTheBreaker(t *testing.T) {
 		var talks []*agentSession
 		for _, m := range w.cloud.Machines() {
 			talks = append(talks, w.connectReady(m.ID))
-		}
-		for _, k := range talks {
-			k.sendReport()
+			for _, k := range talks { // the last reports of all come together
+				k.sendReport()
+			}
 		}
 		require.Contains(t, w.awaitEvent(nstance.EventAlarm, "").Reason, "of the shard's 3 members fell silent")
 		require.Zero(t, w.countEvents(nstance.EventUnhealthy))
@@ -185,6 +186,7 @@ func TestReloadOfTheCollection(t *testing.T) {
 }
 
 func TestReloadOfTheRequestTimeout(t *testing.T) {
+	t.Parallel()
 	cloud := newWatchedCloud(t)
 	w := newWorld(t, setup{config: configWithSettings(1, `"request_timeout": "1h",`), provider: cloud})
 	made := func(n int) {
@@ -201,6 +203,7 @@ func TestReloadOfTheRequestTimeout(t *testing.T) {
 
 // Exactly the settings that are documented to need a restart are refused by name.
 func TestReloadThatNeedsARestart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: configWithSettings(1, "")})
 	for field, change := range map[string][2]string{
 		"cluster.id":             {`"id": "c1"`, `"id": "c2"`},

@@ -17,6 +17,7 @@ import (
 // TestRepeatedRequests: a client that lost an answer repeats its request. The repeat
 // succeeds, and the request is carried out once.
 func TestRepeatedRequests(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 4})
 	operator := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	w.watch(operator, &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}).snapshot()

@@ -54,6 +54,7 @@ func TestSecretsFromOtherSources(t *testing.T) {
 }
 
 func TestMissingSecretSource(t *testing.T) {
+	t.Parallel()
 	var conf source
 	conf.set(fmt.Sprintf(configuration, `"secrets": {"source": "env://APP_"},`, 0), nil)
 	_, err := server.New(t.Context(), storage.NewMemory(), simcloud.New(nil), conf.read, nil)

@@ -20,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/manager"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/server/internal/agents"
@@ -47,6 +48,7 @@ type Options struct {
 	Traces  trace.TracerProvider // receives spans of requests, storage and provider; nil: there are none
 	Now     func() time.Time     // nil: time.Now
 	Log     *slog.Logger         // nil: discarded
+	LogLost func() int64         // how many lines Log has dropped so far, for metrics; called concurrently, must not block; nil: none
 
 	// Kinds are the kinds of provider that shard.provider.kind may name, among
 	// them that of the provider which New is given: what is known of each offline
@@ -113,6 +115,7 @@ type Server struct {
 	opts      Options
 	store     storage.Store
 	dated     storage.Dated // what store knows of the time; nil: nothing
+	location  string        // of storage; empty: not known
 	provider  nstance.Provider
 	log       *slog.Logger
 	elector   lease.Elector
@@ -124,6 +127,8 @@ type Server struct {
 	own     *config.Config // as this process was started: where it listens, its provider, its election
 	keys    *keys.Keys
 	expiry  ports.Expiry
+	gate    *ports.Gate // made when the ports are opened
+	limits  *callerLimits
 	ports   *listeners
 	peers   *peers.Peers
 	ran     atomic.Bool
@@ -145,12 +150,11 @@ func (s *Server) checkArguments(source Source) error {
 		return nstance.FieldError("provider", "give the provider of the shard's machines", "is nil")
 	case source == nil:
 		return nstance.FieldError("source", "give what reads the configuration, such as server.FileSource", "is nil")
-	case s.opts.Reread < 0:
-		return nstance.FieldError("reread", "use more than 0, or leave it out for the default", "is negative")
-	case s.opts.KeyInterval < 0:
-		return nstance.FieldError("key_interval", "use more than 0, or leave it out for the default", "is negative")
 	}
-	return nil
+	return errors.Join(
+		validate.Setting("reread", s.opts.Reread, 24*time.Hour),
+		validate.Setting("key_interval", s.opts.KeyInterval, time.Minute),
+	)
 }
 
 // New returns a server for the shard that the configuration from source names,
@@ -173,11 +177,16 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if s.opts.LogLost == nil {
+		s.opts.LogLost = func() int64 { return 0 }
+	}
 	if s.opts.KeyInterval == 0 || s.opts.KeyInterval > keys.DefaultInterval {
 		s.opts.KeyInterval = keys.DefaultInterval
 	}
+	s.limits = newCallerLimits()
 	s.expiry = ports.Expiry{Now: s.opts.Now, Interval: s.opts.KeyInterval}
 	s.dated, _ = store.(storage.Dated)
+	s.location = storage.LocationOf(store)
 	s.telemetry = telemetry{metrics.New(s.measure), s.opts.Traces}
 	s.store = s.telemetry.store(s.store)
 	if s.opts.Reread == 0 {

@@ -3,10 +3,8 @@ package server_test
 import (
 	"context"
 	"crypto/ed25519"
-	"database/sql"
 	"fmt"
 	"math"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +19,7 @@ import (
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/journal/sqlite"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -126,6 +124,7 @@ func TestNotice(t *testing.T) {
 
 // TestStandingNotices sends sets of more than one notice.
 func TestStandingNotices(t *testing.T) {
+	t.Parallel()
 	store := newWriteGate()
 	w := newWorld(t, setup{webSize: 1, store: store})
 	t.Cleanup(store.release)
@@ -178,6 +177,7 @@ func TestStandingNotices(t *testing.T) {
 }
 
 func TestSession(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	h := w.registerAgent(id)
@@ -262,6 +262,7 @@ func (s silentStream) Recv() (*apiv1.ConnectRequest, error) {
 // TestSessionOfAnInstanceBeingDeleted connects after the deletion looked for
 // sessions to end, with a certificate that was checked before.
 func TestSessionOfAnInstanceBeingDeleted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	h := w.registerAgent(id)
@@ -288,29 +289,35 @@ func TestSessionOfAnInstanceBeingDeleted(t *testing.T) {
 // TestReportsAreNotWritten: reports are read from memory only, and a large shard
 // would write hundreds per second.
 func TestReportsAreNotWritten(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "journal.db")
-	kept, err := sqlite.Open(path, nil)
-	require.NoError(t, err)
-	w := newWorld(t, setup{webSize: 1, opts: server.Options{Events: kept}})
+	t.Parallel()
+	store, kept := storagetest.NewFaulty(storage.NewMemory()), journal.NewMemory(0)
+	w := newWorld(t, setup{store: store, webSize: 1, opts: server.Options{Events: kept}})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
+	instance := layout.InstanceKey(zone, nstance.DefaultTenant, "web", id)
+	written := func() (events int, record storage.Version) {
+		all, err := kept.Events(t.Context(), journal.Filter{Limit: journal.MaxLimit, Instance: id})
+		require.NoError(t, err)
+		obj, err := store.Get(t.Context(), instance)
+		require.NoError(t, err)
+		return len(all), obj.Version
+	}
 	k.awaitAck(k.sendReport())
-	require.NotNil(t, w.instance(w.admin(), id).GetLastReport(), "the last report is shown from memory")
-	require.NoError(t, w.stopServer())
-	require.NoError(t, kept.Close())
-
-	db, err := sql.Open("sqlite", path)
-	require.NoError(t, err)
-	defer db.Close()
-	var events, reports int
-	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM events").Scan(&events))
-	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM sqlite_master WHERE name LIKE '%report%'").Scan(&reports))
+	w.awaitEvent(nstance.EventReady, id)
+	events, record := written()
 	require.Positive(t, events)
-	require.Zero(t, reports, "there is no table for them")
+	for range 20 {
+		k.awaitAck(k.sendReport())
+	}
+	require.NotNil(t, w.instance(w.admin(), id).GetLastReport(), "the last report is shown from memory")
+	eventsAfter, recordAfter := written()
+	require.Equal(t, events, eventsAfter, "reports are no events")
+	require.Equal(t, record, recordAfter, "they are not in the record")
 }
 
 // TestNoticeFlood: a compromised agent cannot fill the journal.
 func TestNoticeFlood(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -338,7 +345,7 @@ func TestNoticeFlood(t *testing.T) {
 	})
 	t.Run("the limit spans sessions", func(t *testing.T) {
 		detected := w.countEvents(eventtype.NoticeDetected)
-		for i := range 30 {
+		for i := range 3 {
 			k = k.client.connect()
 			for j := range 64 {
 				n.EventID = fmt.Sprint("more", i, "/", j)
@@ -354,6 +361,7 @@ func TestNoticeFlood(t *testing.T) {
 }
 
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	w.connectReady(id)
@@ -377,6 +385,7 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestDrainRequest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	w.connectReady(id)

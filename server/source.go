@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 
 	"github.com/nstance-go/nstance"
@@ -30,6 +32,12 @@ func StoreSource(store storage.Store, shard nstance.ShardID) Source {
 	key := layout.ConfigKey(shard)
 	return func(ctx context.Context) (string, []byte, error) {
 		obj, err := store.Get(ctx, key)
+		if errors.Is(err, nstance.NotFound) {
+			err = &nstance.Error{
+				Code: nstance.NotFound, Msg: fmt.Sprintf("there is no configuration of shard %s in storage, %s", shard, key),
+				Remedy: "put it there: nstance-admin config put FILE --storage URL; or name a file", Err: err,
+			}
+		}
 		return key, obj.Data, err
 	}
 }

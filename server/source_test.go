@@ -16,6 +16,7 @@ import (
 
 // TestMissingConfiguration: the error says what to do.
 func TestMissingConfiguration(t *testing.T) {
+	t.Parallel()
 	_, err := server.New(t.Context(), storage.NewMemory(), simcloud.New(nil), server.FileSource("/nope"), nil)
 	require.ErrorIs(t, err, nstance.NotFound)
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -24,6 +25,7 @@ func TestMissingConfiguration(t *testing.T) {
 
 // TestConfigurationInStorage changes the object config/{shard}.jsonc without a refresh.
 func TestConfigurationInStorage(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	key := layout.ConfigKey(zone)
 	require.Equal(t, "config/s1.jsonc", key, "where people put it")

@@ -18,6 +18,7 @@ type fixedElector struct {
 func (s fixedElector) Holder() lease.Holder { return s.holder }
 
 func TestStandbyNamesTheLeader(t *testing.T) {
+	t.Parallel()
 	s := &Server{elector: fixedElector{holder: lease.Holder{ID: "b", Address: "10.0.0.7:8993", Epoch: 4}}}
 	_, err := s.leading()
 	require.ErrorIs(t, err, nstance.Unavailable)

@@ -81,6 +81,7 @@ func (k *agentSession) awaitRenewal() {
 // TestWokenAgentRenewsFirst: what an agent reports with the certificate that its machine slept
 // with counts for nothing: it is asked to renew it at once, and then the old one is dead.
 func TestWokenAgentRenewsFirst(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
 	api := w.admin()
 	id, agent := w.parkedAgent()
@@ -126,6 +127,7 @@ func TestWokenAgentRenewsFirst(t *testing.T) {
 // TestEverySleepEndsIdentity: a machine that slept has its certificate renewed, also one that
 // the record still names as pending, since its use is durable with the next renewal only.
 func TestEverySleepEndsIdentity(t *testing.T) {
+	t.Parallel()
 	requireRenewal := func(w *world, id nstance.InstanceID, agent *client) {
 		rec := w.instanceRecord(nstance.DefaultTenant, "web", id)
 		require.NotNil(t, rec.Pending, "the one in use is not the current one of the record")
@@ -172,6 +174,7 @@ func pooledConfigurationWithFile() string {
 // TestIdentityOfSleepingMachine: while a machine sleeps, its identity opens no session and is
 // not renewed. Its agent may ask again.
 func TestIdentityOfSleepingMachine(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
 	api := w.admin()
 	id, agent := w.parkedAgent()
@@ -202,6 +205,7 @@ func TestIdentityOfSleepingMachine(t *testing.T) {
 // an agent gets nothing but the request for that, and what it sends does not count. Only
 // reports are acknowledged: all else is sent again afterwards.
 func TestSessionBeforeRenewal(t *testing.T) {
+	t.Parallel()
 	begin := func(t *testing.T) (*world, nstance.InstanceID, *fileAgent) {
 		w := newWorld(t, setup{config: pooledConfigurationWithFile()})
 		id, agent := w.parkedAgent()
@@ -255,6 +259,7 @@ func (k *fileAgent) requireOnlyRenewal() {
 // TestClaimsAreRefused: a claim names the field that is wrong, and an operator claims in its
 // own tenant only.
 func TestClaimsAreRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1}`)})
 	api := w.admin()
 	for name, c := range map[string]struct {
@@ -276,6 +281,7 @@ func TestClaimsAreRefused(t *testing.T) {
 
 // TestRunningStandby: a stand-by machine that runs on keeps its session and its certificate.
 func TestRunningStandby(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{config: pooledConfiguration(`{"size": 1, "mode": "running"}`)})
 	api := w.admin()
 	id := w.awaitMachineOf("web")

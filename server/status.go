@@ -68,7 +68,7 @@ func (s *Server) status(ctx context.Context) web.Status {
 			Market: string(v.Market), InstanceType: cmp.Or(v.Machine.InstanceType, v.InstanceType), Zone: v.Machine.Zone, ProviderID: v.Machine.ProviderID, CreatedAt: v.CreatedAt,
 			ReportedAt: v.ReportedAt, Connected: v.Connected, CPU: v.Report.OneMinute.CPUPercent, Memory: v.Report.OneMinute.MemoryPercent,
 		}
-		if v.Drain != nil {
+		if v.Drain != nil && !v.Drain.Unlimited() {
 			row.Deadline = v.Drain.Deadline
 		}
 		out.Instances = append(out.Instances, row)

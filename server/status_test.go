@@ -1,10 +1,8 @@
 package server_test
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,25 +12,6 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/web"
 )
-
-// getPage fetches a page and reads its body.
-func (w *world) getPage(path string) *http.Response {
-	w.Helper()
-	resp, err := http.Get("http://" + w.server.Addresses().HTTP + path)
-	require.NoError(w, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(w, err)
-	resp.Body = io.NopCloser(strings.NewReader(string(body)))
-	return resp
-}
-
-func (w *world) status() web.Status {
-	w.Helper()
-	var s web.Status
-	require.NoError(w, json.NewDecoder(w.getPage("/status.json").Body).Decode(&s))
-	return s
-}
 
 // attentionOfKind returns the status page's attention entries of one kind.
 func (w *world) attentionOfKind(kind string) web.Attention {
@@ -46,6 +25,7 @@ func (w *world) attentionOfKind(kind string) web.Attention {
 }
 
 func TestStatusPage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 30}) // more events than the page shows
 	require.Eventually(t, func() bool { return w.countEvents(nstance.EventCreated) == 31 }, eventually, time.Millisecond)
 	k := w.connectReady(w.awaitMachine(nstance.DefaultTenant))

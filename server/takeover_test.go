@@ -24,6 +24,7 @@ import (
 // TestTakeoverKeepsBootingMachines: two servers have different addresses, so neither
 // can render the other's user data again.
 func TestTakeoverKeepsBootingMachines(t *testing.T) {
+	t.Parallel()
 	text := replaceOnce(t, defaultConfig(5), `"content": "{{.Nonce}}"`, `"content": "{{.Nonce}} {{.Server.RegistrationAddr}}"`)
 	w := newWorld(t, setup{config: text, cloud: simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}}})
 	api := w.admin()
@@ -66,6 +67,7 @@ func (p argsRecorder) Create(ctx context.Context, spec nstance.MachineSpec) (nst
 
 // TestNonceIsForUserDataOnly: arguments end up in the cloud's logs and consoles.
 func TestNonceIsForUserDataOnly(t *testing.T) {
+	t.Parallel()
 	cloud := simcloud.New(nil)
 	t.Cleanup(cloud.Close)
 	tap := argsRecorder{Provider: cloud, specs: make(chan nstance.MachineSpec, 10)}
@@ -87,6 +89,7 @@ func TestNonceIsForUserDataOnly(t *testing.T) {
 // TestNonceIsDerivedFromRecord: a nonce depends on the intent only, so that minting
 // it again gives the same bytes. It is valid for the launch and the registration.
 func TestNonceIsDerivedFromRecord(t *testing.T) {
+	t.Parallel()
 	text := replaceOnce(t, defaultConfig(1), `"userdata": {`, `"launch_timeout": "7m", "registration_timeout": "2m", "userdata": {`)
 	w := newWorld(t, setup{config: text})
 	id := w.awaitMachine(nstance.DefaultTenant)
@@ -109,6 +112,7 @@ func TestNonceIsDerivedFromRecord(t *testing.T) {
 // TestMaintenanceAfterTakeover: what a leader has acknowledged, the next one acts on. The agent
 // says only that it was acknowledged.
 func TestMaintenanceAfterTakeover(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)

@@ -56,6 +56,7 @@ func (m rpc) responseText(t *testing.T, conn *grpc.ClientConn, req proto.Message
 // another tenant has a group, machines, a drain, a problem, a hold and a refused
 // configuration.
 func TestTenantsReceiveNoEventsOfOthers(t *testing.T) {
+	t.Parallel()
 	const theirs, group = "crimson", "vermilion"
 	text := replaceOnce(t, defaultConfig(0), `"blue": {`, `"crimson": {"vermilion": {"template": "vm", "size": 2}, "scarlet": {"template": "vm", "size": 1}}, "blue": {`)
 	store := storage.NewMemory()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/ledger"
@@ -57,6 +58,7 @@ type term struct {
 	quit       chan error      // why this server should stop leading
 	done       chan struct{}   // closed when run has returned
 	exposures  *registrar.Exposures
+	events     *eventLimits
 }
 
 // A fleet is a reconciler with all that this server asks of it.
@@ -80,6 +82,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Check: granted.Err, FinalCheck: t.resigned, Now: s.opts.Now, Linger: s.opts.intervals.ledgerLinger, Log: t.log,
 	})
 	t.stories = ledger.NewStories(t.ledger)
+	t.events = newEventLimits(granted.Context(), s.opts.Now, t.journal)
 	t.webhooks = webhook.NewSender(&webhook.Options{
 		Term:      webhook.Term{Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Epoch: granted.Epoch()},
 		Endpoints: func() map[string]webhook.Endpoint { return s.config.InForce().Endpoints() },
@@ -101,7 +104,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		ConsistencyWindow: consistency(t.conf),
 		GC:                reconcile.GC{Interval: t.conf.Shard.GC.Interval, RegistrationTimeout: t.conf.Shard.GC.RegistrationTimeout},
 		Drains:            t.drains, Journal: t.journal, Changed: t.operators.GroupChanged, HealthInterval: t.conf.Shard.HealthInterval,
-		Deleting: func(id nstance.InstanceID) { t.agents.EndSession(id) }, Deleted: t.forget, Parked: func(id nstance.InstanceID) { t.agents.EndParked(id) },
+		Deleting: t.endDeleted, Deleted: t.forget, Parked: func(id nstance.InstanceID) { t.agents.EndParked(id) },
 		DrainTimeout: t.conf.Shard.DefaultDrainTimeout, MaxUnhealthy: t.conf.Shard.Breaker.MaxUnhealthy,
 		Provider: &provider.Options{
 			MaxUserData: maxUserData(t.conf),
@@ -136,7 +139,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.agents = agents.New(s.store, t.reconciler, t.drains, agents.Options{
 		Owner: owner, Config: s.config.InForce, Check: granted.Err, Began: t.began, Now: s.opts.Now, Keys: s.keys.Keys, Expiry: s.expiry, Version: version.Software, Log: t.log,
 		Secrets: secrets, Addresses: s.serverAddresses, FilePass: s.opts.intervals.filePass, OnFilePassed: s.opts.intervals.filePassed,
-		Bound: t.bound, Journal: t.journal, Contested: t.exposures.Contested,
+		Bound: t.bound, Journal: t.journal, Contested: t.exposures.Contested, MayPrune: t.mayPrune,
 	})
 	t.registrar, err = registration.New(registration.KeysOf(s.keys.Identity, s.keys.Nonces), t.records, &registration.Options{
 		Cluster: t.conf.Cluster.ID, Shard: t.conf.Shard.ID, Alarm: t.exposures.Misused, Exposed: t.exposures.Superseded, Journal: t.alarm, Now: s.opts.Now, Log: s.log,
@@ -146,7 +149,8 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	}
 	t.operators.TermOptions = operators.TermOptions{
 		Lease: granted, Began: t.began, Reconciler: t.reconciler.Admin, Internals: t.reconciler.Internals, Drains: t.drains, Groups: t.groups, Agents: t.agents, Records: t.records,
-		Configs: t.config, Log: t.log, Verify: t.registrar.Verify, Renew: t.registrar.Renew, Bound: t.bound, Journal: t.journal,
+		Configs: t.config, Log: t.log, Verify: t.registrar.Verify,
+		Connected: func() []nstance.Identity { return s.gate.Identities(nstance.RoleOperator, nstance.RoleAdmin) }, End: s.endIdentity, Renew: t.registrar.Renew, Bound: t.bound, Journal: t.journal,
 		Attention: t.attention,
 	}
 	t.address, err = t.newAddressKeeper()
@@ -217,9 +221,24 @@ func (t *term) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 	return ctx, func() { stop(); cancel() }
 }
 
+// work returns a context for a call that may write. It ends with the term, or after the
+// time that a request may take, but not with the caller: what the call has begun is
+// finished. A caller that has left by now has nothing begun.
+func (t *term) work(caller context.Context) (context.Context, context.CancelFunc, error) {
+	if err := caller.Err(); err != nil {
+		return nil, nil, nstance.Errorf(nstance.Unavailable, "the caller has left: %w", err)
+	}
+	ctx, cancel := t.bound(context.WithoutCancel(caller))
+	return ctx, cancel, nil
+}
+
 // journal receives every event, in order, mostly under the reconciler's lock: nothing
 // that it calls blocks.
 func (t *term) journal(e nstance.Event) {
+	if !t.events.admit(e) {
+		return
+	}
+	e.Reason, e.Error = clip.Line(e.Reason), clip.Line(e.Error) // of agents, clouds, hooks and tenants
 	e.Seq = t.operators.Publish(e)
 	t.server.events.Append(e)
 	t.server.telemetry.Event(e)
@@ -237,7 +256,28 @@ func (t *term) journal(e nstance.Event) {
 func (t *term) pruneLedger(ctx context.Context) (int, error) {
 	set := t.server.config.InForce().Shard
 	keep := ledger.Retention{Age: set.Ledger.Keep, Size: int64(set.Ledger.MaxMiB) << 20}
-	return ledger.Prune(ctx, t.server.store, set.ID, keep, t.server.opts.Now(), t.granted.Err)
+	return ledger.Prune(ctx, t.server.store, set.ID, keep, t.server.opts.Now(), t.mayPrune)
+}
+
+// mayPrune fails when the term has ended, or the clock by which something is old is not
+// trusted any more. It is asked before each deletion.
+func (t *term) mayPrune() error {
+	if err := t.granted.Err(); err != nil {
+		return err
+	}
+	if !t.reconciler.ClockRight() {
+		return nstance.Errorf(nstance.Unavailable, "this server's clock cannot be trusted")
+	}
+	return nil
+}
+
+// endDeleted ends the session of an instance whose deletion has begun, and soon all its
+// connections. It never blocks.
+func (t *term) endDeleted(id nstance.InstanceID) {
+	t.agents.EndSession(id)
+	if rec, ok := t.reconciler.Records().Get(id); ok {
+		t.server.endIdentity(nstance.Identity{Role: nstance.RoleAgent, Tenant: rec.Key().Tenant, Subject: string(id)}, agents.ErrDeleted)
+	}
 }
 
 // forget drops what is kept about an instance whose record is gone.

@@ -14,6 +14,7 @@ import (
 // TestUnchangedRequestsAreReported: pausing a paused group, resuming a running one,
 // repeating an update.
 func TestUnchangedRequestsAreReported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	api := w.admin()
 	type answer interface{ GetUnchanged() bool }

@@ -41,6 +41,7 @@ func (w *world) addUnknownField(key string) {
 // TestUnknownFieldsArePreserved: a server keeps fields that a newer one added to a
 // document, and the document's format number.
 func TestUnknownFieldsArePreserved(t *testing.T) {
+	t.Parallel()
 	store := storage.NewMemory()
 	const script = "userdata/base.sh"
 	v, err := store.PutIfAbsent(t.Context(), script, []byte("{{.Nonce}}"))

@@ -24,6 +24,7 @@ func unknownTypes(set, n int) (names []string) {
 // TestUnknownInstanceTypesAreBounded: however many unknown instance types a tenant
 // names, the cached types of all groups stay.
 func TestUnknownInstanceTypesAreBounded(t *testing.T) {
+	t.Parallel()
 	const sets, each = 40, 30
 	w := newWorld(t, setup{webSize: 1, cloud: simcloud.Options{Types: map[string][]nstance.Arch{"small": {nstance.AMD64}, "arm": {nstance.ARM64}}}})
 	api, admin := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI(), w.admin()

@@ -14,6 +14,7 @@ import (
 // TestVariablesAreNotInterpretedInScripts: the content of a variable that is set
 // through the API is never executed on a machine.
 func TestVariablesAreNotInterpretedInScripts(t *testing.T) {
+	t.Parallel()
 	const raw, safe = `"content": "#!/bin/sh\necho {{.Vars.colour}}"`, `"content": "#!/bin/sh\necho {{quote .Vars.colour}}"`
 	with := func(content string) string {
 		return replaceOnce(t, defaultConfig(1), `"content": "{{.Nonce}}"`, content)

@@ -65,6 +65,7 @@ func (g *groupWatch) awaitChange(wanted func(g *apiv1.Group) bool) *apiv1.Group 
 }
 
 func TestWatchGroups(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 0})
 	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	all, one := w.watchGroups(api, &apiv1.WatchGroupsRequest{}), w.watchGroups(api, &apiv1.WatchGroupsRequest{Group: "batch"})

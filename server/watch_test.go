@@ -104,6 +104,7 @@ func (g *instanceWatch) awaitEventOf(typ nstance.EventType, id nstance.InstanceI
 }
 
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
@@ -160,6 +161,7 @@ func TestWatch(t *testing.T) {
 }
 
 func TestExecutorChoice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 6})
 	api := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
 	drain := func(id nstance.InstanceID) *apiv1.Drain {

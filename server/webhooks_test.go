@@ -48,6 +48,7 @@ func (h *hookReceiver) config(store storage.Store) string {
 
 // TestWebhooks: a reclaim is told, signed, by whatever webhooks the configuration in force has.
 func TestWebhooks(t *testing.T) {
+	t.Parallel()
 	hook := newHookReceiver(t)
 	w := newWorld(t, setup{webSize: 1})
 	w.conf.set(hook.config(w.store), nil)
@@ -72,6 +73,7 @@ func TestWebhooks(t *testing.T) {
 // TestStandingNoticesAfterFailover: a new leader sends each standing notice once, whether or
 // not the agent repeats it.
 func TestStandingNoticesAfterFailover(t *testing.T) {
+	t.Parallel()
 	hook := newHookReceiver(t)
 	store := storage.NewMemory()
 	config := hook.config(store)

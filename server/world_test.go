@@ -6,9 +6,12 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +28,7 @@ import (
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/vault"
+	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
@@ -130,9 +134,9 @@ func newWorld(t *testing.T, s setup) *world {
 	if s.opts.Kinds == nil {
 		s.opts.Kinds = kinds
 	}
-	server.Hasten(&s.opts, func() { w.filePasses.Add(1) })
+	hasten(&s.opts, func() { w.filePasses.Add(1) })
 	if s.rates {
-		server.HastenRates(&s.opts)
+		hastenRates(&s.opts)
 	}
 	if s.provider == nil {
 		s.provider = w.cloud
@@ -148,7 +152,7 @@ func newWorld(t *testing.T, s setup) *world {
 		w.awaitLeading()
 	}
 	if !s.noWait && s.store == nil {
-		require.Eventually(t, func() bool { return server.GroupsKnown(w.server) }, eventually, time.Millisecond)
+		require.Eventually(t, func() bool { return groupsKnown(w.server) }, eventually, time.Millisecond)
 	}
 	return w
 }
@@ -519,4 +523,36 @@ func receive[T any](t *testing.T, c <-chan T) T {
 		require.FailNow(t, "nothing received")
 		panic("unreachable")
 	}
+}
+
+// listAttention returns the attention list of a caller, by kind.
+func listAttention(t *testing.T, api apiv1.OperatorServiceClient) map[string][]*apiv1.Attention {
+	t.Helper()
+	shard, err := api.GetShardStatus(t.Context(), &apiv1.GetShardStatusRequest{})
+	require.NoError(t, err)
+	require.Zero(t, shard.GetAttentionOmitted())
+	out := map[string][]*apiv1.Attention{}
+	for _, a := range shard.GetAttention() {
+		out[a.GetKind()] = append(out[a.GetKind()], a)
+	}
+	return out
+}
+
+// getPage fetches a page and reads its body.
+func (w *world) getPage(path string) *http.Response {
+	w.Helper()
+	resp, err := http.Get("http://" + w.server.Addresses().HTTP + path)
+	require.NoError(w, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(w, err)
+	resp.Body = io.NopCloser(strings.NewReader(string(body)))
+	return resp
+}
+
+func (w *world) status() web.Status {
+	w.Helper()
+	var s web.Status
+	require.NoError(w, json.NewDecoder(w.getPage("/status.json").Body).Decode(&s))
+	return s
 }

@@ -2026,7 +2026,8 @@ type HealthReport struct {
 	Probes        []*ProbeResult         `protobuf:"bytes,10,rep,name=probes,proto3" json:"probes,omitempty"`
 	CanDrain      bool                   `protobuf:"varint,11,opt,name=can_drain,json=canDrain,proto3" json:"can_drain,omitempty"`
 	Files         []*FileStatus          `protobuf:"bytes,12,rep,name=files,proto3" json:"files,omitempty"`
-	FilesError    string                 `protobuf:"bytes,13,opt,name=files_error,json=filesError,proto3" json:"files_error,omitempty"` // why the last file set was not applied, or what its command said
+	FilesError    string                 `protobuf:"bytes,13,opt,name=files_error,json=filesError,proto3" json:"files_error,omitempty"`                // why the last file set was not applied, or what its command said
+	MetadataError *string                `protobuf:"bytes,14,opt,name=metadata_error,json=metadataError,proto3,oneof" json:"metadata_error,omitempty"` // why the cloud's metadata service cannot be read: notices are missed; empty: it can be
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2148,6 +2149,13 @@ func (x *HealthReport) GetFiles() []*FileStatus {
 func (x *HealthReport) GetFilesError() string {
 	if x != nil {
 		return x.FilesError
+	}
+	return ""
+}
+
+func (x *HealthReport) GetMetadataError() string {
+	if x != nil && x.MetadataError != nil {
+		return *x.MetadataError
 	}
 	return ""
 }
@@ -2446,17 +2454,19 @@ type Group struct {
 	Gone           int32                  `protobuf:"varint,34,opt,name=gone,proto3" json:"gone,omitempty"`                               // members whose machine is gone, in none of the numbers above
 	SpotMarket     int32                  `protobuf:"varint,35,opt,name=spot_market,json=spotMarket,proto3" json:"spot_market,omitempty"` // members that stay, by the market that the provider says they are in
 	OnDemandMarket int32                  `protobuf:"varint,36,opt,name=on_demand_market,json=onDemandMarket,proto3" json:"on_demand_market,omitempty"`
-	ReturnAt       *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=return_at,json=returnAt,proto3" json:"return_at,omitempty"`                 // when a member may go back to spot; absent: none waits for that
-	FailedReturns  int32                  `protobuf:"varint,38,opt,name=failed_returns,json=failedReturns,proto3" json:"failed_returns,omitempty"` // to spot, in a row
-	Spread         *Spread                `protobuf:"bytes,39,opt,name=spread,proto3" json:"spread,omitempty"`                                     // absent: no bound
-	OnReclaim      string                 `protobuf:"bytes,40,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`              // drain or cordon
-	OnRebalance    string                 `protobuf:"bytes,45,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`        // ignore, replace or cordon
-	OnMaintenance  string                 `protobuf:"bytes,46,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`  // ignore or replace
-	Order          string                 `protobuf:"bytes,47,opt,name=order,proto3" json:"order,omitempty"`                                       // of the permitted shapes: listed, cheapest or steadiest
-	WarmPool       *WarmPool              `protobuf:"bytes,48,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                 // absent: none
-	Standby        int32                  `protobuf:"varint,49,opt,name=standby,proto3" json:"standby,omitempty"`                                  // stand-by members, in none of the numbers above
-	Parked         int32                  `protobuf:"varint,50,opt,name=parked,proto3" json:"parked,omitempty"`                                    // of them, those that are asleep
-	Claims         []*StandbyClaim        `protobuf:"bytes,51,rep,name=claims,proto3" json:"claims,omitempty"`                                     // on stand-by members, oldest first
+	ReturnAt       *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=return_at,json=returnAt,proto3" json:"return_at,omitempty"`                     // when a member may go back to spot; absent: none waits for that
+	FailedReturns  int32                  `protobuf:"varint,38,opt,name=failed_returns,json=failedReturns,proto3" json:"failed_returns,omitempty"`     // to spot, in a row
+	Spread         *Spread                `protobuf:"bytes,39,opt,name=spread,proto3" json:"spread,omitempty"`                                         // absent: no bound
+	OnReclaim      string                 `protobuf:"bytes,40,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`                  // drain or cordon
+	OnRebalance    string                 `protobuf:"bytes,45,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`            // ignore, replace or cordon
+	OnMaintenance  string                 `protobuf:"bytes,46,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`      // ignore or replace
+	OnDrainTimeout string                 `protobuf:"bytes,52,opt,name=on_drain_timeout,json=onDrainTimeout,proto3" json:"on_drain_timeout,omitempty"` // of a voluntary drain: delete or wait
+	Order          string                 `protobuf:"bytes,47,opt,name=order,proto3" json:"order,omitempty"`                                           // of the permitted shapes: listed, cheapest or steadiest
+	WarmPool       *WarmPool              `protobuf:"bytes,48,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                     // absent: none
+	Standby        int32                  `protobuf:"varint,49,opt,name=standby,proto3" json:"standby,omitempty"`                                      // stand-by members, in none of the numbers above
+	Parked         int32                  `protobuf:"varint,50,opt,name=parked,proto3" json:"parked,omitempty"`                                        // of them, those that are asleep
+	Claims         []*StandbyClaim        `protobuf:"bytes,51,rep,name=claims,proto3" json:"claims,omitempty"`                                         // on stand-by members, oldest first
+	Owner          string                 `protobuf:"bytes,53,opt,name=owner,proto3" json:"owner,omitempty"`                                           // empty: none
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2785,6 +2795,13 @@ func (x *Group) GetOnMaintenance() string {
 	return ""
 }
 
+func (x *Group) GetOnDrainTimeout() string {
+	if x != nil {
+		return x.OnDrainTimeout
+	}
+	return ""
+}
+
 func (x *Group) GetOrder() string {
 	if x != nil {
 		return x.Order
@@ -2818,6 +2835,13 @@ func (x *Group) GetClaims() []*StandbyClaim {
 		return x.Claims
 	}
 	return nil
+}
+
+func (x *Group) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
 }
 
 // WarmPool is how many stand-by machines a group has beside its members.
@@ -3413,22 +3437,28 @@ type UpdateGroupRequest struct {
 	// leader changes.
 	RemoveFirst []string `protobuf:"bytes,17,rep,name=remove_first,json=removeFirst,proto3" json:"remove_first,omitempty"`
 	// What follows may be changed of dynamic groups only.
-	Template      *string              `protobuf:"bytes,7,opt,name=template,proto3,oneof" json:"template,omitempty"`
-	InstanceTypes *Strings             `protobuf:"bytes,8,opt,name=instance_types,json=instanceTypes,proto3" json:"instance_types,omitempty"`
-	SubnetPool    *string              `protobuf:"bytes,9,opt,name=subnet_pool,json=subnetPool,proto3,oneof" json:"subnet_pool,omitempty"`
-	Args          *string              `protobuf:"bytes,10,opt,name=args,proto3,oneof" json:"args,omitempty"` // JSON object
-	LoadBalancers *Strings             `protobuf:"bytes,11,opt,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
-	DrainTimeout  *durationpb.Duration `protobuf:"bytes,12,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
-	Rollout       *Rollout             `protobuf:"bytes,13,opt,name=rollout,proto3" json:"rollout,omitempty"`
-	Protect       *bool                `protobuf:"varint,14,opt,name=protect,proto3,oneof" json:"protect,omitempty"`
-	Market        *Market              `protobuf:"bytes,15,opt,name=market,proto3" json:"market,omitempty"`                                    // as a whole
-	BootstrapData []byte               `protobuf:"bytes,16,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"` // of configured groups too, as in CreateGroupRequest; empty: unchanged
-	Spread        *Spread              `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`                                    // as a whole; an empty one ends it
-	OnReclaim     string               `protobuf:"bytes,19,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: unchanged
-	OnRebalance   string               `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore, replace or cordon; empty: unchanged
-	OnMaintenance string               `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: unchanged
-	Order         string               `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: unchanged
-	WarmPool      *WarmPool            `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                // as a whole; size 0 ends it
+	Template       *string              `protobuf:"bytes,7,opt,name=template,proto3,oneof" json:"template,omitempty"`
+	InstanceTypes  *Strings             `protobuf:"bytes,8,opt,name=instance_types,json=instanceTypes,proto3" json:"instance_types,omitempty"`
+	SubnetPool     *string              `protobuf:"bytes,9,opt,name=subnet_pool,json=subnetPool,proto3,oneof" json:"subnet_pool,omitempty"`
+	Args           *string              `protobuf:"bytes,10,opt,name=args,proto3,oneof" json:"args,omitempty"` // JSON object
+	LoadBalancers  *Strings             `protobuf:"bytes,11,opt,name=load_balancers,json=loadBalancers,proto3" json:"load_balancers,omitempty"`
+	DrainTimeout   *durationpb.Duration `protobuf:"bytes,12,opt,name=drain_timeout,json=drainTimeout,proto3" json:"drain_timeout,omitempty"`
+	Rollout        *Rollout             `protobuf:"bytes,13,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	Protect        *bool                `protobuf:"varint,14,opt,name=protect,proto3,oneof" json:"protect,omitempty"`
+	Market         *Market              `protobuf:"bytes,15,opt,name=market,proto3" json:"market,omitempty"`                                         // as a whole
+	BootstrapData  []byte               `protobuf:"bytes,16,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`      // of configured groups too, as in CreateGroupRequest; empty: unchanged
+	Spread         *Spread              `protobuf:"bytes,18,opt,name=spread,proto3" json:"spread,omitempty"`                                         // as a whole; an empty one ends it
+	OnReclaim      string               `protobuf:"bytes,19,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`                  // drain or cordon; empty: unchanged
+	OnRebalance    string               `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`            // ignore, replace or cordon; empty: unchanged
+	OnMaintenance  string               `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`      // ignore or replace; empty: unchanged
+	OnDrainTimeout string               `protobuf:"bytes,29,opt,name=on_drain_timeout,json=onDrainTimeout,proto3" json:"on_drain_timeout,omitempty"` // delete or wait; empty: unchanged
+	Order          string               `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                           // listed, cheapest or steadiest; empty: unchanged
+	WarmPool       *WarmPool            `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                     // as a whole; size 0 ends it
+	// For whom the change is, of configured groups too. A group of another owner is
+	// CONFLICT, also for a request that names none, except for role admin, which may give it
+	// to any owner. A group without owner is this one's from now on. At most 128 bytes.
+	Owner         string `protobuf:"bytes,30,opt,name=owner,proto3" json:"owner,omitempty"`
+	Release       bool   `protobuf:"varint,31,opt,name=release,proto3" json:"release,omitempty"` // the group has no owner afterwards
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3610,6 +3640,13 @@ func (x *UpdateGroupRequest) GetOnMaintenance() string {
 	return ""
 }
 
+func (x *UpdateGroupRequest) GetOnDrainTimeout() string {
+	if x != nil {
+		return x.OnDrainTimeout
+	}
+	return ""
+}
+
 func (x *UpdateGroupRequest) GetOrder() string {
 	if x != nil {
 		return x.Order
@@ -3622,6 +3659,20 @@ func (x *UpdateGroupRequest) GetWarmPool() *WarmPool {
 		return x.WarmPool
 	}
 	return nil
+}
+
+func (x *UpdateGroupRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *UpdateGroupRequest) GetRelease() bool {
+	if x != nil {
+		return x.Release
+	}
+	return false
 }
 
 // Strings replaces a list.
@@ -3985,15 +4036,17 @@ type CreateGroupRequest struct {
 	// {{.BootstrapData}}: a join script or cloud-config with a token. A secret, sealed in
 	// storage and shown nowhere. Refused if the template's user data does not name it. A
 	// change replaces no machine.
-	BootstrapData []byte    `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
-	Spread        *Spread   `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                                    // absent: no bound
-	OnReclaim     string    `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`             // drain or cordon; empty: drain
-	OnRebalance   string    `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`       // ignore, replace or cordon; empty: ignore
-	OnMaintenance string    `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"` // ignore or replace; empty: replace
-	Order         string    `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                      // listed, cheapest or steadiest; empty: listed
-	WarmPool      *WarmPool `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                // absent: none
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	BootstrapData  []byte    `protobuf:"bytes,15,opt,name=bootstrap_data,json=bootstrapData,proto3" json:"bootstrap_data,omitempty"`
+	Spread         *Spread   `protobuf:"bytes,16,opt,name=spread,proto3" json:"spread,omitempty"`                                         // absent: no bound
+	OnReclaim      string    `protobuf:"bytes,17,opt,name=on_reclaim,json=onReclaim,proto3" json:"on_reclaim,omitempty"`                  // drain or cordon; empty: drain
+	OnRebalance    string    `protobuf:"bytes,25,opt,name=on_rebalance,json=onRebalance,proto3" json:"on_rebalance,omitempty"`            // ignore, replace or cordon; empty: ignore
+	OnMaintenance  string    `protobuf:"bytes,26,opt,name=on_maintenance,json=onMaintenance,proto3" json:"on_maintenance,omitempty"`      // ignore or replace; empty: replace
+	OnDrainTimeout string    `protobuf:"bytes,29,opt,name=on_drain_timeout,json=onDrainTimeout,proto3" json:"on_drain_timeout,omitempty"` // delete or wait; empty: delete
+	Order          string    `protobuf:"bytes,27,opt,name=order,proto3" json:"order,omitempty"`                                           // listed, cheapest or steadiest; empty: listed
+	WarmPool       *WarmPool `protobuf:"bytes,28,opt,name=warm_pool,json=warmPool,proto3" json:"warm_pool,omitempty"`                     // absent: none
+	Owner          string    `protobuf:"bytes,30,opt,name=owner,proto3" json:"owner,omitempty"`                                           // whose the group is, as in UpdateGroupRequest; empty: none
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateGroupRequest) Reset() {
@@ -4159,6 +4212,13 @@ func (x *CreateGroupRequest) GetOnMaintenance() string {
 	return ""
 }
 
+func (x *CreateGroupRequest) GetOnDrainTimeout() string {
+	if x != nil {
+		return x.OnDrainTimeout
+	}
+	return ""
+}
+
 func (x *CreateGroupRequest) GetOrder() string {
 	if x != nil {
 		return x.Order
@@ -4171,6 +4231,13 @@ func (x *CreateGroupRequest) GetWarmPool() *WarmPool {
 		return x.WarmPool
 	}
 	return nil
+}
+
+func (x *CreateGroupRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
 }
 
 type CreateGroupResponse struct {
@@ -4222,6 +4289,7 @@ type DeleteGroupRequest struct {
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Owner         string                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"` // for whom, as in UpdateGroupRequest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4275,6 +4343,13 @@ func (x *DeleteGroupRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *DeleteGroupRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
 }
 
 type DeleteGroupResponse struct {
@@ -7913,7 +7988,7 @@ type AcknowledgeDrainedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	Outcome       string                 `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"` // drained or failed
+	Outcome       string                 `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"` // drained, failed, or blocked: not yet empty, message says by what it is blocked
 	Delete        bool                   `protobuf:"varint,4,opt,name=delete,proto3" json:"delete,omitempty"`  // with failed: do not wait for the deadline
 	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -11439,7 +11514,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"generation\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x19\n" +
-	"\bevent_id\x18\x04 \x01(\tR\aeventId\"\xfd\x03\n" +
+	"\bevent_id\x18\x04 \x01(\tR\aeventId\"\xbc\x04\n" +
 	"\fHealthReport\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x128\n" +
 	"\ttimestamp\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x121\n" +
@@ -11457,7 +11532,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\tcan_drain\x18\v \x01(\bR\bcanDrain\x12,\n" +
 	"\x05files\x18\f \x03(\v2\x16.nstance.v1.FileStatusR\x05files\x12\x1f\n" +
 	"\vfiles_error\x18\r \x01(\tR\n" +
-	"filesError\"K\n" +
+	"filesError\x12*\n" +
+	"\x0emetadata_error\x18\x0e \x01(\tH\x00R\rmetadataError\x88\x01\x01B\x11\n" +
+	"\x0f_metadata_error\"K\n" +
 	"\vProbeResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x18\n" +
@@ -11480,7 +11557,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0esince_detected\x18\t \x01(\v2\x19.google.protobuf.DurationR\rsinceDetected\x126\n" +
 	"\ttime_left\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\x12\x1a\n" +
-	"\bmachines\x18\v \x03(\tR\bmachines\"\xe7\f\n" +
+	"\bmachines\x18\v \x03(\tR\bmachines\"\xa7\r\n" +
 	"\x05Group\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
@@ -11530,12 +11607,14 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"on_reclaim\x18( \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18- \x01(\tR\vonRebalance\x12%\n" +
-	"\x0eon_maintenance\x18. \x01(\tR\ronMaintenance\x12\x14\n" +
+	"\x0eon_maintenance\x18. \x01(\tR\ronMaintenance\x12(\n" +
+	"\x10on_drain_timeout\x184 \x01(\tR\x0eonDrainTimeout\x12\x14\n" +
 	"\x05order\x18/ \x01(\tR\x05order\x121\n" +
 	"\twarm_pool\x180 \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPool\x12\x18\n" +
 	"\astandby\x181 \x01(\x05R\astandby\x12\x16\n" +
 	"\x06parked\x182 \x01(\x05R\x06parked\x120\n" +
-	"\x06claims\x183 \x03(\v2\x18.nstance.v1.StandbyClaimR\x06claims\x1a7\n" +
+	"\x06claims\x183 \x03(\v2\x18.nstance.v1.StandbyClaimR\x06claims\x12\x14\n" +
+	"\x05owner\x185 \x01(\tR\x05owner\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x01\n" +
@@ -11581,7 +11660,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04page\x18\x02 \x01(\tR\x04page\"\\\n" +
 	"\x12ListGroupsResponse\x12)\n" +
 	"\x06groups\x18\x01 \x03(\v2\x11.nstance.v1.GroupR\x06groups\x12\x1b\n" +
-	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xd9\a\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\"\xb3\b\n" +
 	"\x12UpdateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
@@ -11606,9 +11685,12 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"on_reclaim\x18\x13 \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
-	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12\x14\n" +
+	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12(\n" +
+	"\x10on_drain_timeout\x18\x1d \x01(\tR\x0eonDrainTimeout\x12\x14\n" +
 	"\x05order\x18\x1b \x01(\tR\x05order\x121\n" +
-	"\twarm_pool\x18\x1c \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPoolB\a\n" +
+	"\twarm_pool\x18\x1c \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPool\x12\x14\n" +
+	"\x05owner\x18\x1e \x01(\tR\x05owner\x12\x18\n" +
+	"\arelease\x18\x1f \x01(\bR\areleaseB\a\n" +
 	"\x05_sizeB\x10\n" +
 	"\x0e_instance_typeB\a\n" +
 	"\x05_varsB\v\n" +
@@ -11635,7 +11717,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fGroupRemoved\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\xcd\x06\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\x8d\a\n" +
 	"\x12CreateGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x1a\n" +
@@ -11658,19 +11740,22 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\n" +
 	"on_reclaim\x18\x11 \x01(\tR\tonReclaim\x12!\n" +
 	"\fon_rebalance\x18\x19 \x01(\tR\vonRebalance\x12%\n" +
-	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12\x14\n" +
+	"\x0eon_maintenance\x18\x1a \x01(\tR\ronMaintenance\x12(\n" +
+	"\x10on_drain_timeout\x18\x1d \x01(\tR\x0eonDrainTimeout\x12\x14\n" +
 	"\x05order\x18\x1b \x01(\tR\x05order\x121\n" +
-	"\twarm_pool\x18\x1c \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPool\x1a7\n" +
+	"\twarm_pool\x18\x1c \x01(\v2\x14.nstance.v1.WarmPoolR\bwarmPool\x12\x14\n" +
+	"\x05owner\x18\x1e \x01(\tR\x05owner\x1a7\n" +
 	"\tVarsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\a\n" +
 	"\x05_size\">\n" +
 	"\x13CreateGroupResponse\x12'\n" +
-	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"[\n" +
+	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"q\n" +
 	"\x12DeleteGroupRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\">\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\tR\x05owner\">\n" +
 	"\x13DeleteGroupResponse\x12'\n" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\"r\n" +
 	"\x11PauseGroupRequest\x12\x14\n" +
@@ -12816,6 +12901,7 @@ func file_api_v1_nstance_proto_init() {
 		(*Acknowledgement_NoticesRevision)(nil),
 		(*Acknowledgement_DrainGeneration)(nil),
 	}
+	file_api_v1_nstance_proto_msgTypes[30].OneofWrappers = []any{}
 	file_api_v1_nstance_proto_msgTypes[35].OneofWrappers = []any{}
 	file_api_v1_nstance_proto_msgTypes[40].OneofWrappers = []any{}
 	file_api_v1_nstance_proto_msgTypes[44].OneofWrappers = []any{}

@@ -183,6 +183,8 @@ const (
 //
 // AgentService serves role agent. One stream per agent; a newer one replaces the older.
 type AgentServiceClient interface {
+	// The agent names the instance that it runs on in the metadata nstance-instance-id; one
+	// that its certificate is not for is refused with PERMISSION_DENIED.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConnectRequest, ConnectResponse], error)
 	// RenewCertificate is idempotent by the key in the request.
 	RenewCertificate(ctx context.Context, in *RenewCertificateRequest, opts ...grpc.CallOption) (*RenewCertificateResponse, error)
@@ -225,6 +227,8 @@ func (c *agentServiceClient) RenewCertificate(ctx context.Context, in *RenewCert
 //
 // AgentService serves role agent. One stream per agent; a newer one replaces the older.
 type AgentServiceServer interface {
+	// The agent names the instance that it runs on in the metadata nstance-instance-id; one
+	// that its certificate is not for is refused with PERMISSION_DENIED.
 	Connect(grpc.BidiStreamingServer[ConnectRequest, ConnectResponse]) error
 	// RenewCertificate is idempotent by the key in the request.
 	RenewCertificate(context.Context, *RenewCertificateRequest) (*RenewCertificateResponse, error)

@@ -7,15 +7,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/buckets"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/files"
@@ -23,6 +28,7 @@ import (
 	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
@@ -37,6 +43,7 @@ type shard interface {
 	Abilities() provider.Abilities
 	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
 	Runtime(id nstance.InstanceID) (loop.Runtime, error)
+	RuntimeHash(id nstance.InstanceID) string
 	RuntimeHashes() map[nstance.GroupKey]string
 	FrozenGroups() map[nstance.GroupKey]bool
 }
@@ -65,6 +72,8 @@ type Options struct {
 	// Contested is called when two sources take over an agent's session from each
 	// other.
 	Contested func(id nstance.InstanceID, reason string)
+	// MayPrune fails when the term has ended or the clock is not trusted; nil: Check.
+	MayPrune func() error
 }
 
 // Agents are the connected agents of one term.
@@ -76,13 +85,21 @@ type Agents struct {
 	notices  noticeBook
 	files    *fileKeeper
 
+	messages   *buckets.Buckets // received, by instance
+	signatures *buckets.Buckets // of certificates for files, by instance
+
 	watchProblem watchProblem
 }
 
 // New returns the agents of one term. Sessions begin at once, all else with Run.
 func New(store storage.Store, r shard, drains *drain.Coordinator, opts Options) *Agents {
+	if opts.MayPrune == nil {
+		opts.MayPrune = opts.Check
+	}
 	a := &Agents{Options: opts, shard: r, drains: drains, sessions: newSessions(r.Observe)}
 	a.sessions.contested = opts.Contested
+	a.messages = buckets.New(messagesPerSecond, messageBurst)
+	a.signatures = buckets.New(signaturesPerMinute/60.0, signatureBurst)
 	a.files = newFileKeeper(a, store)
 	return a
 }
@@ -98,24 +115,15 @@ func (a *Agents) Run(ctx context.Context) {
 }
 
 // Connect serves the stream of the agent with that certificate until either side
-// ends it.
-func (a *Agents) Connect(identity nstance.Identity, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
-	id, err := nstance.ParseInstanceID(identity.Subject)
+// ends it. Nearly all of the time it waits for a message, once for each agent: what the
+// frames of open and end need is not kept meanwhile.
+func (a *Agents) Connect(identity *nstance.Identity, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) error {
+	s, err := a.open(identity, stream)
 	if err != nil {
 		return err
 	}
-	if err := a.admit(id); err != nil { // before it replaces the machine's own session
-		return err
-	}
-	rec, _ := a.shard.Records().Get(id) // serve refuses an instance without record
-	s := newSession(a, identity, id, rec.Key(), stream)
 	defer s.cancel(nil)
-	keep := context.AfterFunc(s.ctx, func() {
-		if stream.Context().Err() == nil { // else the stream has ended by itself, and its status is on its way
-			s.closeConnection()
-		}
-	})
-	defer a.Expiry.On(identity, s.finish)()
+	defer s.stopExpiry()
 	s.welcome()
 	if err = a.sessions.begin(s); err == nil {
 		if s.reportInterval != a.Config().Shard.HealthInterval { // changed since welcome
@@ -125,10 +133,71 @@ func (a *Agents) Connect(identity nstance.Identity, stream grpc.BidiStreamingSer
 		clean, err = s.serve()
 		a.sessions.end(s, clean)
 	}
-	s.endFiles()
-	keep() // the status of the session must still be sent
-	s.close(err)
+	s.end(err)
 	return err
+}
+
+// open returns the session of an agent that may have one.
+func (a *Agents) open(identity *nstance.Identity, stream grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]) (*session, error) {
+	id, err := nstance.ParseInstanceID(identity.Subject)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.checkNamed(stream.Context(), id); err != nil {
+		return nil, err
+	}
+	if err := a.admit(id); err != nil { // before it replaces the machine's own session
+		return nil, err
+	}
+	var group nstance.GroupKey
+	if rec := a.shard.Records().Peek(id); rec != nil { // serve refuses an instance without record
+		group = rec.Key()
+	}
+	s := newSession(a, *identity, id, group, stream)
+	s.keepConnection = context.AfterFunc(s.ctx, func() {
+		if stream.Context().Err() == nil { // else the stream has ended by itself, and its status is on its way
+			s.closeConnection()
+		}
+	})
+	s.stopExpiry = a.Expiry.On(s.identity, s.finish)
+	return s, nil
+}
+
+// checkNamed refuses a session whose agent runs on another instance than its certificate is
+// for, or on another machine than the instance has: one that was made from an image of an
+// enrolled machine, perhaps with its user data. Only the metadata service of the shard's own
+// cloud names machines as the records do.
+func (a *Agents) checkNamed(ctx context.Context, id nstance.InstanceID) error {
+	for _, named := range metadata.ValueFromIncomingContext(ctx, wire.SessionInstance) {
+		if named != string(id) {
+			return a.refuseClone(id, "the agent of "+printable(named))
+		}
+	}
+	rec := a.shard.Records().Peek(id)
+	for _, named := range metadata.ValueFromIncomingContext(ctx, wire.SessionMachine) {
+		kind, name, _ := strings.Cut(named, "/")
+		if kind == a.Config().Shard.Provider.Kind && rec != nil && rec.ProviderID != "" && !strings.EqualFold(path.Base(name), path.Base(rec.ProviderID)) {
+			return a.refuseClone(id, "machine "+printable(name)+" of the cloud, which is not "+rec.ProviderID)
+		}
+	}
+	return nil
+}
+
+func printable(named string) string { return wire.Printable(clip.Text(named, 128)) }
+
+// refuseClone refuses a session with the identity of an instance from another machine.
+func (a *Agents) refuseClone(id nstance.InstanceID, from string) error {
+	rec, _ := a.shard.Records().Get(id)
+	key := rec.Key()
+	a.Journal(nstance.Event{
+		Type: nstance.EventAlarm, Time: a.Now().UTC(), Instance: id, Tenant: key.Tenant, Group: key.Group,
+		Reason: "refused a session with the identity of " + string(id) + " from " + from +
+			": its machine was made from an image of an enrolled one. Remove the identity directory before making an image",
+	})
+	return &nstance.Error{
+		Code: nstance.Denied, Msg: "the certificate is for " + string(id) + ", the session comes from " + from,
+		Remedy: "remove the identity directory before making an image of a machine, and give each machine its own user data",
+	}
 }
 
 // Close ends every session for that reason, asks the agents to come back, and
@@ -146,7 +215,7 @@ func (a *Agents) CountVisible(sees func(nstance.TenantID) bool) int { return a.s
 func (a *Agents) EndSession(id nstance.InstanceID) {
 	if s := a.sessions.get(id); s != nil {
 		s.release()
-		s.finish(errDeleted)
+		s.finish(ErrDeleted)
 	}
 }
 
@@ -208,9 +277,9 @@ func (a *Agents) reportDetection(id nstance.InstanceID, n nstance.Notice) {
 // Unavailable while its machine is to sleep: a copy of its disk must not pass for it, and
 // its own agent, slow to stop, may ask again.
 func (a *Agents) admit(id nstance.InstanceID) error {
-	switch rec, ok := a.shard.Records().Get(id); {
-	case !ok || rec.Deleting != nil:
-		return errDeleted
+	switch rec := a.shard.Records().Peek(id); {
+	case rec == nil || rec.Deleting != nil:
+		return ErrDeleted
 	case rec.MachineAsleep():
 		return errAsleep
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/loop"
@@ -36,6 +37,10 @@ const (
 	// providerWait is how long a term waits for the provider's answer on a machine's
 	// addresses before it uses those that the machine reported.
 	providerWait = time.Minute
+	// Certificates signed for one machine: each is a line of a log that is kept. All of
+	// its files twice at once, and then one a minute.
+	signaturesPerMinute = 1
+	signatureBurst      = 2 * filelimit.Certificates
 )
 
 // A fileKeeper keeps the files of connected machines as their groups define them.
@@ -50,6 +55,7 @@ type fileKeeper struct {
 	ended   bool
 	kits    map[kitKey]*kitSlot
 	hashes  map[nstance.GroupKey]string // runtime hashes as last published
+	compare bool                        // definitions of groups may have changed
 	changed []nstance.GroupKey          // groups with another definition
 	stale   []*kitSlot                  // kits to make again
 	dirty   []*session                  // sessions to check
@@ -82,7 +88,7 @@ type madeKit struct {
 func newFileKeeper(a *Agents, store storage.Store) *fileKeeper {
 	k := &fileKeeper{
 		agents: a, kits: map[kitKey]*kitSlot{}, hashes: map[nstance.GroupKey]string{},
-		certs:   &certlog{store: store, shard: a.Owner.Shard, check: a.Check},
+		certs:   &certlog{store: store, shard: a.Owner.Shard, check: a.Check, mayPrune: a.MayPrune},
 		sources: files.Sources{Secrets: a.Secrets, Objects: objects{store}},
 	}
 	k.work = sync.NewCond(&k.mu)
@@ -139,13 +145,17 @@ func (k *fileKeeper) end() {
 // first: sessions wait for them.
 func (k *fileKeeper) step(ctx context.Context) bool {
 	k.mu.Lock()
-	for !k.ended && len(k.changed)+len(k.stale)+len(k.dirty) == 0 {
+	for !k.ended && !k.compare && len(k.changed)+len(k.stale)+len(k.dirty) == 0 {
 		k.work.Wait()
 	}
 	switch {
 	case k.ended:
 		k.mu.Unlock()
 		return false
+	case k.compare:
+		k.compare = false
+		k.mu.Unlock()
+		k.compareGroups()
 	case len(k.changed) > 0:
 		key := k.changed[0]
 		k.changed = k.changed[1:]
@@ -174,8 +184,17 @@ func (k *fileKeeper) enqueue(s *session) {
 	k.work.Signal()
 }
 
-// groupsChanged queues the groups whose definition has changed. It never blocks.
+// groupsChanged has a worker look which definitions of groups have changed: once for many
+// calls. It never blocks.
 func (k *fileKeeper) groupsChanged() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.compare = true
+	k.work.Broadcast()
+}
+
+// compareGroups queues the groups whose definition has changed.
+func (k *fileKeeper) compareGroups() {
 	now := k.agents.shard.RuntimeHashes()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -329,6 +348,7 @@ func (k *fileKeeper) pass(ctx context.Context) {
 	if time.Since(k.pruned) > 24*time.Hour {
 		k.pruned = time.Now()
 		if err := k.certs.prune(ctx, k.agents.Now()); err != nil {
+			k.pruned = k.pruned.Add(-23 * time.Hour) // again in an hour
 			k.agents.Log.Warn("certificate log not pruned", "code", nstance.CodeOf(err), "err", err)
 		}
 	}
@@ -416,7 +436,9 @@ func (k *fileKeeper) find(ctx context.Context, id nstance.InstanceID) (f machine
 	if made.Varies() && !v.Seen && k.agents.Now().Sub(k.agents.Began) < providerWait {
 		return f, nstance.Errorf(nstance.Unavailable, "the provider has not been asked about the machine yet")
 	}
-	return machineKit{slot, made, machineOf(rec, v), key.group, v.Frozen}, nil
+	m := machineOf(rec, v)
+	m.Domains = k.agents.Config().CertificateDomains(rec.Tenant)
+	return machineKit{slot, made, m, key.group, v.Frozen}, nil
 }
 
 // ownVars lays the variables of an on-demand instance over those of its group.
@@ -433,6 +455,11 @@ func (k *fileKeeper) ownVars(ctx context.Context, v *loop.Runtime, key kitKey, d
 	if maps.Equal(vars, v.Definition.Vars) {
 		return key, nil
 	}
+	for name, value := range vars {
+		if was, ok := v.Definition.Vars[name]; (!ok || was != value) && !slices.Contains(v.Definition.GivenVars, name) {
+			v.Definition.GivenVars = append(slices.Clip(v.Definition.GivenVars), name)
+		}
+	}
 	v.Definition.Vars = vars
 	hash, err := confighash.Runtime(v.Definition)
 	v.Hash, key.definition = string(hash), digest
@@ -447,7 +474,7 @@ func machineOf(rec records.Instance, v loop.Runtime) files.Machine {
 	}
 	m := files.Machine{
 		Instance: files.Instance{ID: rec.ID, Kind: rec.ID.Kind(), Arch: v.Definition.Arch, Type: rec.Shape.InstanceType},
-		Image:    rec.Image, Tenant: rec.Tenant, Addresses: v.Machine.Addresses,
+		Image:    rec.Image, Tenant: rec.Tenant, Addresses: v.Machine.Addresses, GivenVars: v.Definition.GivenVars,
 	}
 	m.Instance.Hostname, _, _ = strings.Cut(rec.Hostname, ".")
 	if strings.Contains(rec.Hostname, ".") {
@@ -482,13 +509,19 @@ type workload struct {
 
 // Issue implements files.Authority.
 func (w workload) Issue(ctx context.Context, t keyring.Template) (keyring.KeyRecord, error) {
+	id := w.m.machine.Instance.ID
+	if !w.k.agents.signatures.Allow(string(id), time.Now()) {
+		return keyring.KeyRecord{}, &nstance.Error{
+			Code: nstance.Throttled, Msg: fmt.Sprintf("instance %s has more certificates signed than %d at once and %d a minute", id, signatureBurst, signaturesPerMinute),
+			Remedy: "keep the keys and certificates on the machine; it is tried again",
+		}
+	}
 	rec, err := w.Authority.Issue(t)
 	if err != nil {
 		return rec, err
 	}
 	ctx, cancel := w.k.agents.Bound(ctx)
 	defer cancel()
-	id := w.m.machine.Instance.ID
 	err = w.k.certs.append(ctx, issuedCertificate{
 		Time: t.Now.UTC(), Instance: id, Tenant: w.m.group.Tenant, Group: w.m.group.Group, Serial: rec.Serial, Issuer: rec.Issuer,
 		Subject: t.Subject, Key: rec.Fingerprint, NotBefore: rec.NotBefore, NotAfter: rec.NotAfter,

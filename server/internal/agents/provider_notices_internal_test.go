@@ -74,6 +74,7 @@ func (s *fakeShard) WatchNotices(ctx context.Context, _ nstance.Owner) iter.Seq2
 
 func (*fakeShard) Records() *records.Records                              { return nil }
 func (*fakeShard) Runtime(nstance.InstanceID) (v loop.Runtime, err error) { return }
+func (*fakeShard) RuntimeHash(nstance.InstanceID) string                  { return "" }
 func (*fakeShard) RuntimeHashes() map[nstance.GroupKey]string             { return nil }
 func (*fakeShard) FrozenGroups() map[nstance.GroupKey]bool                { return nil }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
-// Bounds on one session.
+// Bounds on one agent, over all its sessions, and on one session.
 const (
 	// maxOutbox is how many messages may wait for an agent. An agent that does not
 	// read them is disconnected; when it comes back it is sent what still counts.
@@ -47,10 +47,12 @@ type session struct {
 	stream          grpc.BidiStreamingServer[apiv1.ConnectRequest, apiv1.ConnectResponse]
 	ctx             context.Context
 	cancel          context.CancelCauseFunc
-	closeConnection func() // ends Recv and Send, which nothing else can
+	closeConnection func()      // ends Recv and Send, which nothing else can
+	keepConnection  func() bool // closeConnection is not called any more when ctx ends
+	stopExpiry      func()      // the certificate's end does not end the session any more
 	wg              sync.WaitGroup
-	limiter         *rate.Limiter
-	lastNumber      uint64 // highest message number handled
+	limiter         *rate.Limiter // of all sessions of the agent
+	lastNumber      uint64        // highest message number handled
 	reportInterval  time.Duration
 	source          netip.Addr
 	rivalry         rivalry // guarded by the lock of sessions
@@ -66,13 +68,18 @@ type session struct {
 	endTimer *time.Timer   // will cancel
 	files    sessionFiles
 
+	metadataError string    // of the last report; empty: the agent can read its metadata service
+	metadataSince time.Time // since then it cannot
+
 	ackedRevision uint64 // of notices
 }
+
+// ErrDeleted is why an instance that is being deleted is not served any more.
+var ErrDeleted error = &nstance.Error{Code: nstance.NotFound, Msg: "the instance is being deleted"}
 
 // Reasons for the end of a session.
 var (
 	errReplaced error = &nstance.Error{Code: nstance.Conflict, Msg: "the agent opened a newer session"}
-	errDeleted  error = &nstance.Error{Code: nstance.NotFound, Msg: "the instance is being deleted"}
 	errParked   error = &nstance.Error{Code: nstance.Unavailable, Msg: "the machine is stopped"}
 	errAsleep   error = &nstance.Error{Code: nstance.Unavailable, Msg: "the machine is parked, or about to be: connect once it has been woken"}
 	errSlow     error = &nstance.Error{Code: nstance.Unavailable, Msg: "the agent does not read its messages"}
@@ -83,7 +90,7 @@ func newSession(a *Agents, identity nstance.Identity, id nstance.InstanceID, gro
 	s := &session{
 		agents: a, identity: identity, id: id, group: group, stream: stream, source: ports.SourceOf(stream.Context()),
 		closeConnection: ports.CloseConnection(stream.Context()), notices: a.notices.of(id),
-		limiter: rate.NewLimiter(messagesPerSecond, messageBurst), reportInterval: a.Config().Shard.HealthInterval,
+		limiter: a.messages.Of(string(id), time.Now()), reportInterval: a.Config().Shard.HealthInterval,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(stream.Context())
 	return s
@@ -91,10 +98,9 @@ func newSession(a *Agents, identity nstance.Identity, id nstance.InstanceID, gro
 
 // welcome sends the first message, before other messages can be queued.
 func (s *session) welcome() {
-	runtime, _ := s.agents.shard.Runtime(s.id) // without a definition it has no hash
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{
 		ReportInterval: durationpb.New(s.reportInterval),
-		RuntimeHash:    runtime.Hash, ServerVersion: s.agents.Version,
+		RuntimeHash:    s.agents.shard.RuntimeHash(s.id), ServerVersion: s.agents.Version,
 	}}})
 }
 
@@ -106,7 +112,7 @@ func (s *session) catchUp() {
 	}
 	if d, ok := s.agents.drainOf(s.id); ok {
 		s.sendDrain(d)
-	} else if rec, _ := s.agents.shard.Records().Get(s.id); rec.Drain == nil && rec.Generation > 0 {
+	} else if rec := s.agents.shard.Records().Peek(s.id); rec != nil && rec.Drain == nil && rec.Generation > 0 {
 		s.cancelDrain(rec.Generation) // it may have been cancelled while the agent was away
 	}
 }
@@ -267,8 +273,8 @@ func (s *session) outlived() bool {
 	if s.slept.Load() {
 		return true
 	}
-	rec, _ := s.agents.shard.Records().Get(s.id)
-	if !rec.Outlived(s.identity.Serial) {
+	rec := s.agents.shard.Records().Peek(s.id)
+	if rec == nil || !rec.Outlived(s.identity.Serial) {
 		return false
 	}
 	s.slept.Store(true)
@@ -318,6 +324,13 @@ func (s *session) finish(reason error) {
 	if s.endTimer == nil && s.ctx.Err() == nil {
 		s.endTimer = time.AfterFunc(closeGrace, func() { s.cancel(reason) })
 	}
+}
+
+// end ends a session that is served no more.
+func (s *session) end(reason error) {
+	s.endFiles()
+	s.keepConnection() // the status of the session must still be sent
+	s.close(reason)
 }
 
 // close ends the session and waits for its goroutine.

@@ -3,10 +3,15 @@ package agents
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/buckets"
+	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/test/slowpeer"
 )
 
 func TestSessionsOfAGroup(t *testing.T) {
@@ -42,4 +47,19 @@ func TestSessionsOfAGroup(t *testing.T) {
 	l.close(errReplaced)
 	require.Empty(t, of("db"))
 	require.Empty(t, l.byGroup)
+}
+
+// TestSessionsShareOneLimit: an agent that connects again sends no more messages than in
+// one session.
+func TestSessionsShareOneLimit(t *testing.T) {
+	a := &Agents{Options: Options{Config: func() *config.Config { return &config.Config{} }}, messages: buckets.New(messagesPerSecond, messageBurst)}
+	open := func(id nstance.InstanceID) *session {
+		return newSession(a, nstance.Identity{}, id, nstance.GroupKey{}, slowpeer.New[apiv1.ConnectRequest, apiv1.ConnectResponse](t.Context()))
+	}
+	first := open("a")
+	for range messageBurst {
+		require.True(t, first.limiter.Allow())
+	}
+	require.False(t, open("a").limiter.AllowN(time.Now(), messageBurst/2))
+	require.True(t, open("b").limiter.AllowN(time.Now(), messageBurst/2))
 }

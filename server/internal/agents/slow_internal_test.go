@@ -98,7 +98,7 @@ func TestFinishSendsWhatIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d := newSlowAgent(t)
 		close(d.Read)
-		s.finish(errDeleted)
+		s.finish(ErrDeleted)
 		s.finish(errReplaced) // the first reason counts
 		s.cancelDrain(7)
 		<-time.After(closeGrace - time.Millisecond)
@@ -106,7 +106,7 @@ func TestFinishSendsWhatIsQueued(t *testing.T) {
 		require.NoError(t, s.ctx.Err())
 		require.EqualValues(t, 7, d.Sent[0].GetDrainCancel().GetGeneration())
 		<-s.ctx.Done()
-		require.ErrorIs(t, context.Cause(s.ctx), errDeleted)
+		require.ErrorIs(t, context.Cause(s.ctx), ErrDeleted)
 		s.wg.Wait()
 	})
 }

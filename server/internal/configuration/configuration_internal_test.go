@@ -359,3 +359,58 @@ func TestRun(t *testing.T) {
 		require.Equal(t, 2, s.size())
 	})
 }
+
+// TestUnansweredDecision: a configuration whose write was not answered is in force, or held,
+// if it is durable, and not otherwise, also later. So is what a former leader was writing.
+func TestUnansweredDecision(t *testing.T) {
+	decide := map[string]func(s *server) error{
+		"accepted": func(s *server) error { _, err := s.refresh(textOf(3)); return err },
+		"held": func(s *server) error {
+			s.impact = reconcile.Impact{Members: 5, Removed: 3}
+			_, err := s.refresh(textOf(1))
+			return err
+		},
+		"confirmed": func(s *server) error {
+			return s.Confirm(s.t.Context(), s.Status().HeldDigest, "test", false)
+		},
+		"no longer held": func(s *server) error { _, err := s.refresh(textOf(4)); return err },
+	}
+	for name, decision := range decide {
+		for _, landed := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				s := started(t, newStore(), textOf(4))
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				go s.Run(ctx)
+				sleep.For(t.Context(), time.Second)
+				if name == "confirmed" || name == "no longer held" {
+					require.ErrorIs(t, decide["held"](s), nstance.Conflict)
+				}
+				before := s.Status()
+				s.store.Inject(
+					storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Late, Err: nstance.Ambiguous},
+					storagetest.Fault{Op: storagetest.Get, Err: nstance.Unavailable, Do: func() {
+						if landed {
+							s.store.ApplyLate()
+						}
+					}})
+				require.ErrorIs(t, decision(s), nstance.Ambiguous, name)
+				s.set("{", nstance.Unavailable) // the source has nothing to say
+				s.impact = reconcile.Impact{}
+				sleep.For(t.Context(), 3*time.Second)
+				s.store.ApplyLate()
+				sleep.For(t.Context(), 3*time.Second)
+				stop()
+				synctest.Wait()
+				is := s.Status()
+				if !landed {
+					require.Equal(t, []string{before.Digest, before.HeldDigest}, []string{is.Digest, is.HeldDigest}, name)
+				} else {
+					require.NotEqual(t, []string{before.Digest, before.HeldDigest}, []string{is.Digest, is.HeldDigest}, name)
+				}
+				next := started(t, s.store, textOf(9)).Status()
+				require.Equal(t, []string{next.Digest, next.HeldDigest}, []string{is.Digest, is.HeldDigest}, "%s: the next leader has the same", name)
+			})
+		}
+	}
+}

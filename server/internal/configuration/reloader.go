@@ -110,12 +110,16 @@ func (r *Reloader) apply(conf *config.Config, d document) {
 // Parse returns the configuration in data or, if that is empty, the one at the source.
 // It fails as a refresh with it would.
 func (r *Reloader) Parse(ctx context.Context, data []byte) (conf *config.Config, err error) {
-	if len(data) > 0 {
-		conf, err = config.ParseContext(ctx, "proposed configuration", data, r.Kinds...)
-	} else {
-		conf, _, err = r.read(ctx)
+	name := "proposed configuration"
+	if len(data) == 0 {
+		if name, data, err = r.Source(ctx); err != nil {
+			return nil, err
+		}
+		if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) == r.inForceDocument().Digest {
+			return r.InForce(), nil // nothing else is as cheap to ask
+		}
 	}
-	if err == nil {
+	if conf, err = config.ParseContext(ctx, name, data, r.Kinds...); err == nil {
 		err = r.check(conf)
 	}
 	return conf, err

@@ -14,7 +14,6 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
-	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/ports"
 )
@@ -68,7 +67,8 @@ type Term struct {
 	TermOptions
 	doc *records.Doc[accepted]
 
-	problem string // why accepted configurations cannot be made durable; empty: they can
+	problem string        // why accepted configurations cannot be made durable; empty: they can
+	doubt   chan struct{} // has room for one: what is durable may not be what is in force
 
 	mu                sync.Mutex
 	held              *held
@@ -81,7 +81,8 @@ type Term struct {
 // the one that this server has read is in force: Run considers it like any other.
 // Fails with Invalid when the shard belongs to another cluster, shard or kind of provider.
 func (r *Reloader) Begin(ctx context.Context, opts TermOptions) (*Term, error) {
-	t := &Term{Reloader: r, TermOptions: opts}
+	t := &Term{Reloader: r, TermOptions: opts, doubt: make(chan struct{}, 1)}
+	t.doubt <- struct{}{} // a write of the last leader may land still
 	t.doc = records.NewDoc[accepted](r.Store, r.key(), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check})
 	return t, t.load(ctx)
 }
@@ -134,17 +135,85 @@ func (r *Reloader) checkShard(conf *config.Config) error {
 	return nil
 }
 
-// Run reads the source at intervals and considers what it finds, until ctx ends.
+// Run puts in force what is durable, where that is in doubt, and reads the source at
+// intervals and considers what it finds, until ctx ends.
 func (t *Term) Run(ctx context.Context) {
+	var reread <-chan time.Time
 	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.doubt:
+			t.settleAgain(ctx)
+			if reread != nil {
+				continue
+			}
+		case <-reread:
+		}
 		wait := t.Reread*9/10 + rand.N(t.Reread/5+1)
 		if _, err := t.reread(ctx, "found at its source"); errors.Is(err, nstance.Unavailable) {
 			wait = min(wait, 5*time.Second)
 		}
-		if !sleep.For(ctx, wait) {
-			return
-		}
+		reread = time.After(wait)
 	}
+}
+
+// settleRetry is between two attempts to find out what is durable.
+const settleRetry = time.Second
+
+// settleAgain settles, and has Run repeat it after an error.
+func (t *Term) settleAgain(ctx context.Context) {
+	err := t.acquire(ctx)
+	if err == nil {
+		defer t.release()
+		err = t.settle(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		t.Log.Warn("it is not known which configuration is durable, retrying", "code", nstance.CodeOf(err), "err", err)
+		time.AfterFunc(settleRetry, t.inDoubt)
+	}
+}
+
+// inDoubt has Run settle.
+func (t *Term) inDoubt() {
+	select {
+	case t.doubt <- struct{}{}:
+	default:
+	}
+}
+
+// settle puts in force what is durable: a write of this term, or of the last one, may have
+// landed without an answer. Afterwards none of them can.
+func (t *Term) settle(ctx context.Context) error {
+	if t.problem != "" {
+		return nil
+	}
+	a, err := t.doc.Update(ctx, func(*accepted) error { return nil })
+	if err != nil {
+		return err
+	}
+	if was := t.heldNow(); digestOf(a.Held) != digestOf(was) {
+		t.setHeld(a.Held, was, "its write was answered late")
+	}
+	if a.Digest == "" || a.Digest == t.InForce().Digest() {
+		return nil
+	}
+	conf, err := a.parse(t.Kinds)
+	if err == nil {
+		err = t.checkShard(conf)
+	}
+	if err != nil {
+		return err
+	}
+	t.enforce(ctx, conf, a.document, "its write was answered late")
+	return nil
+}
+
+func digestOf(h *held) string {
+	if h == nil {
+		return ""
+	}
+	return h.Digest
 }
 
 // Refresh reads the source again and considers what it finds. Afterwards images are
@@ -219,6 +288,12 @@ func (t *Term) accept(ctx context.Context, conf *config.Config, d document, why 
 	if err := t.save(ctx, func(a *accepted) { *a = accepted{document: d} }); err != nil {
 		return err
 	}
+	t.enforce(ctx, conf, d, why)
+	return nil
+}
+
+// enforce puts a durable configuration in force and journals that.
+func (t *Term) enforce(ctx context.Context, conf *config.Config, d document, why string) {
 	t.mu.Lock()
 	was := t.held
 	t.held = nil
@@ -238,7 +313,6 @@ func (t *Term) accept(ctx context.Context, conf *config.Config, d document, why 
 		t.Log.Warn("groups of the accepted configuration not applied yet, retrying", "code", nstance.CodeOf(err), "err", err)
 	}
 	t.Log.Info("configuration in force", "name", d.Name, "digest", d.Digest)
-	return nil
 }
 
 // save makes a change durable, except where the object is unreadable: it must not be
@@ -248,6 +322,9 @@ func (t *Term) save(ctx context.Context, change func(*accepted)) error {
 		return nil
 	}
 	_, err := t.doc.Update(ctx, func(a *accepted) error { change(a); return nil })
+	if err != nil {
+		t.inDoubt()
+	}
 	return err
 }
 
@@ -291,6 +368,12 @@ func (t *Term) hold(ctx context.Context, h *held, why string) error {
 	if err := t.save(ctx, func(a *accepted) { a.Held = h }); err != nil {
 		return err
 	}
+	t.setHeld(h, was, why)
+	return nil
+}
+
+// setHeld journals that another configuration is held; nil: none.
+func (t *Term) setHeld(h, was *held, why string) {
 	t.mu.Lock()
 	t.held = h
 	t.mu.Unlock()
@@ -301,7 +384,6 @@ func (t *Term) hold(ctx context.Context, h *held, why string) error {
 		t.publishEvent(eventtype.ConfigHeld, h.document, h.Reason+": "+why)
 		t.Journal(nstance.Event{Time: h.At, Type: nstance.EventAlarm, Reason: "configuration " + h.Digest + " is held: " + h.Reason})
 	}
-	return nil
 }
 
 // Confirm puts the held configuration in force, unless dryRun. It fails with Conflict

@@ -1,6 +1,7 @@
 package garbage
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -250,4 +251,44 @@ func TestManyExpiredRegistrations(t *testing.T) {
 			require.Equal(t, want, left("operator/"))
 		}
 	})
+}
+
+// TestLedgerIsPrunedByARightClock: the days of the ledger are old or not by the wall clock.
+func TestLedgerIsPrunedByARightClock(t *testing.T) {
+	runCollectorTest(t, "", func(t *testing.T, b *collectorTest) {
+		pruned := 0
+		b.Ledger = func(context.Context) (int, error) { pruned++; return 0, nil }
+		b.right = false
+		b.advance(time.Hour)
+		require.Zero(t, pruned)
+		b.right = true
+		b.advance(time.Hour)
+		require.Equal(t, 1, pruned)
+	})
+}
+
+// TestFailedPageIsRepeated: what could not be collected is tried again by the next pass, and
+// not after all other pages.
+func TestFailedPageIsRepeated(t *testing.T) {
+	for name, fault := range map[string]storagetest.Fault{
+		"its list":   {Op: storagetest.List, Prefix: "nonce/"},
+		"a read":     {Op: storagetest.Get, Prefix: "nonce/"},
+		"a deletion": {Op: storagetest.Delete, Prefix: "nonce/"},
+	} {
+		runCollectorTest(t, name, func(t *testing.T, b *collectorTest) {
+			for i := range expiredPage + 2 {
+				b.put(registered(fmt.Sprintf("%04d", i), time.Hour, time.Hour))
+			}
+			first, last := layout.NonceKey("0000"), layout.NonceKey(fmt.Sprintf("%04d", expiredPage+1))
+			<-time.After(2 * day)
+			b.store.Inject(fault)
+			b.pass(t.Context())
+			require.True(t, b.objectExists(first))
+			b.pass(t.Context())
+			require.False(t, b.objectExists(first), "it is tried again at once")
+			require.True(t, b.objectExists(last))
+			b.pass(t.Context())
+			require.False(t, b.objectExists(last), "then comes the next page")
+		})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"reflect"
 	"sync"
 
@@ -33,31 +34,40 @@ func (d *definitions) add(digest string, def nstance.Definition) {
 	d.known[digest] = def
 }
 
-// fetchAll reads the definitions that overlays name and that are not known. A
-// missing or damaged definition concerns its group only.
+// keep forgets the definitions that are not named.
+func (d *definitions) keep(named counts) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.DeleteFunc(d.known, func(digest string, _ nstance.Definition) bool { return named[digest] == 0 })
+}
+
+// forget forgets a definition that no group has any more.
+func (d *definitions) forget(digest string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.known, digest)
+}
+
+// fetchAll reads the definitions that overlays name and that are not known, many at a
+// time. A missing or damaged definition concerns its group only.
 func (d *definitions) fetchAll(ctx context.Context, file overlays) error {
+	var unknown []string
 	for _, e := range file.Groups {
 		if digest := e.definition(); digest != "" {
-			if err := d.fetch(ctx, digest); err != nil {
-				return err
+			if _, known := d.get(digest); !known {
+				unknown = append(unknown, digest)
 			}
 		}
 	}
-	return nil
-}
-
-func (d *definitions) fetch(ctx context.Context, digest string) error {
-	if _, known := d.get(digest); known {
-		return nil
-	}
-	def, err := d.records.Definition(ctx, digest)
-	switch {
-	case err == nil:
+	found, failed := d.records.Definitions(ctx, unknown)
+	for digest, def := range found {
 		d.add(digest, def)
-	case errors.Is(err, nstance.NotFound), errors.Is(err, nstance.Invalid):
+	}
+	for digest, err := range failed {
+		if !errors.Is(err, nstance.NotFound) && !errors.Is(err, nstance.Invalid) {
+			return err
+		}
 		d.log.Error("definition of a group cannot be read", "definition", digest, "err", err)
-	default:
-		return err
 	}
 	return nil
 }

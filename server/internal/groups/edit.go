@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -12,50 +12,159 @@ import (
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/groupspec"
+	"github.com/nstance-go/nstance/internal/layout"
 )
 
 // maxGroups is how many overlays a shard may have: all of them are in one object.
 const maxGroups = 5000
 
 // checkBudget fails with Quota if another overlay exceeded the changer's budget.
-func checkBudget(who config.Changer, conf *config.Config, key nstance.GroupKey, f overlays, e overlay) error {
+func checkBudget(who config.Changer, v *view, key nstance.GroupKey, e overlay) error {
 	if who.Budget == nil {
 		return nil
 	}
-	groupsBefore, bytesBefore := f.usage(conf, key.Tenant)
-	f.Groups = maps.Clone(f.Groups)
-	f.put(key, e)
-	groups, bytes := f.usage(conf, key.Tenant)
-	return who.Budget.Grown(groupsBefore, groups, bytesBefore, bytes)
+	before, after := v.tenants[key.Tenant], v.with(key, e)
+	return who.Budget.Grown(before.dynamic, after.dynamic, before.bytes, after.bytes)
 }
 
-// An edit changes the overlays, and returns the event to journal; the zero event:
-// nothing has changed.
-type edit func(*overlays) (nstance.Event, error)
+// An edit changes the overlay of one group, and returns the event to journal; the zero
+// event: nothing has changed. v is what all groups were before.
+type edit func(v *view, f *overlays) (nstance.Event, error)
 
-// edit returns once the change is durable, journalled and in effect; a dry run only
-// checks it.
-func (g *Groups) edit(ctx context.Context, dryRun bool, change edit) error {
-	if err := g.acquireTurn(ctx); err != nil {
+// An unansweredEdit is one whose write may have landed.
+type unansweredEdit struct {
+	overlay overlay
+	event   nstance.Event
+}
+
+// maxStale is how often an edit is made anew after the overlays were changed elsewhere.
+const maxStale = 3
+
+// errStale means that the overlays are not those that the view was made of.
+var errStale = errors.New("the overlays have changed")
+
+// edit changes one group, and returns once that is durable, journalled and in effect; a
+// dry run only checks it. A caller that leaves while it waits for its turn changes
+// nothing. From then on the edit belongs to the term: it ends with the term, or after the
+// time that a request may take. Where its outcome stays unknown, Run finds out what is
+// durable and puts that in effect.
+//
+// Edits are made one at a time, so that what is counted stays true until it is used. The
+// tenants whose edits wait take turns.
+func (g *Groups) edit(ctx context.Context, key nstance.GroupKey, dryRun bool, change edit) error {
+	done, err := g.turns.Acquire(ctx, key.Tenant)
+	if err != nil {
 		return err
 	}
-	defer func() { <-g.turn }()
+	defer done()
 	if dryRun {
-		file, err := g.durable(ctx)
-		if err != nil {
+		return g.rehearse(ctx, change)
+	}
+	if err := ctx.Err(); err != nil {
+		return nstance.Errorf(nstance.Unavailable, "nothing was changed: %w", err)
+	}
+	ctx, cancel := g.Bound(context.WithoutCancel(ctx))
+	defer cancel()
+	for range maxStale {
+		if err := g.refreshView(ctx); err != nil {
 			return err
 		}
-		file.Groups = maps.Clone(file.Groups)
-		_, err = change(&file)
+		if err := g.editOne(ctx, key, change); !errors.Is(err, errStale) {
+			return err
+		}
+	}
+	return nstance.Errorf(nstance.Conflict, "%s was changed by others %d times in the meantime", layout.GroupsKey(g.Shard), maxStale)
+}
+
+func (g *Groups) rehearse(ctx context.Context, change edit) error {
+	file, v, err := g.viewNow(ctx)
+	if err == nil {
+		file = file.Copy()
+		_, err = change(v, &file)
+	}
+	return err
+}
+
+// viewNow returns the newest overlays that are known, and the view of them.
+func (g *Groups) viewNow(ctx context.Context) (overlays, *view, error) {
+	file, err := g.durable(ctx)
+	if err != nil {
+		return file, nil, err
+	}
+	g.mu.Lock()
+	v := g.view
+	g.mu.Unlock()
+	if conf := g.Config(); v == nil || v.conf != conf || v.writeID != file.WriteID {
+		v = newView(conf, file, g.resolve(conf, file))
+	}
+	return file, v, nil
+}
+
+// refreshView has the view of all groups follow what is durable. It costs nothing where
+// this server made the last change. It needs the turn.
+func (g *Groups) refreshView(ctx context.Context) error {
+	file, exists := g.doc.Held()
+	if v := g.view; exists && v != nil && v.conf == g.Config() && v.writeID == file.WriteID && len(g.unanswered) == 0 {
+		return nil
+	}
+	return g.apply(ctx)
+}
+
+// editOne changes one group, under the view of all. It needs the turn.
+func (g *Groups) editOne(ctx context.Context, key nstance.GroupKey, change edit) error {
+	v := g.view
+	var done nstance.Event
+	var r *resolution
+	var edited overlay
+	refused := true
+	file, err := g.doc.Update(ctx, func(f *overlays) (err error) {
+		if f.WriteID != v.writeID {
+			return errStale
+		}
+		if done, err = change(v, f); err != nil {
+			return err
+		}
+		if r, err = g.recordOne(ctx, v.conf, f, key); err == nil {
+			refused, edited = false, f.of(key)
+		}
+		return err
+	})
+	if err != nil {
+		if !refused {
+			g.unanswered[key] = unansweredEdit{edited, done}
+			g.ApplySoon()
+		}
 		return err
 	}
-	var done nstance.Event
-	journal := func() {
-		if done.Type != "" {
+	if done.Type != "" {
+		g.Journal(done)
+	}
+	g.tellOne(v, file, key, r)
+	return nil
+}
+
+// recordOne resolves one group, and puts it into its overlay as it is in effect; nil:
+// there is no such group.
+func (g *Groups) recordOne(ctx context.Context, conf *config.Config, f *overlays, key nstance.GroupKey) (*resolution, error) {
+	e := f.of(key)
+	if !conf.Static(key) && !e.isGroup() {
+		return nil, nil
+	}
+	r := g.resolveGroup(conf, key, e)
+	return &r, g.record(ctx, conf, f, []resolution{r})
+}
+
+// journalUnanswered journals the edits without an answer that have landed after all. It
+// needs the turn.
+func (g *Groups) journalUnanswered(file overlays) {
+	for key, e := range g.unanswered {
+		now := file.of(key)
+		same := reflect.DeepEqual(now.Override, e.overlay.Override) && now.Owner == e.overlay.Owner && (now.Removing == nil) == (e.overlay.Removing == nil)
+		if done := e.event; done.Type != "" && same {
 			g.Journal(done)
 		}
 	}
-	return g.write(ctx, journal, func(f *overlays) (err error) { done, err = change(f); return err })
+	clear(g.unanswered)
 }
 
 // event is the journal's entry for a change that a caller asked for.
@@ -66,15 +175,15 @@ func (g *Groups) event(typ nstance.EventType, key nstance.GroupKey, what string,
 	}
 }
 
-// changeEvent returns the event for another override of a group; the zero event:
+// changeEvent returns the event for another override or owner of a group; the zero event:
 // they are equal.
-func (g *Groups) changeEvent(key nstance.GroupKey, before, after config.Override, sizeBefore, size int, who config.Changer) nstance.Event {
-	names := config.Differences(before, after)
-	if len(names) == 0 {
-		return nstance.Event{}
-	}
+func (g *Groups) changeEvent(key nstance.GroupKey, before, after overlay, was, is nstance.Group, who config.Changer) nstance.Event {
+	names := config.Differences(before.Override, after.Override)
 	if i := slices.Index(names, "size"); i >= 0 {
-		names[i] = fmt.Sprintf("size %d, was %d", size, sizeBefore)
+		names[i] = fmt.Sprintf("size %d, was %d", is.Size, was.Size)
+	}
+	if names = append(names, ownerChange(before.Owner, after.Owner)...); len(names) == 0 {
+		return nstance.Event{}
 	}
 	return g.event(eventtype.GroupChanged, key, strings.Join(names, "; "), who)
 }
@@ -86,16 +195,18 @@ func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.Gro
 		return spec, err
 	}
 	types := g.resolver.lookUpTypes(ctx, typesNamed(conf, o))
-	err = g.edit(ctx, dryRun, func(f *overlays) (none nstance.Event, err error) {
-		same, err := g.existsAs(*f, key, o)
+	err = g.edit(ctx, key, dryRun, func(v *view, f *overlays) (none nstance.Event, err error) {
+		conf := v.conf
+		same, owner, err := g.existsAs(*f, key, o, who)
 		if err != nil {
 			return none, err
 		}
 		if same {
-			spec = g.resolveGroup(conf, key, f.of(key)).Group
-			return none, nil
+			var done nstance.Event
+			spec, done, err = g.setOwner(conf, f, key, owner, who)
+			return done, err
 		}
-		created := overlay{Override: o, Dynamic: true}
+		created := overlay{Override: o, Dynamic: true, Owner: owner}
 		r := g.resolveGroup(conf, key, created)
 		if spec = r.Group; errors.Is(r.err, nstance.Invalid) {
 			return none, r.err
@@ -103,13 +214,15 @@ func (g *Groups) Create(ctx context.Context, who config.Changer, key nstance.Gro
 		if err := g.resolver.types.checkRequest(types, &r.configured); err != nil {
 			return none, err
 		}
-		if err := who.Allowance.Room("size", g.sizes(conf, *f, key)+g.shard.OnDemand(key.Tenant), spec.Size); err != nil {
+		if err := who.Allowance.Room("size", v.sizes(key)+g.shard.OnDemand(key.Tenant), spec.Size); err != nil {
 			return none, err
 		}
-		if err := checkBudget(who, conf, key, *f, created); err != nil {
+		if err := checkBudget(who, v, key, created); err != nil {
 			return none, err
 		}
-		f.put(key, created)
+		if err := f.put(key, created); err != nil {
+			return none, err
+		}
 		return g.event(eventtype.GroupCreated, key, fmt.Sprintf("of template %s, size %d", o.Template, spec.Size), who), nil
 	})
 	return spec, err
@@ -140,25 +253,27 @@ func checkNew(conf *config.Config, who config.Changer, key nstance.GroupKey, o c
 	return conf.MayDynamic(spec)
 }
 
-// existsAs reports whether the group exists as o describes it. Fails where it must
-// not be created.
-func (g *Groups) existsAs(f overlays, key nstance.GroupKey, o config.Override) (same bool, err error) {
+// existsAs reports whether the group exists as o describes it, and whose it is once it is
+// created. Fails where it must not be created.
+func (g *Groups) existsAs(f overlays, key nstance.GroupKey, o config.Override, who config.Changer) (same bool, owner string, err error) {
 	e := f.of(key)
+	gone := !e.isGroup() || e.Removing != nil && !g.hasMembers(key)
 	switch {
 	case !e.isGroup() && len(f.Groups) >= maxGroups:
-		return false, &nstance.Error{Code: nstance.Quota, Field: "group", Msg: "the shard has as many groups as it can hold", Remedy: "delete some, or use another shard"}
-	case !e.isGroup():
-		return false, nil
+		return false, "", &nstance.Error{Code: nstance.Quota, Field: "group", Msg: "the shard has as many groups as it can hold", Remedy: "delete some, or use another shard"}
+	case gone:
+		owner, err = ownerAfter(key, "", who)
+		return false, owner, err
 	case e.Removing != nil:
-		if g.hasMembers(key) {
-			return false, beingRemoved(key)
-		}
-		return false, nil
+		return false, "", beingRemoved(key)
+	}
+	if owner, err = ownerAfter(key, e.Owner, who); err != nil {
+		return false, owner, err
 	}
 	if field := config.Difference(e.Override, o); field != "" {
-		return false, &nstance.Error{Code: nstance.Conflict, Field: field, Msg: "group " + key.String() + " exists, and differs in this", Remedy: "update it instead"}
+		return false, "", &nstance.Error{Code: nstance.Conflict, Field: field, Msg: "group " + key.String() + " exists, and differs in this", Remedy: "update it instead"}
 	}
-	return true, nil
+	return true, owner, nil
 }
 
 // hasMembers reports whether a group that is being removed still has members, or
@@ -172,16 +287,6 @@ func beingRemoved(key nstance.GroupKey) error {
 	return &nstance.Error{Code: nstance.Conflict, Field: "group", Msg: "group " + key.String() + " is being removed", Remedy: "wait until it is gone"}
 }
 
-// sizes returns the sum of the sizes of a tenant's groups except one.
-func (g *Groups) sizes(conf *config.Config, f overlays, except nstance.GroupKey) (sum int) {
-	for _, r := range g.resolve(conf, f) {
-		if r.Key.Tenant == except.Tenant && r.Key != except && !r.Removing {
-			sum += r.Size
-		}
-	}
-	return sum
-}
-
 // Update lays o over the group's override; fields that o leaves nil stay. It returns
 // once that is durable; a dry run only checks it. It is refused for what it makes
 // invalid, not for what was invalid before.
@@ -191,13 +296,18 @@ func (g *Groups) Update(ctx context.Context, who config.Changer, key nstance.Gro
 		return nstance.Group{}, false, err
 	}
 	types := g.resolver.lookUpTypes(ctx, typesNamed(conf, o))
-	err = g.edit(ctx, dryRun, func(f *overlays) (none nstance.Event, err error) {
+	err = g.edit(ctx, key, dryRun, func(v *view, f *overlays) (none nstance.Event, err error) {
+		conf := v.conf
 		e := f.of(key)
 		if err := g.changeable(conf, key, e); err != nil {
 			return none, err
 		}
-		was, before := g.resolveGroup(conf, key, e), e.override(conf.Static(key))
-		e.Override = o.Over(before)
+		owner, err := ownerAfter(key, e.Owner, who)
+		if err != nil {
+			return none, err
+		}
+		was, before := g.resolveGroup(conf, key, e), overlay{Override: e.override(conf.Static(key)), Owner: e.Owner}
+		e.Override, e.Owner = o.Over(before.Override), owner
 		e.Dynamic = !conf.Static(key)
 		r := g.resolveGroup(conf, key, e)
 		if spec = r.Group; errors.Is(r.err, nstance.Invalid) && (was.err == nil || was.err.Error() != r.err.Error()) {
@@ -213,15 +323,17 @@ func (g *Groups) Update(ctx context.Context, who config.Changer, key nstance.Gro
 				return none, err
 			}
 		}
-		if err := who.Allowance.Room("size", g.sizes(conf, *f, key)+was.Size+g.shard.OnDemand(key.Tenant), spec.Size-was.Size); err != nil {
+		if err := who.Allowance.Room("size", v.sizes(key)+was.Size+g.shard.OnDemand(key.Tenant), spec.Size-was.Size); err != nil {
 			return none, err
 		}
-		unchanged = len(config.Differences(before, e.Override)) == 0
-		if err := checkBudget(who, conf, key, *f, e); err != nil {
+		unchanged = len(config.Differences(before.Override, e.Override)) == 0 && before.Owner == e.Owner
+		if err := checkBudget(who, v, key, e); err != nil {
 			return none, err
 		}
-		f.put(key, e)
-		return g.changeEvent(key, before, e.Override, was.Size, spec.Size, who), nil
+		if err := f.put(key, e); err != nil {
+			return none, err
+		}
+		return g.changeEvent(key, before, e, was.Group, spec, who), nil
 	})
 	return spec, unchanged, err
 }
@@ -258,21 +370,24 @@ func (g *Groups) changeable(conf *config.Config, key nstance.GroupKey, e overlay
 	return nil
 }
 
-// Remove begins the removal of a dynamic group, or clears the overlay of a
+// Remove begins the removal of a dynamic group, or clears the overlay and owner of a
 // configured one. It returns the group as it is until it is gone, or as it is
 // without the overlay.
 func (g *Groups) Remove(ctx context.Context, who config.Changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error) {
-	conf := g.Config()
 	var spec nstance.Group
-	err := g.edit(ctx, dryRun, func(f *overlays) (done nstance.Event, err error) {
+	err := g.edit(ctx, key, dryRun, func(v *view, f *overlays) (done nstance.Event, err error) {
+		conf := v.conf
 		e := f.of(key)
+		if _, err := ownerAfter(key, e.Owner, who); err != nil {
+			return done, err
+		}
 		if conf.Static(key) {
 			spec, done, err = g.clearOverlay(conf, key, &e, who)
 		} else {
 			spec, done, err = g.markRemoved(conf, key, &e, who)
 		}
 		if err == nil {
-			f.put(key, e)
+			err = f.put(key, e)
 		}
 		return done, err
 	})
@@ -280,14 +395,14 @@ func (g *Groups) Remove(ctx context.Context, who config.Changer, key nstance.Gro
 }
 
 func (g *Groups) clearOverlay(conf *config.Config, key nstance.GroupKey, e *overlay, who config.Changer) (spec nstance.Group, done nstance.Event, err error) {
-	before, sizeBefore := e.staticOverride(), g.resolveGroup(conf, key, *e).Size
-	if before.Empty() {
+	before, was := overlay{Override: e.staticOverride(), Owner: e.Owner}, g.resolveGroup(conf, key, *e).Group
+	if before.Empty() && before.Owner == "" {
 		return spec, done, nstance.FieldError("group", "remove it from the configuration, then delete it",
 			"group %s is in the configuration, and nothing was changed of it through the API", key)
 	}
-	e.Override, e.Dynamic = config.Override{}, false
+	e.Override, e.Dynamic, e.Owner = config.Override{}, false, ""
 	spec = g.resolveGroup(conf, key, *e).Group
-	return spec, g.changeEvent(key, before, e.Override, sizeBefore, spec.Size, who), nil
+	return spec, g.changeEvent(key, before, *e, was, spec, who), nil
 }
 
 func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overlay, who config.Changer) (spec nstance.Group, done nstance.Event, err error) {
@@ -311,18 +426,18 @@ func (g *Groups) markRemoved(conf *config.Config, key nstance.GroupKey, e *overl
 // room for one more beside so many on-demand instances.
 func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override) (spec nstance.Group, admit func(onDemand int) error, err error) {
 	conf := g.Config()
-	v, err := g.shard.Group(key)
+	known, err := g.shard.Group(key)
 	if err == nil {
 		err = who.Allowance.Check(o)
 	}
-	if err == nil && !groupspec.Defined(&v.Group) {
-		err = nstance.Errorf(nstance.Unavailable, "group %s has no definition yet: %s", key, v.Pending)
+	if err == nil && !groupspec.Defined(&known.Group) {
+		err = nstance.Errorf(nstance.Unavailable, "group %s has no definition yet: %s", key, known.Pending)
 	}
 	if err == nil {
-		spec, err = conf.Lay(v.Group, o)
+		spec, err = conf.Lay(known.Group, o)
 	}
 	if err == nil {
-		err = errors.Join(config.CheckVars(spec.Definition, o.Vars), config.CheckBootstrapData(spec, true))
+		err = errors.Join(config.CheckVars(spec.Definition, o.Vars), conf.CheckCertifiedVars(key.Tenant, spec.Definition), config.CheckBootstrapData(spec, true))
 	}
 	if err == nil && changesTypes(o) {
 		err = g.resolver.types.checkRequest(g.resolver.lookUpTypes(ctx, typesNamed(conf, o)), &spec)
@@ -330,10 +445,12 @@ func (g *Groups) DefineInstance(ctx context.Context, who config.Changer, key nst
 	if err != nil {
 		return spec, nil, err
 	}
-	file, err := g.durable(ctx)
+	_, v, err := g.viewNow(ctx)
 	if err != nil {
 		return spec, nil, err
 	}
-	sizes := g.sizes(conf, file, nstance.GroupKey{Tenant: key.Tenant})
+	g.mu.Lock()
+	sizes := v.tenants[key.Tenant].size
+	g.mu.Unlock()
 	return spec, func(onDemand int) error { return who.Allowance.Room("id", sizes+onDemand, 1) }, nil
 }

@@ -23,20 +23,34 @@ type resolution struct {
 
 // resolve returns every group that a configuration or an overlay defines.
 func (g *Groups) resolve(conf *config.Config, file overlays) (all []resolution) {
+	return g.resolveSeen(conf, file, func(nstance.TenantID) bool { return true })
+}
+
+// resolveSeen is resolve for the groups of the tenants that sees reports.
+func (g *Groups) resolveSeen(conf *config.Config, file overlays, sees func(nstance.TenantID) bool) (all []resolution) {
 	for _, static := range conf.Groups() {
-		all = append(all, g.resolveGroup(conf, static.Key, file.of(static.Key)))
+		if sees(static.Key.Tenant) {
+			all = append(all, g.resolveGroup(conf, static.Key, file.of(static.Key)))
+		}
 	}
 	for _, key := range file.keys() {
-		if e := file.of(key); !conf.Static(key) && e.isGroup() {
+		if e := file.of(key); sees(key.Tenant) && !conf.Static(key) && e.isGroup() {
 			all = append(all, g.resolveGroup(conf, key, e))
 		}
 	}
 	return all
 }
 
-// resolveGroup returns one group. While its definition is pending, its size and other
-// settings are as configured.
+// resolveGroup returns one group.
 func (g *Groups) resolveGroup(conf *config.Config, key nstance.GroupKey, e overlay) resolution {
+	r := g.resolveDefinition(conf, key, e)
+	r.Owner = e.Owner
+	return r
+}
+
+// resolveDefinition returns one group without its owner. While its definition is pending, its
+// size and other settings are as configured.
+func (g *Groups) resolveDefinition(conf *config.Config, key nstance.GroupKey, e overlay) resolution {
 	last, o := g.last(conf, key, e), e.override(conf.Static(key))
 	base, err := g.base(conf, last, e)
 	r := resolution{Group: base, err: err}
@@ -103,6 +117,9 @@ func (g *Groups) configure(conf *config.Config, base nstance.Group, e overlay) (
 	if invalid := config.CheckVars(spec.Definition, e.override(conf.Static(key)).Vars); invalid != nil {
 		err = invalid
 	}
+	if invalid := conf.CheckCertifiedVars(key.Tenant, spec.Definition); invalid != nil {
+		err = invalid
+	}
 	if invalid := config.CheckBootstrapData(spec, spec.Size > 0); invalid != nil {
 		err = invalid
 	}
@@ -130,7 +147,7 @@ func (g *Groups) lastEffective(conf *config.Config, file overlays) (all []resolu
 		}
 		last := g.last(conf, key, e)
 		last.Static = conf.Static(key)
-		last.Removing = e.Removing != nil && !last.Static
+		last.Removing, last.Owner = e.Removing != nil && !last.Static, e.Owner
 		all = append(all, resolution{Group: last, configured: last})
 	}
 	return all
@@ -147,15 +164,18 @@ func (g *Groups) record(ctx context.Context, conf *config.Config, f *overlays, a
 		before := f.of(r.Key)
 		e := before
 		if conf.Static(r.Key) {
-			e = overlay{Override: before.staticOverride(), Effective: before.Effective}
+			e = overlay{Override: before.staticOverride(), Effective: before.Effective, Owner: before.Owner}
 		} else {
 			e.Dynamic = true
 		}
 		if groupspec.Defined(&r.Group) {
 			e.Effective = effectiveOf(r.Group, digests[i])
 		}
-		if !reflect.DeepEqual(e, before) {
-			f.put(r.Key, e)
+		if reflect.DeepEqual(e, before) {
+			continue
+		}
+		if err := f.put(r.Key, e); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -175,12 +195,4 @@ func (g *Groups) recordDefinitions(ctx context.Context, f overlays, all []resolu
 		}
 	}
 	return digests, tasks.Wait()
-}
-
-// typesIn returns the instance types that groups name.
-func typesIn(all []resolution) (names []string) {
-	for _, r := range all {
-		names = append(append(names, r.Definition.InstanceTypes...), r.configured.Definition.InstanceTypes...)
-	}
-	return names
 }

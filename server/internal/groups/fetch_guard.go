@@ -15,24 +15,56 @@ var metadataAddrs = []netip.Addr{
 	netip.MustParseAddr("168.63.129.16"), // Azure
 	netip.MustParseAddr("100.100.100.200"),
 	netip.MustParseAddr("192.0.0.192"),
-	netip.MustParseAddr("fd00:ec2::254"), // AWS
-	netip.MustParseAddr("fd20:ce::254"),  // Google Cloud
+	netip.MustParseAddr("fd00:ec2::254"),      // AWS
+	netip.MustParseAddr("fd20:ce::254"),       // Google Cloud
+	netip.MustParseAddr("fd00:42::42"),        // Scaleway
+	netip.MustParseAddr("fd00:c1::a9fe:a9fe"), // Oracle Cloud
 }
 
-// embedding are networks whose addresses hold an IPv4 address in their last four
-// bytes.
-var embedding = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("::/96")}
+// Networks whose addresses hold IPv4 addresses.
+var (
+	compatible  = netip.MustParsePrefix("::/96")           // RFC 4291, 2.5.5.1
+	translated  = netip.MustParsePrefix("::ffff:0:0:0/96") // RFC 2765
+	nat64       = netip.MustParsePrefix("64:ff9b::/96")    // RFC 6052
+	localNAT64  = netip.MustParsePrefix("64:ff9b:1::/48")  // RFC 8215
+	teredo      = netip.MustParsePrefix("2001::/32")       // RFC 4380
+	sixToFour   = netip.MustParsePrefix("2002::/16")       // RFC 3056
+	isatapBytes = []byte{0, 0, 0x5e, 0xfe}                 // RFC 5214, 6.1; the second bit of the first byte may be set
+)
 
-// forbiddenSource reports whether an address belongs to this machine, its link or a
-// metadata service: nothing is fetched from those.
-func forbiddenSource(addr netip.Addr) bool {
-	addr = addr.Unmap().WithZone("")
-	for _, p := range embedding {
-		if b := addr.As16(); addr.Is6() && p.Contains(addr) {
-			if v4 := netip.AddrFrom4([4]byte(b[12:])); forbiddenSource(v4) {
-				return true
+// embedded returns the IPv4 addresses that an IPv6 address may stand for.
+func embedded(addr netip.Addr) (all []netip.Addr) {
+	b := addr.As16()
+	add := func(a, b, c, d byte) { all = append(all, netip.AddrFrom4([4]byte{a, b, c, d})) }
+	last := func() { add(b[12], b[13], b[14], b[15]) }
+	switch {
+	case compatible.Contains(addr), translated.Contains(addr), nat64.Contains(addr):
+		last()
+	case localNAT64.Contains(addr): // the prefix within may have any of these lengths; RFC 6052, 2.2
+		last()
+		for _, at := range [][4]int{{6, 7, 9, 10}, {7, 9, 10, 11}, {9, 10, 11, 12}} {
+			if v4 := [4]byte{b[at[0]], b[at[1]], b[at[2]], b[at[3]]}; v4[0] != 0 { // else it has another length
+				add(v4[0], v4[1], v4[2], v4[3])
 			}
 		}
+	case teredo.Contains(addr):
+		add(b[4], b[5], b[6], b[7])
+		add(^b[12], ^b[13], ^b[14], ^b[15])
+	case sixToFour.Contains(addr):
+		add(b[2], b[3], b[4], b[5])
+	}
+	if b[8]&^2 == isatapBytes[0] && slices.Equal(b[9:12], isatapBytes[1:]) {
+		last()
+	}
+	return all
+}
+
+// forbiddenSource reports whether an address belongs to this machine, its link or a
+// metadata service, or may be translated to one that does: nothing is fetched from those.
+func forbiddenSource(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	if addr.Is6() && slices.ContainsFunc(embedded(addr), forbiddenSource) {
+		return true
 	}
 	return !addr.IsValid() || addr.IsLoopback() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLinkLocalUnicast() ||
 		addr.Is4() && (addr.As4()[0] == 0 || addr.As4()[0] >= 240) || slices.Contains(metadataAddrs, addr)

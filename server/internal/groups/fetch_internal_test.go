@@ -45,6 +45,12 @@ func TestFetchGuard(t *testing.T) {
 	for addr, want := range map[string]bool{
 		"10.0.0.1": false, "192.168.1.1": false, "8.8.8.8": false, "2001:db8::1": false, "fd12::1": false, "100.64.0.1": false,
 		"127.9.9.9": true, "::1": true, "fe80::1": true, "169.254.1.1": true, "224.0.0.1": true, "255.255.255.255": true, "::": true, "::127.0.0.1": true, "64:ff9b::7f00:1": true, "64:ff9b::808:808": false, "fd00:ec2::254": true, "168.63.129.16": true,
+		// The same within IPv6: NAT64 of local use with each length of prefix, 6to4, Teredo by server and by client, translated, ISATAP.
+		"64:ff9b:1::a9fe:a9fe": true, "64:ff9b:1:a9fe:a9:fe00::": true, "64:ff9b:1:aa:8:808:800::": false, "64:ff9b:1:a9:fe:a9fe::": true, "64:ff9b:1:1:a9:fea9:fe00:0": true, "64:ff9b:1::808:808": false,
+		"2002:a9fe:a9fe::1": true, "2002:7f00:1::": true, "2002:808:808::1": false,
+		"2001:0:a9fe:a9fe::1": true, "2001:0:808:808:0:0:5601:5601": true, "2001:0:808:808:0:0:f7f7:f7f7": false,
+		"::ffff:0:169.254.169.254": true, "::ffff:0:8.8.8.8": false, "2001:db8::5efe:a9fe:a9fe": true, "2001:db8::200:5efe:7f00:1": true, "2001:db8::5efe:808:808": false,
+		"fd00:42::42": true, "fd00:c1::a9fe:a9fe": true, "fd20:ce::254": true,
 	} {
 		require.Equal(t, want, forbiddenSource(netip.MustParseAddr(addr)), addr)
 	}

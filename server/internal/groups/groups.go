@@ -10,12 +10,15 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/fair"
 	"github.com/nstance-go/nstance/internal/files"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
@@ -33,6 +36,7 @@ type shard interface {
 	Abilities() provider.Abilities
 	Group(key nstance.GroupKey) (reconcile.GroupView, error)
 	OnDemand(tenant nstance.TenantID) int
+	DesireGroup(g nstance.Group)
 	Impact(groups []nstance.Group) (reconcile.Impact, error)
 	WhatIf(groups []nstance.Group, all bool) ([]reconcile.GroupPlan, error)
 }
@@ -67,17 +71,21 @@ type Groups struct {
 	defs     *definitions
 	resolver *resolver
 
-	turn chan struct{} // has room for one: held while groups change
-	wake chan struct{} // has room for one: something that groups follow from has changed
+	turns *fair.Queue[nstance.TenantID] // of one slot: held while groups change
+	wake  chan struct{}                 // has room for one: a group was removed, or all is true
+	again atomic.Bool                   // something that all groups follow from has changed
 
 	complete     chan struct{} // closed once the reconciler knows every group
 	markComplete func()
 
 	mu         sync.Mutex
-	loaded     bool // the overlays were read; before, nothing is told
-	problems   []string
+	loaded     bool           // the overlays were read; before, nothing is told
+	view       *view          // of what the reconciler was told; changes with the turn
+	problems   []string       // why the overlays cannot be read
 	applyError error          // of the last attempt
 	balancing  *config.Config // whose load balancers the reconciler has
+
+	unanswered map[nstance.GroupKey]unansweredEdit // needs the turn
 
 	dataMu sync.Mutex
 	data   map[string]string // bootstrap data, by name
@@ -90,8 +98,9 @@ type Groups struct {
 func New(store storage.Store, r shard, opts Options) *Groups {
 	g := &Groups{
 		Options: opts, shard: r, defs: &definitions{records: r.Records(), log: opts.Log, known: map[string]nstance.Definition{}},
-		turn: make(chan struct{}, 1), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{}, data: map[string]string{},
-		doc: records.NewDoc[overlays](store, layout.GroupsKey(opts.Shard), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
+		turns: fair.NewQueue[nstance.TenantID](1, 1, math.MaxInt), wake: make(chan struct{}, 1), removed: map[nstance.GroupKey]bool{}, data: map[string]string{},
+		unanswered: map[nstance.GroupKey]unansweredEdit{},
+		doc:        records.NewDoc[overlays](store, layout.GroupsKey(opts.Shard), &records.DocOptions{Epoch: opts.Epoch, Check: opts.Check}),
 	}
 	g.complete = make(chan struct{})
 	g.markComplete = sync.OnceFunc(func() { close(g.complete) })
@@ -107,8 +116,9 @@ func (g *Groups) Run(ctx context.Context, tried func()) {
 	g.load(ctx, tried)
 	g.resolver.load(ctx, g.Config())
 	wg.Go(func() { g.resolver.run(ctx) })
+	g.again.Store(true)
 	for ctx.Err() == nil {
-		if err := g.Apply(ctx); err != nil && ctx.Err() == nil {
+		if err := g.follow(ctx); err != nil && ctx.Err() == nil {
 			g.Log.Warn("groups not applied yet, retrying", "code", nstance.CodeOf(err), "err", err)
 			time.AfterFunc(time.Second, g.ApplySoon)
 		}
@@ -130,7 +140,8 @@ func (g *Groups) load(ctx context.Context, tried func()) {
 		}
 		if err == nil {
 			conf := g.Config()
-			g.tell(conf, g.lastEffective(conf, file))
+			last := g.lastEffective(conf, file)
+			g.tell(newView(conf, file, last), last)
 			return
 		}
 		g.mu.Lock()
@@ -142,20 +153,31 @@ func (g *Groups) load(ctx context.Context, tried func()) {
 	}
 }
 
-// Apply has groups follow the configuration in force and what is looked up, and
-// forgets removed groups. It returns once that is durable, and writes nothing where
-// nothing has changed.
-func (g *Groups) Apply(ctx context.Context) error {
-	removed := g.takeRemoved()
-	err := g.acquireTurn(ctx)
-	if err == nil {
-		defer func() { <-g.turn }()
-		err = g.write(ctx, nil, func(f *overlays) error { f.forget(removed); return nil })
-	}
-	if err != nil {
-		for _, key := range removed {
-			g.ForgetSoon(key)
+// follow does what ApplySoon and ForgetSoon ask for.
+func (g *Groups) follow(ctx context.Context) error {
+	if g.again.Swap(false) {
+		if err := g.Apply(ctx); err != nil {
+			return err
 		}
+	}
+	var failed error
+	for _, key := range g.takeRemoved() {
+		err := g.edit(ctx, key, false, func(_ *view, f *overlays) (nstance.Event, error) { f.forget(key); return nstance.Event{}, nil })
+		if err != nil {
+			g.forgetLater(key)
+			failed = err
+		}
+	}
+	return failed
+}
+
+// Apply has all groups follow the configuration in force and what is looked up. It
+// returns once that is durable, and writes nothing where nothing has changed.
+func (g *Groups) Apply(ctx context.Context) error {
+	done, err := g.turns.Acquire(ctx, "")
+	if err == nil {
+		defer done()
+		err = g.apply(ctx)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -165,19 +187,28 @@ func (g *Groups) Apply(ctx context.Context) error {
 
 // ApplySoon has Run call Apply.
 func (g *Groups) ApplySoon() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
+	g.again.Store(true)
+	g.signal()
 }
 
 // ForgetSoon has the overlay of a removed group without members deleted. It may be
 // called under the reconciler's lock.
 func (g *Groups) ForgetSoon(key nstance.GroupKey) {
+	g.forgetLater(key)
+	g.signal()
+}
+
+func (g *Groups) forgetLater(key nstance.GroupKey) {
 	g.removedMu.Lock()
+	defer g.removedMu.Unlock()
 	g.removed[key] = true
-	g.removedMu.Unlock()
-	g.ApplySoon()
+}
+
+func (g *Groups) signal() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
 }
 
 func (g *Groups) takeRemoved() []nstance.GroupKey {
@@ -188,64 +219,71 @@ func (g *Groups) takeRemoved() []nstance.GroupKey {
 	return keys
 }
 
-// acquireTurn waits until no other call changes groups, so that what is counted stays
-// true until it is used.
-func (g *Groups) acquireTurn(ctx context.Context) error {
-	select {
-	case g.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return nstance.Errorf(nstance.Unavailable, "other calls were changing groups: %w", ctx.Err())
-	}
-}
-
-// write edits the overlays, makes durable which groups are in effect then, calls
-// journal, which may be nil, and tells the reconciler. It needs the turn.
-func (g *Groups) write(ctx context.Context, journal func(), edit func(*overlays) error) error {
+// apply resolves all groups, makes durable which are in effect, and tells the
+// reconciler. Afterwards no edit without an answer can become durable any more. It needs
+// the turn.
+func (g *Groups) apply(ctx context.Context) error {
 	conf := g.Config()
 	var all []resolution
-	if _, err := g.doc.Update(ctx, func(f *overlays) error {
-		if err := edit(f); err != nil {
-			return err
-		}
+	file, err := g.doc.Update(ctx, func(f *overlays) error {
 		if err := g.defs.fetchAll(ctx, *f); err != nil {
 			return err
 		}
 		all = g.resolve(conf, *f)
 		return g.record(ctx, conf, f, all)
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
-	if journal != nil {
-		journal()
-	}
-	g.tell(conf, all)
+	g.journalUnanswered(file)
+	v := newView(conf, file, all)
+	g.mu.Lock()
+	g.view = v
+	g.mu.Unlock()
+	g.tell(v, all)
 	g.markComplete()
 	return nil
 }
 
 // tell tells the reconciler which groups are in effect.
-func (g *Groups) tell(conf *config.Config, all []resolution) {
+func (g *Groups) tell(v *view, all []resolution) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.loaded, g.problems = true, nil
 	var d nstance.Desired
 	for _, r := range all {
 		d.Groups = append(d.Groups, r.Group)
-		if r.Pending != "" {
-			g.problems = append(g.problems, fmt.Sprintf("group %s has a pending definition: %s", r.Key, r.Pending))
-		}
 	}
-	if g.resolver.types.want(typesIn(all)) {
+	g.defs.keep(v.digests)
+	if g.resolver.types.want(v.types) {
 		g.resolver.signal()
 	}
-	if g.balancing != conf {
-		g.balancing = conf
-		g.resolver.consider(conf)
-		g.shard.Observe(nstance.Balancing{LoadBalancers: conf.Balancers()})
+	if g.balancing != v.conf {
+		g.balancing = v.conf
+		g.resolver.consider(v.conf)
+		g.shard.Observe(nstance.Balancing{LoadBalancers: v.conf.Balancers()})
 	}
 	g.shard.Observe(d)
 	g.Published()
+}
+
+// tellOne tells the reconciler what one group is in effect; r nil: there is none. It
+// needs the turn.
+func (g *Groups) tellOne(v *view, file overlays, key nstance.GroupKey, r *resolution) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was, is := v.set(key, file.of(key), r)
+	v.writeID = file.WriteID
+	if was.digest != "" && v.digests[was.digest] == 0 {
+		g.defs.forget(was.digest)
+	}
+	if g.resolver.types.change(slices.Concat(was.types, is.types), v.types) {
+		g.resolver.signal()
+	}
+	if r != nil {
+		g.shard.DesireGroup(r.Group)
+		g.Published()
+	}
 }
 
 // Problems returns what operators should see of groups.
@@ -253,6 +291,9 @@ func (g *Groups) Problems() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	out := slices.Clone(g.problems)
+	if g.view != nil {
+		out = append(out, g.view.problems()...)
+	}
 	if g.applyError != nil && g.loaded {
 		out = append(out, fmt.Sprintf("%s does not follow the configuration yet: %v", layout.GroupsKey(g.Shard), g.applyError))
 	}

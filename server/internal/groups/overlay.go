@@ -1,9 +1,6 @@
 package groups
 
 import (
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -15,8 +12,10 @@ import (
 // overlays is what groups/{shard}.jsonc holds.
 type overlays struct {
 	records.Header
-	Groups map[string]overlay `json:"groups"` // by tenant/group
+	Groups parts `json:"groups"`
 }
+
+var _ records.Parted[overlays] = overlays{}
 
 // An overlay is what is durable of a group beside the configuration.
 type overlay struct {
@@ -24,23 +23,25 @@ type overlay struct {
 	Dynamic         bool       `json:"dynamic,omitempty"`   // created through the API, or no longer configured
 	Effective       *effective `json:"effective,omitempty"` // nil: it never had a whole definition
 	Removing        *removal   `json:"removing,omitempty"`  // the group is being removed
+	Owner           string     `json:"owner,omitempty"`     // of configured groups too
 }
 
 // An effective is a group as it was last in effect, so that it can go on without the
 // configuration and while a definition is pending.
 type effective struct {
-	Template      string                `json:"template,omitempty"`
-	Size          int                   `json:"size"`
-	Definition    string                `json:"definition"` // digest
-	DrainTimeout  config.Duration       `json:"drain_timeout"`
-	Rollout       *config.Pace          `json:"rollout"`
-	Protect       bool                  `json:"protect,omitempty"`
-	Spread        *config.Dispersal     `json:"spread,omitempty"`
-	Order         nstance.ShapeOrder    `json:"order,omitempty"`
-	WarmPool      *config.Reserve       `json:"warm_pool,omitempty"`
-	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
-	OnRebalance   nstance.NoticeAction  `json:"on_rebalance,omitempty"`
-	OnMaintenance nstance.NoticeAction  `json:"on_maintenance,omitempty"`
+	Template       string                     `json:"template,omitempty"`
+	Size           int                        `json:"size"`
+	Definition     string                     `json:"definition"` // digest
+	DrainTimeout   config.Duration            `json:"drain_timeout"`
+	Rollout        *config.Pace               `json:"rollout"`
+	Protect        bool                       `json:"protect,omitempty"`
+	Spread         *config.Dispersal          `json:"spread,omitempty"`
+	Order          nstance.ShapeOrder         `json:"order,omitempty"`
+	WarmPool       *config.Reserve            `json:"warm_pool,omitempty"`
+	OnReclaim      nstance.ReclaimAction      `json:"on_reclaim,omitempty"`
+	OnRebalance    nstance.NoticeAction       `json:"on_rebalance,omitempty"`
+	OnMaintenance  nstance.NoticeAction       `json:"on_maintenance,omitempty"`
+	OnDrainTimeout nstance.DrainTimeoutAction `json:"on_drain_timeout,omitempty"`
 }
 
 // A removal says who removed a group, and when.
@@ -54,7 +55,7 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 		Template: spec.Template, Size: spec.Size, Definition: digest, DrainTimeout: config.Duration(spec.DrainTimeout),
 		Rollout: config.PaceOf(spec.Rollout), Protect: spec.Protect,
 		Spread: config.DispersalOf(spec.Spread), Order: spec.Order, WarmPool: config.ReserveOf(spec.WarmPool), OnReclaim: spec.OnReclaim,
-		OnRebalance: spec.OnRebalance, OnMaintenance: spec.OnMaintenance,
+		OnRebalance: spec.OnRebalance, OnMaintenance: spec.OnMaintenance, OnDrainTimeout: spec.OnDrainTimeout,
 	}
 }
 
@@ -62,40 +63,20 @@ func effectiveOf(spec nstance.Group, digest string) *effective {
 // there is neither.
 func (e *effective) group(key nstance.GroupKey, def nstance.Definition) nstance.Group {
 	spec := nstance.Group{Key: key, Template: e.Template, Size: e.Size, Definition: def, DrainTimeout: time.Duration(e.DrainTimeout), Protect: e.Protect}
-	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread, Order: e.Order, WarmPool: e.WarmPool, OnReclaim: e.OnReclaim, OnRebalance: e.OnRebalance, OnMaintenance: e.OnMaintenance}); err == nil {
+	if laid, err := config.LaySettings(spec, config.Override{Rollout: e.Rollout, Spread: e.Spread, Order: e.Order, WarmPool: e.WarmPool, OnReclaim: e.OnReclaim, OnRebalance: e.OnRebalance, OnMaintenance: e.OnMaintenance, OnDrainTimeout: e.OnDrainTimeout}); err == nil {
 		return laid
 	}
 	return spec
 }
 
-func (f overlays) of(key nstance.GroupKey) overlay { return f.Groups[key.String()] }
-
 // keys returns the keys of the overlays in order, without invalid ones.
 func (f overlays) keys() (out []nstance.GroupKey) {
-	for _, name := range slices.Sorted(maps.Keys(f.Groups)) {
-		tenant, group, _ := strings.Cut(name, "/")
-		key := nstance.GroupKey{Tenant: nstance.TenantID(tenant), Group: nstance.GroupID(group)}
-		if validate.Name("tenant", key.Tenant) == nil && validate.Name("group", key.Group) == nil {
+	for _, p := range f.Groups {
+		if key := p.key(); validate.Name("tenant", key.Tenant) == nil && validate.Name("group", key.Group) == nil {
 			out = append(out, key)
 		}
 	}
 	return out
-}
-
-// usage returns how many groups of a tenant the API has created, and how many bytes
-// the overrides of all its groups have.
-func (f overlays) usage(conf *config.Config, tenant nstance.TenantID) (groups, bytes int) {
-	for name, e := range f.Groups {
-		of, group, _ := strings.Cut(name, "/")
-		if of != string(tenant) {
-			continue
-		}
-		if key := (nstance.GroupKey{Tenant: tenant, Group: nstance.GroupID(group)}); !conf.Static(key) && e.isGroup() {
-			groups++
-		}
-		bytes += e.Bytes()
-	}
-	return groups, bytes
 }
 
 // isGroup reports whether the overlay defines a group without the configuration.
@@ -130,20 +111,4 @@ func (e overlay) override(static bool) config.Override {
 		return e.staticOverride()
 	}
 	return e.Override
-}
-
-func (f *overlays) put(key nstance.GroupKey, e overlay) {
-	if f.Groups == nil {
-		f.Groups = map[string]overlay{}
-	}
-	f.Groups[key.String()] = e
-}
-
-// forget deletes the overlays of removed groups.
-func (f *overlays) forget(removed []nstance.GroupKey) {
-	for _, key := range removed {
-		if f.of(key).Removing != nil {
-			delete(f.Groups, key.String())
-		}
-	}
 }

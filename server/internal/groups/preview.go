@@ -3,6 +3,7 @@ package groups
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/nstance-go/nstance"
@@ -16,7 +17,7 @@ import (
 // pending for that. It looks at templates, groups and their overlays.
 func (g *Groups) LookUpTypes(ctx context.Context, conf *config.Config) {
 	file, _ := g.doc.Held()
-	names := typesIn(g.resolve(conf, file))
+	names := slices.Collect(maps.Keys(newView(conf, file, g.resolve(conf, file)).types))
 	for _, spec := range conf.Groups() {
 		names = append(names, spec.Definition.InstanceTypes...)
 	}
@@ -57,16 +58,17 @@ func (g *Groups) Impact(conf *config.Config) (reconcile.Impact, error) {
 	return g.shard.Impact(groups)
 }
 
-// WhatIf says what another configuration would do, under the newest overlays.
-// Groups that would no longer be configured are left out: they go on as they are.
-func (g *Groups) WhatIf(conf *config.Config) ([]reconcile.GroupPlan, error) {
+// WhatIf says what another configuration would do to the groups of the tenants that sees
+// reports, under the newest overlays. Groups that would no longer be configured are left
+// out: they go on as they are.
+func (g *Groups) WhatIf(conf *config.Config, sees func(nstance.TenantID) bool) ([]reconcile.GroupPlan, error) {
 	file, err := g.read()
 	if err != nil {
 		return nil, err
 	}
 	now := g.Config()
 	var groups []nstance.Group
-	for _, r := range g.resolve(conf, file) {
+	for _, r := range g.resolveSeen(conf, file, sees) {
 		if released := now.Static(r.Key) && !conf.Static(r.Key); !released {
 			groups = append(groups, r.Group)
 		}

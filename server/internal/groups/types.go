@@ -44,12 +44,12 @@ func newInstanceTypes() *instanceTypes {
 
 // want sets which types groups name, and forgets those that neither groups nor
 // requests name any more. It reports whether an unknown one is new.
-func (t *instanceTypes) want(names []string) (unknown bool) {
+func (t *instanceTypes) want(names counts) (unknown bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.wanted
 	t.wanted = map[string]bool{}
-	for _, name := range names {
+	for name := range names {
 		_, known := t.archs[name]
 		t.wanted[name] = true
 		unknown = unknown || !known && !before[name]
@@ -60,6 +60,28 @@ func (t *instanceTypes) want(names []string) (unknown bool) {
 	}
 	maps.DeleteFunc(t.archs, func(name string, _ []nstance.Arch) bool { return !needed[name] })
 	maps.DeleteFunc(t.asked, func(name string, _ bool) bool { return !needed[name] })
+	return unknown
+}
+
+// change sets which of some types groups name, after one group has changed. It reports
+// whether an unknown one is new.
+func (t *instanceTypes) change(some []string, named counts) (unknown bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range some {
+		_, known := t.archs[name]
+		switch {
+		case named[name] > 0:
+			unknown = unknown || !known && !t.wanted[name]
+			t.wanted[name] = true
+		case t.wanted[name]:
+			delete(t.wanted, name)
+			if !slices.Contains(t.recent, name) {
+				delete(t.archs, name)
+				delete(t.asked, name)
+			}
+		}
+	}
 	return unknown
 }
 

@@ -36,6 +36,7 @@ const object = layout.ClusterLeaseKey
 type Options struct {
 	Shard    nstance.ShardID
 	Cluster  nstance.ClusterID
+	Location string        // of storage; empty: not known
 	Interval time.Duration // between two reads, jittered
 	Now      func() time.Time
 	Changed  func()                // called after the keys have changed
@@ -57,10 +58,14 @@ type Keys struct {
 	renewAt    time.Time
 }
 
-// Open reads the cluster's keys, or makes them.
+// Open reads the cluster's keys, or makes them. It fails with Invalid when they are those
+// of another cluster, or a copy.
 func Open(ctx context.Context, v *vault.Vault, opts Options) (*Keys, error) {
 	ring, err := keyring.OpenKeyring(ctx, v, opts.Now)
 	if err != nil {
+		return nil, err
+	}
+	if err := ring.Claim(ctx, opts.Cluster, opts.Location); err != nil {
 		return nil, err
 	}
 	k := &Keys{Keys: ring.Keys(), Ring: ring, opts: opts}

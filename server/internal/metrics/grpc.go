@@ -19,6 +19,12 @@ func (m *Metrics) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	return resp, err
 }
 
+// Refused counts a request that was refused before it was read, of a method that there
+// is.
+func (m *Metrics) Refused(method string, err error) {
+	m.requests.WithLabelValues(path.Base(method), label(nstance.CodeOf(err))).Observe(0)
+}
+
 // Stream counts open streams.
 func (m *Metrics) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	g := m.streams.WithLabelValues(path.Base(info.FullMethod))

@@ -7,6 +7,7 @@ package metrics
 
 import (
 	"cmp"
+	"math"
 	"net/http"
 	"time"
 
@@ -15,7 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/fair"
 	"github.com/nstance-go/nstance/internal/webhook"
+	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
 // Metrics are those of one server. Methods may be called concurrently, and
@@ -81,9 +84,28 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 }
 
-// Handler serves the metrics in Prometheus' text format.
+// Bounds on answers that are written at a time, in all and to one source: each is in memory.
+const (
+	maxScrapes    = 4
+	sourceScrapes = 2
+	scrapeTimeout = 5 * time.Second // to read an answer; Prometheus waits for 10 s by default
+)
+
+// Handler serves the metrics in Prometheus' text format. However many clients there are,
+// the server is looked at once at a time, few answers are written at a time, sources take
+// turns, and none is refused. A client that reads too slowly loses its connection.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	answer := promhttp.HandlerFor(&sharedGatherer{gather: m.registry.Gather}, promhttp.HandlerOpts{})
+	scrapes := fair.NewQueue[string](maxScrapes, sourceScrapes, math.MaxInt)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		done, err := scrapes.Acquire(r.Context(), ports.RequestSource(r))
+		if err != nil {
+			return // the client is gone
+		}
+		defer done()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(scrapeTimeout)) // sockets have deadlines
+		answer.ServeHTTP(w, r)
+	})
 }
 
 // Provider notes a call to the provider. It is a provider.Options.Observe.

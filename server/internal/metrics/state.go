@@ -20,9 +20,11 @@ type State struct {
 	QueueAge                time.Duration // of the group that has waited longest to be planned
 	Groups                  []reconcile.GroupView
 	Pools                   map[loop.MemberPool]int // machines that run
+	MetadataUnreadable      int                     // agents that cannot read their metadata service
 	Orphans                 int                     // machines with our marks and no record
 	Attention               map[string]int          // what needs attention, by kind
 	JournalLost             uint64
+	LogLost                 int64
 }
 
 // state is a collector that looks when it is asked.
@@ -38,6 +40,7 @@ var (
 	descEpoch     = desc("lease_epoch", "Number of this server's term.")
 	descLease     = desc("lease_age_seconds", "Time since this server's lease was last renewed.")
 	descAgents    = desc("agents_connected", "Agents connected to this server.")
+	descMetadata  = desc("agents_metadata_unreadable", "Connected agents that cannot read their cloud's metadata service: notices are missed.")
 	descQueue     = desc("queue_age_seconds", "How long the group has waited that has waited longest to be planned.")
 	descMembers   = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved, gone.", "tenant", "group", "state")
 	descPools     = desc("members", "Machines of a group that run, by what the cloud takes capacity back from.", "tenant", "group", "instance_type", "zone", "market")
@@ -45,12 +48,13 @@ var (
 	descOrphans   = desc("orphans", "Machines that carry the shard's marks and have no record.")
 	descAttention = desc("attention", "What needs attention, by kind; nstance-admin status names it, and what to do.", "kind")
 	descLost      = desc("journal_lost_total", "Events that the journal lost because too many were waiting.")
+	descLogLost   = desc("log_lines_lost_total", "Lines that the log lost because its reader was too slow.")
 )
 
 // Describe implements prometheus.Collector.
 func (*state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInfo, descLeading, descEpoch, descLease, descAgents, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descLost,
+		descInfo, descLeading, descEpoch, descLease, descAgents, descMetadata, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descLost, descLogLost,
 	} {
 		ch <- d
 	}
@@ -67,6 +71,7 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 		gauge(descAttention, float64(n), kind)
 	}
 	ch <- prometheus.MustNewConstMetric(descLost, prometheus.CounterValue, float64(s.JournalLost))
+	ch <- prometheus.MustNewConstMetric(descLogLost, prometheus.CounterValue, float64(s.LogLost))
 	if !s.Leading {
 		gauge(descLeading, 0)
 		return
@@ -75,6 +80,7 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 	gauge(descEpoch, float64(s.Epoch))
 	gauge(descLease, s.LeaseAge.Seconds())
 	gauge(descAgents, float64(s.Agents))
+	gauge(descMetadata, float64(s.MetadataUnreadable))
 	gauge(descQueue, s.QueueAge.Seconds())
 	gauge(descOrphans, float64(s.Orphans))
 	for p, n := range s.Pools {

@@ -24,7 +24,29 @@ const (
 
 	maxAdminWatches = 256  // of all administrators
 	maxIdleTenants  = 1000 // whose usage is remembered
+
+	// Calls that are served at a time: of one tenant, or of the administrators together,
+	// and of all. Those that wait take turns by tenant.
+	tenantCalls  = 16
+	maxCalls     = 256
+	waitingCalls = 128
+	maxPlans     = 2 // each compares up to all groups of a tenant
 )
+
+// party is under whose name the caller's calls wait: its tenant, or the empty name for
+// administrators.
+func (c caller) party() nstance.TenantID {
+	if c.Role == nstance.RoleAdmin {
+		return ""
+	}
+	return c.Tenant
+}
+
+// Serve waits until a call of the caller in ctx may be served; done must be called after
+// it. Fails with Throttled where too many calls of its tenant wait.
+func (o *Service) Serve(ctx context.Context) (done func(), err error) {
+	return o.calls.Acquire(ctx, callerOf(ctx).party())
+}
 
 // budgets counts what the operators of each tenant, and the administrators together,
 // use of this server.

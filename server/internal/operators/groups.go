@@ -53,14 +53,15 @@ func (c caller) groupKey(tenant, group string) (nstance.GroupKey, error) {
 	return key, validate.Name("tenant", key.Tenant)
 }
 
-// changer returns the caller as one who changes groups of its tenant.
-func (c caller) changer() config.Changer {
+// changer returns the caller as one who changes groups of its tenant, for an owner; empty:
+// for none in particular.
+func (c caller) changer(owner string) config.Changer {
 	if c.Role == nstance.RoleAdmin {
-		return config.Changer{Subject: c.Subject}
+		return config.Changer{Subject: c.Subject, Owner: owner, AnyOwner: true}
 	}
 	conf := c.service.Config()
 	budget := conf.Budget(c.Tenant)
-	return config.Changer{Subject: c.Subject, Allowance: conf.Allowance(c.Tenant), Budget: &budget}
+	return config.Changer{Subject: c.Subject, Allowance: conf.Allowance(c.Tenant), Budget: &budget, Owner: owner}
 }
 
 // described returns a group as it is, or for a dry run as it would be.
@@ -89,6 +90,7 @@ func (*Service) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRequest) 
 		DrainTimeout: spanOf(req.GetDrainTimeout()), Rollout: paceOf(req.GetRollout()), Market: purchaseOf(req.GetMarket()),
 		Spread: dispersalOf(req.GetSpread()), Order: nstance.ShapeOrder(req.GetOrder()), WarmPool: reserveOf(req.GetWarmPool()), OnReclaim: nstance.ReclaimAction(req.GetOnReclaim()),
 		OnRebalance: nstance.NoticeAction(req.GetOnRebalance()), OnMaintenance: nstance.NoticeAction(req.GetOnMaintenance()),
+		OnDrainTimeout: nstance.DrainTimeoutAction(req.GetOnDrainTimeout()),
 	}
 	if req.GetProtect() {
 		o.Protect = &req.Protect
@@ -97,7 +99,7 @@ func (*Service) CreateGroup(ctx context.Context, req *apiv1.CreateGroupRequest) 
 		return nil, err
 	}
 	spec, err := c.withBootstrapData(ctx, req.GetBootstrapData(), &o, req.GetDryRun(), func(dryRun bool) (nstance.Group, error) {
-		return c.term.Groups.Create(ctx, c.changer(), key, o, dryRun)
+		return c.term.Groups.Create(ctx, c.changer(req.GetOwner()), key, o, dryRun)
 	})
 	if err != nil {
 		return nil, err
@@ -126,13 +128,15 @@ func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) 
 	if err != nil {
 		return spec, false, err
 	}
+	who := c.changer(req.GetOwner())
+	who.Release = req.GetRelease()
 	if !req.GetDryRun() {
-		if err := c.removeFirst(key, req.GetRemoveFirst()); err != nil {
+		if err := c.removeFirst(who, key, req.GetRemoveFirst()); err != nil {
 			return spec, false, err
 		}
 	}
 	spec, err = c.withBootstrapData(ctx, req.GetBootstrapData(), &o, req.GetDryRun(), func(dryRun bool) (spec nstance.Group, err error) {
-		spec, unchanged, err = c.term.Groups.Update(ctx, c.changer(), key, o, dryRun)
+		spec, unchanged, err = c.term.Groups.Update(ctx, who, key, o, dryRun)
 		return spec, err
 	})
 	return spec, unchanged, err
@@ -156,7 +160,12 @@ func (c caller) withBootstrapData(ctx context.Context, data []byte, o *config.Ov
 	return change(dryRun)
 }
 
-func (c caller) removeFirst(key nstance.GroupKey, named []string) error {
+func (c caller) removeFirst(who config.Changer, key nstance.GroupKey, named []string) error {
+	if len(named) > 0 {
+		if err := c.term.Groups.CheckOwner(who, key); err != nil {
+			return err
+		}
+	}
 	var ids []nstance.InstanceID
 	for _, name := range named {
 		id, err := nstance.ParseInstanceID(name)
@@ -175,7 +184,7 @@ func (*Service) DeleteGroup(ctx context.Context, req *apiv1.DeleteGroupRequest) 
 	if err != nil {
 		return nil, err
 	}
-	spec, err := c.term.Groups.Remove(ctx, c.changer(), key, req.GetDryRun())
+	spec, err := c.term.Groups.Remove(ctx, c.changer(req.GetOwner()), key, req.GetDryRun())
 	if err != nil {
 		return nil, err
 	}

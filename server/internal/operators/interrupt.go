@@ -47,6 +47,9 @@ func (o *Service) Interrupt(ctx context.Context, req *apiv1.InterruptRequest) (*
 	}
 	if req.GetThroughMetadata() || o.InterruptThroughMetadata {
 		resp.EventId = ""
+		if err := c.term.Internals.ExpectRehearsal(ctx, ids, n.Source, warning); err != nil {
+			return nil, err
+		}
 		return resp, o.announceAll(ids, n.Kind, warning)
 	}
 	return resp, c.term.receiveAll(ctx, ids, n)

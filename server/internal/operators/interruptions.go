@@ -136,6 +136,9 @@ func (s *interruptionReader) notice(e nstance.Event) {
 	if len(known) == 0 || known[0].GetWithdrawn() && received {
 		known = []*apiv1.Interruption{s.begin(e)}
 	}
+	if received && notice.Rehearsed(*e.Notice) { // the agent that detected it does not know that
+		known[0].Rehearsal, known[0].Notice = true, wire.Notice(*e.Notice)
+	}
 	if received { // pages compare this time with that of the record
 		first(&known[0].ReceivedAt, wire.Time(cmp.Or(e.Notice.ReceivedAt, e.Time)))
 	}

@@ -150,7 +150,8 @@ func (o *Service) RevokeOperator(ctx context.Context, req *apiv1.RevokeOperatorR
 	return &apiv1.RevokeOperatorResponse{}, c.term.revoke(ctx, c, who, wire.Text(req.GetReason()))
 }
 
-// revoke makes the revocation of an operator durable, and ends its streams.
+// revoke makes the revocation of an operator durable, and ends its streams and
+// connections.
 func (t *Term) revoke(ctx context.Context, by caller, who registration.OperatorRegistration, reason string) error {
 	now, first := t.service.Now().UTC(), false
 	_, err := t.Records.UpdateOperator(ctx, who.Tenant, who.Name, func(op *registration.OperatorRegistration) error {
@@ -162,12 +163,14 @@ func (t *Term) revoke(ctx context.Context, by caller, who registration.OperatorR
 	if err != nil {
 		return err
 	}
+	revoked := nstance.Errorf(nstance.Denied, "%s %s has been revoked", who.Role, who.Name)
 	t.streams.end(func(id nstance.Identity) error {
 		if id.Tenant != who.Tenant || id.Subject != who.Name {
 			return nil
 		}
-		return nstance.Errorf(nstance.Denied, "%s %s has been revoked", who.Role, who.Name)
+		return revoked
 	})
+	t.End(nstance.Identity{Role: who.Role, Tenant: who.Tenant, Subject: who.Name}, revoked)
 	if first {
 		t.Journal(nstance.Event{
 			Time: now, Type: eventtype.OperatorRevoked, Tenant: who.Tenant,

@@ -505,6 +505,7 @@ func (c caller) openLife(id nstance.InstanceID, events []nstance.Event) *apiv1.L
 // have it, or the caller may not see it.
 func (o *Service) endedLife(ctx context.Context, c caller, id nstance.InstanceID) (life *apiv1.Life, problems []string, err error) {
 	var found *ledger.Life
+	settled := false // nothing more is to be found but an earlier copy, of the day before
 	k := newLinks()
 	k.learnRecords(c.term.Internals.LivingRecords())
 	for day, err := range o.Ledger.Days(ctx, id.Time(), time.Time{}) {
@@ -518,9 +519,10 @@ func (o *Service) endedLife(ctx context.Context, c caller, id nstance.InstanceID
 				found = l
 			}
 		}
-		if found != nil && (found.RegisteredAt.IsZero() || !k.ready[id].IsZero()) {
+		if settled {
 			break
 		}
+		settled = found != nil && (found.RegisteredAt.IsZero() || !k.ready[id].IsZero())
 	}
 	if found == nil {
 		return nil, fitProblems(problems), nil

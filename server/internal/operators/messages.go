@@ -27,8 +27,8 @@ func groupMessage(g reconcile.GroupView) *apiv1.Group {
 		Preserved: int32(g.Preserved), Gone: int32(g.Gone), Market: marketMessage(g.Definition.Market),
 		SpotMarket: int32(g.SpotMarket), OnDemandMarket: int32(g.OnDemandMarket), ReturnAt: wire.Time(g.ReturnAt), FailedReturns: int32(g.FailedReturns),
 		Spread: spreadMessage(g.Spread), Order: string(groupspec.Order(&g.Group)), OnReclaim: string(cmp.Or(g.OnReclaim, nstance.ReclaimDrain)),
-		OnRebalance: string(groupspec.OnRebalance(&g.Group)), OnMaintenance: string(groupspec.OnMaintenance(&g.Group)),
-		WarmPool: warmPoolMessage(g.WarmPool), Standby: int32(g.Standby), Parked: int32(g.Parked),
+		OnRebalance: string(groupspec.OnRebalance(&g.Group)), OnMaintenance: string(groupspec.OnMaintenance(&g.Group)), OnDrainTimeout: string(groupspec.OnDrainTimeout(&g.Group)),
+		WarmPool: warmPoolMessage(g.WarmPool), Standby: int32(g.Standby), Parked: int32(g.Parked), Owner: g.Owner,
 	}
 	for _, claim := range g.Claims {
 		m.Claims = append(m.Claims, claimMessage(claim))
@@ -118,6 +118,9 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 	}
 	if slices.ContainsFunc(v.Report.Probes, func(p nstance.ProbeResult) bool { return !p.OK }) {
 		m.Conditions = append(m.Conditions, "probes_failing")
+	}
+	if v.Report.MetadataError != "" {
+		m.Conditions = append(m.Conditions, "metadata_unreadable")
 	}
 	if v.Expired {
 		m.Conditions = append(m.Conditions, "expired")

@@ -61,7 +61,7 @@ func (c caller) defineInstance(ctx context.Context, req *reconcile.OnDemandReque
 	if o.BootstrapData, err = c.term.Groups.NameBootstrapData(ctx, data); err != nil {
 		return err
 	}
-	spec, admit, err := c.term.Groups.DefineInstance(ctx, c.changer(), req.Group, o)
+	spec, admit, err := c.term.Groups.DefineInstance(ctx, c.changer(""), req.Group, o)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,13 @@ func (*Service) Plan(ctx context.Context, req *apiv1.PlanRequest) (*apiv1.PlanRe
 			Code: nstance.Denied, Field: "config", Msg: "only administrators send whole configurations",
 			Remedy: "plan a change of a group, or leave it out to plan what a refresh would do",
 		}
-	case req.GetGroup() != nil:
+	}
+	done, err := c.service.plans.Acquire(ctx, c.party())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if req.GetGroup() != nil {
 		return c.planGroup(ctx, req.GetGroup())
 	}
 	conf, err := c.term.Configs.Parse(ctx, req.GetConfig())
@@ -36,15 +42,21 @@ func (*Service) Plan(ctx context.Context, req *apiv1.PlanRequest) (*apiv1.PlanRe
 	if err != nil {
 		return nil, err
 	}
-	c.term.Groups.LookUpTypes(ctx, conf)
-	plans, err := c.term.Groups.WhatIf(conf)
+	other := conf.Digest() != c.service.Config().Digest()
+	if other { // what the one in force names is looked up by itself
+		c.term.Groups.LookUpTypes(ctx, conf)
+	}
+	plans, err := c.term.Groups.WhatIf(conf, c.sees)
 	if err != nil {
 		return nil, err
 	}
-	excess, err := c.term.Configs.Excess(conf)
+	excess := ""
+	if other { // else nothing is held
+		excess, err = c.term.Configs.Excess(conf)
+	}
 	resp := &apiv1.PlanResponse{Digest: conf.Digest(), Held: excess != ""}
 	for _, p := range plans {
-		if c.sees(p.Key.Tenant) {
+		if c.sees(p.Key.Tenant) { // released groups are of any tenant
 			resp.Groups = append(resp.Groups, c.planMessage(p))
 		}
 	}
@@ -103,7 +115,7 @@ func (c caller) changeMessages(fields []reconcile.FieldChange) []*apiv1.FieldCha
 // tenantSets reports whether a field of a definition is one that the API can set.
 func tenantSets(path string) bool {
 	top, _, _ := strings.Cut(path, ".")
-	return slices.Contains([]string{"size", "template", "instance_types", "subnet_pool", "load_balancers", "vars", "args", "market"}, top)
+	return slices.Contains([]string{"size", "template", "instance_types", "subnet_pool", "load_balancers", "vars", "args", "market", "owner"}, top)
 }
 
 // hiddenValue stands for a value that only administrators may see.

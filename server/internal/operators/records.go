@@ -2,14 +2,17 @@ package operators
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/server/internal/ports"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -62,6 +65,9 @@ func (o *Service) RepairRecord(ctx context.Context, req *apiv1.RepairRecordReque
 		return nil, ports.ErrTermEnded
 	}
 	now, err := records.Repair(ctx, o.Store, req.GetKey(), v, data, c.term.Lease.Epoch())
+	if unread := c.term.rereadRecords(ctx); err == nil && unread != nil {
+		return nil, fmt.Errorf("%s is repaired, and not in force until it is read, repeat the call for that: %w", req.GetKey(), unread)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +79,17 @@ func (o *Service) RepairRecord(ctx context.Context, req *apiv1.RepairRecordReque
 		Time: o.Now().UTC(), Type: eventtype.RecordRepaired, Tenant: ref.Tenant, Group: ref.Group, Instance: ref.ID,
 		Reason: did + " by " + c.Subject,
 	})
-	return &apiv1.RepairRecordResponse{Version: string(now)}, c.term.Internals.Reread(ctx)
+	return &apiv1.RepairRecordResponse{Version: string(now)}, nil
+}
+
+// rereadRecords puts in force what is durable, also after a repair that was refused or got
+// no answer: an earlier one may have landed. It repeats what fails until ctx ends.
+func (t *Term) rereadRecords(ctx context.Context) error {
+	for {
+		if err := t.Internals.Reread(ctx); err == nil || !sleep.For(ctx, time.Second) {
+			return err
+		}
+	}
 }
 
 // recordKey returns the key of what is asked for: an instance's record by its

@@ -20,6 +20,7 @@ func overrideOf(req *apiv1.UpdateGroupRequest) (config.Override, error) {
 		WarmPool:    reserveOf(req.GetWarmPool()),
 		OnReclaim:   nstance.ReclaimAction(req.GetOnReclaim()),
 		OnRebalance: nstance.NoticeAction(req.GetOnRebalance()), OnMaintenance: nstance.NoticeAction(req.GetOnMaintenance()),
+		OnDrainTimeout: nstance.DrainTimeoutAction(req.GetOnDrainTimeout()),
 	}
 	if req.InstanceType != nil && req.GetInstanceTypes() != nil {
 		return o, nstance.FieldError("instance_types", "leave one of them out", "is given beside instance_type")

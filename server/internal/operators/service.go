@@ -12,6 +12,7 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/fair"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/ledger"
 	"github.com/nstance-go/nstance/internal/loop"
@@ -57,11 +58,18 @@ type Service struct {
 	apiv1.UnimplementedOperatorServiceServer
 	Options
 	budgets    budgets
+	calls      *fair.Queue[nstance.TenantID] // of the calls of each tenant, and of the administrators
+	plans      *fair.Queue[nstance.TenantID] // of those that compare whole groups
 	remembered atomic.Pointer[[]*apiv1.Interruption]
 }
 
 // NewService returns a service. Calls need a caller in their context: WithCaller.
-func NewService(opts Options) *Service { return &Service{Options: opts} }
+func NewService(opts Options) *Service {
+	return &Service{
+		Options: opts,
+		calls:   fair.NewQueue[nstance.TenantID](maxCalls, tenantCalls, waitingCalls), plans: fair.NewQueue[nstance.TenantID](maxPlans, 1, waitingCalls),
+	}
+}
 
 // TermOptions configure a Term. All fields are required.
 type TermOptions struct {
@@ -78,6 +86,10 @@ type TermOptions struct {
 
 	// Verify fails where a certificate has been revoked or superseded.
 	Verify func(ctx context.Context, id nstance.Identity) (promote bool, err error)
+	// Connected returns the identities of operators and administrators that are
+	// connected, each once. End ends the connections of one that is not in use any more.
+	Connected func() []nstance.Identity
+	End       func(id nstance.Identity, why error)
 	// Renew returns another certificate.
 	Renew func(ctx context.Context, id nstance.Identity, csr []byte) (nstance.Credential, error)
 	// Bound returns a context for one request to another party.
@@ -93,6 +105,7 @@ type groupEditor interface {
 	Create(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error)
 	Update(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, unchanged bool, err error)
 	Remove(ctx context.Context, who config.Changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error)
+	CheckOwner(who config.Changer, key nstance.GroupKey) error
 	DefineInstance(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override) (spec nstance.Group, admit func(onDemand int) error, err error)
 	NameBootstrapData(ctx context.Context, data []byte) (string, error)
 	PutBootstrapData(ctx context.Context, name string, data []byte) error
@@ -101,7 +114,7 @@ type groupEditor interface {
 	Overlaid(key nstance.GroupKey) bool
 	PreviewHolds(spec nstance.Group, holds []reconcile.HoldView) []reconcile.HoldView
 	LookUpTypes(ctx context.Context, conf *config.Config)
-	WhatIf(conf *config.Config) ([]reconcile.GroupPlan, error)
+	WhatIf(conf *config.Config, sees func(nstance.TenantID) bool) ([]reconcile.GroupPlan, error)
 	WhatIfGroup(spec nstance.Group) ([]reconcile.GroupPlan, error)
 }
 

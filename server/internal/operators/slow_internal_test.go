@@ -47,7 +47,7 @@ func quietTerm(t *testing.T) (*Term, *slowWatcher, *lease.Lease) {
 	}
 	tm.events, tm.groupFeeds = shortFeeds[watched](), shortFeeds[groupChange]()
 	d := slowpeer.New[apiv1.WatchInstanceEventsRequest, apiv1.WatchInstanceEventsResponse](t.Context())
-	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: ports.Connection{Conn: closing{closed: d.Gone}}})
+	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: &ports.Connection{Conn: closing{closed: d.Gone}}})
 	d.Ctx = o.WithCaller(ctx, nstance.Identity{Role: nstance.RoleAdmin, Issuer: "key"}, tm)
 	return tm, d, elector
 }

@@ -44,21 +44,6 @@ func (l *streams) begin(o *openStream) (done func()) {
 	}
 }
 
-// holders returns the identities with open streams, each once.
-func (l *streams) holders() []nstance.Identity {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	seen := map[nstance.Identity]bool{}
-	var out []nstance.Identity
-	for o := range l.open {
-		if !seen[o.id] {
-			seen[o.id] = true
-			out = append(out, o.id)
-		}
-	}
-	return out
-}
-
 // end ends the streams for which reason returns an error, with that error. A client
 // that does not read loses its connection soon after.
 func (l *streams) end(reason func(nstance.Identity) error) {
@@ -72,10 +57,10 @@ func (l *streams) end(reason func(nstance.Identity) error) {
 	}
 }
 
-// RecheckStreams ends the streams of operators that were revoked by a server of another
-// shard, or by hand.
+// RecheckStreams ends the streams and connections of operators that were revoked by a
+// server of another shard, or by hand.
 func (t *Term) RecheckStreams(ctx context.Context) {
-	for _, id := range t.streams.holders() {
+	for _, id := range t.Connected() {
 		_, err := t.Verify(ctx, id)
 		if code := nstance.CodeOf(err); code != nstance.Denied && code != nstance.NotFound {
 			continue // a record that cannot be read ends nothing
@@ -86,6 +71,7 @@ func (t *Term) RecheckStreams(ctx context.Context) {
 			}
 			return nil
 		})
+		t.End(id, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/generation"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile"
@@ -57,7 +58,7 @@ func (r *Records) Registration(ctx context.Context, id nstance.InstanceID) (regi
 	if !ok {
 		return registration.Registration{}, nstance.Errorf(nstance.NotFound, "no instance %s", id)
 	}
-	return r.registrationOf(ctx, rec), nil
+	return r.registrationOf(ctx, rec), r.confirmed(rec)
 }
 
 // RefreshRegistration implements registration.Records.
@@ -66,7 +67,20 @@ func (r *Records) RefreshRegistration(ctx context.Context, id nstance.InstanceID
 	if err != nil {
 		return registration.Registration{}, err
 	}
-	return r.registrationOf(ctx, rec), nil
+	return r.registrationOf(ctx, rec), r.confirmed(rec)
+}
+
+// confirmed fails with Unavailable for a record of before storage was restored, until the
+// provider has shown its machine: the instance may have been deleted since, and another party
+// have its key.
+func (r *Records) confirmed(rec records.Instance) error {
+	if generation.Of(rec.Epoch) == generation.Of(r.Epoch) {
+		return nil
+	}
+	if v, err := r.shard.Instance(rec.ID); err == nil && v.Machine.ProviderID != "" {
+		return nil
+	}
+	return nstance.Errorf(nstance.Unavailable, "the provider has not shown the machine of %s since storage was restored", rec.ID)
 }
 
 // UpdateRegistration implements registration.Records.

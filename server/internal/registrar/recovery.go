@@ -3,14 +3,13 @@ package registrar
 import (
 	"context"
 
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/nstance-go/nstance/server/internal/ports"
 )
 
 // recoveryOf returns what an agent presents instead of a nonce; nil: nothing.
@@ -23,11 +22,7 @@ func recoveryOf(ctx context.Context, req *apiv1.RegisterAgentRequest) (*nstance.
 	for _, proof := range metadata.ValueFromIncomingContext(ctx, wire.RecoveryProof) {
 		rec.Proof = []byte(proof)
 	}
-	var info credentials.TLSInfo
-	if p, ok := peer.FromContext(ctx); ok {
-		info, _ = p.AuthInfo.(credentials.TLSInfo)
-	}
 	var err error
-	rec.Binding, err = pki.ChannelBinding(info.State)
+	rec.Binding, err = pki.ChannelBinding(ports.StateOf(ctx))
 	return rec, err
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/registration/registrationtest"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/storagetest"
 )
@@ -37,7 +39,8 @@ type leader struct {
 	ring   *keyring.Keyring
 	reg    *registration.Registrar
 	recs   *records.Records
-	facts  []nstance.Fact
+	mu     sync.Mutex
+	facts  []nstance.Fact // guarded by mu while calls are under way
 	now    time.Time
 	over   error // why the term has ended
 }
@@ -46,7 +49,12 @@ type leader struct {
 type reconciler struct{ l *leader }
 
 func (r reconciler) Records() *records.Records { return r.l.recs }
-func (r reconciler) Observe(f nstance.Fact)    { r.l.facts = append(r.l.facts, f) }
+func (r reconciler) Observe(f nstance.Fact) {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	r.l.facts = append(r.l.facts, f)
+}
+
 func (r reconciler) Instance(nstance.InstanceID) (reconcile.InstanceView, error) {
 	return reconcile.InstanceView{}, nstance.NotFound
 }
@@ -456,4 +464,13 @@ func TestExposedInstances(t *testing.T) {
 	misuse()
 	require.Len(t, alarms, 3)
 	require.EqualValues(t, 5, alarms[2].Count, "with those that were skipped")
+}
+
+func TestRecordsKeepTheirPromises(t *testing.T) {
+	registrationtest.Run(t, func(t *testing.T) registrationtest.Subject {
+		l := newLeader(t)
+		one, _ := l.instance()
+		other, _ := l.instance()
+		return registrationtest.Subject{Records: l.Records, Instances: [2]nstance.InstanceID{one, other}}
+	})
 }
