@@ -74,6 +74,9 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 	if err != nil {
 		return err
 	}
+	if err := ring.Check(nstance.ClusterID(m.cluster)); err != nil {
+		return err
+	}
 	if m.dryRun {
 		p.stderr.note("a nonce of kind %s for tenant %s in cluster %s would be minted", claims.Kind, claims.Tenant, claims.Cluster)
 		return nil

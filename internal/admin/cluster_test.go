@@ -1,6 +1,8 @@
 package admin_test
 
 import (
+	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/pki"
@@ -127,15 +130,17 @@ func TestNonce(t *testing.T) {
 		require.Contains(t, r.errors, "this storage is of cluster prod, as the configuration of shard eu1a says")
 	})
 	t.Run("takes the name of a bucket for that in S3", func(t *testing.T) {
-		env := map[string]string{"NSTANCE_SECRET_KEY": d.key.Encode()}
-		for name, value := range map[string]string{
-			"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1",
-		} {
-			t.Setenv(name, value)
+		var opened string
+		open := func(_ context.Context, rawURL string) (storage.Store, error) {
+			opened = rawURL
+			return nil, nstance.Errorf(nstance.Unavailable, "no network")
 		}
-		r := run(t, strings.NewReader(""), env, "cluster", "nonce", "--storage-bucket", "my-bucket", "--key-provider", "env")
-		require.NotEqual(t, 2, r.code, r.errors)
-		require.Contains(t, r.errors, "127.0.0.1:1")
+		var out, errs bytes.Buffer
+		code := admin.Main(t.Context(), open, []string{"cluster", "nonce", "--storage-bucket", "my-bucket", "--key-provider", "env"},
+			strings.NewReader(""), &out, &errs, func(k string) string { return map[string]string{"NSTANCE_SECRET_KEY": d.key.Encode()}[k] })
+		require.NotEqual(t, 2, code, &errs)
+		require.Contains(t, errs.String(), "no network")
+		require.Equal(t, "s3://my-bucket", opened)
 	})
 	t.Run("has --storage-bucket for --storage", func(t *testing.T) {
 		r := run(t, strings.NewReader(""), d.env, "cluster", "nonce", "--storage-bucket", d.url(), "--cluster", "prod")

@@ -45,7 +45,9 @@ var commands = map[string]struct {
 	"completion fish":       {looks, "", "a script is no data", ""},
 	"completion powershell": {looks, "", "a script is no data", ""},
 	"completion zsh":        {looks, "", "a script is no data", ""},
+	"backup":                {looks, "", "", ""},
 	"config confirm":        {destroys, "0123456789", "", ""},
+	"config put":            {changes, "CONFIG --storage URL", "", ""},
 	"config refresh":        {changes, "", "", ""},
 	"config show":           {looks, "", "", ""},
 	"config status":         {looks, "", "", ""},
@@ -90,6 +92,7 @@ var commands = map[string]struct {
 	"pool release":          {changes, "zone=a", "", ""},
 	"record repair":         {destroys, "k --remove", "", ""},
 	"record show":           {looks, "", "", ""},
+	"restore":               {destroys, "--in-place --storage COPY", "", ""},
 	"secret delete":         {destroys, "db --storage SEALED", "", ""},
 	"secret list":           {looks, "", "", ""},
 	"secret put":            {destroys, "db --storage SEALED", "", ""},
@@ -172,6 +175,7 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 type stage struct {
 	*world
 	empty, sealed *depot
+	copied        *depot // holds a cluster
 	words         *strings.Replacer
 	before        []map[string]time.Time // what the storages and the identity held
 }
@@ -180,7 +184,8 @@ func newStage(t *testing.T) *stage {
 	w := newWorld(t).populate()
 	w.groups[1].Kind = "web"
 	w.instances[string(webB)].Drain.Executor = string(nstance.ExecutorOperator)
-	s := &stage{world: w, empty: newDepot(t), sealed: newDepot(t)}
+	s := &stage{world: w, empty: newDepot(t), sealed: newDepot(t), copied: newDepot(t)}
+	s.copied.server(s.copied.box())
 	s.sealed.key, s.sealed.env = s.empty.key, s.empty.env
 	require.Zero(t, s.sealed.secret("old", "put", "db").code)
 	w.set(func() { w.phases = []string{"retired", "current"} })
@@ -190,14 +195,14 @@ func newStage(t *testing.T) *stage {
 		return path
 	}
 	operator := w.nonce(func(c *keyring.Claims) { c.Kind = nstance.RoleOperator })
-	s.words = strings.NewReplacer("URL", s.empty.url(), "SEALED", s.sealed.url(), "WEB", string(webA), "DRAINING", string(webB), "ORPHAN", string(webNew), "REG", w.registration,
-		"ADMIN", file("admin", w.nonce(nil)), "OPERATOR", file("operator", operator), "CA", w.caFile(), "DIR", filepath.Join(t.TempDir(), "new"))
+	s.words = strings.NewReplacer("URL", s.empty.url(), "SEALED", s.sealed.url(), "COPY", s.copied.url(), "WEB", string(webA), "DRAINING", string(webB), "ORPHAN", string(webNew), "REG", w.registration,
+		"ADMIN", file("admin", w.nonce(nil)), "OPERATOR", file("operator", operator), "CONFIG", file("config", `{"cluster": {"id": "prod"}, "shard": {"id": "a", "provider": {"kind": "sim"}}}`), "CA", w.caFile(), "DIR", filepath.Join(t.TempDir(), "new"))
 	s.before = s.files()
 	return s
 }
 
 func (s *stage) files() []map[string]time.Time {
-	return []map[string]time.Time{s.empty.files(), s.sealed.files(), files(s.t, s.dir)}
+	return []map[string]time.Time{s.empty.files(), s.sealed.files(), s.copied.files(), files(s.t, s.dir)}
 }
 
 func (s *stage) try(path string, more ...string) result {

@@ -15,7 +15,7 @@ import (
 
 func (p *program) configCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "The configuration that the server runs with"}
-	cmd.AddCommand(p.configStatusCommand(), p.configShowCommand(), p.configRefreshCommand(), p.configConfirmCommand(), p.configValidateCommand())
+	cmd.AddCommand(p.configStatusCommand(), p.configShowCommand(), p.configRefreshCommand(), p.configConfirmCommand(), p.configValidateCommand(), p.configPutCommand())
 	return cmd
 }
 

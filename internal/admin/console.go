@@ -6,7 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
+
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // slowAfter is the duration after which a slow call is reported.
@@ -54,11 +55,4 @@ func (c *console) slow(what string, fn func() error) error {
 
 // printable removes control characters from text that came from machines: they could
 // rewrite the terminal's screen.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, s)
-}
+func printable(s string) string { return clip.Line(s) }

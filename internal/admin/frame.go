@@ -150,6 +150,9 @@ func drainOf(i *apiv1.Instance, now time.Time) string {
 	if i.GetDrain() == nil {
 		return ""
 	}
+	if wire.DrainOf(i.GetDrain()).Unlimited() {
+		return strings.TrimSpace("until empty " + i.GetDrain().GetExecutor())
+	}
 	return strings.TrimSpace(short(max(0, wire.TimeOf(i.GetDrain().GetDeadline()).Sub(now))) + " left " + i.GetDrain().GetExecutor())
 }
 

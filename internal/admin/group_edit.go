@@ -24,7 +24,7 @@ type groupForm struct {
 	flags *pflag.FlagSet // those about the group, which know whether they were said
 
 	tenant, template, pool, args, surge string
-	bootstrapFile                       string
+	bootstrapFile, owner                string
 	size                                int32
 	types, balancers, vars              []string
 	drain, ready                        time.Duration
@@ -35,6 +35,7 @@ type groupForm struct {
 	fallbackAfter, returnAfter    time.Duration
 	spreadBy, maxShare, onReclaim string
 	onRebalance, onMaintenance    string
+	onDrainTimeout                string
 	order                         string
 	warmSize                      int32
 	warmMode                      string
@@ -69,6 +70,7 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.StringVar(&f.onRebalance, "on-rebalance", "", "what a recommendation to rebalance does: ignore; replace the machine; or cordon, which replaces it and lets its work end by itself (default ignore)")
 	f.flags.StringVar(&f.onMaintenance, "on-maintenance", "", "what planned maintenance does that ends or restarts a machine: ignore, or replace it (default replace)")
 	f.flags.StringVar(&f.onReclaim, "on-reclaim", "", "what is done with the work on a member that is reclaimed: drain, or cordon to let it end by itself (default drain)")
+	f.flags.StringVar(&f.onDrainTimeout, "on-drain-timeout", "", "what is done with a member that is not empty in time, in a drain for a rollout, a surplus or a request: delete, or wait without limit (default delete)")
 	f.flags.StringVar(&f.order, "order", "", "which of the permitted shapes with capacity a new member has: listed, cheapest or steadiest (default listed)")
 	f.flags.Int32Var(&f.warmSize, "warm-pool", 0, "stand-by machines, which are woken for members that are lost; 0 for none")
 	f.flags.StringVar(&f.warmMode, "warm-mode", "", "with --warm-pool: how they wait: stopped, hibernated or running (default stopped)")
@@ -76,6 +78,7 @@ func newGroupForm(cmd *cobra.Command) *groupForm {
 	f.flags.BoolVar(&f.warmOnce, "warm-once", false, "with --warm-pool: one that was woken is deleted when it is not needed any more, and another one made")
 	f.flags.StringVar(&f.spreadBy, "spread-by", "", "with --max-share: what counts as one place: pool, type, zone, subnet, market or host (default pool)")
 	f.flags.StringVar(&f.bootstrapFile, "bootstrap-data", "", bootstrapDataUsage)
+	f.flags.StringVar(&f.owner, "owner", "", "who alone may change the group through the API, such as a cluster's UID; '' ends that")
 	f.flags.BoolVar(&f.protect, "protect", false, "refuse deletion of the group")
 	cmd.Flags().AddFlagSet(f.flags)
 	return f
@@ -233,7 +236,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 		Group: name, Tenant: f.tenant, Template: f.template, Size: said(f, "size", f.size), InstanceTypes: f.types, SubnetPool: f.pool,
 		Vars: vars, Args: text, LoadBalancers: f.balancers, DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(),
 		Protect: f.protect, DryRun: f.dryRun, Market: market, BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim,
-		OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, Order: f.order, WarmPool: pool,
+		OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, OnDrainTimeout: f.onDrainTimeout, Order: f.order, WarmPool: pool, Owner: f.owner,
 	}, err
 }
 
@@ -253,7 +256,9 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 		Use: "update GROUP", Short: "Change a group",
 		Long: "Change a group; missing settings stay. --var replaces all variables that were set this way (--var '' removes\n" +
 			"them), --args '{}' the arguments. Of a group in the configuration only --size, --instance-type,\n" +
-			"--var and --bootstrap-data can be changed. nstance-admin plan shows what a change would replace.",
+			"--var, --bootstrap-data and --owner can be changed. A group with an owner, such as a Kubernetes cluster, is\n" +
+			"changed by administrators, and by operators that name its owner with --owner; --owner '' ends the ownership.\n" +
+			"nstance-admin plan shows what a change would replace.",
 		Args: arguments("GROUP"),
 	}
 	var first []string
@@ -297,7 +302,8 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 		WarmPool: pool,
 		Size:     said(f, "size", f.size), Template: said(f, "template", f.template), SubnetPool: said(f, "subnet-pool", f.pool),
 		DrainTimeout: f.span("drain-timeout", f.drain), Rollout: f.rollout(), Protect: said(f, "protect", f.protect), DryRun: f.dryRun, Market: market,
-		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim, OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance, Order: f.order,
+		BootstrapData: data, Spread: f.spread(), OnReclaim: f.onReclaim, OnRebalance: f.onRebalance, OnMaintenance: f.onMaintenance,
+		OnDrainTimeout: f.onDrainTimeout, Order: f.order, Owner: f.owner, Release: f.flags.Changed("owner") && f.owner == "",
 	}
 	if f.flags.Changed("instance-type") {
 		req.InstanceTypes = &apiv1.Strings{Values: f.types}
@@ -329,6 +335,9 @@ func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv
 		return nil, err
 	}
 	req.Tenant, req.Group = g.GetTenant(), name
+	if req.GetRelease() {
+		req.Owner = g.GetOwner()
+	}
 	if req.Size != nil {
 		if err := p.confirmFewer(ctx, g, f.size, f.yes || f.dryRun); err != nil {
 			return nil, err
@@ -393,6 +402,7 @@ func (t *table) group(g *apiv1.Group) {
 	for _, f := range []struct{ name, value string }{
 		{"Group", wire.GroupKeyOf(g).String()},
 		{"Source", source(g)},
+		{"Owner", g.GetOwner()},
 		{"Template", g.GetTemplate()},
 		{"Size", fmt.Sprintf("%d, of which %d ready, %d booting; %d leaving, %d stale, %d on demand, %d gone", g.GetSize(), g.GetReady(), g.GetBooting(), g.GetLeaving(), g.GetStale(), g.GetOnDemand(), g.GetGone())},
 		{"Types", strings.Join(g.GetInstanceTypes(), ", ")},
@@ -409,6 +419,7 @@ func (t *table) group(g *apiv1.Group) {
 		{"On reclaim", g.GetOnReclaim()},
 		{"On rebalance", g.GetOnRebalance()},
 		{"On maintenance", g.GetOnMaintenance()},
+		{"On drain timeout", g.GetOnDrainTimeout()},
 		{"Holds", holds(g.GetHolds())},
 		{"Infra hash", g.GetInfraHash()},
 	} {

@@ -56,14 +56,14 @@ func TestGroupCreate(t *testing.T) {
 	r := w.run("group", "create", "batch", "--tenant", "blue", "--template", "vm", "--size", "0", "--instance-type", "a,b", "--subnet-pool", "edge",
 		"--var", "x=1=2", "--var", "y=", "--args", "@"+file, "--load-balancer", "front", "--drain-timeout", "90s", "--max-surge", "20%",
 		"--min-ready", "10s", "--halt-after", "0", "--protect", "--dry-run", "--market", "spot", "--max-price", "0.05", "--fallback", "on-demand", "--fallback-after", "5m",
-		"--return-after", "1h", "--on-demand-base", "20%", "--fallback-reclaims", "3", "--fallback-window", "1h", "--max-share", "34%", "--spread-by", "zone", "--on-reclaim", "cordon", "--on-rebalance", "replace", "--on-maintenance", "ignore")
+		"--return-after", "1h", "--on-demand-base", "20%", "--fallback-reclaims", "3", "--fallback-window", "1h", "--max-share", "34%", "--spread-by", "zone", "--on-reclaim", "cordon", "--on-rebalance", "replace", "--on-maintenance", "ignore", "--on-drain-timeout", "wait")
 	require.Zero(t, r.code, r.errors)
 	same(t, &apiv1.CreateGroupRequest{
 		Group: "batch", Tenant: "blue", Template: "vm", Size: proto.Int32(0), InstanceTypes: []string{"a", "b"}, SubnetPool: "edge",
 		Vars: map[string]string{"x": "1=2", "y": ""}, Args: `{"a": 1}`, LoadBalancers: []string{"front"}, DrainTimeout: durationpb.New(90 * time.Second),
 		Rollout: &apiv1.Rollout{MaxSurge: "20%", MinReady: durationpb.New(10 * time.Second), HaltAfter: proto.Int32(0)}, Protect: true, DryRun: true,
 		Market: &apiv1.Market{Type: "spot", MaxPrice: "0.05", Fallback: "on-demand", FallbackAfter: durationpb.New(5 * time.Minute), ReturnAfter: durationpb.New(time.Hour), OnDemandBase: "20%", FallbackWhen: &apiv1.ReclaimLimit{Reclaims: 3, Window: durationpb.New(time.Hour)}},
-		Spread: &apiv1.Spread{By: "zone", MaxShare: "34%"}, OnReclaim: "cordon", OnRebalance: "replace", OnMaintenance: "ignore",
+		Spread: &apiv1.Spread{By: "zone", MaxShare: "34%"}, OnReclaim: "cordon", OnRebalance: "replace", OnMaintenance: "ignore", OnDrainTimeout: "wait",
 	}, w.asked)
 	require.Contains(t, r.out, "group default/batch would be made:")
 

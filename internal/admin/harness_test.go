@@ -28,7 +28,6 @@ import (
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
-	"github.com/nstance-go/nstance/storage/blob"
 )
 
 const (
@@ -218,7 +217,7 @@ func (w *world) runWith(stdin string, args ...string) result {
 
 func run(t testing.TB, stdin io.Reader, env map[string]string, args ...string) result {
 	var out, errs bytes.Buffer
-	code := admin.Main(t.Context(), blob.Open, args, stdin, &out, &errs, func(k string) string { return env[k] })
+	code := admin.Main(t.Context(), storage.Open, args, stdin, &out, &errs, func(k string) string { return env[k] })
 	r := result{code: code, out: out.String()}
 	for line := range strings.Lines(errs.String()) {
 		if strings.HasSuffix(line, " ...\n") {

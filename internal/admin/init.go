@@ -85,10 +85,15 @@ func (p *program) initialize(ctx context.Context, f *initRequest) (ClusterInit, 
 		if err = f.belongs(ctx, id); err == nil {
 			d, err = p.previewKeys(ctx, f.storageAccess, box)
 		}
+		if err == nil {
+			err = d.ring.Check(id)
+		}
 		return err
 	})
 	if err == nil && len(d.made) > 0 && !f.dryRun {
-		d, err = p.make(ctx, f.storageAccess, box)
+		if d, err = p.make(ctx, f.storageAccess, box); err == nil {
+			err = d.ring.Claim(ctx, id, "") // a server says where it is
+		}
 	}
 	if err == nil {
 		err = p.prepareShards(ctx, f, d)
@@ -272,9 +277,9 @@ func (d *recordingVault) PutIfAbsent(ctx context.Context, name string, data []by
 func (d *recordingVault) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
 	changed := false
 	c, err := d.Vault.UpdateCatalogue(ctx, func(c *keyring.Catalogue) error {
-		before := *c
+		before := c.Sets
 		err := fn(c)
-		changed = err == nil && !reflect.DeepEqual(before, *c)
+		changed = err == nil && !reflect.DeepEqual(before, c.Sets)
 		return err
 	})
 	if err == nil && changed {

@@ -238,6 +238,9 @@ func (t *table) probes(r *apiv1.HealthReport) {
 
 // files lists a machine's files as it has reported them.
 func (t *table) files(r *apiv1.HealthReport) {
+	if r.GetMetadataError() != "" {
+		t.row("Metadata service:", r.GetMetadataError())
+	}
 	if r.GetFilesError() != "" {
 		t.row("Files:", r.GetFilesError())
 	}
@@ -275,8 +278,16 @@ func executorText(d *apiv1.Drain) string {
 	return "the " + d.GetExecutor()
 }
 
+// untilText says how long a drain may last.
+func untilText(d *apiv1.Drain) string {
+	if wire.DrainOf(d).Unlimited() {
+		return "until it is empty"
+	}
+	return "until " + stamp(wire.TimeOf(d.GetDeadline()))
+}
+
 func drainText(d *apiv1.Drain) string {
-	s := fmt.Sprintf("generation %d until %s by %s", d.GetGeneration(), stamp(wire.TimeOf(d.GetDeadline())), executorText(d))
+	s := fmt.Sprintf("generation %d %s by %s", d.GetGeneration(), untilText(d), executorText(d))
 	for _, c := range d.GetCauses() {
 		s += ", " + c.GetKind()
 		if c.GetMessage() != "" {
@@ -368,7 +379,7 @@ func (t *table) removal(id nstance.InstanceID, action string, d *apiv1.Drain, dr
 	case dryRun:
 		t.say("instance %s: %s would be accepted", id, action)
 	case d.GetDeadline() != nil:
-		t.say("instance %s: drain until %s by %s, then it is deleted", id, stamp(wire.TimeOf(d.GetDeadline())), executorText(d))
+		t.say("instance %s: drain %s by %s, then it is deleted", id, untilText(d), executorText(d))
 	default:
 		t.say("instance %s: %s accepted", id, action)
 	}

@@ -44,6 +44,10 @@ type LoginOptions struct {
 	Timeout      time.Duration   // of each attempt; default 30s
 	Role         nstance.Role    // of the nonce: admin, which is the default, or operator
 	Replace      bool            // an identity of another cluster or shard may be replaced
+
+	// Unreachable is called when no operator address answers: the identity is saved, and of no
+	// use there. Nil: it is ignored.
+	Unreachable func(servers []string, err error)
 }
 
 // Login exchanges a nonce for an identity and saves it in dir. It may be
@@ -216,7 +220,7 @@ func (e *loginRequest) register(ctx context.Context, key ed25519.PrivateKey) (ns
 }
 
 // collectAddresses returns the identity's addresses and those of the other servers
-// that the leader knows.
+// that the leader knows. It reports when none of them answers.
 func (e *loginRequest) collectAddresses(ctx context.Context, id Identity) []string {
 	ctx, cancel := context.WithTimeout(ctx, operatorapi.DialTimeout)
 	defer cancel()
@@ -224,24 +228,33 @@ func (e *loginRequest) collectAddresses(ctx context.Context, id Identity) []stri
 	if err != nil {
 		return id.Servers
 	}
-	servers := id.Servers
+	var failed error
 	for _, addr := range id.Servers {
-		conn, err := dialer{tls: cfg, timeout: e.Timeout}.open(addr)
+		s, err := shardStatus(ctx, addr, dialer{tls: cfg, timeout: e.Timeout})
 		if err != nil {
+			failed = fmt.Errorf("%s: %w", addr, err)
 			continue
 		}
-		s, err := apiv1.NewOperatorServiceClient(conn).GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
-		_ = conn.Close() // nothing is under way
-		if err != nil {
-			continue
-		}
-		servers = appendNew(servers, s.GetLeaderAddress())
+		servers := appendNew(id.Servers, s.GetLeaderAddress())
 		for _, b := range s.GetStandbys() {
 			servers = appendNew(servers, b.GetAddress())
 		}
-		break
+		return servers
 	}
-	return servers
+	if e.Unreachable != nil {
+		e.Unreachable(id.Servers, failed)
+	}
+	return id.Servers
+}
+
+func shardStatus(ctx context.Context, addr string, d dialer) (*apiv1.GetShardStatusResponse, error) {
+	conn, err := d.open(addr)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	s, err := apiv1.NewOperatorServiceClient(conn).GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
+	return s, err
 }
 
 func appendNew(list []string, addr string) []string {
@@ -389,6 +402,9 @@ func (p *program) rehearseLogin(ctx context.Context, dir string, o *LoginOptions
 
 func (p *program) login(ctx context.Context, dir string, o *LoginOptions, out *output) error {
 	var id Identity
+	o.Unreachable = func(servers []string, err error) {
+		p.stderr.note("warning: the identity is saved, but no server answers at %s: name the operators' addresses with --operator-addr and log in again: %v", strings.Join(servers, ", "), err)
+	}
 	err := p.stderr.slow("registering at "+strings.Join(o.Registration, ", "), func() (err error) {
 		id, err = Login(ctx, dir, o)
 		return err

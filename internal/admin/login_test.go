@@ -93,6 +93,21 @@ func TestLogin(t *testing.T) {
 	})
 }
 
+// TestLoginWithoutOperatorAddress: registration works, and the address that every later
+// command needs does not.
+func TestLoginWithoutOperatorAddress(t *testing.T) {
+	w := newWorld(t)
+	closed := closedPort(t)
+	r := run(t, strings.NewReader(w.nonce(nil)), map[string]string{"NSTANCE_ADMIN_DIR": t.TempDir()},
+		"login", "--nonce", "-", "--registration", w.registration, "--ca", w.caFile(), "--operator-addr", closed)
+	require.Zero(t, r.code, r.errors)
+	require.Contains(t, r.errors, "warning: the identity is saved, but no server answers at "+closed)
+	require.Contains(t, r.errors, "--operator-addr")
+	r = w.login(t.TempDir(), w.nonce(func(c *keyring.Claims) { c.JTI = "fedcba9876543210" }))
+	require.Zero(t, r.code, r.errors)
+	require.NotContains(t, r.errors, "warning")
+}
+
 func TestLoginHealsALostAnswer(t *testing.T) {
 	w := newWorld(t)
 	dir, nonce := t.TempDir(), w.nonce(nil)

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // The forms of output.
@@ -88,7 +90,21 @@ func marshal(v any, indent string) ([]byte, error) {
 	if err := e.Encode(v); err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "output: %w", err)
 	}
-	return b.Bytes(), nil
+	return escaped(b.Bytes()), nil
+}
+
+// escaped escapes the control characters that JSON leaves as they are, but a terminal
+// does not.
+func escaped(data []byte) []byte {
+	var b bytes.Buffer
+	for _, r := range string(data) {
+		if r >= 0x7f && r <= 0x9f || unicode.Is(unicode.Bidi_Control, r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.Bytes()
 }
 
 // yamlOf returns JSON as YAML: the same names in the same order. JSON is YAML
@@ -105,7 +121,7 @@ func yamlOf(data []byte) ([]byte, error) {
 	if err := e.Encode(&n); err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "output: %w", err)
 	}
-	return b.Bytes(), nil
+	return []byte(clip.Text(b.String(), b.Len())), nil // it leaves characters that turn the direction of text
 }
 
 func restyle(n *yaml.Node) {

@@ -399,7 +399,7 @@ func TestPlan(t *testing.T) {
 		join := filepath.Join(t.TempDir(), "join.sh")
 		require.NoError(t, os.WriteFile(join, []byte("#!/bin/sh"), 0o600))
 		flags := strings.Fields(`--tenant default --template vm --size 4 --instance-type large,small --subnet-pool b --var a=b --args {} --load-balancer front
-			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --return-after 1h --on-demand-base 1 --max-share 50% --order cheapest --warm-pool 2 --warm-mode hibernated --warm-max-age 168h --on-reclaim cordon --on-rebalance replace --on-maintenance ignore --bootstrap-data ` + join + ` --warm-once --protect`)
+			--drain-timeout 1m --max-surge 10% --min-ready 5s --halt-after 2 --market spot --max-price 0.1 --fallback on-demand --fallback-after 1m --return-after 1h --on-demand-base 1 --max-share 50% --order cheapest --warm-pool 2 --warm-mode hibernated --warm-max-age 168h --on-reclaim cordon --on-rebalance replace --on-maintenance ignore --on-drain-timeout wait --owner one --bootstrap-data ` + join + ` --warm-once --protect`)
 		r := w.run(append([]string{"plan", "--group", "web"}, flags...)...)
 		require.Zero(t, r.code, r.errors)
 		planned := asked.GetGroup()
@@ -407,7 +407,7 @@ func TestPlan(t *testing.T) {
 		for i := range fields.Len() {
 			switch f := fields.Get(i); f.Name() {
 			case "instance_type": // instance_types says the same, and more
-			case "dry_run", "remove_first": // a plan is a dry run, and names no instances that go
+			case "dry_run", "remove_first", "release": // a plan is a dry run, and names no instances that go
 				require.False(t, planned.ProtoReflect().Has(f))
 			default:
 				require.True(t, planned.ProtoReflect().Has(f), "%s cannot be planned", f.Name())
@@ -419,6 +419,11 @@ func TestPlan(t *testing.T) {
 		require.Equal(t, "#!/bin/sh", string(planned.GetBootstrapData()))
 		require.Zero(t, w.run("group", "update", "web", "--remove-first", "web-1,web-2").code)
 		require.Equal(t, []string{"web-1", "web-2"}, w.asked.(*apiv1.UpdateGroupRequest).GetRemoveFirst())
+		w.set(func() { w.groups[0].Owner = "one" })
+		require.Zero(t, w.run("group", "update", w.groups[0].GetGroup(), "--tenant", w.groups[0].GetTenant(), "--owner", "").code)
+		released := w.asked.(*apiv1.UpdateGroupRequest)
+		require.True(t, released.GetRelease())
+		require.Equal(t, "one", released.GetOwner(), "the owner that it has")
 		for i := 0; i < len(flags); i += 2 { // none of them is passed over where no group is named
 			args := append([]string{"plan"}, flags[i:min(i+2, len(flags))]...)
 			require.Contains(t, w.run(args...).errors, "--group: is missing", flags[i])

@@ -15,7 +15,7 @@ const Alarm reconcile.AttentionKind = "alarm"
 func HoldKinds() (kinds []reconcile.AttentionKind) {
 	for _, kind := range []plan.HoldKind{
 		plan.HoldBackoff, plan.HoldBreaker, plan.HoldCapacity, plan.HoldClock, plan.HoldDefinition, plan.HoldFrozen, plan.HoldHalted, plan.HoldPaused, plan.HoldRolledBack,
-		plan.HoldUnhealthyCap, plan.HoldUnreadable, plan.HoldPending, plan.HoldAvoided,
+		plan.HoldUnhealthyCap, plan.HoldDrain, plan.HoldUnreadable, plan.HoldPending, plan.HoldAvoided, plan.HoldRefused,
 	} {
 		kinds = append(kinds, reconcile.AttentionKind(kind))
 	}

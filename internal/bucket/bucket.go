@@ -22,6 +22,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -57,12 +58,17 @@ type Driver interface {
 
 	// Fault returns what the service answered; false means that it did not.
 	Fault(err error) (Fault, bool)
+
+	// Place names the bucket, such as gs://name: the same through every way to it, and
+	// another name than its copies have; empty: not known.
+	Place() string
 }
 
 // A Fault is an answer that is no success.
 type Fault struct {
 	Status int    // HTTP
 	Code   string // the service's word for it, such as NoSuchKey; may be empty
+	Text   string // its explanation, which decides nothing; may be empty
 }
 
 // Options of a Store. Nil and zero fields mean the defaults.
@@ -99,6 +105,7 @@ var (
 	_ storage.Store    = (*Store)(nil)
 	_ storage.Dated    = (*Store)(nil)
 	_ storage.Foldered = (*Store)(nil)
+	_ storage.Located  = (*Store)(nil)
 	_ storage.Shared   = (*Store)(nil)
 )
 
@@ -118,8 +125,8 @@ func New(open Opener, pool *Pool, o *Options) (*Store, error) {
 	if s.timeout == 0 {
 		s.timeout = 30 * time.Second
 	}
-	if s.timeout < 0 {
-		return nil, nstance.FieldError("Timeout", "use a positive duration", "%s is negative", o.Timeout)
+	if err := validate.Setting("timeout", o.Timeout, time.Hour); err != nil {
+		return nil, err
 	}
 	if p := strings.TrimSuffix(o.Prefix, "/"); p != "" {
 		if len(p) > maxPrefix || storage.ValidateKey(p) != nil {
@@ -143,6 +150,15 @@ func (s *Store) Separate() storage.Store {
 		return s // it worked before; one pool is better than none
 	}
 	return out
+}
+
+// Location implements storage.Located.
+func (s *Store) Location() string {
+	place := s.driver.Place()
+	if place == "" {
+		return ""
+	}
+	return strings.TrimSuffix(place+"/"+s.prefix, "/")
 }
 
 // Date implements storage.Dated.

@@ -12,8 +12,8 @@ import (
 	"github.com/nstance-go/nstance/internal/bucket"
 )
 
-// What a Store does is tested through the drivers: storage/s3 with real
-// answers and faults, storage/blob against servers.
+// What a Store does is tested through the drivers: aws/s3 with real
+// answers and faults, integration/storage against servers.
 
 func TestParseURL(t *testing.T) {
 	u, err := bucket.ParseURL("x://box/?prefix=a/b&k=v", "x", "k", "l")

@@ -3,8 +3,10 @@ package bucket
 import (
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // Words of the services that say more than their status does. The services
@@ -32,6 +34,9 @@ const (
 	NoKey    = "NoSuchKey"    // the bucket is there, the key is not
 	NoBucket = "NoSuchBucket" // says nothing about the key
 )
+
+// maxText is how many bytes of a service's explanation are kept.
+const maxText = 256
 
 // unknown stands for Unavailable of a read and Ambiguous of a write.
 const unknown nstance.Code = ""
@@ -82,6 +87,9 @@ func (f Fault) String() string {
 	text := fmt.Sprintf("%d %s", f.Status, f.Code)
 	if f.Code == "" {
 		text = fmt.Sprintf("%d %s", f.Status, http.StatusText(f.Status))
+	}
+	if said := strings.Join(strings.Fields(f.Text), " "); said != "" && f.Status != http.StatusPreconditionFailed { // which its status explains
+		text += ": " + clip.Text(said, maxText)
 	}
 	switch {
 	case f.Status == http.StatusNotFound && words[f.Code] == "":

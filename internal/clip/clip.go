@@ -1,20 +1,69 @@
-// Package clip shortens texts of others before they are kept, sent or quoted.
+// Package clip shortens and cleans texts of others before they are kept, sent, quoted or
+// shown. Nothing of them reaches a terminal as a command: agents, clouds, hooks and
+// tenants write what they like.
 package clip
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+	"unicode"
+)
 
 // maxQuoted is how many bytes an error quotes.
 const maxQuoted = 64
 
 // Text returns the first limit bytes of s as valid UTF-8: without half a character at
-// the end, and without bytes that are no character.
-func Text(s string, limit int) string { return strings.ToValidUTF8(s[:min(limit, len(s))], "") }
+// the end, without bytes that are no character, and with a space in place of each control
+// character but tabs and ends of lines.
+func Text(s string, limit int) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		return visible(r)
+	}, strings.ToValidUTF8(s[:min(limit, len(s))], ""))
+}
+
+// Line returns s in one line, with a space in place of each control character, and
+// without bytes that are no character.
+func Line(s string) string { return strings.Map(visible, strings.ToValidUTF8(s, "")) }
+
+// visible returns a space for a character that controls a terminal, or the direction of
+// what follows.
+func visible(r rune) rune {
+	if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) {
+		return ' '
+	}
+	return r
+}
+
+// maxWords is how many bytes are kept of what a cloud says.
+const maxWords = 512
+
+// secretLike is what may hold a secret in an error of a cloud: the query of a URL, which may
+// be signed, and long runs of encoded bytes, such as user data or a token.
+var secretLike = regexp.MustCompile(`\?[^\s?"']*=[^\s"']*|[A-Za-z0-9+_=-]{100,}`)
+
+// Words returns what a cloud says so that it can be kept and shown: in one line, without
+// control characters and what may be a secret, at most 512 bytes.
+func Words(s string) string {
+	if s == "" {
+		return ""
+	}
+	s = strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar {
+			return ' '
+		}
+		return visible(r)
+	}, s[:min(len(s), 16*maxWords)])
+	return Text(strings.Join(strings.Fields(secretLike.ReplaceAllString(s, "[removed]")), " "), maxWords)
+}
 
 // Quote returns what an error quotes of s: 64 bytes of a longer text, with dots after
 // them.
 func Quote(s string) string {
 	if len(s) <= maxQuoted {
-		return s
+		return Text(s, maxQuoted)
 	}
 	return Text(s, maxQuoted) + "..."
 }

@@ -49,7 +49,7 @@ func TestBadInput(t *testing.T) {
 		{"a setting of nothing like it", template(`"userdata": {"content": "x", "colour": 1}`),
 			`templates.web.userdata.colour: c:5:84: unknown setting "colour" (valid here: source, encoding, content, sha256)`},
 		{"an awkward name", group(`"a.b": 1`),
-			`groups.default.web["a.b"]: c:6:62: unknown setting "a.b" (valid here: template, drain_timeout, rollout, protect, spread, order, warm_pool, drill, on_reclaim, on_rebalance, on_maintenance, size, instance_type, instance_types, subnet_pool, load_balancers, args, vars, market)`},
+			`groups.default.web["a.b"]: c:6:62: unknown setting "a.b" (valid here: template, drain_timeout, rollout, protect, spread, order, warm_pool, drill, on_reclaim, on_rebalance, on_maintenance, on_drain_timeout, size, instance_type, instance_types, subnet_pool, load_balancers, args, vars, market)`},
 		{"a duplicate setting", group(`"size": 2`),
 			`groups.default.web.size: c:6:62: is given twice (keep one of them)`},
 		{"a duplicate within args", group(`"args": {"a": [{"b": 1, "b": 1}]}`),
@@ -184,7 +184,7 @@ func TestBadInput(t *testing.T) {
 		{"a webhook for an unknown event", hook(`"url": "https://example.org", "events": ["boot"]`),
 			`webhooks.pager.events[0]: c:5:65: unknown word "boot" (valid here: notice, drain_started, drain_ended, missed_deadline)`},
 		{"a template of an unknown field", hook(`"url": "https://example.org", "template": "{{.Machine}}"`),
-			`webhooks.pager.template: c:5:66: template: text:1:2: executing "text" at <.Machine>: can't evaluate field Machine in type webhook.Message (see docs/operations.md for what a message has)`},
+			`webhooks.pager.template: c:5:66: template: text:1:2: executing "text" at <.Machine>: can't evaluate field Machine in type webhook.Message (see docs/events.md for what a message has)`},
 		{"no time at all", shard(`"health_interval": "0s"`),
 			`shard.health_interval: c:4:20: "0s" is too short (use at least 1ms)`},
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"reflect"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -54,10 +55,10 @@ type Shard struct {
 	StatusPage          StatusPage            `name:"status_page"`
 	SubnetPools         map[PoolName][]string `name:"subnet_pools" key:"pool" doc:"the provider's IDs of the subnets in this pool"`
 	DynamicSubnetPools  []PoolName            `name:"dynamic_subnet_pools" none:"true" absent:"none" doc:"subnet pools that groups created through the API may use"`
-	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" doc:"longest single call to the provider"`
+	RequestTimeout      time.Duration         `name:"request_timeout" default:"30s" min:"1ms" max:"7d" doc:"longest single call to the provider"`
 	UserDataNetworks    []string              `name:"userdata_networks" none:"true" absent:"none" doc:"networks such as 127.0.0.0/8 that user data may be fetched from although they are loopback, link-local or of a metadata service"`
 	CreateRate          CreateRate            `name:"create_rate"`
-	HealthInterval      time.Duration         `name:"health_interval" default:"60s" min:"1ms" doc:"how often an agent must report; three missed reports make a machine unhealthy"`
+	HealthInterval      time.Duration         `name:"health_interval" default:"60s" min:"1ms" max:"7d" doc:"how often an agent must report; three missed reports make a machine unhealthy"`
 	DefaultDrainTimeout time.Duration         `name:"default_drain_timeout" default:"5m" doc:"drain_timeout of groups that set none"`
 	ShutdownTimeout     time.Duration         `name:"shutdown_timeout" default:"10s" min:"1ms" doc:"how long the server may take to stop"`
 	Breaker             Breaker               `name:"breaker"`
@@ -89,6 +90,12 @@ type Bind struct {
 	Operator     ListenAddr `name:"operator" default:":8993" doc:"operators and administrators (mutual TLS)" restart:"true"`
 	Agent        ListenAddr `name:"agent" default:":8994" doc:"agents (mutual TLS)" restart:"true"`
 	Peer         ListenAddr `name:"peer" default:":8991" doc:"other servers of the shard (mutual TLS)" restart:"true"`
+}
+
+// DefaultBind returns where a server listens whose configuration does not say.
+func DefaultBind() (b Bind) {
+	setDefaults(reflect.ValueOf(&b).Elem())
+	return b
 }
 
 // Advertise is where others reach the server. What is absent is the port that it
@@ -158,7 +165,7 @@ type Election struct {
 // GC is about what is of no use any more: machines that carry the shard's marks
 // and have no record, and stored objects.
 type GC struct {
-	Interval            time.Duration `name:"interval" default:"2m" min:"1s" doc:"interval at which machines without a record are listed; two lists this far apart must both contain one before it is deleted"`
+	Interval            time.Duration `name:"interval" default:"2m" min:"1s" max:"7d" doc:"interval at which machines without a record are listed; two lists this far apart must both contain one before it is deleted"`
 	RegistrationTimeout time.Duration `name:"registration_timeout" default:"5m" min:"1s" doc:"how old a machine without a record must be before it is deleted"`
 	Retention           time.Duration `name:"retention" default:"30m" min:"1s" doc:"how long operators and their nonces are kept after they have expired, and a day more; garbage is collected as often, and every 30m at least"`
 }
@@ -192,17 +199,18 @@ type Template struct {
 
 // A Group is a named set of machines, as written.
 type Group struct {
-	Template      TemplateName          `name:"template" required:"true" doc:"name of its template"`
-	DrainTimeout  *time.Duration        `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
-	Rollout       Rollout               `name:"rollout"`
-	Protect       bool                  `name:"protect" default:"false" doc:"refuse deletion of the group"`
-	Spread        *Spread               `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
-	Order         nstance.ShapeOrder    `name:"order" default:"listed" enum:"listed|cheapest|steadiest" doc:"which of the permitted shapes with capacity a new machine has: the first one as listed; the one that costs least now, reclaims included; the one whose pool is reclaimed least often"`
-	WarmPool      *WarmPool             `name:"warm_pool" absent:"none" doc:"stand-by machines beside its members, which are woken for those that are lost until their replacements are ready"`
-	Drill         *Drill                `name:"drill" absent:"none" doc:"rehearsals of an interruption at regular times, while the group is healthy"`
-	OnReclaim     nstance.ReclaimAction `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
-	OnRebalance   nstance.NoticeAction  `name:"on_rebalance" default:"ignore" enum:"ignore|replace|cordon" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing; replace the machine as a rollout does; or replace it likewise, while its work gets until drain_timeout to end by itself"`
-	OnMaintenance nstance.NoticeAction  `name:"on_maintenance" default:"replace" enum:"ignore|replace" doc:"what planned maintenance does that ends or restarts a machine: nothing, or replace the machine as a rollout does, from a day before"`
+	Template       TemplateName               `name:"template" required:"true" doc:"name of its template"`
+	DrainTimeout   *time.Duration             `name:"drain_timeout" absent:"shard.default_drain_timeout" doc:"longest drain of a machine; 0 deletes without one"`
+	Rollout        Rollout                    `name:"rollout"`
+	Protect        bool                       `name:"protect" default:"false" doc:"refuse deletion of the group"`
+	Spread         *Spread                    `name:"spread" absent:"none" doc:"how many of its machines are in one place, as far as there is capacity elsewhere"`
+	Order          nstance.ShapeOrder         `name:"order" default:"listed" enum:"listed|cheapest|steadiest" doc:"which of the permitted shapes with capacity a new machine has: the first one as listed; the one that costs least now, reclaims included; the one whose pool is reclaimed least often"`
+	WarmPool       *WarmPool                  `name:"warm_pool" absent:"none" doc:"stand-by machines beside its members, which are woken for those that are lost until their replacements are ready"`
+	Drill          *Drill                     `name:"drill" absent:"none" doc:"rehearsals of an interruption at regular times, while the group is healthy"`
+	OnReclaim      nstance.ReclaimAction      `name:"on_reclaim" default:"drain" enum:"drain|cordon" doc:"what is done with the work on a machine that is reclaimed: it is drained, or only gets no new work and may end by itself"`
+	OnRebalance    nstance.NoticeAction       `name:"on_rebalance" default:"ignore" enum:"ignore|replace|cordon" doc:"what a recommendation to rebalance does, which says that a machine is likely to be reclaimed: nothing; replace the machine as a rollout does; or replace it likewise, while its work gets until drain_timeout to end by itself"`
+	OnMaintenance  nstance.NoticeAction       `name:"on_maintenance" default:"replace" enum:"ignore|replace" doc:"what planned maintenance does that ends or restarts a machine: nothing, or replace the machine as a rollout does, from a day before"`
+	OnDrainTimeout nstance.DrainTimeoutAction `name:"on_drain_timeout" default:"delete" enum:"delete|wait" doc:"what is done with a machine that is not empty when drain_timeout has passed, in a drain for a rollout, a surplus or a request: it is deleted, what disruption budgets protect on it has been stopped in time; or the drain waits without limit, and the group says for what. A machine that the cloud takes waits for nothing"`
 	Shape
 }
 

@@ -38,7 +38,7 @@ type File struct {
 type Certificate struct {
 	CommonName string        `name:"common_name" default:"{{.Instance.ID}}" rendered:"true" doc:"template of the holder's name"`
 	DNSNames   []string      `name:"dns_names" doc:"templates of the DNS names in it"`
-	DNSSuffix  DNSSuffix     `name:"dns_suffix" absent:"names that machines claim are refused" doc:"the domain of all names that use .Instance.Hostname or .Instance.FQDN, because a machine chooses its own hostname"`
+	DNSSuffix  DNSSuffix     `name:"dns_suffix" absent:"names that machines claim are refused" doc:"the domain of all names that use .Instance.Hostname, .Instance.FQDN or a variable that was set through the API, because a machine chooses its own hostname, and a tenant its variables"`
 	Addresses  bool          `name:"addresses" default:"true" doc:"the machine's IP addresses are in it, as the provider reports them"`
 	Usages     []string      `name:"usages" absent:"both" doc:"its usages: server, client"`
 	Validity   time.Duration `name:"validity" default:"24h" min:"10m" max:"825d" doc:"how long it is valid; it is issued again after two thirds of that"`

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/nstance-go/nstance"
@@ -13,14 +14,11 @@ import (
 // Digest returns the SHA-256 of the file, as 64 hexadecimal digits.
 func (c *Config) Digest() string { return c.digest }
 
-// At returns c with what belongs to one process as in own: where it listens and
-// what it says of that, its provider, its election, the address that moves and
-// where secrets come from.
+// At returns c with what belongs to one process as in own: every setting that only a
+// restart changes, such as where it listens, its provider and where secrets come from.
 func (c *Config) At(own *Config) *Config {
 	out := *c
-	out.Shard.Bind, out.Shard.Advertise = own.Shard.Bind, own.Shard.Advertise
-	out.Shard.Provider, out.Shard.Election = own.Shard.Provider, own.Shard.Election
-	out.Shard.LeaderAddress, out.Shard.Secrets = own.Shard.LeaderAddress, own.Shard.Secrets
+	keepOwn(reflect.ValueOf(&out).Elem(), reflect.ValueOf(own).Elem())
 	return &out
 }
 
@@ -51,6 +49,7 @@ func clone(g nstance.Group) nstance.Group {
 	d.Track = slices.Clone(d.Track)
 	d.Args = slices.Clone(d.Args)
 	d.Vars = maps.Clone(d.Vars)
+	d.GivenVars = slices.Clone(d.GivenVars)
 	cloneFiles(d)
 	return g
 }
@@ -60,17 +59,18 @@ func (c *Config) merge(key nstance.GroupKey, g Group) nstance.Group {
 	t := c.Templates[g.Template]
 	shape := g.over(t.Shape)
 	merged := nstance.Group{
-		Key:           key,
-		Template:      string(g.Template),
-		Size:          orZero(shape.Size),
-		DrainTimeout:  c.Shard.DefaultDrainTimeout,
-		Rollout:       nstance.Rollout(g.Rollout),
-		Expiry:        nstance.Expiry(c.Shard.Expiry),
-		Protect:       g.Protect,
-		Order:         g.Order,
-		OnRebalance:   g.OnRebalance,
-		OnMaintenance: g.OnMaintenance,
-		Static:        true,
+		Key:            key,
+		Template:       string(g.Template),
+		Size:           orZero(shape.Size),
+		DrainTimeout:   c.Shard.DefaultDrainTimeout,
+		Rollout:        nstance.Rollout(g.Rollout),
+		Expiry:         nstance.Expiry(c.Shard.Expiry),
+		Protect:        g.Protect,
+		Order:          g.Order,
+		OnRebalance:    g.OnRebalance,
+		OnMaintenance:  g.OnMaintenance,
+		OnDrainTimeout: g.OnDrainTimeout,
+		Static:         true,
 		Definition: nstance.Definition{
 			Kind:                t.Kind,
 			Arch:                t.Arch,

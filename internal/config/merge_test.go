@@ -87,6 +87,7 @@ func TestOverlay(t *testing.T) {
 		want.Size = 0
 		want.Definition.InstanceTypes = []string{"t4g.large"}
 		want.Definition.Vars = map[string]string{"region": "eu", "level": "group", "color": "red", "new": "1"}
+		want.Definition.GivenVars = []string{"color", "new"}
 		require.Equal(t, want, g)
 		require.Equal(t, base, c.Groups()[1], "the static group is untouched")
 	})

@@ -31,20 +31,21 @@ type Override struct {
 	BootstrapData string `json:"bootstrap_data,omitempty"`
 
 	// What follows is for dynamic groups only.
-	Template      TemplateName          `json:"template,omitempty"`
-	SubnetPool    PoolName              `json:"subnet_pool,omitempty"`
-	Args          json.RawMessage       `json:"args,omitempty"` // canonical; merged over those beneath
-	LoadBalancers []string              `json:"load_balancers,omitempty"`
-	DrainTimeout  *Duration             `json:"drain_timeout,omitempty"`
-	Rollout       *Pace                 `json:"rollout,omitempty"`
-	Protect       *bool                 `json:"protect,omitempty"`
-	Market        *Purchase             `json:"market,omitempty"` // replaces the whole
-	Spread        *Dispersal            `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
-	Order         nstance.ShapeOrder    `json:"order,omitempty"`
-	WarmPool      *Reserve              `json:"warm_pool,omitempty"` // replaces the whole; without Size there is none
-	OnReclaim     nstance.ReclaimAction `json:"on_reclaim,omitempty"`
-	OnRebalance   nstance.NoticeAction  `json:"on_rebalance,omitempty"`
-	OnMaintenance nstance.NoticeAction  `json:"on_maintenance,omitempty"`
+	Template       TemplateName               `json:"template,omitempty"`
+	SubnetPool     PoolName                   `json:"subnet_pool,omitempty"`
+	Args           json.RawMessage            `json:"args,omitempty"` // canonical; merged over those beneath
+	LoadBalancers  []string                   `json:"load_balancers,omitempty"`
+	DrainTimeout   *Duration                  `json:"drain_timeout,omitempty"`
+	Rollout        *Pace                      `json:"rollout,omitempty"`
+	Protect        *bool                      `json:"protect,omitempty"`
+	Market         *Purchase                  `json:"market,omitempty"` // replaces the whole
+	Spread         *Dispersal                 `json:"spread,omitempty"` // replaces the whole; without MaxShare there is none
+	Order          nstance.ShapeOrder         `json:"order,omitempty"`
+	WarmPool       *Reserve                   `json:"warm_pool,omitempty"` // replaces the whole; without Size there is none
+	OnReclaim      nstance.ReclaimAction      `json:"on_reclaim,omitempty"`
+	OnRebalance    nstance.NoticeAction       `json:"on_rebalance,omitempty"`
+	OnMaintenance  nstance.NoticeAction       `json:"on_maintenance,omitempty"`
+	OnDrainTimeout nstance.DrainTimeoutAction `json:"on_drain_timeout,omitempty"`
 }
 
 // A Purchase is a Market as the API says it.
@@ -294,8 +295,22 @@ func layShape(g *nstance.Group, o Override) error {
 		}
 		g.Definition.InstanceTypes = slices.Clone(o.InstanceTypes)
 	}
+	g.Definition.GivenVars = givenVars(g.Definition, o.Vars)
 	g.Definition.Vars = mergeVars(g.Definition.Vars, o.Vars)
 	return nil
+}
+
+// givenVars returns which variables of d are set through the API once vars are laid over
+// its own. One that has the configured value is the configuration's.
+func givenVars(d nstance.Definition, vars map[string]string) []string {
+	given := slices.Clone(d.GivenVars)
+	for name, value := range vars {
+		if own, ok := d.Vars[name]; (!ok || own != value) && !slices.Contains(given, name) {
+			given = append(given, name)
+		}
+	}
+	slices.Sort(given)
+	return given
 }
 
 func laySettings(g *nstance.Group, o Override) (err error) {
@@ -304,6 +319,7 @@ func laySettings(g *nstance.Group, o Override) (err error) {
 	g.Protect = *cmp.Or(o.Protect, &g.Protect)
 	g.Order = cmp.Or(o.Order, g.Order)
 	g.OnRebalance, g.OnMaintenance = cmp.Or(o.OnRebalance, g.OnRebalance), cmp.Or(o.OnMaintenance, g.OnMaintenance)
+	g.OnDrainTimeout = cmp.Or(o.OnDrainTimeout, g.OnDrainTimeout)
 	g.DrainTimeout = time.Duration(*cmp.Or(o.DrainTimeout, new(Duration(g.DrainTimeout))))
 	switch o.OnReclaim {
 	case "":

@@ -24,7 +24,7 @@ func everything() config.Override {
 		Market: &config.Purchase{Type: nstance.Spot, MaxPrice: "0.05", Fallback: nstance.OnDemand, FallbackAfter: config.Duration(time.Minute), ReturnAfter: config.Duration(time.Hour), OnDemandBase: "20%",
 			FallbackWhen: &config.Reclaims{Reclaims: 3, Window: config.Duration(time.Hour)}},
 		Spread: &config.Dispersal{By: nstance.SpreadType, MaxShare: "30%"}, OnReclaim: nstance.ReclaimCordon,
-		OnRebalance: nstance.NoticeReplace, OnMaintenance: nstance.NoticeIgnore, Order: nstance.OrderSteadiest,
+		OnRebalance: nstance.NoticeReplace, OnMaintenance: nstance.NoticeIgnore, OnDrainTimeout: nstance.DrainTimeoutWait, Order: nstance.OrderSteadiest,
 		WarmPool: &config.Reserve{Size: 2, Mode: nstance.ParkHibernated, MaxAge: config.Duration(time.Hour), NoReturn: true},
 	}
 }
@@ -56,6 +56,7 @@ func TestStaticGroupsAreRestricted(t *testing.T) {
 		"rollout": {Rollout: &config.Pace{MaxSurge: "2"}}, "protect": {Protect: new(false)},
 		"market": {Market: &config.Purchase{Type: nstance.Spot}}, "spread": {Spread: &config.Dispersal{MaxShare: "50%"}}, "on_reclaim": {OnReclaim: nstance.ReclaimDrain},
 		"order": {Order: nstance.OrderListed}, "warm_pool": {WarmPool: &config.Reserve{}}, "on_rebalance": {OnRebalance: nstance.NoticeIgnore}, "on_maintenance": {OnMaintenance: nstance.NoticeIgnore},
+		"on_drain_timeout": {OnDrainTimeout: nstance.DrainTimeoutDelete},
 	} {
 		t.Run(field, func(t *testing.T) {
 			require.Equal(t, field, o.Restricted())
@@ -85,7 +86,7 @@ func TestTemplated(t *testing.T) {
 			Key: key, Template: "web", Size: 1, DrainTimeout: 2 * time.Minute,
 			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
 			Expiry:  nstance.Expiry{EligibleAge: 7 * 24 * time.Hour, ForcedAge: 252 * time.Hour, OnDemandAge: 24 * time.Hour},
-			Order:   nstance.OrderListed, OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace,
+			Order:   nstance.OrderListed, OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace, OnDrainTimeout: nstance.DrainTimeoutDelete,
 		}
 		require.Equal(t, "workers", base.Definition.SubnetPool, "the template's")
 		require.Equal(t, map[string]string{"region": "eu", "color": "blue", "level": "template"}, base.Definition.Vars)
@@ -107,6 +108,7 @@ func TestTemplated(t *testing.T) {
 		require.Equal(t, nstance.NoticeReplace, g.OnRebalance)
 		require.Equal(t, nstance.OrderSteadiest, g.Order)
 		require.Equal(t, nstance.NoticeIgnore, g.OnMaintenance)
+		require.Equal(t, nstance.DrainTimeoutWait, g.OnDrainTimeout)
 		require.Equal(t, nstance.Spread{By: nstance.SpreadType, MaxShare: nstance.Count{N: 30, Percent: true}}, g.Spread)
 		require.Equal(t, nstance.ReclaimCordon, g.OnReclaim)
 		require.Equal(t, everything().Spread, config.DispersalOf(g.Spread))
@@ -162,6 +164,7 @@ func TestOverrideErrors(t *testing.T) {
 		"a return from no fallback":    {"market.return_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, ReturnAfter: 1}}},
 		"a return in no time":          {"market.return_after", config.Override{Market: &config.Purchase{Type: nstance.Spot, Fallback: nstance.OnDemand, ReturnAfter: -1}}},
 		"a base of on-demand":          {"market.on_demand_base", config.Override{Market: &config.Purchase{Type: nstance.OnDemand, OnDemandBase: "1"}}},
+		"another end of a drain":       {"on_drain_timeout", config.Override{OnDrainTimeout: "kill"}},
 		"another way to reclaim":       {"on_reclaim", config.Override{OnReclaim: "stop"}},
 		"a share of words":             {"spread.max_share", config.Override{Spread: &config.Dispersal{MaxShare: "some"}}},
 		"a spread without a share":     {"spread.max_share", config.Override{Spread: &config.Dispersal{By: nstance.SpreadZone}}},
@@ -252,7 +255,7 @@ func TestOverrideIsStored(t *testing.T) {
 	require.JSONEq(t, `{"size": 7, "instance_types": ["a", "b"], "vars": {"k": "v"}, "template": "web", "subnet_pool": "edge", "bootstrap_data": "1f",
 		"args": {"disk": {"size": 9}}, "drain_timeout": "1m30s", "protect": true, "load_balancers": ["back", "front"],
 		"rollout": {"max_surge": "20%", "min_ready": "1m0s", "halt_after": 0},
-		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}, "order": "steadiest", "warm_pool": {"size": 2, "mode": "hibernated", "max_age": "1h0m0s", "no_return": true}, "on_reclaim": "cordon", "on_rebalance": "replace", "on_maintenance": "ignore"}`, string(data))
+		"market": {"type": "spot", "max_price": "0.05", "fallback": "on-demand", "fallback_after": "1m0s", "return_after": "1h0m0s", "on_demand_base": "20%", "fallback_when": {"reclaims": 3, "window": "1h0m0s"}}, "spread": {"by": "type", "max_share": "30%"}, "order": "steadiest", "warm_pool": {"size": 2, "mode": "hibernated", "max_age": "1h0m0s", "no_return": true}, "on_reclaim": "cordon", "on_rebalance": "replace", "on_maintenance": "ignore", "on_drain_timeout": "wait"}`, string(data))
 	var got config.Override
 	require.NoError(t, json.Unmarshal(data, &got))
 	require.Equal(t, everything(), got)

@@ -84,7 +84,7 @@ func TestDefaults(t *testing.T) {
 		Template:     "web",
 		DrainTimeout: 5 * time.Minute,
 		Rollout:      nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
-		Static:       true, Order: nstance.OrderListed, OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace,
+		Static:       true, Order: nstance.OrderListed, OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace, OnDrainTimeout: nstance.DrainTimeoutDelete,
 		Definition: nstance.Definition{
 			Kind: "web", Arch: nstance.AMD64, Role: "worker", Market: nstance.Market{Type: nstance.OnDemand},
 			LaunchTimeout: 15 * time.Minute, RegistrationTimeout: 5 * time.Minute,
@@ -136,7 +136,7 @@ func TestEverySettingIsUsed(t *testing.T) {
 	require.Equal(t, []nstance.Group{
 		{
 			Key: nstance.GroupKey{Tenant: "blue", Group: "db"}, Template: "db", Size: 2, Expiry: expiry,
-			DrainTimeout: 2 * time.Minute, Static: true, Order: nstance.OrderListed, OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace,
+			DrainTimeout: 2 * time.Minute, Static: true, Order: nstance.OrderListed, OnRebalance: nstance.NoticeIgnore, OnMaintenance: nstance.NoticeReplace, OnDrainTimeout: nstance.DrainTimeoutDelete,
 			Rollout: nstance.Rollout{MaxSurge: nstance.Count{N: 1}, HaltAfter: 2},
 			Definition: nstance.Definition{
 				Kind: "dbs", Arch: nstance.AMD64, Role: "control-plane", InstanceTypes: []string{"m7i.xlarge"},
@@ -151,7 +151,7 @@ func TestEverySettingIsUsed(t *testing.T) {
 			DrainTimeout: time.Minute, Protect: true, Static: true,
 			Rollout:   nstance.Rollout{MaxSurge: nstance.Count{N: 20, Percent: true}, MinReady: 10 * time.Second, HaltAfter: 3},
 			OnReclaim: nstance.ReclaimCordon,
-			Order:     nstance.OrderSteadiest, OnRebalance: nstance.NoticeCordon, OnMaintenance: nstance.NoticeIgnore,
+			Order:     nstance.OrderSteadiest, OnRebalance: nstance.NoticeCordon, OnMaintenance: nstance.NoticeIgnore, OnDrainTimeout: nstance.DrainTimeoutWait,
 			WarmPool: nstance.WarmPool{Size: 2, Mode: nstance.ParkHibernated, MaxAge: 7 * 24 * time.Hour, NoReturn: true},
 			Spread:   nstance.Spread{By: nstance.SpreadZone, MaxShare: nstance.Count{N: 50, Percent: true}},
 			Definition: nstance.Definition{

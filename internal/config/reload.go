@@ -30,6 +30,18 @@ func reloadable(path string, was, will reflect.Value) error {
 	return nil
 }
 
+// keepOwn copies every setting whose tag speaks of a restart.
+func keepOwn(out, own reflect.Value) {
+	for _, s := range settings(out.Type()) {
+		switch to, from := out.FieldByIndex(s.index), own.FieldByIndex(s.index); {
+		case composite(s.typ):
+			keepOwn(to, from)
+		case s.tag.Get("restart") != "":
+			to.Set(from)
+		}
+	}
+}
+
 func (s setting) refuse(path string, was, will reflect.Value) error {
 	remedy := "restart the server, or put the old value back"
 	if s.tag.Get("restart") == "never" {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/render"
 	"github.com/nstance-go/nstance/provider"
 )
 
@@ -41,6 +42,14 @@ func (r trial) trySpecs(at string, g nstance.Group, args any, userData []byte) {
 		spec.Market, spec.MaxPrice, spec.Park = nstance.OnDemand, "", mode
 		r.trySpec(at, join(at, "instance_type"), g, spec)
 	}
+}
+
+// fitting returns user data as a server sends them to the provider.
+func (r trial) fitting(userData []byte) []byte {
+	if r.conf.kind == nil || r.conf.kind.MaxUserData == 0 {
+		return userData
+	}
+	return render.Fit(userData, r.conf.kind.MaxUserData)
 }
 
 func (r trial) sampleSpec(g nstance.Group, args any, userData []byte) (nstance.MachineSpec, error) {

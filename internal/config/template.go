@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,11 +38,14 @@ func CheckUserData(field, text string) error {
 func renderable(text string, data reflect.Type) error {
 	if _, err := render.Parse(text); err != nil {
 		wrong := strings.TrimPrefix(err.Error(), "template: text:")
+		remedy := "see the documentation of Go's text/template"
 		if _, name, ok := strings.Cut(wrong, "function "); ok {
-			name = strings.TrimSuffix(strings.TrimPrefix(name, `"`), `" not defined`)
-			return nstance.FieldError("", nearest.Remedy(name, render.Functions()), "template line %s", wrong)
+			remedy = orEscape(nearest.Remedy(strings.TrimSuffix(strings.TrimPrefix(name, `"`), `" not defined`), render.Functions()))
 		}
-		return nstance.FieldError("", "see the documentation of Go's text/template", "template line %s", wrong)
+		if jinja.MatchString(text) {
+			remedy = escape
+		}
+		return nstance.FieldError("", remedy, "template line %s", wrong)
 	}
 	refs, err := templates.References(text)
 	if err != nil {
@@ -53,6 +57,23 @@ func renderable(text string, data reflect.Type) error {
 		}
 	}
 	return nil
+}
+
+// escape is what to do with braces that are not for this system, but for what reads the
+// text on the machine.
+const escape = "braces that another program is to read, such as cloud-init's Jinja, are escaped: write {{`{{ ds.meta_data.local_hostname }}`}}"
+
+// jinja matches what cloud-init renders on the machine (cloud-init, "Instance metadata",
+// using instance-data): its header, a block, or one of its variables.
+var jinja = regexp.MustCompile(`(?m)^## template: ?jinja|\{%|\{\{-?\s*(ds|v1|_beta_keys|userdata|vendordata|sys_info|combined_cloud_config)\b`)
+
+// orEscape adds to the remedy for an unknown word, unless it has the word that was meant,
+// that the braces may be another program's.
+func orEscape(remedy string) string {
+	if strings.HasPrefix(remedy, "did you mean") {
+		return remedy
+	}
+	return remedy + "; " + escape
 }
 
 // checkPath follows a path from the root of the data, as far as its fields are
@@ -75,7 +96,7 @@ func checkPath(r templates.Reference, data reflect.Type) error {
 				}
 			}
 		}
-		return nstance.FieldError("", nearest.Remedy(name, names), "template line %s: there is no .%s", r.Place(), strings.Join(r.Path[:i+1], "."))
+		return nstance.FieldError("", orEscape(nearest.Remedy(name, names)), "template line %s: there is no .%s", r.Place(), strings.Join(r.Path[:i+1], "."))
 	}
 	return nil
 }
@@ -124,7 +145,7 @@ func (r trial) try(at string, g nstance.Group) {
 	boot.Nonce, boot.BootstrapData = "", ""
 	args, ok := r.within(at, join(from, "args"), decodeArgs(g.Definition.Args), boot, g)
 	if rendered && ok {
-		r.trySpecs(at, g, args, []byte(userData))
+		r.trySpecs(at, g, args, r.fitting([]byte(userData)))
 	}
 	for name, f := range g.Definition.Files {
 		file := join(join(from, "files"), name)

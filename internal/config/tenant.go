@@ -22,6 +22,8 @@ type Tenant struct {
 	AllowArgs     []string       `name:"allow_args" none:"true" absent:"none" doc:"arguments that its groups and instances may set, as paths such as disk.size; paths below are permitted too"`
 	MaxInstances  *int           `name:"max_instances" min:"0" max:"1000000" absent:"no limit" doc:"largest sum of its groups' sizes and its instances on demand; existing ones stay"`
 
+	CertificateDomains []DNSSuffix `name:"certificate_domains" none:"true" absent:"dns_suffix of the certificate" doc:"domains of the names in certificates for files that its variables or its machines choose, instead of the certificate's dns_suffix"`
+
 	MaxGroups         int     `name:"max_groups" default:"1000" min:"0" max:"5000" doc:"groups that its operators may create through the API; existing ones stay"`
 	MaxGroupBytes     int     `name:"max_group_bytes" default:"1048576" min:"0" max:"67108864" doc:"total bytes of its operators' group changes through the API; existing ones stay"`
 	MaxWatches        int     `name:"max_watches" default:"32" min:"1" max:"10000" doc:"watches that its operators may hold open at the same time"`
@@ -34,6 +36,15 @@ var unlisted = func() (t Tenant) {
 	setDefaults(reflect.ValueOf(&t).Elem())
 	return t
 }()
+
+// CertificateDomains returns the domains of names in certificates that a tenant, or its
+// machines, choose; none: the certificate's own.
+func (c *Config) CertificateDomains(id nstance.TenantID) (domains []string) {
+	for _, d := range c.Tenants[id].CertificateDomains {
+		domains = append(domains, string(d))
+	}
+	return domains
+}
 
 // A Budget is what the operators of one tenant may use of a shard.
 type Budget struct {
@@ -235,4 +246,7 @@ type Changer struct {
 	Subject   string
 	Allowance Allowance // what it may name
 	Budget    *Budget   // nil: no limit
+	Owner     string    // of groups that it may change beside those without owner; empty: none
+	AnyOwner  bool      // it may change groups of every owner
+	Release   bool      // the group has no owner afterwards
 }

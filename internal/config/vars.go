@@ -34,6 +34,36 @@ func CheckVars(def nstance.Definition, vars map[string]string) error {
 	return nil
 }
 
+// CheckCertifiedVars fails with Invalid, naming the variable, if a name in a certificate
+// of def is made of a variable that was set through the API, and no domain bounds such
+// names, or the value is no part of a name. A name that is not within its domain is
+// refused when the certificate is to be issued.
+func (c *Config) CheckCertifiedVars(tenant nstance.TenantID, def nstance.Definition) error {
+	given := map[string]bool{}
+	for _, name := range def.GivenVars {
+		given[name] = true
+	}
+	if len(given) == 0 {
+		return nil
+	}
+	bounded := len(c.CertificateDomains(tenant)) > 0
+	for _, name := range slices.Sorted(maps.Keys(def.Certificates)) {
+		cert := def.Certificates[name]
+		for _, text := range append([]string{cert.CommonName}, cert.DNSNames...) {
+			used := printedVar(text, given)
+			switch value := def.Vars[used]; {
+			case used == "":
+			case !bounded && cert.DNSSuffix == "":
+				return nstance.FieldError("vars."+used, "leave it as configured, or set certificate_domains of the tenant or dns_suffix of the certificate in the configuration",
+					"names in certificate %s are made of it, and no domain bounds them", name)
+			case strings.Trim(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") != "":
+				return nstance.FieldError("vars."+used, "use letters, digits, dots and hyphens only", "names in certificate %s are made of it, and %q is no part of a name", name, clip.Quote(value))
+			}
+		}
+	}
+	return nil
+}
+
 // plainWord reports whether a value means itself, and one word, to shells, in
 // JSON, YAML and files of variables, and is no option of a command.
 func plainWord(value string) bool {

@@ -54,7 +54,7 @@ func (d *decoder) webhooks(all map[WebhookName]Webhook) {
 			d.wrong(path+".url", "write one such as https://hooks.example.org/nstance", "is not a URL of https or http")
 		}
 		if err := webhook.Try(w.Template); err != nil {
-			d.wrong(path+".template", "see docs/operations.md for what a message has", "%v", err)
+			d.wrong(path+".template", "see docs/events.md for what a message has", "%v", err)
 		}
 	}
 }

@@ -30,9 +30,10 @@ import (
 )
 
 func TestBridge(t *testing.T) {
-	tmp := tempDir(t)
+	t.Parallel()
+	tmp := t.TempDir()
 	var out screen
-	err := dev.Run(t.Context(), &dev.Options{Scenario: dev.Bridge, Instances: 2, Count: 2, JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
+	err := dev.Run(t.Context(), &dev.Options{Temp: tmp, Scenario: dev.Bridge, Instances: 2, Count: 2, JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
 	require.NoError(t, err, out.String())
 	s := lastLine(t, out.String())
 	nothingLost(t, s)
@@ -48,6 +49,7 @@ func TestBridge(t *testing.T) {
 }
 
 func TestBridgeThatDoesNotWake(t *testing.T) {
+	t.Parallel()
 	var out screen
 	o := dev.Options{Scenario: dev.Bridge, Instances: 1, JSON: true, Out: &out, HTTP: "127.0.0.1:0", Machine: []string{"/bin/sh", "-c", `
 		[ -e booted ] && exec sleep 60
@@ -128,6 +130,7 @@ func (s *sleeper) open(addr string, cert tls.Certificate, roots []byte) error {
 // wakes and renews its certificate, and the one it slept with is refused. Another one, which
 // is suspended without its server knowing, finds out by the clock.
 func TestHibernatedAgent(t *testing.T) {
+	t.Parallel()
 	s := &sleeper{T: t, data: t.TempDir()}
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())

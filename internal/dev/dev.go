@@ -44,7 +44,7 @@ func Run(ctx context.Context, o *Options) (err error) {
 		return err
 	}
 	out := newOutput(o)
-	h, err := openHome(o.Data)
+	h, err := openHome(o.Data, o.Temp)
 	if err != nil {
 		return startFailure(o, out, err)
 	}
@@ -149,8 +149,9 @@ Ctrl-C ends it all.
 `, w.home.dir, w.home.configFile(), quote(w.home.identityDir()), admin, where(admin), groupID, w.o.size()+2)
 }
 
-// checkoutAdmin is how nstance-admin is run from the checkout.
-const checkoutAdmin = "go run ./cmd/nstance-admin"
+// checkoutAdmin is how nstance-admin is run from the checkout: within nstance-dev, which is
+// built already and links no cloud.
+const checkoutAdmin = "go run ./cmd/nstance-dev admin"
 
 // adminCommand returns how to run nstance-admin from here: as it is installed, or
 // from the checkout that this directory is.
@@ -158,8 +159,11 @@ func adminCommand() string {
 	if _, err := exec.LookPath("nstance-admin"); err == nil {
 		return "nstance-admin"
 	}
-	if info, err := os.Stat(filepath.Join("cmd", "nstance-admin")); err == nil && info.IsDir() {
+	if info, err := os.Stat(filepath.Join("cmd", "nstance-dev")); err == nil && info.IsDir() {
 		return checkoutAdmin
+	}
+	if _, err := exec.LookPath("nstance-dev"); err == nil {
+		return "nstance-dev admin"
 	}
 	return "nstance-admin"
 }

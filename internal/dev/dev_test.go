@@ -22,20 +22,21 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/servercmd"
+	"github.com/nstance-go/nstance/internal/test/parallel"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
 	"github.com/nstance-go/nstance/provider/qemu"
-	"github.com/nstance-go/nstance/storage/blob"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // TestMain makes this program nstance-server too: the machines and the servers
 // of these tests are copies of it, so that the race detector sees them as well.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 || !slices.Contains([]string{"machine", "drain-demo", "run"}, os.Args[1]) {
-		os.Exit(m.Run())
+		os.Exit(parallel.Run(m))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	code := servercmd.Main(ctx, servercmd.Parts{Kinds: provider.Kinds{local.Kind(servercmd.Machine()...), qemu.Kind()}, Storage: blob.Open}, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
+	code := servercmd.Main(ctx, servercmd.Parts{Kinds: provider.Kinds{local.Kind(servercmd.Machine()...), qemu.Kind()}, Storage: storage.Open}, os.Args[1:], os.Stdout, os.Stderr, os.Getenv)
 	stop()
 	os.Exit(code)
 }
@@ -58,14 +59,6 @@ func (s *screen) String() string {
 	return s.b.String()
 }
 
-// tempDir has temporary directories made where the test can see them.
-func tempDir(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", dir)
-	return dir
-}
-
 func lastLine(t *testing.T, out string) dev.Summary {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -76,9 +69,10 @@ func lastLine(t *testing.T, out string) dev.Summary {
 }
 
 func TestInterruptOnGCP(t *testing.T) {
-	tmp := tempDir(t)
+	t.Parallel()
+	tmp := t.TempDir()
 	var out screen
-	err := dev.Run(t.Context(), &dev.Options{Scenario: dev.Interrupt, Instances: 1, Protocol: "gcp", JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
+	err := dev.Run(t.Context(), &dev.Options{Temp: tmp, Scenario: dev.Interrupt, Instances: 1, Protocol: "gcp", JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
 	require.NoError(t, err, out.String())
 	s := lastLine(t, out.String())
 	require.True(t, s.OK)
@@ -92,6 +86,7 @@ func TestInterruptOnGCP(t *testing.T) {
 }
 
 func TestFailureNamesItsStage(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, stage, why string
 		o                dev.Options
@@ -100,9 +95,10 @@ func TestFailureNamesItsStage(t *testing.T) {
 		{"a drain that fails", "drain_acknowledged", "no event drain_acknowledged for web", dev.Options{DrainHook: []string{"/bin/false"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tmp := tempDir(t)
+			t.Parallel()
+			tmp := t.TempDir()
 			var out screen
-			tt.o.Scenario, tt.o.Instances, tt.o.JSON, tt.o.Out, tt.o.HTTP = dev.Interrupt, 1, true, &out, "127.0.0.1:0"
+			tt.o.Scenario, tt.o.Instances, tt.o.JSON, tt.o.Out, tt.o.HTTP, tt.o.Temp = dev.Interrupt, 1, true, &out, "127.0.0.1:0", tmp
 			err := dev.Run(t.Context(), dev.Impatient(tt.o, 3*time.Second))
 			var f *dev.Failure
 			require.ErrorAs(t, err, &f)
@@ -122,6 +118,7 @@ func TestFailureNamesItsStage(t *testing.T) {
 }
 
 func TestWithoutScenario(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	data, ended := t.TempDir(), make(chan error, 1)
@@ -153,12 +150,14 @@ type blocked struct{}
 func (blocked) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
 func TestBrokenOutput(t *testing.T) {
+	t.Parallel()
 	err := dev.Run(t.Context(), &dev.Options{Scenario: dev.Interrupt, Instances: 1, JSON: true, Out: blocked{}, HTTP: "127.0.0.1:0"})
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.ErrorContains(t, err, "broken pipe")
 }
 
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(context.Canceled)
 	for _, scenario := range []string{"", dev.Interrupt} {
@@ -168,6 +167,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	sealed := t.TempDir()
 	require.NoError(t, os.WriteFile(sealed+"/file", nil, 0o600))
 	for _, tt := range []struct {

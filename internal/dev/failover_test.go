@@ -18,9 +18,10 @@ import (
 )
 
 func TestFailover(t *testing.T) {
-	tmp := tempDir(t)
+	t.Parallel()
+	tmp := t.TempDir()
 	var out screen
-	err := dev.Run(t.Context(), &dev.Options{Scenario: dev.Failover, ElectionTTL: 3 * time.Second, JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
+	err := dev.Run(t.Context(), &dev.Options{Temp: tmp, Scenario: dev.Failover, ElectionTTL: 3 * time.Second, JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
 	require.NoError(t, err, out.String())
 	s := lastLine(t, out.String())
 	require.True(t, s.OK)
@@ -44,9 +45,10 @@ func nothingLost(t *testing.T, s dev.Summary) {
 }
 
 func TestServerThatEnds(t *testing.T) {
-	tmp := tempDir(t)
+	t.Parallel()
+	tmp := t.TempDir()
 	var out screen
-	err := dev.Run(t.Context(), &dev.Options{Scenario: dev.Failover, Server: []string{"/bin/false"}, JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
+	err := dev.Run(t.Context(), &dev.Options{Temp: tmp, Scenario: dev.Failover, Server: []string{"/bin/false"}, JSON: true, Out: &out, HTTP: "127.0.0.1:0"})
 	var f *dev.Failure
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, "start", f.Stage)

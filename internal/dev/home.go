@@ -21,20 +21,20 @@ type home struct {
 	machines  *os.File // what machines print
 }
 
-// openHome opens dir, or makes a temporary one. No other process can open it until
+// openHome opens dir, or makes a temporary one in temp. No other process can open it until
 // it is closed, or its process has ended.
-func openHome(dir string) (*home, error) {
+func openHome(dir, temp string) (*home, error) {
 	h := &home{dir: dir, temporary: dir == ""}
-	err := h.open()
+	err := h.open(temp)
 	if err != nil {
 		return nil, errors.Join(err, h.close())
 	}
 	return h, nil
 }
 
-func (h *home) open() (err error) {
+func (h *home) open(temp string) (err error) {
 	if h.temporary {
-		h.dir, err = os.MkdirTemp("", "nstance-dev-")
+		h.dir, err = os.MkdirTemp(temp, "nstance-dev-")
 	} else if h.dir, err = filepath.Abs(h.dir); err == nil {
 		err = os.MkdirAll(h.dir, 0o700)
 	}
@@ -63,7 +63,6 @@ func (h *home) open() (err error) {
 }
 
 func (h *home) storageDir() string  { return filepath.Join(h.dir, "storage") }
-func (h *home) journalFile() string { return filepath.Join(h.dir, "journal.db") }
 func (h *home) identityDir() string { return filepath.Join(h.dir, "admin") }
 func (h *home) machinesDir() string { return filepath.Join(h.dir, "machines") }
 func (h *home) machineLog() string  { return filepath.Join(h.dir, "machines.log") }
@@ -143,6 +142,9 @@ func (h *home) drains(id nstance.InstanceID) int {
 
 // close lets go of the directory, and removes it if it is temporary.
 func (h *home) close() error {
+	if h.lock != nil {
+		unlock(h.lock)
+	}
 	for _, f := range []*os.File{h.lock, h.machines} {
 		if f != nil {
 			_ = f.Close() // nothing of worth is buffered

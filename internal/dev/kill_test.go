@@ -16,10 +16,11 @@ import (
 // The truth is kept in a directory that is not the shard's own, so that it is
 // seen that nothing stays there either.
 func TestKill(t *testing.T) {
-	tmp, away := tempDir(t), t.TempDir()
+	t.Parallel()
+	tmp, away := t.TempDir(), t.TempDir()
 	var out screen
 	err := dev.Run(t.Context(), &dev.Options{
-		Scenario: dev.Kill, Count: 3, Seed: 7, JSON: true, Out: &out, HTTP: "127.0.0.1:0",
+		Temp: tmp, Scenario: dev.Kill, Count: 3, Seed: 7, JSON: true, Out: &out, HTTP: "127.0.0.1:0",
 		Storage: (&url.URL{Scheme: "file", Path: away}).String(),
 	})
 	require.NoError(t, err, out.String())

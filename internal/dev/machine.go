@@ -13,6 +13,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/agent"
+	"github.com/nstance-go/nstance/internal/logqueue"
 	"github.com/nstance-go/nstance/provider/local"
 )
 
@@ -50,7 +51,11 @@ func Machine(ctx context.Context) error {
 		return nstance.Errorf(nstance.Internal, "%w", err)
 	}
 	defer log.Close() // each line is written at once
-	o.Log = slog.New(slog.NewTextHandler(io.MultiWriter(log, os.Stderr), nil))
+	all, lines := logqueue.Logger(os.Stderr, 256<<10, func(w io.Writer) slog.Handler {
+		return slog.NewTextHandler(io.MultiWriter(log, w), nil)
+	})
+	defer lines.Close()
+	o.Log = all
 	a, err := agent.New(o)
 	if err != nil {
 		return err

@@ -72,6 +72,9 @@ type Options struct {
 	// temporary one, removed in the end.
 	Data string
 
+	// Temp is where a temporary directory is made. Empty: os.TempDir.
+	Temp string
+
 	// HTTP is where the status page listens; 127.0.0.1:8990. If the port is
 	// taken, one of the hundred after it.
 	HTTP string

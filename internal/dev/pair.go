@@ -21,6 +21,8 @@ type pair struct {
 	servers [2]*process
 	leader  int // of servers; known once one of them is ready
 
+	release func() // the reserved ports
+
 	wg     sync.WaitGroup
 	finish context.CancelFunc      // ends serving the cloud
 	end    context.CancelCauseFunc // is called when a server ends that should not
@@ -28,15 +30,17 @@ type pair struct {
 
 // newPair makes everything and starts nothing.
 func newPair(ctx context.Context, w *shard) (_ *pair, err error) {
-	p := &pair{w: w, finish: func() {}, end: func(error) {}}
+	p := &pair{w: w, finish: func() {}, end: func(error) {}, release: func() {}}
 	if p.log, err = os.OpenFile(w.home.serverLog(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "%w", err)
 	}
 	at := site{shared: true}
 	var addrs [2]server.Addresses
-	const blocks = (lastPort - firstPort) / portsPerProcess
-	port := firstPort + os.Getpid()%blocks*portsPerProcess
+	port, err := p.reservePorts(ctx)
 	for i := range addrs {
+		if err != nil {
+			break
+		}
 		if addrs[i], port, err = freeAddresses(ctx, port); err != nil {
 			break
 		}
@@ -51,9 +55,27 @@ func newPair(ctx context.Context, w *shard) (_ *pair, err error) {
 		p.servers[i], err = newProcess(w, name, at)
 	}
 	if err != nil {
+		p.release()
 		return nil, errors.Join(err, p.log.Close())
 	}
 	return p, nil
+}
+
+// reservePorts returns the first port of a block that no other pair of servers on this
+// machine uses until release is called: the first port for UDP, to which nothing is sent,
+// stands for the block.
+func (p *pair) reservePorts(ctx context.Context) (first int, err error) {
+	const blocks = (lastPort - firstPort) / portsPerPair
+	for i := range blocks {
+		first = firstPort + (os.Getpid()+i)%blocks*portsPerPair
+		reservation, lerr := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first)))
+		if lerr == nil {
+			p.release = func() { _ = reservation.Close() } // nothing was written
+			return first, nil
+		}
+		err = lerr
+	}
+	return 0, nstance.Errorf(nstance.Unavailable, "no block of ports between %d and %d is free: %w", firstPort, lastPort, err)
 }
 
 // pageAddress is where the first server's status page listens: as asked for, or
@@ -81,12 +103,12 @@ func freeAddresses(ctx context.Context, first int) (a server.Addresses, next int
 	return a, first, nil
 }
 
-// Ports of servers are below those that systems give out by themselves, and each
-// process begins with others: a port must stay free between its choice and its use.
+// Ports of servers are below those that systems give out by themselves: a port must stay
+// free between its choice and its use.
 const (
-	firstPort       = 20_000
-	lastPort        = 30_000
-	portsPerProcess = 20
+	firstPort    = 20_000
+	lastPort     = 30_000
+	portsPerPair = 20
 )
 
 // serve starts both servers and returns once one leads and the other waits.
@@ -159,5 +181,6 @@ func (p *pair) close() {
 	}
 	p.finish()
 	p.wg.Wait()
+	p.release()
 	_ = p.log.Close() // nothing of worth is buffered
 }

@@ -245,8 +245,8 @@ func (p *play) limit() time.Duration {
 	if p.pair != nil {
 		limit += 2 * p.o.ElectionTTL
 	}
-	if p.o.Scenario == Kill { // a whole rollout may still be ahead, one machine after another
-		limit += time.Duration(p.size) * 8 * time.Second
+	if p.o.Scenario == Kill { // a killed leader's create is waited for, and a whole rollout may be ahead, one machine after another
+		limit += time.Minute + time.Duration(p.size)*8*time.Second
 	}
 	return limit
 }

@@ -39,7 +39,7 @@ func TestPrintedCommands(t *testing.T) {
 	edit(t, config[1], `"size": 2`, `"size": 3`)
 
 	export := regexp.MustCompile(`export NSTANCE_ADMIN_DIR=\S+`).FindString(out.String())
-	printed := regexp.MustCompile(`(?m)^  (go run \./cmd/nstance-admin .*)$`).FindAllStringSubmatch(out.String(), -1)
+	printed := regexp.MustCompile(`(?m)^  (go run \./cmd/nstance-dev admin .*)$`).FindAllStringSubmatch(out.String(), -1)
 	require.Len(t, printed, 6)
 	for _, line := range printed {
 		if strings.Contains(line[1], "--follow") {
@@ -50,7 +50,7 @@ func TestPrintedCommands(t *testing.T) {
 		require.NoError(t, err, "%s\n%s", line[1], answer)
 	}
 	require.Equal(t, 2, strings.Count(out.String(), "config_accepted"), "the edited one too")
-	require.Contains(t, out.String(), "(notice: aws/spot terminate)", "the rehearsal takes the way of a real notice")
+	require.Contains(t, out.String(), "(notice: rehearsal/admin-", "a rehearsal takes the way of a real notice, and is shown as one")
 	cancel()
 	require.NoError(t, <-ended)
 }

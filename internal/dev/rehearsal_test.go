@@ -14,12 +14,13 @@ import (
 
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/dev"
-	"github.com/nstance-go/nstance/storage/blob"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // TestMassRehearsal interrupts a whole group of real agents at once, as nstance-admin
 // does it: all of them are drained in time and replaced.
 func TestMassRehearsal(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	const size = 4
 	data, ended := t.TempDir(), make(chan error, 1)
@@ -35,7 +36,7 @@ func TestMassRehearsal(t *testing.T) {
 
 	var answer, errs bytes.Buffer
 	args := []string{"interrupt", "--group", "web", "--count", "4", "--wait", "-y", "-o", "json", "--wait-timeout", "60s"}
-	code := admin.Main(t.Context(), blob.Open, args, strings.NewReader(""), &answer, &errs, func(name string) string {
+	code := admin.Main(t.Context(), storage.Open, args, strings.NewReader(""), &answer, &errs, func(name string) string {
 		return map[string]string{"NSTANCE_ADMIN_DIR": data + "/admin"}[name]
 	})
 	require.Zero(t, code, errs.String())

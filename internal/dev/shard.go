@@ -16,7 +16,6 @@ import (
 	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/web"
-	"github.com/nstance-go/nstance/journal/sqlite"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage/lease"
 )
@@ -37,9 +36,8 @@ type shard struct {
 	http   string // where it listens
 	depot  *depot
 	cloud  cloud
-	server *server.Server  // nil in scenarios with two servers
-	events *sqlite.Journal // of that server
-	pair   *pair           // instead, in those
+	server *server.Server // nil in scenarios with two servers
+	pair   *pair          // instead, in those
 	keys   *keyring.Keys
 
 	wg   sync.WaitGroup
@@ -64,7 +62,7 @@ func newShard(ctx context.Context, o *Options, h *home, s *story) (_ *shard, err
 		err = w.newServer(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.closeJournal(), w.cloud.close(), w.depot.close())
+		return nil, errors.Join(err, w.cloud.close(), w.depot.close())
 	}
 	return w, nil
 }
@@ -87,11 +85,8 @@ func (w *shard) newServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.events, err = sqlite.Open(w.home.journalFile(), &sqlite.Options{Log: w.o.Log}); err != nil {
-		return err
-	}
 	w.server, err = server.New(ctx, w.depot.store, machines, w.conf.read, &server.Options{
-		Secrets: w.depot.box, Events: w.events, Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true, Announce: w.cloud.announce,
+		Secrets: w.depot.box, Journal: w.story.tell, Log: w.o.Log, InterruptThroughMetadata: true, Announce: w.cloud.announce,
 		Kinds:   w.cloud.kinds(),
 		Elector: elector,
 	})
@@ -173,14 +168,7 @@ func (w *shard) close() error {
 	if w.pair != nil {
 		w.pair.close()
 	}
-	return errors.Join(w.closeJournal(), w.cloud.close(), w.depot.close())
-}
-
-func (w *shard) closeJournal() error {
-	if w.events == nil {
-		return nil
-	}
-	return w.events.Close()
+	return errors.Join(w.cloud.close(), w.depot.close())
 }
 
 // status fetches the leader's status page over HTTP. Fails with Unavailable while no

@@ -15,9 +15,9 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
-	"github.com/nstance-go/nstance/internal/test/testcloud"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
 // A Cloud is a cloud's test server for single-machine mode: it speaks the cloud's

@@ -45,12 +45,13 @@ const (
 const (
 	NoticePublished nstance.EventType = "notice_published"
 	NoticeDetected  nstance.EventType = "notice_detected"
-	FilesApplied    nstance.EventType = "files_applied" // the machine applied its files (Reason: their hash); Error: which file failed, or the command's output
-	FilesFailed     nstance.EventType = "files_failed"  // the machine could not apply its files
-	ClockWrong      nstance.EventType = "clock_wrong"   // the leader's clock: deletes by deadline and by age wait
-	DrillStarted    nstance.EventType = "drill_started" // a scheduled rehearsal of a group
-	DrillSkipped    nstance.EventType = "drill_skipped" // one that is due waits: the group is not healthy (Reason: how)
-	ClockRight      nstance.EventType = "clock_right"   // the leader's clock is right again: those deletes go on
+	FilesApplied    nstance.EventType = "files_applied"  // the machine applied its files (Reason: their hash); Error: which file failed, or the command's output
+	FilesFailed     nstance.EventType = "files_failed"   // the machine could not apply its files
+	EventsDropped   nstance.EventType = "events_dropped" // an identity caused too many entries of one type: how many were not written
+	ClockWrong      nstance.EventType = "clock_wrong"    // the leader's clock: deletes by deadline and by age wait
+	DrillStarted    nstance.EventType = "drill_started"  // a scheduled rehearsal of a group
+	DrillSkipped    nstance.EventType = "drill_skipped"  // one that is due waits: the group is not healthy (Reason: how)
+	ClockRight      nstance.EventType = "clock_right"    // the leader's clock is right again: those deletes go on
 )
 
 // All returns every type of event.
@@ -63,7 +64,7 @@ func All() []nstance.EventType {
 		nstance.EventParked, nstance.EventWakeRequested, nstance.EventWoken,
 		nstance.EventDeleteRequested, nstance.EventGroupRemoved, nstance.EventDeleted, nstance.EventRolloutHalted, nstance.EventRecordUnreadable,
 		nstance.EventOrphanSeen, nstance.EventHoldStarted, nstance.EventHoldEnded, nstance.EventAlarm,
-		NoticePublished, NoticeDetected, FilesApplied, FilesFailed, RecordRepaired, KeysRotated, OperatorRevoked, ConfigAccepted, ConfigHeld,
+		NoticePublished, NoticeDetected, FilesApplied, FilesFailed, EventsDropped, RecordRepaired, KeysRotated, OperatorRevoked, ConfigAccepted, ConfigHeld,
 		ConfigWithdrawn, ConfigRefused, GroupCreated, GroupChanged, GroupRemovalRequested, OperatorRegistered, CertificateRenewed,
 		RemovalRequested, Frozen, Thawed, RolloutPaused, RolloutResumed, RolledBack, RollbackEnded, Preserved, OrphanAdopted, ClockWrong,
 		ClockRight, DrillStarted, DrillSkipped, StandbyClaimed, StandbyReleased,

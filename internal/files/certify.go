@@ -87,22 +87,30 @@ func (k *Kit) template(ctx context.Context, name string, m *Machine, key ed25519
 	return t, nil
 }
 
-// certifiedName renders a template of a name. What the machine says of itself
-// reaches a certificate only within the domain that the certificate permits: a
-// name that would be another one without it must be there.
+// certifiedName renders a template of a name. What the machine says of itself, and what
+// its tenant has set through the API, reaches a certificate only within the domains that
+// the tenant or the certificate permits: a name that would be another one without it must
+// be there.
 func (k *Kit) certifiedName(ctx context.Context, c nstance.Certificate, text string, m *Machine) (string, error) {
 	name, err := k.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m})
 	if err != nil || name == "" {
 		return "", err
 	}
-	known, err := k.render(ctx, text, &view{common: &k.common, vars: k.def.Vars, machine: m.known()})
-	if err == nil && known == name || within(name, c.DNSSuffix) {
+	known, err := k.render(ctx, text, &view{common: &k.common, vars: m.knownVars(k.def.Vars), machine: m.known()})
+	if err == nil && known == name {
 		return name, nil
 	}
-	if c.DNSSuffix == "" {
-		return "", nstance.FieldError("dns_suffix", "set it to the domain of such names", "name %q is what the machine calls itself", name)
+	domains := m.Domains
+	if len(domains) == 0 && c.DNSSuffix != "" {
+		domains = []string{c.DNSSuffix}
 	}
-	return "", nstance.Errorf(nstance.Denied, "the machine calls itself %q, which is not a name within %s", name, c.DNSSuffix)
+	switch inside := func(domain string) bool { return within(name, domain) }; {
+	case slices.ContainsFunc(domains, inside):
+		return name, nil
+	case len(domains) == 0:
+		return "", nstance.FieldError("dns_suffix", "set it to the domain of such names", "name %q is what the machine calls itself, or its tenant", name)
+	}
+	return "", nstance.Errorf(nstance.Denied, "the machine, or its tenant, calls it %q, which is not a name within %s", name, strings.Join(domains, " or "))
 }
 
 // within reports whether name is a name of that domain, by whole labels.

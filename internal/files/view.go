@@ -2,6 +2,7 @@ package files
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -47,6 +48,9 @@ type Machine struct {
 	Image     string
 	Tenant    nstance.TenantID
 	Addresses []netip.Addr // for certificates: as the provider reports them
+
+	GivenVars []string // variables that were set through the API
+	Domains   []string // of names that those, or the machine, choose; none: dns_suffix of the certificate
 }
 
 // known returns m without what the machine itself has claimed.
@@ -59,6 +63,15 @@ func (m *Machine) known() *Machine {
 		}
 	}
 	return &known
+}
+
+// knownVars returns vars without those that were set through the API.
+func (m *Machine) knownVars(vars map[string]string) map[string]string {
+	known := maps.Clone(vars)
+	for _, name := range m.GivenVars {
+		delete(known, name)
+	}
+	return known
 }
 
 // A view is what a template sees. Its methods are the template's fields, so

@@ -3,6 +3,8 @@ package groupspec
 
 import (
 	"cmp"
+	"slices"
+	"time"
 
 	"github.com/nstance-go/nstance"
 )
@@ -19,6 +21,29 @@ func OnRebalance(g *nstance.Group) nstance.NoticeAction {
 // OnMaintenance is the field with its default.
 func OnMaintenance(g *nstance.Group) nstance.NoticeAction {
 	return cmp.Or(g.OnMaintenance, nstance.NoticeReplace)
+}
+
+// OnDrainTimeout is the field with its default.
+func OnDrainTimeout(g *nstance.Group) nstance.DrainTimeoutAction {
+	return cmp.Or(g.OnDrainTimeout, nstance.DrainTimeoutDelete)
+}
+
+// DrainLimit returns how long a drain of a member of g for these causes may last: without
+// limit where the group has it wait, and nothing but the group itself or a request asks for it.
+func DrainLimit(g *nstance.Group, causes []nstance.Cause) time.Duration {
+	if OnDrainTimeout(g) != nstance.DrainTimeoutWait || slices.ContainsFunc(causes, mustEnd) {
+		return g.DrainTimeout
+	}
+	return nstance.UnlimitedDrain
+}
+
+// mustEnd reports whether a machine cannot stay for long that goes for this cause.
+func mustEnd(c nstance.Cause) bool {
+	switch c.Kind {
+	case nstance.CauseRollout, nstance.CauseSurplus, nstance.CauseStandby, nstance.CauseRequest:
+		return false
+	}
+	return true
 }
 
 // Order is the field with its default.

@@ -44,7 +44,12 @@ const Settle = 5 * time.Minute
 // A Catalogue lists the keys of a cluster. It is one object, so that every step of
 // a rotation is one conditional write.
 type Catalogue struct {
-	Sets map[string]KeySet `json:"sets,omitempty"`
+	Sets    map[string]KeySet `json:"sets,omitempty"`
+	Cluster nstance.ClusterID `json:"cluster,omitempty"` // whose keys they are; empty: not said yet
+
+	// Location is where the storage with the catalogue is. Elsewhere it is a copy. Empty:
+	// not said yet.
+	Location string `json:"location,omitempty"`
 }
 
 // A KeySet is the keys of one purpose: one that is current, and during a
@@ -114,7 +119,7 @@ func (s KeySet) clone() KeySet {
 }
 
 func (c Catalogue) with(name string, s KeySet) Catalogue {
-	next := Catalogue{Sets: map[string]KeySet{}}
+	next := Catalogue{Sets: map[string]KeySet{}, Cluster: c.Cluster, Location: c.Location}
 	for n, old := range c.Sets {
 		next.Sets[n] = old
 	}

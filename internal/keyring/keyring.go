@@ -1,6 +1,7 @@
 package keyring
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +68,52 @@ func OpenKeyring(ctx context.Context, v Vault, now func() time.Time) (*Keyring, 
 		return nil, err
 	}
 	return r, nil
+}
+
+// Cluster returns the cluster that the keys belong to, as last read; empty: the vault does
+// not say yet.
+func (r *Keyring) Cluster() nstance.ClusterID { return r.catalogue.Load().Cluster }
+
+// Claim says in the vault which cluster the keys belong to, and where they are, unless it
+// does; location empty: not known. It fails with Invalid when they belong to another cluster,
+// and when they are a copy.
+func (r *Keyring) Claim(ctx context.Context, id nstance.ClusterID, location string) error {
+	if err := r.lockVault(ctx); err != nil {
+		return err
+	}
+	defer r.unlockVault()
+	if c := r.catalogue.Load(); c.Cluster == "" || c.Location == "" && location != "" {
+		at := r.now()
+		c, err := r.vault.UpdateCatalogue(ctx, func(c *Catalogue) error {
+			c.Cluster, c.Location = cmp.Or(c.Cluster, id), cmp.Or(c.Location, location)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := r.adopt(ctx, c, at); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.Check(id), r.checkLocation(location))
+}
+
+// checkLocation fails with Invalid when the vault says that it is elsewhere.
+func (r *Keyring) checkLocation(location string) error {
+	was := r.catalogue.Load().Location
+	if was == "" || location == "" || was == location {
+		return nil
+	}
+	return nstance.FieldError("storage", "use the original; where this one is to replace it, stop every server of the original, then nstance-admin restore --in-place",
+		"is a copy: it was %s and is now %s. Servers of both would delete each other's machines", was, location)
+}
+
+// Check fails with Invalid when the vault says that its keys belong to another cluster.
+func (r *Keyring) Check(id nstance.ClusterID) error {
+	if is := r.Cluster(); is != "" && is != id {
+		return nstance.FieldError("cluster.id", "correct it, or use another storage: clusters do not share one", "this storage is of cluster %s, not of %.64s", is, id)
+	}
+	return nil
 }
 
 // Keys returns the keys, the same pointer at every call.

@@ -81,3 +81,23 @@ func TestPrune(t *testing.T) {
 		require.Zero(t, s.Count(storagetest.Delete))
 	})
 }
+
+// TestPruneAsksBeforeEachDeletion: the term may end, or the clock turn out to be wrong,
+// between two of them.
+func TestPruneAsksBeforeEachDeletion(t *testing.T) {
+	now := time.Date(2026, 11, 10, 12, 0, 0, 0, time.UTC)
+	s := storage.NewMemory()
+	for day := range 10 {
+		_, err := s.PutIfAbsent(t.Context(), layout.LedgerKey(shard, now.AddDate(0, 0, -day), "A"), nil)
+		require.NoError(t, err)
+	}
+	asked, wrong := 0, errors.New("the clock is wrong")
+	removed, err := ledger.Prune(t.Context(), s, shard, ledger.Retention{Age: 24 * time.Hour}, now, func() error {
+		if asked++; asked > 3 {
+			return wrong
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, wrong)
+	require.Equal(t, 3, removed)
+}

@@ -77,6 +77,7 @@ func (r *Reader) Rates(ctx context.Context, since, until time.Time, open []Life,
 			c.life(&open[i])
 		}
 	}
+	var ended []Life
 	var ignored []Ignored
 	var problems []Problem
 	for day, err := range r.Days(ctx, since, time.Time{}) {
@@ -85,10 +86,12 @@ func (r *Reader) Rates(ctx context.Context, since, until time.Time, open []Life,
 		}
 		problems = append(problems, day.Problems...)
 		ignored = append(ignored, day.Ignored...)
-		for i := range day.Lives {
-			if keep(day.Lives[i].Tenant) {
-				c.life(&day.Lives[i])
-			}
+		ended = append(ended, day.Lives...)
+	}
+	ended = earliest(ended)
+	for i := range ended {
+		if keep(ended[i].Tenant) {
+			c.life(&ended[i])
 		}
 	}
 	for i := range ignored {
@@ -151,7 +154,7 @@ func (c *counter) life(l *Life) {
 	case len(reclaim) > 0:
 		c.taken[l.ID] = reclaim[0].At()
 		r.reclaimed(l, reclaim)
-	case !warned && c.within(l.GoneAt) && notice.TakenBack(l.Loss, l.Pool.Market):
+	case !warned && c.within(l.GoneAt) && notice.TakenBack(l.Loss, l.Pool.Market, !l.RegisteredAt.IsZero()):
 		c.taken[l.ID] = l.GoneAt
 		r.Reclaims++
 		r.Unwarned++

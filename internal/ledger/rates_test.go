@@ -122,21 +122,23 @@ func TestUnwarned(t *testing.T) {
 		loss     nstance.LossCause
 		notice   string // its source
 		noticed  time.Time
+		served   time.Time
 		unwarned int
 	}{
-		"spot, reclaimed":              {nstance.Spot, nstance.LossReclaimed, "", time.Time{}, 1},
-		"spot, vanished":               {nstance.Spot, "", "", time.Time{}, 1},
-		"spot, vanished, rehearsed":    {nstance.Spot, "", "rehearsal/ann", day(2), 0},
-		"spot, vanished, after notice": {nstance.Spot, "", "aws/spot", day(2), 0},
-		"spot, notice before period":   {nstance.Spot, "", "aws/spot", day(-0.5), 0},
-		"spot, powered off":            {nstance.Spot, nstance.LossGuest, "", time.Time{}, 0},
-		"spot, deleted by others":      {nstance.Spot, nstance.LossRequested, "", time.Time{}, 0},
-		"on demand, vanished":          {nstance.OnDemand, "", "", time.Time{}, 0},
-		"unknown market, reclaimed":    {"", nstance.LossReclaimed, "", time.Time{}, 1},
-		"unknown market, vanished":     {"", "", "", time.Time{}, 0},
+		"spot, reclaimed":              {nstance.Spot, nstance.LossReclaimed, "", time.Time{}, day(1.1), 1},
+		"spot, vanished":               {nstance.Spot, "", "", time.Time{}, day(1.1), 1},
+		"spot, vanished, rehearsed":    {nstance.Spot, "", "rehearsal/ann", day(2), day(1.1), 0},
+		"spot, vanished, after notice": {nstance.Spot, "", "aws/spot", day(2), day(1.1), 0},
+		"spot, notice before period":   {nstance.Spot, "", "aws/spot", day(-0.5), day(1.1), 0},
+		"spot, powered off":            {nstance.Spot, nstance.LossGuest, "", time.Time{}, day(1.1), 0},
+		"spot, deleted by others":      {nstance.Spot, nstance.LossRequested, "", time.Time{}, day(1.1), 0},
+		"on demand, vanished":          {nstance.OnDemand, "", "", time.Time{}, day(1.1), 0},
+		"unknown market, reclaimed":    {"", nstance.LossReclaimed, "", time.Time{}, day(1.1), 1},
+		"unknown market, vanished":     {"", "", "", time.Time{}, day(1.1), 0},
+		"spot, vanished while booting": {nstance.Spot, "", "", time.Time{}, time.Time{}, 0},
 	} {
 		s := storage.NewMemory()
-		life := ledger.Life{ID: "1", Pool: ledger.Pool{Market: c.market}, ProviderID: "p", CreatedAt: day(1), GoneAt: day(2), DeletedAt: day(2), Loss: c.loss}
+		life := ledger.Life{ID: "1", Pool: ledger.Pool{Market: c.market}, ProviderID: "p", CreatedAt: day(1), RegisteredAt: c.served, GoneAt: day(2), DeletedAt: day(2), Loss: c.loss}
 		if c.notice != "" {
 			life.Notices = []nstance.Notice{{Kind: nstance.Reclaim, Source: c.notice, ReceivedAt: c.noticed}}
 		}

@@ -66,7 +66,7 @@ func NewReader(store storage.Store, shard nstance.ShardID) *Reader {
 // it: what came before is not the whole.
 //
 // A life stands on the day when it ended, or on a later one if storage did not take it
-// then.
+// then. It is once in a day; of copies on two days the earlier one counts.
 func (r *Reader) Days(ctx context.Context, from, to time.Time) iter.Seq2[Day, error] {
 	return func(yield func(Day, error) bool) {
 		days, err := r.list(ctx, from, to)
@@ -183,8 +183,26 @@ func (r *Reader) merge(ctx context.Context, keys []string, read map[string]Day) 
 		day.Ignored = append(day.Ignored, d.Ignored...)
 		day.Problems = append(day.Problems, d.Problems...)
 	}
+	day.Lives = earliest(day.Lives)
 	r.days.keep(keys, day)
 	return day, ctx.Err()
+}
+
+// earliest returns the first copy of each life: a leader that could not delete the record
+// after it had written the life leaves that to the next one, which writes it again, with a
+// later end.
+func earliest(lives []Life) []Life {
+	at, out := make(map[nstance.InstanceID]int, len(lives)), lives[:0]
+	for i := range lives {
+		switch j, copied := at[lives[i].ID]; {
+		case !copied:
+			at[lives[i].ID] = len(out)
+			out = append(out, lives[i])
+		case lives[i].DeletedAt.Before(out[j].DeletedAt):
+			out[j] = lives[i]
+		}
+	}
+	return out
 }
 
 // read returns one object, from memory if it is there, and false if it does not exist.

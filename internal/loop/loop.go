@@ -26,6 +26,10 @@ type Internals interface {
 	// Reread reads the records again, after one was repaired.
 	Reread(ctx context.Context) error
 
+	// DesireGroup replaces the desired values of one group. Observe with a Desired would
+	// cost every group. What it refuses needs attention, as there.
+	DesireGroup(g nstance.Group)
+
 	// OnEnd has keep called with each instance of which the provider has nothing left,
 	// before its record is deleted.
 	// The record stays until keep has called done, once, without an error; after an error
@@ -72,6 +76,9 @@ type Internals interface {
 	// definition. The caller must not change it.
 	Runtime(id nstance.InstanceID) (Runtime, error)
 
+	// RuntimeHash returns the hash alone; empty where Runtime fails.
+	RuntimeHash(id nstance.InstanceID) string
+
 	// RuntimeHashes returns what every group wants.
 	RuntimeHashes() map[nstance.GroupKey]string
 
@@ -93,6 +100,11 @@ type Internals interface {
 	// Rehearse describes what Plan would do if a notice for some members of a group arrived
 	// now. Nothing is done.
 	Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstance.Notice) []string
+
+	// ExpectRehearsal has the next reclaim that each of some instances announces within a
+	// time be a rehearsal by source, as one that was not announced by its machine is. It
+	// returns once that is durable, or with the errors of storage.
+	ExpectRehearsal(ctx context.Context, ids []nstance.InstanceID, source string, within time.Duration) error
 
 	// BeginDrill reports whether a regular drill of a group is to be carried out now: the
 	// latest one began so long ago, and the group is healthy. That it begins is durable then,

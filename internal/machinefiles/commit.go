@@ -197,7 +197,7 @@ func (s *Store) mustRun(set Set) bool {
 	if len(set.Command) == 0 {
 		return false
 	}
-	if s.pending || !slices.Equal(set.Command, s.inUse.Command) || len(set.names()) != len(s.inUse.names()) {
+	if s.pending || !slices.Equal(set.Command, s.inUse.Command) {
 		return true
 	}
 	return !reflect.DeepEqual(s.shape(set), s.shape(s.inUse)) || s.altered()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance/internal/machinefiles"
+	"github.com/nstance-go/nstance/internal/test/busyprogram"
 )
 
 // withCommand lets a set run a script that leaves a line in the file runs.
@@ -81,6 +82,17 @@ func TestCommand(t *testing.T) {
 		send(b, "h2", "1", ":")
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Empty(t, b.store.LastError())
+	})
+	t.Run("one that cannot be started now runs as soon as it can", func(t *testing.T) {
+		busy, done := busyprogram.New(t)
+		b := newTestStore(t)
+		withBusy := b.withCommand(set("h1", tree{"a": "1"}), ":")
+		withBusy.Command[0] = busy
+		_, err := b.send(withBusy, tree{"a": "1"})
+		require.NoError(t, err)
+		time.AfterFunc(300*time.Millisecond, done)
+		require.NoError(t, b.store.Run(t.Context()))
+		require.Equal(t, "1\n", b.commandRuns())
 	})
 	t.Run("it has a limited time", func(t *testing.T) {
 		b := newTestStore(t)

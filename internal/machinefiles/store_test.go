@@ -1,6 +1,7 @@
 package machinefiles_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -223,6 +224,168 @@ func TestCrash(t *testing.T) {
 	require.Equal(t, []string{"file", "file", "file", "file", "manifest", "links", "swap", "unlink", "hash"}, labels)
 }
 
+// TestErrorAtEachStep: after an error either no file has changed, or all have, and the same
+// process goes on with the next set.
+func TestErrorAtEachStep(t *testing.T) {
+	before, after := tree{"a": "1", "d/keep": "k", "gone": "g"}, tree{"a": "2", "d/keep": "k", "d/new": "n", "top": "t"}
+	for n, label := range []string{"file", "file", "file", "file", "manifest", "links", "swap", "unlink", "hash"} {
+		t.Run(fmt.Sprintf("%d, %s", n, label), func(t *testing.T) {
+			b := newTestStore(t)
+			steps := -1
+			b.o = machinefiles.WithSteps(b.o, func(string) error {
+				if steps--; steps == -1 {
+					return errors.New("disk full")
+				}
+				return nil
+			})
+			b.reopen()
+			b.apply("h1", before)
+			steps = n
+			_, err := b.send(set("h2", after), after)
+			require.ErrorContains(t, err, "disk full")
+			require.ErrorIs(t, err, nstance.Internal)
+			require.Contains(t, b.store.LastError(), "disk full")
+			if n > 5 {
+				require.Equal(t, after, b.tree())
+			} else {
+				require.Equal(t, before, b.tree())
+				require.Equal(t, []string{"h1"}, b.recordedHashes)
+			}
+			if n < 5 {
+				require.NoDirExists(t, b.path(rules.ReservedFileDir, "v2"), "what was staged is removed")
+			}
+			b.apply("h2", after)
+			require.Empty(t, b.store.LastError())
+			b.apply("h3", before)
+		})
+	}
+}
+
+// TestForeignFileDuringTransfer: a file that comes into being where a set is about to go is
+// left alone, and none of the set is put into use.
+func TestForeignFileDuringTransfer(t *testing.T) {
+	for name, create := range map[string]func(path string) error{
+		"a file":      func(path string) error { return os.WriteFile(path, []byte("mine"), 0o600) },
+		"a link":      func(path string) error { return os.Symlink("a", path) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestStore(t)
+			b.apply("h1", tree{"a": "1"})
+			want := tree{"a": "2", "b": "2", "c": "2"}
+			wanted, err := b.store.Begin(set("h2", want))
+			require.NoError(t, err)
+			require.NoError(t, b.store.Write(wanted[0], 0, []byte("2")))
+			require.NoError(t, create(b.path("b")))
+			foreign := b.tree()
+			require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict)
+			require.Contains(t, b.store.LastError(), "move it away")
+			require.Equal(t, foreign, b.tree())
+			_, err = os.Lstat(b.path("c"))
+			require.ErrorIs(t, err, fs.ErrNotExist, "no link is left over")
+			require.Equal(t, []string{"h1"}, b.recordedHashes)
+			require.NoError(t, os.Remove(b.path("b")))
+			b.apply("h2", want)
+		})
+	}
+}
+
+// TestDirectoryInPlaceOfFile: what stands where a file of the set was is not deleted if it is a
+// directory.
+func TestDirectoryInPlaceOfFile(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	require.NoError(t, os.Remove(b.path("a")))
+	require.NoError(t, os.Mkdir(b.path("a"), 0o700))
+	require.NoError(t, os.WriteFile(b.path("a", "mine"), []byte("mine"), 0o600))
+	require.Equal(t, []nstance.FileStatus{{Path: "a"}}, b.store.Status(), "it is no file")
+	_, err := b.send(set("h2", tree{"a": "2"}), tree{"a": "2"})
+	require.ErrorIs(t, err, nstance.Conflict)
+	require.Equal(t, tree{"a/mine": "mine"}, b.tree())
+	b.reopen()
+	require.Contains(t, b.store.LastError(), "move it away")
+	require.Equal(t, tree{"a/mine": "mine"}, b.tree())
+}
+
+// TestLargeFileIsNotRead: a file that has grown beyond what a set may hold has no digest.
+func TestLargeFileIsNotRead(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	require.NoError(t, os.Truncate(b.path("a"), filelimit.Size+1))
+	require.Equal(t, []nstance.FileStatus{{Path: "a"}}, b.store.Status())
+	require.NoError(t, os.Truncate(b.path("a"), filelimit.Size))
+	require.NotEmpty(t, b.store.Status()[0].Digest)
+}
+
+// TestBadCurrentLink: a link to the version in use that is none is said, and nothing is removed
+// because of it.
+func TestBadCurrentLink(t *testing.T) {
+	for _, target := range []string{"elsewhere", "v0", "v-1", "v"} {
+		t.Run(target, func(t *testing.T) {
+			b := newTestStore(t)
+			b.apply("h1", tree{"a": "1"})
+			current := b.path(rules.ReservedFileDir, "current")
+			require.NoError(t, os.Remove(current))
+			require.NoError(t, os.Symlink(target, current))
+			b.recordedHashes = nil
+			b.reopen()
+			require.Contains(t, b.store.LastError(), "is not a version directory: remove it")
+			require.Empty(t, b.recordedHashes)
+			require.DirExists(t, b.path(rules.ReservedFileDir, "v1"))
+			require.NoError(t, os.Remove(current))
+			b.reopen()
+			b.apply("h2", tree{"a": "2"})
+		})
+	}
+}
+
+// TestChangedFileWithError: where the server cannot make a file that was changed on the machine,
+// the changed one stays, in the new set as well.
+func TestChangedFileWithError(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1", "b": "2"})
+	require.NoError(t, os.WriteFile(b.path("b"), []byte("changed"), 0o640))
+	s := set("h2", tree{"a": "new"})
+	s.Files = append(s.Files, machinefiles.File{Path: "b", Error: "no such secret"})
+	_, err := b.send(s, tree{"a": "new"})
+	require.NoError(t, err)
+	require.Equal(t, tree{"a": "new", "b": "changed"}, b.tree())
+	require.Equal(t, []string{"h1"}, b.recordedHashes)
+}
+
+// TestContentChangedOnDisk: a content that was received and then damaged is not put into use.
+func TestContentChangedOnDisk(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	wanted, err := b.store.Begin(set("h2", tree{"a": "content"}))
+	require.NoError(t, err)
+	require.NoError(t, b.store.Write(wanted[0], 0, []byte("content")))
+	received, err := filepath.Glob(b.path(rules.ReservedFileDir, "incoming", "*"))
+	require.NoError(t, err)
+	require.Len(t, received, 1)
+	require.NoError(t, os.WriteFile(received[0], []byte("CONTENT"), 0o600))
+	require.ErrorContains(t, b.store.Commit("h2"), "content of a is damaged")
+	require.Equal(t, tree{"a": "1"}, b.tree())
+	require.Equal(t, []string{"a"}, b.apply("h2", tree{"a": "content"}), "it is sent again")
+}
+
+// TestSizes: the limits themselves are permitted.
+func TestSizes(t *testing.T) {
+	b := newTestStore(t)
+	s := machinefiles.Set{Hash: "h"}
+	for i := range int(filelimit.SetSize / filelimit.Size) {
+		s.Files = append(s.Files, machinefiles.File{Path: fmt.Sprintf("f%d", i), Digest: machinefiles.Digest([]byte{byte(i)}), Size: filelimit.Size})
+	}
+	_, err := b.store.Begin(s)
+	require.NoError(t, err)
+	s.Files = append(s.Files, machinefiles.File{Path: "failed", Error: "no such secret", Size: 1})
+	_, err = b.store.Begin(s)
+	require.NoError(t, err, "a file without content takes no room")
+	s.Files = append(s.Files, machinefiles.File{Path: "more", Digest: machinefiles.Digest([]byte("x")), Size: 1})
+	_, err = b.store.Begin(s)
+	require.ErrorIs(t, err, nstance.Invalid)
+}
+
 func TestInterruptedTransfer(t *testing.T) {
 	b := newTestStore(t)
 	b.apply("h1", tree{"a": "1"})
@@ -307,6 +470,9 @@ func TestBadSets(t *testing.T) {
 		"a digest of sorts":     change(func(f *machinefiles.File) { f.Digest = "sha256:../../x" }),
 		"a digest in capitals":  change(func(f *machinefiles.File) { f.Digest = strings.ToUpper(f.Digest) }),
 		"too large":             change(func(f *machinefiles.File) { f.Size = filelimit.Size + 1 }),
+		"a digest too short":    change(func(f *machinefiles.File) { f.Digest = f.Digest[:len(f.Digest)-2] }),
+		"a bare digest":         change(func(f *machinefiles.File) { f.Digest = strings.TrimPrefix(f.Digest, "sha256:") }),
+		"no hexadecimal":        change(func(f *machinefiles.File) { f.Digest = f.Digest[:len(f.Digest)-1] + "x" }),
 		"less than nothing":     change(func(f *machinefiles.File) { f.Size = -1 }),
 		"a key outside":         change(func(f *machinefiles.File) { f.Key = "../x" }),
 		"a path twice":          {Hash: "h", Files: []machinefiles.File{good, good}},

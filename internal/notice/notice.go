@@ -64,8 +64,8 @@ const RehearsalSource = "rehearsal/"
 func Rehearsed(n nstance.Notice) bool { return strings.HasPrefix(n.Source, RehearsalSource) }
 
 // TakenBack reports whether a machine that ended by itself, without a notice, counts as
-// reclaimed. Spot capacity that ends without a known cause does; any other machine may have
-// been powered off from inside.
-func TakenBack(cause nstance.LossCause, market nstance.MarketType) bool {
-	return cause == nstance.LossReclaimed || cause == "" && market == nstance.Spot
+// reclaimed. Spot capacity that served and ends without a known cause does; any other machine
+// may have been powered off from inside, or was never made.
+func TakenBack(cause nstance.LossCause, market nstance.MarketType, served bool) bool {
+	return cause == nstance.LossReclaimed || cause == "" && market == nstance.Spot && served
 }

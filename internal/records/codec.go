@@ -91,7 +91,13 @@ func isField(name string, t reflect.Type) bool {
 
 // Encode is the inverse of Decode.
 func Encode[T Document](v T, unknown Unknown) ([]byte, error) {
-	data, err := marshal(v)
+	var data []byte
+	var err error
+	if p, ok := any(v).(Parted[T]); ok {
+		data, err = p.AppendJSON(nil)
+	} else {
+		data, err = marshal(v)
+	}
 	if err == nil && len(unknown) > 0 {
 		var rest []byte
 		rest, err = marshal(unknown)

@@ -44,10 +44,9 @@ func newContents(elapsed func() time.Duration) *contents {
 func (c *contents) use(key string) (stored bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if until, ok := c.deleting[key]; ok && c.elapsed() < until {
+	if c.elapsed() < c.deleting[key] {
 		return false, nstance.Errorf(nstance.Unavailable, "%s is being deleted because no document named it: try again in a minute", key)
 	}
-	delete(c.deleting, key)
 	if len(c.uses) >= maxUses {
 		c.forgetOld()
 	}

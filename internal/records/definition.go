@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/nstance-go/nstance"
@@ -91,6 +92,44 @@ func (r *Records) Definition(ctx context.Context, digest string) (nstance.Defini
 	return d, nil
 }
 
+// Definitions reads the definitions with these digests, as many at a time as Load reads
+// records. Each is in one of the results, with the errors of Definition.
+func (r *Records) Definitions(ctx context.Context, digests []string) (map[string]nstance.Definition, map[string]error) {
+	return readEach(r.width, digests, func(digest string) (nstance.Definition, error) { return r.Definition(ctx, digest) })
+}
+
+// readEach calls read for each key once, so many at a time.
+func readEach[T any](width int, keys []string, read func(key string) (T, error)) (map[string]T, map[string]error) {
+	var (
+		mu     sync.Mutex
+		wg     sync.WaitGroup
+		found  = map[string]T{}
+		failed = map[string]error{}
+		work   = make(chan string)
+	)
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	for range min(width, len(keys)) {
+		wg.Go(func() {
+			for key := range work {
+				v, err := read(key)
+				mu.Lock()
+				if err == nil {
+					found[key] = v
+				} else {
+					failed[key] = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, key := range keys {
+		work <- key
+	}
+	close(work)
+	wg.Wait()
+	return found, failed
+}
+
 // CachedDefinition returns the definition with this digest if it is in memory.
 func (r *Records) CachedDefinition(digest string) (nstance.Definition, bool) {
 	return r.defs.get(digest)
@@ -111,7 +150,7 @@ func (r *Records) ensureDefinition(ctx context.Context, digest string) error {
 	if !ok {
 		return nil
 	}
-	if own, err := DefinitionDigest(d); err != nil || own != digest { // another version of this program wrote it
+	if own, _ := DefinitionDigest(d); own != digest { // another version of this program wrote it
 		_, err := r.getContent(ctx, layout.DefinitionKey(r.shard, digest), digest)
 		return err
 	}

@@ -50,7 +50,9 @@ func (d *Doc[T]) Held() (T, bool) {
 // reads first only if nothing was read before or the last write's outcome is
 // unknown. When another writer was faster, fn is applied again to its document; a
 // lost answer is settled by reading back the write ID. An fn that changes nothing
-// causes no write; an error of fn ends the update. Fails with Unavailable when the
+// causes no write, unless an unanswered write of this term, or of an earlier one, may
+// still land: after an Update without an error none does, and what it returns is what
+// is durable. An error of fn ends the update. Fails with Unavailable when the
 // term is over, Ambiguous when the write may have landed, Invalid when the stored
 // document cannot be read, Conflict when other writers were faster each time.
 func (d *Doc[T]) Update(ctx context.Context, fn func(*T) error) (T, error) {

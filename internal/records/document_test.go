@@ -1,6 +1,7 @@
 package records_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -73,6 +74,7 @@ func TestDoc(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, b.Count(storagetest.Get))
 		require.Equal(t, 2, b.Count(storagetest.PutIfMatch))
+		require.Equal(t, 3, b.Count(""), "it is not tried as a new one")
 	})
 	bubble(t, "header and content are one object", func(t *testing.T) {
 		b := newBed()
@@ -117,6 +119,49 @@ func TestDoc(t *testing.T) {
 		require.Zero(t, b.Count(storagetest.Delete))
 		got, _ := d.Held()
 		require.Len(t, got.Groups, 2)
+	})
+	none := func(*state) error { return nil }
+	bubble(t, "the first update of a term keeps writes of earlier terms from landing", func(t *testing.T) {
+		b := newBed()
+		old := newDoc(b)
+		_, err := old.Update(t.Context(), pauseGroup("a"))
+		require.NoError(t, err)
+		next := records.NewDoc[state](b, stateKey, &records.DocOptions{Epoch: 8})
+		_, err = next.Load(t.Context())
+		require.NoError(t, err)
+		late, err := b.mem.Get(t.Context(), stateKey)
+		require.NoError(t, err)
+		_, err = next.Update(t.Context(), none)
+		require.NoError(t, err)
+		_, err = b.mem.PutIfMatch(t.Context(), stateKey, late.Data, late.Version)
+		require.ErrorIs(t, err, nstance.Conflict, "the old leader's write was on its way")
+		b.Reset()
+		got, err := next.Update(t.Context(), none)
+		require.NoError(t, err)
+		require.True(t, got.Groups["a"].Paused)
+		require.Zero(t, b.Count(""), "once")
+	})
+	bubble(t, "an update after an unanswered write returns what is durable, and nothing lands after it", func(t *testing.T) {
+		for _, landed := range []bool{false, true} {
+			b := newBed()
+			d := newDoc(b)
+			_, err := d.Update(t.Context(), pauseGroup("a"))
+			require.NoError(t, err)
+			ctx, leave := context.WithCancel(t.Context())
+			b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.Late, Err: nstance.Ambiguous, Do: leave})
+			_, err = d.Update(ctx, pauseGroup("b"))
+			require.Error(t, err)
+			if landed {
+				b.ApplyLate()
+			}
+			got, err := d.Update(t.Context(), none)
+			require.NoError(t, err)
+			require.Equal(t, landed, got.Groups["b"].Paused)
+			b.ApplyLate()
+			got, err = newDoc(b).Load(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, landed, got.Groups["b"].Paused, "what was on its way is refused from now on")
+		}
 	})
 	bubble(t, "top-level fields that the type lacks survive", func(t *testing.T) {
 		b := newBed()

@@ -49,6 +49,7 @@ func (r *Records) CollectGarbage(ctx context.Context) (removed map[string]int, e
 		if err := r.deleteContent(ctx, entry); err != nil {
 			return removed, err
 		}
+		delete(r.contents.unnamedSince, entry.Key) // if it is written again, its hour begins anew
 		kind, _, _ := strings.Cut(entry.Key, "/")
 		removed[kind+"/"]++
 		r.log.Debug("unreferenced object deleted", "key", entry.Key)
@@ -70,6 +71,7 @@ func (r *Records) findUnnamed(ctx context.Context) (due []storage.Entry, err err
 		}
 	}
 	if len(stored) == 0 {
+		clear(r.contents.unnamedSince)
 		return nil, nil
 	}
 	named, err := r.namedDigests(ctx)
@@ -87,7 +89,7 @@ func (r *Records) findUnnamed(ctx context.Context) (due []storage.Entry, err err
 			first = r.contents.elapsed()
 		}
 		since[entry.Key] = first
-		if seen && began-first >= garbageAge {
+		if began-first >= garbageAge {
 			due = append(due, entry)
 		}
 	}
@@ -121,7 +123,7 @@ func (r *Records) namedDigests(ctx context.Context) (map[string]bool, error) {
 	}
 	records := New(r.store, r.shard, &Options{Width: 8, Log: slog.New(slog.DiscardHandler)})
 	list, problems, err := records.Load(ctx)
-	if err == nil && len(problems) > 0 {
+	if len(problems) > 0 {
 		err = problems[0].Err
 	}
 	for i := 0; err == nil && i < len(list); i++ {

@@ -33,6 +33,19 @@ type Header struct {
 // A Document is a struct that embeds [Header]. It is stored as one JSON object.
 type Document interface{ header() Header }
 
+// A Parted document has many parts, of which an update changes few. It copies, compares
+// and encodes itself, so that an update costs what it changes, beside one copy of the
+// bytes.
+type Parted[T any] interface {
+	Document
+	// Copy returns a copy. Changes of the copy do not change the original.
+	Copy() T
+	// Same reports whether both are encoded alike but for the header.
+	Same(T) bool
+	// AppendJSON appends what encoding/json decodes to an equal document.
+	AppendJSON(to []byte) ([]byte, error)
+}
+
 // NewHeader returns the header of one write.
 func NewHeader(epoch uint64) Header {
 	return Header{Format: Format, Epoch: epoch, WriteID: rand.Text()}

@@ -70,7 +70,8 @@ type Instance struct {
 	Advice     []nstance.Notice `json:"advice,omitempty"`     // standing notices that doom nothing
 	Deleting   *Deletion        `json:"deleting,omitempty"`   // once set it stays
 	Preserve   *Preserve        `json:"preserve,omitempty"`
-	End        *End             `json:"end,omitempty"` // written with Deleting
+	Rehearsal  *Rehearsal       `json:"rehearsal,omitempty"` // of a reclaim that its machine is to announce
+	End        *End             `json:"end,omitempty"`       // written with Deleting
 }
 
 // A Shape is what this attempt requests from the provider.
@@ -174,6 +175,13 @@ type DrainEnd struct {
 	By      nstance.Executor `json:"by,omitempty"`
 	Outcome nstance.Outcome  `json:"outcome"`
 	Message string           `json:"message,omitempty"`
+}
+
+// A Rehearsal says that the next reclaim which a machine announces until then is not the
+// cloud's.
+type Rehearsal struct {
+	Source string    `json:"source"` // of the notice
+	Until  time.Time `json:"until"`
 }
 
 // Preserve keeps a machine for inspection.

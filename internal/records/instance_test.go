@@ -55,6 +55,7 @@ func fullInstance() records.Instance {
 	rec.Standby = &records.Standby{Mode: nstance.ParkStopped, Phase: nstance.Waking, Since: born.Add(time.Hour), Serial: "01", PendingSerial: "02"}
 	rec.Generation, rec.CutShort, rec.Reclaims = 2, true, 1
 	rec.Deleting, rec.Preserve = &records.Deletion{At: born, Why: cause}, &records.Preserve{Until: born}
+	rec.Rehearsal = &records.Rehearsal{Source: "rehearsal/eve", Until: born.Add(time.Minute)}
 	return rec
 }
 

@@ -33,7 +33,7 @@ func ParseInstanceKey(key string) (Ref, error) {
 		ref.Group = nstance.GroupID(parts[2])
 	}
 	name, ok := strings.CutSuffix(parts[3], ".json")
-	if !ok || parts[4] != "" || len(parts) != 8 {
+	if !ok || len(parts) != 8 {
 		return ref, nstance.FieldError("key", "remove what is not a record", "%q is not an instance record's key", key)
 	}
 	id, err := nstance.ParseInstanceID(name)

@@ -20,6 +20,7 @@ func TestParseInstanceKey(t *testing.T) {
 	for _, key := range append(storagetest.BadKeys(),
 		"instance", "instance/z1/a/b", "instance/z1/a/b/c.json", "instance/z1/a/b/"+string(rec.ID), "other/z1/a/b/"+string(rec.ID)+".json",
 		"instance/z1/a/b/c/"+string(rec.ID)+".json", "instance/Z1/a/b/"+string(rec.ID)+".json", "instance/z1/a/b/"+string(rec.ID)+".json/",
+		"z1/a/b/"+string(rec.ID)+".json",
 	) {
 		_, err := records.ParseInstanceKey(key)
 		require.ErrorIs(t, err, nstance.Invalid, key)

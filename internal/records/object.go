@@ -88,6 +88,13 @@ func (o *guarded[T]) mayLand() bool {
 	return len(o.unsettled) > 0 && time.Since(o.unsettledAt) < lateWrites
 }
 
+// unanswered reports whether a write whose answer was lost may still
+// replace base: one of this term, or one of an earlier term, whose writer may have been
+// cut off by its end. Any write makes their condition false.
+func (o *guarded[T]) unanswered(base *held[T]) bool {
+	return len(o.unsettled) > 0 || base.header().Epoch < o.fence.epoch
+}
+
 // isOwn reports whether the stored object is an own write of v, and settles it then.
 func (o *guarded[T]) isOwn(h *held[T], v T) bool {
 	if h == nil || !slices.Contains(o.unsettled, h.header().WriteID) || !equalBodies(h.value, v) {
@@ -180,18 +187,19 @@ func equalBodies[T Document](a, b T) bool {
 }
 
 // update applies fn to a copy and writes it, unless fn changed nothing. After a
-// write of another process it reads that, and applies fn to it.
-func (o *guarded[T]) update(ctx context.Context, create bool, fn func(*T) error) (*held[T], error) {
+// write of another process it reads that, and applies fn to it. A document, unlike a
+// record, is made where it is missing, and settled.
+func (o *guarded[T]) update(ctx context.Context, document bool, fn func(*T) error) (*held[T], error) {
 	for range maxAttempts {
 		base, err := o.load(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if base == nil && !create {
+		if base == nil && !document {
 			return nil, notFound("update", o.key)
 		}
 		next, changed, err := apply(base, fn)
-		if err != nil || !changed {
+		if err != nil || !changed && (!document || !o.unanswered(base)) {
 			return base, err
 		}
 		h, err := o.write(ctx, base, next)
@@ -206,6 +214,13 @@ func (o *guarded[T]) update(ctx context.Context, create bool, fn func(*T) error)
 func apply[T Document](base *held[T], fn func(*T) error) (next T, changed bool, err error) {
 	if base == nil {
 		return next, true, fn(&next)
+	}
+	if p, ok := any(base.value).(Parted[T]); ok {
+		next = p.Copy()
+		err = fn(&next)
+		h := base.header()
+		h.Epoch = max(h.Epoch, next.header().Epoch)
+		return withHeader(next, h), h != base.header() || !p.Same(next), err
 	}
 	before, err := marshal(base.value)
 	if err == nil {
@@ -267,9 +282,13 @@ func (o *guarded[T]) prepare(base *held[T], next T) (*held[T], []byte, error) {
 	if base != nil {
 		unknown = base.unknown
 	}
-	data, err := Encode(withHeader(next, NextHeader(next.header(), o.fence.epoch)), unknown)
+	next = withHeader(next, NextHeader(next.header(), o.fence.epoch))
+	data, err := Encode(next, unknown)
 	if err != nil {
 		return nil, nil, err
+	}
+	if _, ok := any(next).(Parted[T]); ok {
+		return &held[T]{value: next, unknown: unknown}, data, nil
 	}
 	want, err := parse[T](o.key, data)
 	return want, data, err

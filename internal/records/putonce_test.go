@@ -20,14 +20,15 @@ func TestPutOnce(t *testing.T) {
 		faults   []storagetest.Fault
 		want     string
 		err      nstance.Code
+		calls    int
 	}{
-		"is written":                              {want: "new"},
-		"stands already":                          {standing: "old", want: "old"},
-		"is written, and the answer is lost":      {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Ambiguous)}, want: "new"},
-		"is written by a repeated request":        {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Conflict)}, want: "new"},
-		"is not written":                          {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Refuse, nstance.Unavailable)}, err: nstance.Unavailable},
-		"is refused, and not read back":           {standing: "old", faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Refuse, nstance.Denied)}, err: nstance.Denied},
-		"may be written, and cannot be read back": {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Ambiguous), fault(storagetest.Get, storagetest.Refuse, nstance.Unavailable)}, err: nstance.Ambiguous},
+		"is written":                              {want: "new", calls: 1},
+		"stands already":                          {standing: "old", want: "old", calls: 2},
+		"is written, and the answer is lost":      {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Ambiguous)}, want: "new", calls: 2},
+		"is written by a repeated request":        {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Conflict)}, want: "new", calls: 2},
+		"is not written":                          {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Refuse, nstance.Unavailable)}, err: nstance.Unavailable, calls: 2},
+		"is refused, and not read back":           {standing: "old", faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.Refuse, nstance.Denied)}, err: nstance.Denied, calls: 1},
+		"may be written, and cannot be read back": {faults: []storagetest.Fault{fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Ambiguous), fault(storagetest.Get, storagetest.Refuse, nstance.Unavailable)}, err: nstance.Ambiguous, calls: 2},
 	} {
 		t.Run("an object that "+name, func(t *testing.T) {
 			mem := storage.NewMemory()
@@ -38,12 +39,22 @@ func TestPutOnce(t *testing.T) {
 			}
 			s.Inject(tt.faults...)
 			got, err := records.PutOnce(t.Context(), s, "a", []byte("new"))
+			require.Equal(t, tt.calls, s.Count(""))
 			if tt.err != "" {
 				require.ErrorIs(t, err, tt.err)
+				require.NotErrorIs(t, err, nstance.NotFound, "that it is missing is no error of a write")
+				require.Empty(t, got)
 				return
 			}
 			require.NoError(t, err)
 			require.Equal(t, tt.want, string(got))
 		})
 	}
+	t.Run("an error names both the write and the read back", func(t *testing.T) {
+		s := storagetest.NewFaulty(storage.NewMemory())
+		s.Inject(fault(storagetest.PutIfAbsent, storagetest.LoseAnswer, nstance.Ambiguous), fault(storagetest.Get, storagetest.Refuse, nstance.Throttled))
+		_, err := records.PutOnce(t.Context(), s, "a", []byte("new"))
+		require.ErrorIs(t, err, nstance.Ambiguous)
+		require.ErrorIs(t, err, nstance.Throttled)
+	})
 }

@@ -136,6 +136,20 @@ func (r *Records) Get(id nstance.InstanceID) (Instance, bool) {
 	return Instance{}, false
 }
 
+// Peek is Get for what is asked often: it copies nothing. The record does not change; a
+// later one takes its place. Nil: there is none.
+func (r *Records) Peek(id nstance.InstanceID) *Instance {
+	e := r.lookup(id)
+	if e == nil {
+		return nil
+	}
+	h := e.current.Load()
+	if h == nil {
+		return nil
+	}
+	return &h.value
+}
+
 // All returns every record from memory, in the order of their IDs.
 func (r *Records) All() []Instance {
 	var all []Instance
@@ -317,9 +331,10 @@ func (r *Records) add(ref Ref) *record {
 	return e
 }
 
-// release forgets a record that is known to be absent, and frees its lock.
+// release forgets a record that is known to be absent, and frees its lock. One with a
+// problem is in doubt.
 func (r *Records) release(e *record) {
-	if e.current.Load() == nil && !e.inDoubt.Load() && e.problem.Load() == nil && !e.mayLand() {
+	if e.current.Load() == nil && !e.inDoubt.Load() && !e.mayLand() {
 		r.mu.Lock()
 		delete(r.byID, e.ref.ID)
 		r.mu.Unlock()

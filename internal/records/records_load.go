@@ -47,6 +47,7 @@ func (r *Records) Load(ctx context.Context) ([]Instance, []Problem, error) {
 // if fresh.
 func (r *Records) listWithSnapshot(ctx context.Context, fresh bool) (listed map[Ref]storage.Version, foreign []Problem, snap snapshot, err error) {
 	aside, stop := context.WithCancel(ctx)
+	defer stop()
 	var wg sync.WaitGroup
 	if fresh {
 		wg.Go(func() { snap = r.findSnapshot(aside) })
@@ -55,7 +56,6 @@ func (r *Records) listWithSnapshot(ctx context.Context, fresh bool) (listed map[
 		stop() // the snapshot is not needed any more
 	}
 	wg.Wait()
-	stop()
 	return listed, foreign, snap, err
 }
 
@@ -129,7 +129,7 @@ func (r *Records) holds(ref Ref, v storage.Version) bool {
 		return false
 	}
 	h := e.current.Load()
-	return h != nil && v != "" && h.version == v
+	return h != nil && h.version == v // no object has an empty version
 }
 
 // loadOne reads one record, with retries, and turns the last error into its Problem.
@@ -139,7 +139,10 @@ func (r *Records) loadOne(ctx context.Context, ref Ref) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if attempt < maxAttempts && transient(err) && sleep.For(ctx, backoff(attempt)) {
+		if attempt < maxAttempts && transient(err) {
+			if !sleep.For(ctx, backoff(attempt)) {
+				return // ctx has ended, which the caller sees
+			}
 			continue
 		}
 		if errors.Is(err, nstance.Invalid) {

@@ -1,6 +1,7 @@
 package records_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -104,6 +105,36 @@ func TestRefresh(t *testing.T) {
 		b.Inject(storagetest.Fault{Op: storagetest.List, Mode: storagetest.LoseAnswer})
 		_, err = fresh.Refresh(t.Context(), newInstance(2).ID)
 		require.ErrorIs(t, err, nstance.Unavailable, "a broken list proves no absence")
+	})
+	bubble(t, "shares no read from before a write without an answer", func(t *testing.T) {
+		b, rec := with(t)
+		blocked := make(chan struct{})
+		b.Inject(storagetest.Fault{Op: storagetest.Get, Pass: true, Do: func() { <-blocked }})
+		var wg sync.WaitGroup
+		refresh := func(got *records.Instance) {
+			wg.Go(func() {
+				var err error
+				*got, err = b.recs.Refresh(t.Context(), rec.ID)
+				require.NoError(t, err)
+			})
+			synctest.Wait()
+		}
+		var first, second, third records.Instance
+		refresh(&first)  // its read is in flight
+		refresh(&second) // waits for it, then reads for third too
+		writer, giveUp := context.WithCancel(t.Context())
+		wg.Go(func() {
+			_, err := b.recs.Update(writer, rec.ID, func(r *records.Instance) error { r.Hostname = "landed"; return nil })
+			require.Error(t, err)
+		})
+		synctest.Wait()
+		refresh(&third)
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer})
+		b.Inject(storagetest.Fault{Op: storagetest.Get, Skip: 1, Do: giveUp}) // it cannot be read back
+		close(blocked)
+		wg.Wait()
+		require.Empty(t, second.Hostname)
+		require.Equal(t, "landed", third.Hostname)
 	})
 	bubble(t, "an error is not absence", func(t *testing.T) {
 		b, rec := with(t)

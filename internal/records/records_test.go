@@ -279,6 +279,7 @@ func TestCreate(t *testing.T) {
 			_, err := b.recs.Create(t.Context(), newInstance(1))
 			require.ErrorIs(t, err, code)
 			require.Equal(t, 1, b.Count(""))
+			require.Empty(t, b.recs.Problems(), "the record is fine")
 			_, err = b.recs.Create(t.Context(), newInstance(1))
 			require.NoError(t, err)
 		}
@@ -579,4 +580,17 @@ func TestOneWriterPerRecord(t *testing.T) {
 			wg.Wait()
 		})
 	}
+}
+
+// TestPeek: what Peek returned stays as it was, also after a later write.
+func TestPeek(t *testing.T) {
+	b, rec := with(t)
+	before := b.recs.Peek(rec.ID)
+	require.Equal(t, rec, *before)
+	after, err := b.recs.Update(t.Context(), rec.ID, host("other"))
+	require.NoError(t, err)
+	require.Equal(t, rec, *before)
+	require.Equal(t, after, *b.recs.Peek(rec.ID))
+	require.NoError(t, b.recs.Delete(t.Context(), rec.ID))
+	require.Nil(t, b.recs.Peek(rec.ID))
 }

@@ -77,9 +77,6 @@ func repaired(key string, data []byte, epoch uint64) ([]byte, error) {
 	if err != nil {
 		return nil, correct(err)
 	}
-	if epoch == 0 {
-		epoch = doc.Epoch
-	}
 	doc.Header = NextHeader(doc.Header, epoch)
 	out, err := Encode(doc, fields)
 	if err == nil {

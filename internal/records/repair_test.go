@@ -2,6 +2,7 @@ package records_test
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 func TestRepair(t *testing.T) {
@@ -94,6 +96,42 @@ func TestRepair(t *testing.T) {
 		now, err := s.Get(t.Context(), key)
 		require.NoError(t, err)
 		require.Equal(t, "x", string(now.Data))
+	})
+	t.Run("refused with a remedy", func(t *testing.T) {
+		for _, stateKey := range []string{"state/s2.json", "groups/s2.jsonc"} {
+			v, err := s.PutIfAbsent(t.Context(), stateKey, []byte("{"))
+			require.NoError(t, err)
+			for data, remedy := range map[string]string{
+				"x": "correct it", "[]": "correct it", `{"format":"0.1"}`: "correct it", `{"format":"2.0"}`: "upgrade this program",
+			} {
+				_, err := records.Repair(t.Context(), s, stateKey, v, []byte(data), 9)
+				require.ErrorIs(t, err, nstance.Invalid, data)
+				require.ErrorContains(t, err, "the new content cannot be read either: "+stateKey, data)
+				e, ok := errors.AsType[*nstance.Error](err)
+				require.True(t, ok)
+				require.Equal(t, []string{"data", remedy}, []string{e.Field, e.Remedy}, data)
+			}
+			now, err := s.Get(t.Context(), stateKey)
+			require.NoError(t, err)
+			require.Equal(t, "{", string(now.Data))
+		}
+	})
+	t.Run("an error of storage is returned, and nothing is changed", func(t *testing.T) {
+		const stateKey = "state/s3.json"
+		v, err := s.PutIfAbsent(t.Context(), stateKey, []byte("{"))
+		require.NoError(t, err)
+		for _, data := range [][]byte{nil, []byte(`{"format":"1.0"}`)} {
+			for skip := range 2 {
+				f := storagetest.NewFaulty(s)
+				f.Inject(storagetest.Fault{Skip: skip, Err: nstance.Throttled})
+				_, err := records.Repair(t.Context(), f, stateKey, v, data, 9)
+				require.ErrorIs(t, err, nstance.Throttled)
+				require.Equal(t, skip+1, f.Count(""))
+			}
+		}
+		now, err := s.Get(t.Context(), stateKey)
+		require.NoError(t, err)
+		require.Equal(t, v, now.Version)
 	})
 	t.Run("documents keep their fields and their epoch", func(t *testing.T) {
 		const key = "state/s1.json"

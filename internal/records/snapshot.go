@@ -185,23 +185,15 @@ func (r *Records) writeSnapshot(ctx context.Context, all []keyedRecord, contents
 
 func packSnapshot(head snapshotHead, all []keyedRecord) ([]byte, error) {
 	var out bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
-	if err != nil {
-		return nil, nstance.Errorf(nstance.Internal, "pack the snapshot: %w", err)
-	}
+	zip, _ := gzip.NewWriterLevel(&out, gzip.BestSpeed) // this level exists
 	lines := json.NewEncoder(zip)
 	lines.SetEscapeHTML(false)
-	err = lines.Encode(head)
+	err := lines.Encode(head)
 	for _, p := range all {
-		if err != nil {
-			break
-		}
-		var body []byte
-		if body, err = Encode(p.value, p.unknown); err == nil {
-			err = lines.Encode(snapshotLine{p.key, p.version, body})
-		}
+		body, bodyErr := Encode(p.value, p.unknown)
+		err = errors.Join(err, bodyErr, lines.Encode(snapshotLine{p.key, p.version, body}))
 	}
-	if err = errors.Join(err, zip.Close()); err != nil {
+	if err := errors.Join(err, zip.Close()); err != nil {
 		return nil, nstance.Errorf(nstance.Internal, "pack the snapshot: %w", err)
 	}
 	return out.Bytes(), nil

@@ -64,7 +64,7 @@ func (r *Records) usableSnapshot(obj storage.Object) (snapshot, error) {
 func (r *Records) getSnapshot(ctx context.Context) (storage.Object, error) {
 	for attempt := 1; ; attempt++ {
 		obj, err := r.store.Get(ctx, layout.SnapshotKey(r.shard))
-		if err == nil || !transient(err) || attempt == 3 || !sleep.For(ctx, backoff(attempt)) {
+		if !transient(err) || attempt == 3 || !sleep.For(ctx, backoff(attempt)) {
 			return obj, err
 		}
 	}
@@ -117,7 +117,7 @@ func (r *Records) restoreOne(ctx context.Context, data []byte, listed map[Ref]st
 		return nil // ctx has ended, which the caller sees
 	}
 	defer r.release(e)
-	untouched := e.current.Load() == nil && !e.inDoubt.Load() && e.problem.Load() == nil
+	untouched := e.current.Load() == nil && !e.inDoubt.Load()
 	if e.ref == ref && untouched { // else this process has newer knowledge of it
 		e.setCurrent(h)
 	}

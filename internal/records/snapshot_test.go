@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -125,7 +126,7 @@ func TestSnapshot(t *testing.T) {
 	})
 	bubble(t, "keeps the fields of a newer program", func(t *testing.T) {
 		b := newBed()
-		b.put(t, keyOf(newInstance(1)), `{"format":"1.5","epoch":3,"write_id":"w","id":"`+string(newInstance(1).ID)+`","tenant":"default","group":"web","mood":"good","shape":{}}`)
+		b.put(t, keyOf(newInstance(1)), `{"format":"1.5","epoch":3,"write_id":"w","id":"`+string(newInstance(1).ID)+`","tenant":"default","group":"web","mood":"<good>","shape":{}}`)
 		_, _, err := b.recs.Load(t.Context())
 		require.NoError(t, err)
 		_, err = b.recs.SaveSnapshot(t.Context())
@@ -137,7 +138,7 @@ func TestSnapshot(t *testing.T) {
 		require.NoError(t, err)
 		obj, err := b.mem.Get(t.Context(), keyOf(newInstance(1)))
 		require.NoError(t, err)
-		require.Contains(t, string(obj.Data), `"mood":"good"`)
+		require.Contains(t, string(obj.Data), `"mood":"<good>"`)
 		require.Contains(t, string(obj.Data), `"format":"1.5"`)
 	})
 	bubble(t, "is not used for records that the listing does not show", func(t *testing.T) {
@@ -146,7 +147,8 @@ func TestSnapshot(t *testing.T) {
 			lines := strings.SplitAfter(text, "\n")
 			ghost := strings.ReplaceAll(lines[1], string(newInstance(1).ID), string(newInstance(77).ID))
 			moved := strings.ReplaceAll(lines[2], "web", "zoo")
-			return strings.Replace(lines[0], `"records":3`, `"records":5`, 1) + strings.Join(lines[1:], "") + ghost + moved
+			bare := regexp.MustCompile(`"version":"[^"]*"`).ReplaceAllString(strings.ReplaceAll(ghost, "r0100", "r0101"), `"version":""`)
+			return strings.Replace(lines[0], `"records":3`, `"records":6`, 1) + strings.Join(lines[1:], "") + ghost + moved + bare
 		})
 		recs, reads := b.load(t)
 		require.Len(t, recs, 3)
@@ -162,6 +164,9 @@ func TestSnapshot(t *testing.T) {
 		"cut off": func(s string) string { return strings.Replace(s, `}`+"}\n", "\n", 1) },
 		"of a newer major format": func(s string) string {
 			return strings.Replace(s, `"record":{"format":"1.0"`, `"record":{"format":"9.0"`, 1)
+		},
+		"with a version that is no text": func(s string) string {
+			return regexp.MustCompile(`"version":"[^"]*"`).ReplaceAllStringFunc(s, changeFirst(`"version":5`))
 		},
 		"without its key": func(s string) string { return strings.Replace(s, `"key":"instance/`, `"key":"x/`, 1) },
 	} {
@@ -214,9 +219,11 @@ func TestSnapshot(t *testing.T) {
 	bubble(t, "an unreadable one costs only time", func(t *testing.T) {
 		b := snapshotTest(t, 3)
 		b.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: snapshotKey, Times: -1})
+		began := time.Now()
 		recs, _ := b.load(t)
 		require.Len(t, recs, 3)
 		require.ErrorIs(t, b.recs.SnapshotProblem(), nstance.Unavailable)
+		require.Less(t, time.Since(began), time.Second, "it is given up soon")
 	})
 	bubble(t, "a hanging one is not waited for", func(t *testing.T) {
 		b := snapshotTest(t, 3)
@@ -234,6 +241,18 @@ func TestSnapshot(t *testing.T) {
 		require.Equal(t, 3, reads)
 		require.NoError(t, b.recs.SnapshotProblem())
 	})
+}
+
+// changeFirst returns a function that replaces only what it is first called with.
+func changeFirst(by string) func(string) string {
+	done := false
+	return func(s string) string {
+		if done {
+			return s
+		}
+		done = true
+		return by
+	}
 }
 
 // hanging answers Get of the snapshot only when its caller has given up.
@@ -285,6 +304,9 @@ func TestSaveSnapshot(t *testing.T) {
 		b.ClearFaults()
 		_, err = b.recs.SaveSnapshot(t.Context())
 		require.NoError(t, err)
+		obj, err := b.mem.Get(t.Context(), snapshotKey)
+		require.NoError(t, err)
+		require.Contains(t, unzipped(t, obj.Data), `"records":0`)
 		b.ApplyLate()
 		recs, reads := b.next(8).load(t)
 		require.Equal(t, 1, reads)

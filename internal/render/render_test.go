@@ -199,3 +199,30 @@ func (b *bounded) Write(p []byte) (int, error) {
 	}
 	return b.Writer.Write(p)
 }
+
+// TestDepthIsGivenBack: what is bounded is how deep templates are nested, not how many are
+// called.
+func TestDepthIsGivenBack(t *testing.T) {
+	nested := func(n int) string { // calls a template that calls another one, and so on
+		var b strings.Builder
+		b.WriteString(`{{define "t0"}}x{{end}}`)
+		for i := range n - 1 {
+			fmt.Fprintf(&b, `{{define "t%d"}}{{template "t%d"}}{{end}}`, i+1, i)
+		}
+		return b.String()
+	}
+	for name, text := range map[string]string{
+		"one after another":       nested(1) + strings.Repeat(`{{template "t0"}}`, 1000),
+		"in a range":              nested(1) + `{{range 1000}}{{template "t0"}}{{end}}`,
+		"several levels":          nested(5) + `{{range 200}}{{template "t4"}}{{end}}`,
+		"as deep as may be":       nested(64) + `{{range 5}}{{template "t63"}}{{end}}`,
+		"left by a break":         `{{define "t0"}}{{range 3}}{{break}}{{end}}{{end}}{{range 1000}}{{template "t0"}}{{end}}`,
+		"within a condition":      `{{define "t0"}}{{if true}}{{else}}{{end}}{{end}}{{range 1000}}{{with 1}}{{template "t0"}}{{end}}{{end}}`,
+		"a block where it stands": `{{range 1000}}{{block "t0" .}}{{end}}{{end}}`,
+	} {
+		_, err := rendered(t.Context(), text, data)
+		require.NoError(t, err, name)
+	}
+	_, err := rendered(t.Context(), nested(65)+`{{template "t64"}}`, data)
+	require.ErrorIs(t, err, render.ErrLimit, "and that is bounded")
+}

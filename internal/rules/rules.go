@@ -6,6 +6,7 @@ package rules
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nstance-go/nstance/internal/clip"
 )
@@ -21,6 +22,7 @@ const (
 	maxNameLen    = 32  // characters
 	maxFilePath   = 255 // bytes
 	maxSecretName = 64  // bytes
+	maxOwnerLen   = 128 // bytes
 	kindLen       = 3
 )
 
@@ -53,6 +55,17 @@ func Shard(name string) *Violation {
 	}
 	return Name(name)
 }
+
+// Owner is the rule for the owner of a group, such as the UID of a cluster; empty: none.
+// Nil: owner keeps it.
+func Owner(owner string) *Violation {
+	if len(owner) <= maxOwnerLen && strings.Trim(owner, ownerChars) == "" {
+		return nil
+	}
+	return violation("use at most 128 of A-Z, a-z, 0-9 and . _ - : /, such as a UID", "owner %q is not valid", clip.Quote(owner))
+}
+
+const ownerChars = secretChars + ":/"
 
 // InstanceKind is the rule for the prefix of instance IDs. Nil: kind keeps it.
 func InstanceKind(kind string) *Violation {
@@ -115,3 +128,32 @@ func SecretName(name string) *Violation {
 }
 
 const secretChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+
+// LeastSetting is the least of a duration that nothing else bounds. A number of seconds
+// that lacks its unit is less, up to eleven days.
+const LeastSetting = time.Millisecond
+
+// Duration is the rule for durations in Go, where a number without a unit is nanoseconds:
+// 0, which every caller has a meaning for, or from least to most. Nil: d keeps it.
+func Duration(d, least, most time.Duration) *Violation {
+	switch {
+	case d == 0 || d >= least && d <= most:
+		return nil
+	case d > 0 && d < least:
+		return violation("use "+span(least)+" to "+span(most)+"; forgot the unit?", "%s is too short", d)
+	}
+	return violation("use 0, or "+span(least)+" to "+span(most), "%s is out of range", d)
+}
+
+// span writes a duration as settings do.
+func span(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= day && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(strings.TrimSuffix(text, "0s"), "0m")
+	}
+	return text
+}

@@ -90,14 +90,14 @@ the end a summary with the milliseconds of each stage.`,
 		if o.Cloud != nil && f.Changed("metadata") {
 			return nstance.FieldError("--metadata", "leave it out", "belongs to provider local: %s has its own metadata service", cloud)
 		}
-		if o.Log, err = p.logger(slog.LevelWarn); err != nil {
+		log, lines, err := p.logger(slog.LevelWarn)
+		if err != nil {
 			return err
 		}
+		defer lines.Close()
+		o.Log = log
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP) // the terminal is gone: tidy up
 		defer stop()
-		broken := make(chan os.Signal, 1)
-		signal.Notify(broken, syscall.SIGPIPE) // makes writes fail instead of ending the process
-		defer signal.Stop(broken)
 		return dev.Run(ctx, &o)
 	}
 	return cmd

@@ -5,71 +5,53 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/logqueue"
 )
 
-// waiting is how many events may wait to be printed.
-const waiting = 1 << 14
-
-// events prints the journal for programs. A reader that falls behind misses
-// some; the server does not wait for it.
+// events prints the journal for programs. A reader that falls behind misses some; the
+// server does not wait for it.
 type events struct {
-	log  *slog.Logger
-	ch   chan nstance.Event // nil: nothing is printed
-	lost atomic.Int64
-	wg   sync.WaitGroup
+	log   *slog.Logger
+	lines *logqueue.Queue // nil: nothing is printed
 }
 
 // newEvents prints to out until it is closed. A nil out prints nothing.
 func newEvents(out io.Writer, log *slog.Logger) *events {
 	e := &events{log: log}
 	if out != nil {
-		e.ch = make(chan nstance.Event, waiting)
-		e.wg.Go(func() { e.print(out) })
+		e.lines = logqueue.New(out, &logqueue.Options{
+			Lost: func(n int64) []byte {
+				log.Warn("events not printed: the reader of standard output is too slow", "lost", n)
+				return nil
+			},
+			Failed: func(err error) { log.Warn("events cannot be printed", "err", err) },
+		})
 	}
 	return e
 }
 
 // tell is a server's Journal.
 func (e *events) tell(ev nstance.Event) {
-	if e.ch == nil {
+	if e.lines == nil {
 		return
 	}
-	select {
-	case e.ch <- ev:
-	default:
-		e.lost.Add(1)
+	line, err := json.Marshal(ev)
+	if err != nil {
+		e.log.Error("an event cannot be printed", "event", ev.Type, "err", err)
+		return
 	}
+	_, _ = e.lines.Write(append(line, '\n')) // it always succeeds
 }
 
-func (e *events) print(out io.Writer) {
-	enc := json.NewEncoder(out)
-	broken := false
-	for ev := range e.ch {
-		if broken {
-			continue
-		}
-		if err := enc.Encode(ev); err != nil {
-			broken = true
-			e.log.Warn("events are not printed any more", "err", err)
-		}
-	}
-}
-
-// close returns when everything that was told has been printed. Nothing may be
+// close waits for a moment until everything that was told has been printed. Nothing may be
 // told any more.
 func (e *events) close() {
-	if e.ch == nil {
+	if e.lines == nil {
 		return
 	}
-	close(e.ch)
-	e.wg.Wait()
-	if n := e.lost.Load(); n > 0 {
-		e.log.Warn("events not printed: the reader of standard output is too slow", "lost", n)
-	}
+	e.lines.Close()
 }
 
 // tether returns a context that ends when in does, or ctx. The

@@ -18,13 +18,16 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/logqueue"
 	"github.com/nstance-go/nstance/internal/manager"
+	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/vault"
-	"github.com/nstance-go/nstance/journal/sqlite"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/secret"
 )
 
 // running is what run is told.
@@ -37,7 +40,17 @@ type running struct {
 	events                       io.Writer         // for the journal, as JSON lines; nil: nowhere
 	getenv                       func(string) string
 	log                          *slog.Logger
+	logLost                      func() int64 // lines of the log that were dropped
+
+	box                   *secret.Box // as prepare finds it, and so are the others
+	ownBind, ownAdvertise server.Addresses
 }
+
+// The pause after the first attempt to start that failed, and the longest one.
+const (
+	startBackoff    = 500 * time.Millisecond
+	maxStartBackoff = 30 * time.Second
+)
 
 func (p *program) runCommand() *cobra.Command {
 	r := &running{parts: p.parts, getenv: p.getenv}
@@ -47,6 +60,10 @@ func (p *program) runCommand() *cobra.Command {
 		Short: "Serve one shard",
 		Long: `Serve one shard until SIGTERM or SIGINT. The configuration is a file, or the
 shard's object in storage. SIGHUP reloads it; an invalid one changes nothing.
+
+What can pass does not end the program: while storage or the cloud does not answer,
+throttles or refuses, it tries again, answers GET /healthz at --bind http and logs
+why. It ends for a mistake, and for a configuration that is not there.
 
 Any number of servers may serve one shard over the same storage: one of them
 leads, the others wait until its lease is released or expires
@@ -86,10 +103,14 @@ openssl rand -base64 32 prints one. The source of this key:
 	var consistency time.Duration
 	f.DurationVar(&consistency, "consistency", 0, "how long the cloud may not know its own new machine")
 	_ = f.MarkHidden("consistency") // for dev, which knows its test clouds' delays
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if r.log, err = p.logger(slog.LevelInfo); err != nil {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		log, lines, err := p.logger(slog.LevelInfo)
+		if err != nil {
 			return err
 		}
+		defer lines.Close()
+		defer logqueue.Libraries(log)()
+		r.log, r.logLost = log, lines.Dropped
 		if printEvents {
 			r.events = p.stdout
 		}
@@ -103,22 +124,65 @@ openssl rand -base64 32 prints one. The source of this key:
 		if tethered {
 			ctx = tether(ctx, os.Stdin)
 		}
-		return r.run(ctx)
+		if err = r.run(ctx); err != nil {
+			return p.printed(log, lines, err)
+		}
+		return nil
 	}
 	return cmd
 }
 
-func (r *running) run(ctx context.Context) (err error) {
+// run serves until ctx ends. What can pass, such as storage that does not answer yet, is
+// tried again for as long as it takes: only a mistake, or a configuration that is not
+// there, ends the program.
+func (r *running) run(ctx context.Context) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP) // from the first moment: else it would end the process
 	defer signal.Stop(hup)
+	if err := r.prepare(); err != nil {
+		return err
+	}
+	starting := startingPages{address: r.httpAddress(), log: r.log}
+	defer starting.close()
+	for failures := 1; ; failures++ {
+		starting.open(ctx)
+		err := r.attempt(ctx, hup, starting.close)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if code := nstance.CodeOf(err); code == nstance.Invalid || code == nstance.NotFound {
+			return err
+		}
+		wait := sleep.Jitter(sleep.Backoff(failures, startBackoff, maxStartBackoff))
+		r.log.Warn("this server cannot start yet, retrying", "wait", wait.Round(time.Millisecond), "code", nstance.CodeOf(err), "err", err)
+		retry := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-hup: // something was changed
+		case <-retry.C:
+		}
+		retry.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// prepare checks what no attempt changes.
+func (r *running) prepare() (err error) {
 	if err := r.place(); err != nil {
 		return err
 	}
-	box, err := r.keys.Box(r.getenv)
-	if err != nil {
+	if r.box, err = r.keys.Box(r.getenv); err != nil {
 		return err
 	}
+	r.ownBind, r.ownAdvertise, err = r.addresses()
+	return err
+}
+
+// attempt starts a server and serves until ctx ends. It calls opening before the server
+// opens its ports.
+func (r *running) attempt(ctx context.Context, hup <-chan os.Signal, opening func()) (err error) {
 	open := r.parts.Storage
 	if open == nil {
 		open = storage.Open
@@ -140,10 +204,6 @@ func (r *running) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	bind, advertise, err := r.addresses()
-	if err != nil {
-		return err
-	}
 	openSecrets := r.parts.Secrets
 	if openSecrets == nil {
 		openSecrets = manager.OpenLocal
@@ -164,20 +224,35 @@ func (r *running) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	kept, err := sqlite.Open(filepath.Join(r.data, "journal-"+string(conf.Shard.ID)+".db"), &sqlite.Options{Log: r.log})
+	kept, closeJournal, err := r.openJournal(conf.Shard.ID)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, kept.Close()) }()
+	defer func() { err = errors.Join(err, closeJournal()) }()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
-		Kinds: r.parts.Kinds, Secrets: box, SecretSource: secrets, Events: kept,
-		Journal: events.tell, Shared: true, Host: r.host, Bind: bind, Advertise: advertise, Traces: traces, Log: r.log,
+		Kinds: r.parts.Kinds, Secrets: r.box, SecretSource: secrets, Events: kept,
+		Journal: events.tell, Shared: true, Host: r.host, Bind: r.ownBind, Advertise: r.ownAdvertise, Traces: traces,
+		Log: r.log, LogLost: r.logLost,
 	})
 	if err != nil {
 		return err
 	}
 	r.log.Info("nstance-server starts", "version", versionText(), "cluster", conf.Cluster.ID, "shard", conf.Shard.ID, "storage", r.storage)
+	opening()
 	return r.serve(ctx, s, hup)
+}
+
+// openJournal opens the shard's journal, if this program is linked with one that is kept
+// in a file; else it returns nil, and the server keeps its events in memory.
+func (r *running) openJournal(shard nstance.ShardID) (_ journal.Journal, closeJournal func() error, err error) {
+	if r.parts.Journal == nil {
+		return nil, func() error { return nil }, nil
+	}
+	kept, err := r.parts.Journal(filepath.Join(r.data, "journal-"+string(shard)+".db"), r.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	return kept, kept.Close, nil
 }
 
 // serve runs s until ctx ends, and has it read its configuration at each hup.

@@ -7,9 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/nstance-go/nstance/internal/version"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -17,7 +17,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/admin"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/dev"
+	"github.com/nstance-go/nstance/internal/logqueue"
+	"github.com/nstance-go/nstance/internal/version"
+	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -41,9 +46,19 @@ type Parts struct {
 	// Secrets opens a source of secrets by its URL. Nil: storage, variables and directories.
 	Secrets func(ctx context.Context, rawURL string) (secret.Source, error)
 
+	// Journal opens the journal that is kept in a file, and makes it where there is none.
+	// Nil: events are kept in memory.
+	Journal func(path string, log *slog.Logger) (Journal, error)
+
 	// Clouds are those whose test servers single-machine mode can use beside
 	// provider local, by the names of their providers.
 	Clouds map[string]func() *dev.Cloud
+}
+
+// A Journal is one that has to be closed.
+type Journal interface {
+	journal.Journal
+	io.Closer
 }
 
 // Machine is the command by which this program is a machine of provider local.
@@ -62,6 +77,7 @@ type program struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	level          string
+	format         string
 	begun          bool // the command line was understood
 }
 
@@ -90,6 +106,7 @@ func (p *program) execute(ctx context.Context, root *cobra.Command, args []strin
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentPreRun = func(*cobra.Command, []string) { p.begun = true }
 	root.PersistentFlags().StringVar(&p.level, "log-level", "", "debug, info, warn or error (default info; for dev warn)")
+	root.PersistentFlags().StringVar(&p.format, "log-format", "text", "text or json")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	err := root.ExecuteContext(ctx)
 	switch {
@@ -98,7 +115,10 @@ func (p *program) execute(ctx context.Context, root *cobra.Command, args []strin
 	case errors.Is(err, errReported):
 		return exitFailed
 	}
-	fmt.Fprintf(p.stderr, "%s: %v\n", p.name, err)
+	if code, ok := errors.AsType[exited](err); ok {
+		return int(code)
+	}
+	fmt.Fprintf(p.stderr, "%s: %s\n", p.name, printable(err))
 	if !p.begun {
 		fmt.Fprintf(p.stderr, "see %s --help\n", p.name)
 		return exitUsage
@@ -134,20 +154,59 @@ func (p *program) devRoot() *cobra.Command {
 	root.Use = p.name
 	run := p.runCommand()
 	run.Hidden = true
-	root.AddCommand(run, p.versionCommand(), p.machineCommand(), p.drainDemoCommand())
+	root.AddCommand(run, p.versionCommand(), p.machineCommand(), p.drainDemoCommand(), p.adminCommand())
 	return root
 }
 
-// logger writes logs to stderr, from the level that the flag names, else def.
-func (p *program) logger(def slog.Level) (*slog.Logger, error) {
+// adminCommand is nstance-admin, so that this program alone suffices for a trial.
+func (p *program) adminCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "admin ...", Short: "Administer the shard, as nstance-admin does", DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if code := admin.Main(cmd.Context(), storage.Open, args, cmd.InOrStdin(), p.stdout, p.stderr, p.getenv); code != exitOK {
+				return exited(code)
+			}
+			return nil
+		},
+	}
+}
+
+// exited is the exit code of a command that has printed what is wrong.
+type exited int
+
+func (e exited) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// logger writes logs to stderr, from the level that the flag names, else def. Lines wait
+// in a queue, so that a reader of stderr that hangs delays nothing; the caller closes it.
+func (p *program) logger(def slog.Level) (*slog.Logger, *logqueue.Queue, error) {
 	level := def
 	if p.level != "" {
 		if err := level.UnmarshalText([]byte(p.level)); err != nil {
-			return nil, nstance.FieldError("--log-level", "use debug, info, warn or error", "%.64q is no level", p.level)
+			return nil, nil, nstance.FieldError("--log-level", "use debug, info, warn or error", "%.64q is no level", p.level)
 		}
 	}
-	return slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})), nil
+	handler, err := logqueue.Handler("--log-format", p.format, level)
+	if err != nil {
+		return nil, nil, err
+	}
+	log, lines := logqueue.Logger(p.stderr, 0, handler)
+	return log, lines, nil
 }
+
+// printed prints the error that ends a command as the last line of its log, and returns
+// the exit code as an error.
+func (p *program) printed(log *slog.Logger, lines *logqueue.Queue, err error) error {
+	if p.format == "json" {
+		log.Error(p.name+" ends", "err", err)
+		return exited(exitCode(err))
+	}
+	fmt.Fprintf(lines, "%s: %s\n", p.name, printable(err))
+	return exited(exitCode(err))
+}
+
+// printable returns an error's text without what a terminal would obey: it may quote
+// others.
+func printable(err error) string { return clip.Text(err.Error(), math.MaxInt) }
 
 func (p *program) versionCommand() *cobra.Command {
 	return &cobra.Command{

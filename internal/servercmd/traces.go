@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -41,6 +42,7 @@ func (r *running) traces(ctx context.Context, shard nstance.ShardID) (trace.Trac
 	if err != nil {
 		return nil, nil, errors.Join(nstance.FieldError("OTEL_RESOURCE_ATTRIBUTES", "write name=value, separated by commas", "%v", err), exporter.Shutdown(ctx))
 	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { r.log.Warn("spans are not sent", "err", err) }))
 	tp := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(of))
 	return tp, func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellOfSpans)

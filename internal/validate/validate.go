@@ -3,6 +3,8 @@
 package validate
 
 import (
+	"time"
+
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/rules"
 )
@@ -13,6 +15,9 @@ func Name[S ~string](field string, name S) error { return wrong(field, rules.Nam
 
 // Shard checks the name of a shard.
 func Shard(field string, id nstance.ShardID) error { return wrong(field, rules.Shard(string(id))) }
+
+// Owner checks the owner of a group; empty: none.
+func Owner(field, owner string) error { return wrong(field, rules.Owner(owner)) }
 
 // InstanceKind checks the prefix of instance IDs.
 func InstanceKind(field string, kind nstance.InstanceKind) error {
@@ -27,6 +32,16 @@ func FileMode(field string, mode uint32) error { return wrong(field, rules.FileM
 
 // SecretName checks the name of a secret.
 func SecretName(field, name string) error { return wrong(field, rules.SecretName(name)) }
+
+// Duration checks a duration that is 0 or from least to most.
+func Duration(field string, d, least, most time.Duration) error {
+	return wrong(field, rules.Duration(d, least, most))
+}
+
+// Setting checks a duration that is 0 or from a millisecond to most.
+func Setting(field string, d, most time.Duration) error {
+	return Duration(field, d, rules.LeastSetting, most)
+}
 
 func wrong(field string, v *rules.Violation) error {
 	if v == nil {

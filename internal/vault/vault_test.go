@@ -191,3 +191,41 @@ func TestResealBootstrapData(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "token", string(data))
 }
+
+// TestOrderOfRotation: a key is stored before the catalogue names it, and destroyed after
+// the catalogue is without it. Whatever fails between, the catalogue names no key that is
+// not there.
+func TestOrderOfRotation(t *testing.T) {
+	for _, set := range []string{keyring.Identity, keyring.Workload, keyring.Nonces} {
+		for _, ends := range [][]keyring.Step{{keyring.StepBegin, keyring.StepActivate, keyring.StepFinish}, {keyring.StepBegin, keyring.StepAbort}} {
+			for _, fault := range []storagetest.Fault{
+				{Op: storagetest.PutIfMatch, Prefix: layout.ClusterLeaseKey, Err: nstance.Denied},
+				{Op: storagetest.PutIfMatch, Prefix: layout.ClusterLeaseKey, Mode: storagetest.LoseAnswer, Err: nstance.Ambiguous},
+				{Op: storagetest.PutIfMatch, Prefix: "secret/", Err: nstance.Unavailable},
+				{Op: storagetest.PutIfAbsent, Prefix: "secret/", Err: nstance.Unavailable},
+			} {
+				t.Run(fmt.Sprintln(set, ends[len(ends)-1], fault.Op, fault.Prefix, fault.Mode), func(t *testing.T) {
+					store, now := storagetest.NewFaulty(storage.NewMemory()), time.Now()
+					open := func() (*keyring.Keyring, error) {
+						return keyring.OpenKeyring(t.Context(), vault.New(store, nil), func() time.Time { return now })
+					}
+					ring, err := open()
+					require.NoError(t, err)
+					for _, step := range ends {
+						now = now.Add(keyring.Settle)
+						store.Inject(fault)
+						_, _ = ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: step})
+						store.ClearFaults()
+						other, err := open()
+						require.NoError(t, err, "another server starts after %s", step)
+						require.NotEmpty(t, other.Set(set).Keys)
+						_, err = ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: step})
+						require.NoError(t, err, "%s may be repeated", step)
+					}
+					require.Len(t, ring.Set(set).Keys, 1)
+					require.Empty(t, ring.Set(set).Gone, "every private key that is not named is destroyed")
+				})
+			}
+		}
+	}
+}

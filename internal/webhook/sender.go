@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -99,9 +100,27 @@ func NewSender(o *Options) *Sender {
 		s.o.Client = &http.Client{Transport: transport}
 	}
 	client := *s.o.Client
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the signed body is for the configured endpoint
+	client.Transport = noRedirects{client.Transport}
 	s.o.Client = &client
 	return s
+}
+
+// noRedirects is a transport whose answers lead nowhere else: the signed body is for the
+// configured endpoint. Where they would lead may hold the secret too, and is not quoted.
+type noRedirects struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (t noRedirects) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := cmp.Or(t.next, http.DefaultTransport).RoundTrip(req)
+	if err == nil {
+		resp.Header.Del("Location")
+	}
+	return resp, err
+}
+
+// CloseIdleConnections is for http.Client.
+func (t noRedirects) CloseIdleConnections() {
+	(&http.Client{Transport: t.next}).CloseIdleConnections()
 }
 
 // Event takes an event to be told, if it is one of those. It does not block, and may be
@@ -256,12 +275,15 @@ func (s *Sender) attempt(ctx context.Context, t task, text []byte) error {
 	}
 }
 
-// withoutURL returns the cause of a client's error, without the URL in it.
+// withoutURL returns the cause of a client's error, without any URL in it.
 func withoutURL(err error) error {
-	if cause := errors.Unwrap(err); cause != nil {
-		return cause
+	for {
+		e, ok := errors.AsType[*url.Error](err)
+		if !ok {
+			return err
+		}
+		err = e.Err
 	}
-	return err
 }
 
 // Sign returns the signature of a body that is sent at timestamp.

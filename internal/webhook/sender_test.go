@@ -318,3 +318,41 @@ func ExampleSign() {
 	fmt.Println(webhook.Sign([]byte("secret"), "1700000000", []byte(`{"kind":"notice"}`))[:11])
 	// Output: v1=292a0faf
 }
+
+// TestErrorsHideTheURL: who knows the URL of a webhook may post there, so no log quotes it,
+// whatever fails.
+func TestErrorsHideTheURL(t *testing.T) {
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	slow := newReceiver(t, func(_ int, w http.ResponseWriter) { <-t.Context().Done() })
+	broken := newReceiver(t, func(_ int, w http.ResponseWriter) {
+		conn, _, err := w.(http.Hijacker).Hijack()
+		require.NoError(t, err)
+		_ = conn.Close()
+	})
+	redirects := newReceiver(t, func(_ int, w http.ResponseWriter) {
+		w.Header().Set("Location", "http://[bad/S3CRET")
+		w.WriteHeader(http.StatusFound)
+	})
+	for name, at := range map[string]string{
+		"nothing listens":         closed.URL,
+		"it does not answer":      slow.URL,
+		"it breaks off":           broken.URL,
+		"it redirects":            redirects.URL,
+		"its scheme is unknown":   "gopher://hooks.example",
+		"its host does not exist": "http://nothing.invalid",
+		"it is no URL":            "http://[bad",
+		"it has a password":       "http://user:S3CRET@127.0.0.1:1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := webhook.Endpoint{URL: at + "/services/S3CRET?token=S3CRET", Kinds: []webhook.Kind{webhook.Notice}, Timeout: 50 * time.Millisecond}
+			g := newRig(t, map[string]webhook.Endpoint{"chat": e}, slow)
+			g.run()
+			g.sender.Event(noticed(1))
+			require.Equal(t, "chat failed", g.result())
+			g.stop()
+			require.Contains(t, g.log.String(), "a webhook was not told")
+			require.NotContains(t, g.log.String(), "S3CRET")
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // maxAhead is how far ahead the times of a notice may be. No cloud announces anything
@@ -37,12 +38,5 @@ func CheckNotice(w *apiv1.Notice, now time.Time) error {
 	return nil
 }
 
-// Printable is Text with a space in place of each control character.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, Text(s))
-}
+// Printable is Text in one line.
+func Printable(s string) string { return clip.Line(Text(s)) }

@@ -57,6 +57,9 @@ func Report(r nstance.Report) *apiv1.HealthReport {
 		DiskUsage: r.OneMinute.DiskPercent, Load: r.OneMinute.Load,
 		ConfigHash: valid(r.ConfigHash), CanDrain: r.CanDrain, FilesError: valid(r.FilesError),
 	}
+	if r.MetadataError != "" {
+		w.MetadataError = new(valid(r.MetadataError))
+	}
 	if len(r.Files) > 0 {
 		w.Files = FileStatuses(r.Files)
 	}
@@ -84,7 +87,7 @@ func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.
 			DiskPercent: percent(w.GetDiskUsage()), Load: amount(w.GetLoad()),
 		},
 		ConfigHash: Text(w.GetConfigHash()), CanDrain: w.GetCanDrain(),
-		Files: FileStatusesOf(w.GetFiles()), FilesError: Text(w.GetFilesError()),
+		Files: FileStatusesOf(w.GetFiles()), FilesError: Text(w.GetFilesError()), MetadataError: Text(w.GetMetadataError()),
 	}
 	for _, p := range w.GetProbes()[:min(maxProbes, len(w.GetProbes()))] {
 		r.Probes = append(r.Probes, nstance.ProbeResult{Name: Text(p.GetName()), OK: p.GetOk(), Message: Text(p.GetMessage())})

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +32,27 @@ var now = time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
 func announced() nstance.Notice {
 	return nstance.Notice{
 		Kind: nstance.Reclaim, Action: "terminate", Deadline: now.Add(2 * time.Minute), NotBefore: now,
-		Source: "aws/spot", EventID: "e1", DetectedAt: now, Cancelled: true,
+		Source: "aws/spot", EventID: "e1", DetectedAt: now, Cancelled: true, Machines: []string{"vm-1", "vm-2"},
+	}
+}
+
+func happened() nstance.Event {
+	d, n := drained(), announced()
+	return nstance.Event{
+		Seq: 9, Time: now, Type: nstance.EventDrainStarted, Tenant: "blue", Group: "web", Instance: id, Replaces: id,
+		Reason: "r", Code: nstance.Capacity, Error: "e", Drain: &d, Notice: &n, Count: 7,
+	}
+}
+
+func reported() nstance.Report {
+	n := announced()
+	n.Cancelled = false
+	return nstance.Report{
+		Version: wire.ReportVersion, InstanceID: id, Sequence: 5, Timestamp: now, UptimeSeconds: 90.5,
+		OneMinute:  nstance.Usage{CPUPercent: 12.5, MemoryPercent: 50, DiskPercent: 99.5, Load: 3.25},
+		ConfigHash: "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
+		Probes: []nstance.ProbeResult{{Name: "p", OK: true, Message: "fine"}, {Name: "q", Message: "refused"}},
+		Files:  []nstance.FileStatus{{Path: "/etc/a", Digest: "d", Error: "changed on the machine"}}, FilesError: "no space left", MetadataError: "403",
 	}
 }
 
@@ -61,24 +83,15 @@ func TestRoundTrip(t *testing.T) {
 		require.Nil(t, wire.DrainOf(nil))
 	})
 	t.Run("event", func(t *testing.T) {
-		e := nstance.Event{
-			Seq: 9, Time: now, Type: nstance.EventDrainStarted, Tenant: "blue", Group: "web", Instance: id, Replaces: id,
-			Reason: "r", Code: nstance.Capacity, Error: "e", Drain: &d, Notice: &n, Count: 7,
-		}
+		e := happened()
 		require.Equal(t, e, wire.EventOf(roundTrip(t, wire.Event(e))))
 		require.Equal(t, nstance.Event{Type: nstance.EventReady}, wire.EventOf(roundTrip(t, wire.Event(nstance.Event{Type: nstance.EventReady}))))
 	})
 	t.Run("report", func(t *testing.T) {
-		n.Cancelled = false
-		r := nstance.Report{
-			Version: wire.ReportVersion, InstanceID: id, Sequence: 5, Timestamp: now, UptimeSeconds: 90.5,
-			OneMinute:  nstance.Usage{CPUPercent: 12.5, MemoryPercent: 50, DiskPercent: 99.5, Load: 3.25},
-			ConfigHash: "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
-			Probes: []nstance.ProbeResult{{Name: "p", OK: true}, {Name: "q", Message: "refused"}},
-		}
+		r := reported()
 		w := roundTrip(t, wire.Report(r))
 		require.Len(t, w.GetNotices().GetNotices(), 1)
-		require.Equal(t, n, wire.NoticeOf(w.GetNotices().GetNotices()[0]))
+		require.Equal(t, r.Notices[0], wire.NoticeOf(w.GetNotices().GetNotices()[0]))
 		r.Notices = nil // they are converted by themselves
 		require.Equal(t, r, wire.ReportOf(id, 5, w))
 	})
@@ -92,6 +105,34 @@ func TestRoundTrip(t *testing.T) {
 		require.Equal(t, addrs[:1], wire.AddressesOf([]string{"10.0.0.1", "nonsense"}))
 		require.Len(t, wire.AddressesOf(strings.Fields(strings.Repeat("10.0.0.1 ", 100))), 16)
 	})
+}
+
+// TestRoundTripsHaveEveryField: what is not sent is listed, with its reason. Everything else is set
+// in what makes the round trips above.
+func TestRoundTripsHaveEveryField(t *testing.T) {
+	d := drained()
+	for name, c := range map[string]struct {
+		value any
+		kept  []string // by the receiver or the sender for itself
+	}{
+		"notice": {announced(), []string{"ReceivedAt", "Warning", "Margin"}}, // what a leader learns of its receipt
+		"drain":  {d, nil},
+		"cause":  {d.Causes[0], nil},
+		"group":  {d.Group, nil},
+		"event":  {happened(), nil},
+		"report": {reported(), []string{"TerminationNotice"}}, // of its notices
+		"usage":  {reported().OneMinute, nil},
+		"probe":  {reported().Probes[0], nil},
+		"file":   {reported().Files[0], nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := reflect.ValueOf(c.value)
+			for i := range v.NumField() {
+				field := v.Type().Field(i).Name
+				require.Equal(t, slices.Contains(c.kept, field), v.Field(i).IsZero(), field)
+			}
+		})
+	}
 }
 
 func TestTimes(t *testing.T) {

@@ -16,8 +16,18 @@ import (
 
 var update = flag.Bool("update", false, "write the parts of documents that are made from code")
 
-// Providers is the folder of the providers' documents, seen from a provider.
-const Providers = "../../docs/providers/"
+// Docs returns the path of a document, given below docs, for a test of any module of this
+// repository: docs is in the nearest folder above that has one.
+func Docs(name string) string {
+	up := ""
+	for range 8 {
+		if _, err := os.Stat(up + "docs/providers"); err == nil {
+			break
+		}
+		up += "../"
+	}
+	return up + "docs/" + name
+}
 
 // Section requires what stands between the markers <!-- begin name --> and
 // <!-- end name --> of a file to be want.
@@ -48,11 +58,11 @@ func Kind(t *testing.T, kind provider.Kind, schemaTitle string) {
 	for name, fields := range described {
 		table, err := ArgTable(fields)
 		require.NoError(t, err)
-		Section(t, Providers+kind.Name+".md", name, table)
+		Section(t, Docs("providers/"+kind.Name+".md"), name, table)
 	}
 	schema, err := argSchemaOf(schemaTitle, kind.Args)
 	require.NoError(t, err)
-	file := Providers + kind.Name + "-args.schema.json"
+	file := Docs("providers/" + kind.Name + "-args.schema.json")
 	if *update {
 		require.NoError(t, os.WriteFile(file, schema, 0o600))
 	}
@@ -64,7 +74,7 @@ func Kind(t *testing.T, kind provider.Kind, schemaTitle string) {
 // Example returns the first configuration in the document of a kind of provider.
 func Example(t *testing.T, kind provider.Kind) []byte {
 	t.Helper()
-	text, err := os.ReadFile(Providers + kind.Name + ".md")
+	text, err := os.ReadFile(Docs("providers/" + kind.Name + ".md"))
 	require.NoError(t, err)
 	block := regexp.MustCompile("(?s)```jsonc\n(.*?)```").FindSubmatch(text)
 	require.NotNil(t, block)

@@ -314,9 +314,10 @@ func (s *Shard) Operator() string { return s.addrs.Operator }
 // Registration is where clients register, host:port.
 func (s *Shard) Registration() string { return s.addrs.Registration }
 
-// Keys returns the cluster's authorities. A shard must have been started.
+// Keys returns the cluster's authorities. A shard must have been started. Machines that begin to
+// run when the test ends need them too.
 func (c *Cluster) Keys() *keyring.Keys {
-	keys, err := keyring.Bootstrap(c.Context(), vault.New(c.Store, nil), time.Now())
+	keys, err := keyring.Bootstrap(context.WithoutCancel(c.Context()), vault.New(c.Store, nil), time.Now())
 	require.NoError(c, err)
 	return keys
 }
@@ -362,11 +363,30 @@ func (s *Shard) Delete(id nstance.InstanceID) {
 	})
 }
 
-// SetWarmPool changes the warm pool of a group that is not in the configuration.
+// Resume has a group try again what the cloud has refused, as an operator does.
+func (s *Shard) Resume(group nstance.GroupID) {
+	s.cluster.Helper()
+	s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+		_, err := api.ResumeGroup(ctx, &apiv1.ResumeGroupRequest{Group: string(group)})
+		return err
+	})
+}
+
+// SetWarmPool changes the warm pool of a group that is not in the configuration, for its
+// owner.
 func (s *Shard) SetWarmPool(group nstance.GroupID, pool *apiv1.WarmPool) {
 	s.cluster.Helper()
 	s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
-		_, err := api.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Group: string(group), WarmPool: pool})
+		resp, err := api.ListGroups(ctx, &apiv1.ListGroupsRequest{})
+		req := &apiv1.UpdateGroupRequest{Group: string(group), WarmPool: pool}
+		for _, g := range resp.GetGroups() {
+			if g.GetGroup() == req.GetGroup() {
+				req.Owner = g.GetOwner()
+			}
+		}
+		if err == nil {
+			_, err = api.UpdateGroup(ctx, req)
+		}
 		return err
 	})
 }
@@ -377,6 +397,29 @@ func (s *Shard) Instances() (out []*apiv1.Instance) {
 	s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
 		resp, err := api.ListInstances(ctx, &apiv1.ListInstancesRequest{})
 		out = resp.GetInstances()
+		return err
+	})
+	return out
+}
+
+// Ended reports whether the shard says that an instance has ended: its machine is gone.
+func (s *Shard) Ended(id nstance.InstanceID) bool {
+	return nstance.State(s.instance(id).GetState()) == nstance.Deleted
+}
+
+// Drains reports whether an instance is drained.
+func (s *Shard) Drains(id nstance.InstanceID) bool { return s.instance(id).GetDrain() != nil }
+
+// Executor returns what drains an instance; empty: nothing drains it.
+func (s *Shard) Executor(id nstance.InstanceID) nstance.Executor {
+	return nstance.Executor(s.instance(id).GetDrain().GetExecutor())
+}
+
+func (s *Shard) instance(id nstance.InstanceID) (out *apiv1.Instance) {
+	s.cluster.Helper()
+	s.call(func(ctx context.Context, api apiv1.OperatorServiceClient) error {
+		resp, err := api.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
+		out = resp.GetInstance()
 		return err
 	})
 	return out

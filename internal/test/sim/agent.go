@@ -35,6 +35,7 @@ type agent struct {
 
 	server         *reconcile.Reconciler
 	registeredWith *reconcile.Reconciler // the server at which the agent is registered
+	unwell         bool                  // it registered while machines were never well
 	lastReport     time.Time             // last report
 	begun          map[uint64]bool
 }
@@ -141,6 +142,7 @@ func (a *agent) register(ctx context.Context, r *reconcile.Reconciler) bool {
 		return nil
 	})
 	if err == nil {
+		a.unwell = a.w.unwell.Load()
 		a.w.check.checkRegistered(a.id)
 		a.reportRegistered(r)
 	}
@@ -164,8 +166,11 @@ func (a *agent) report(r *reconcile.Reconciler) {
 	if a.loseMessage() || !a.renew(r) {
 		return
 	}
-	r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true}})
-	a.w.check.markReady(a.id)
+	report := nstance.Report{InstanceID: a.id, Timestamp: time.Now(), CanDrain: true, Probes: []nstance.ProbeResult{{Name: "serves", OK: !a.unwell}}}
+	r.Observe(nstance.Reported{Report: report})
+	if !a.unwell {
+		a.w.check.markReady(a.id)
+	}
 }
 
 // sendNotices sends every notice until it is acknowledged.

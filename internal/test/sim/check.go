@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,7 @@ type checker struct {
 
 	mu            sync.Mutex
 	events        int
+	fired         fired
 	after         int // since the first violation
 	violations    []Violation
 	drained       map[nstance.InstanceID]map[uint64]bool // generations drained by the agent
@@ -60,7 +62,7 @@ type checker struct {
 
 func newChecker(w *World) *checker {
 	return &checker{
-		w: w, drained: map[nstance.InstanceID]map[uint64]bool{}, reported: map[nstance.InstanceID]time.Time{}, first: map[nstance.InstanceID]time.Time{},
+		w: w, fired: fired{}, drained: map[nstance.InstanceID]map[uint64]bool{}, reported: map[nstance.InstanceID]time.Time{}, first: map[nstance.InstanceID]time.Time{},
 		acknowledged: map[string]nstance.InstanceID{}, withdrawn: map[string]bool{}, created: map[nstance.InstanceID]bool{}, late: map[nstance.InstanceID]bool{},
 		halts: map[string]bannedDefinition{}, rolledBack: map[nstance.GroupKey]bannedDefinition{}, frozen: map[nstance.GroupKey]time.Time{}, avoided: map[reconcile.Pool]time.Time{},
 		preservations: map[nstance.InstanceID]preserved{}, joinedLate: map[string]bool{},
@@ -74,7 +76,7 @@ func (c *checker) result() Result {
 	defer c.mu.Unlock()
 	return Result{
 		Seed: c.w.cfg.Seed, Events: c.events, Virtual: time.Since(c.w.began),
-		Violations: slices.Clone(c.violations), Journal: slices.Clone(c.journal),
+		Violations: slices.Clone(c.violations), Journal: slices.Clone(c.journal), Fired: maps.Clone(c.fired),
 	}
 }
 
@@ -110,6 +112,7 @@ func (c *checker) event(e nstance.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.events++
+	c.fired.event(e)
 	c.trace("%s %s %s %s %s", e.Type, e.Instance, e.Replaces, e.Reason, e.Error)
 	if len(c.violations) > 0 {
 		if c.after++; c.after > maxAfter {

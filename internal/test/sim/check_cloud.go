@@ -41,6 +41,15 @@ func (c *checker) checkCreate(spec nstance.MachineSpec) {
 	}
 }
 
+// checkOneMachine checks I1 when a machine begins to run: no other one has its ID.
+func (c *checker) checkOneMachine(m nstance.Machine) {
+	for _, other := range c.w.cloud.Machines() {
+		if other.ID == m.ID && other.ProviderID != m.ProviderID && !other.Status.Dead() {
+			c.violated("I1", "two machines have ID %s", m.ID)
+		}
+	}
+}
+
 // isHealthy reports whether a running machine has no notice and a reporting agent. Other
 // members may be removed.
 func (c *checker) isHealthy(id nstance.InstanceID) bool {

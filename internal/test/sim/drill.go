@@ -38,6 +38,12 @@ func (d *driver) drill() {
 	d.drillUndefined()
 	d.drillAvoid(web)
 	d.drillBridge()
+	d.drillSilentBridge()
+	d.drillAdvice(web)
+	d.drillUnwell(web)
+	d.drillUnhealthy(web)
+	d.drillHalt(web)
+	d.drillDrains(web)
 }
 
 // drillSilence partitions every agent of a group. As long as the provider shows their

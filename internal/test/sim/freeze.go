@@ -96,6 +96,17 @@ func (c *checker) checkFrozenCreate(rec records.Instance) {
 	}
 }
 
+// checkFrozenSleep checks that no machine of a frozen group is parked or woken.
+func (c *checker) checkFrozenSleep(call string, m nstance.Machine) {
+	rec, ok := c.w.store.record(m.ID)
+	if !ok {
+		return
+	}
+	if since, frozen := c.frozenSince(keyOf(rec)); frozen && time.Since(since) > inFlight {
+		c.violated("freeze", "%s of %s although %s is frozen for %v", call, m.ID, keyOf(rec), time.Since(since))
+	}
+}
+
 // checkFrozenWrite checks that no instance of a frozen group starts or leaves. What was decided
 // before continues.
 func (c *checker) checkFrozenWrite(old *records.Instance, now records.Instance) {

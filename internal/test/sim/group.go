@@ -136,9 +136,14 @@ func (w *World) dropRemoved(t *lease.Term) func(reconcile.GroupView, bool) {
 			return
 		}
 		w.mu.Lock()
-		defer w.mu.Unlock()
-		if known := w.groups[v.Key]; known != nil {
-			known.gone = known.group.Removing // it may be desired again
+		known := w.groups[v.Key]
+		removed := known != nil && known.group.Removing // else it is desired again
+		if known != nil {
+			known.gone = removed
+		}
+		w.mu.Unlock()
+		if removed {
+			w.check.recordThaw(v.Key) // a group that is made again is not frozen
 		}
 	}
 }

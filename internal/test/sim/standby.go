@@ -27,6 +27,7 @@ func (p linkedProvider) ParkModes() []nstance.ParkMode { return p.cloud.ParkMode
 func (p linkedProvider) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) (err error) {
 	if p.c.checkTermAtSend(p.p, "a park") {
 		p.c.checkSleep("park", m, nstance.Parking)
+		p.c.checkFrozenSleep("park", m)
 	}
 	lerr := p.l.carry(ctx, func() {
 		err = p.cloud.Park(context.WithoutCancel(ctx), m, mode)
@@ -42,6 +43,7 @@ func (p linkedProvider) Park(ctx context.Context, m nstance.Machine, mode nstanc
 func (p linkedProvider) Wake(ctx context.Context, m nstance.Machine) (err error) {
 	if p.c.checkTermAtSend(p.p, "a wake") {
 		p.c.checkSleep("wake", m, nstance.Waking)
+		p.c.checkFrozenSleep("wake", m)
 	}
 	lerr := p.l.carry(ctx, func() {
 		err = p.cloud.Wake(context.WithoutCancel(ctx), m)
@@ -240,6 +242,40 @@ func (d *driver) drillBridge() {
 		d.check.violated("standby", "no stand-by machine of group %s runs in place of %s", pooled, lost)
 	}
 	d.acts.Wait()
+	d.pass(12 * time.Minute)
+	d.check.checkSettled()
+}
+
+// drillSilentBridge has stand-by machines run whose agents do not come back. They are found out
+// by their silence, as any member is, before the time for their start is over.
+func (d *driver) drillSilentBridge() {
+	asleep, awake := d.sleeping(), map[nstance.InstanceID]time.Time{}
+	d.partition(1, asleep...)
+	err := d.ask(func(ctx context.Context, r *reconcile.Reconciler) error {
+		_, _, err := r.Admin().ClaimStandby(ctx, pooled, reconcile.Claim{Node: claimant(0), Until: time.Now().Add(time.Hour)})
+		return err
+	})
+	for range 5 * 60 {
+		d.pass(time.Second)
+		for _, id := range asleep {
+			rec, ok := d.store.record(id)
+			if !ok || rec.Standby == nil || rec.Standby.Phase != nstance.Waking || leaving(rec) != "" || !d.cloud.running()[id] {
+				continue
+			}
+			if awake[id].IsZero() {
+				awake[id] = time.Now()
+			}
+			if time.Since(awake[id]) > 3*time.Minute {
+				awake[id] = time.Now()
+				d.check.violated("standby", "%s runs for 3m in place of a node, and its agent has never been heard", id)
+			}
+		}
+	}
+	if len(awake) == 0 {
+		d.check.violated("standby", "no stand-by machine of group %s runs in place of a node: %v", pooled, err)
+	}
+	d.releaseClaim(claimant(0))
+	d.partition(-1, asleep...)
 	d.pass(12 * time.Minute)
 	d.check.checkSettled()
 }

@@ -27,6 +27,7 @@ type Config struct {
 	Size    int           // initial size of the first group; 10
 	Faults  time.Duration // virtual time with faults; 1 h
 	Settle  time.Duration // virtual time without faults at the end; 1 h
+	NoDrill bool          // end after the settling, without the drills
 
 	Trace io.Writer // gets every event, write and call with its virtual time; nil: none
 	Idle  func()    // called once a virtual minute, while nothing in the bubble can run; nil: not called
@@ -40,6 +41,9 @@ type Result struct {
 	Violations []Violation
 	Journal    []string // the last events
 	Faults     []string // the schedule of the seed
+
+	// Fired counts what happened, by names such as those of Rules.
+	Fired map[string]int
 }
 
 // World is one run.
@@ -54,6 +58,7 @@ type World struct {
 	storage   wall // storage's wall clock
 	check     *checker
 	hang      atomic.Int32  // drain hooks hang while it is positive
+	unwell    atomic.Bool   // machines that register are never well
 	loss      atomic.Uint64 // share of messages between agents and servers that are lost, in thousandths
 	reading   atomic.Int64  // nanoseconds until a new leader has read which definitions are in effect
 	agents    sync.WaitGroup
@@ -141,7 +146,9 @@ func Run(cfg Config) Result {
 	d.advanceAttended(cfg.Settle)
 	d.awaitSpot(webToo)
 	w.check.checkSettled()
-	d.drill()
+	if !cfg.NoDrill {
+		d.drill()
+	}
 	stop()
 	beside.Wait()
 	res := w.check.result()
@@ -165,7 +172,7 @@ func newWorld(cfg Config) *World {
 		w.setGroup(key, func(g *nstance.Group) { *g = w.newGroup(key, surge) })
 	}
 	w.cloud = truthCloud{simcloud.New(&simcloud.Options{
-		Seed: cfg.Seed, Latency: simcloud.Delay{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond},
+		Seed: cfg.Seed, ByToken: cfg.Seed%2 == 1, Latency: simcloud.Delay{Min: 10 * time.Millisecond, Max: 200 * time.Millisecond},
 		Boot: simcloud.Delay{Min: 5 * time.Second, Max: 40 * time.Second}, Shutdown: simcloud.Delay{Min: time.Second, Max: 20 * time.Second},
 		Park: simcloud.Delay{Min: time.Second, Max: 10 * time.Second}, Wake: simcloud.Delay{Min: time.Second, Max: 8 * time.Second},
 		Lag: simcloud.Delay{Min: 0, Max: 10 * time.Second}, Throttle: map[simcloud.Op]simcloud.Bucket{simcloud.OpAny: {PerSecond: float64(cfg.Size + side), Burst: 4 * (cfg.Size + side)}},
@@ -182,6 +189,7 @@ func newWorld(cfg Config) *World {
 
 func (w *World) booted(m nstance.Machine, spec nstance.MachineSpec) {
 	ctx, cancel := context.WithCancel(context.Background())
+	w.check.checkOneMachine(m)
 	w.mu.Lock()
 	w.stops[m.ID] = cancel
 	w.boots++

@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string) bool {
 	if o.seeds == 0 {
 		fmt.Printf("running seeds from %d on; press Ctrl-C to stop\n", o.from)
 	}
-	s := &summary{options: o, start: time.Now()}
+	s := &summary{options: o, start: time.Now(), Times: map[string]int{}, Reached: map[string]int{}}
 	s.play(ctx)
 	s.print()
 	return s.Violations == 0

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +28,9 @@ type summary struct {
 	Events     int     `json:"events"`
 	Virtual    float64 `json:"virtual_hours"`
 	Violations int     `json:"violations"`
+
+	Times   map[string]int `json:"times"`   // that something happened, by name
+	Reached map[string]int `json:"reached"` // seeds in which it did
 }
 
 func (s *summary) play(ctx context.Context) {
@@ -92,6 +98,10 @@ func (s *summary) add(res outcome) {
 	s.Events += res.Events
 	s.Virtual += res.Virtual.Hours()
 	s.Violations += len(res.Violations)
+	for name, n := range res.Fired {
+		s.Times[name] += n
+		s.Reached[name]++
+	}
 	if len(res.Violations) > 0 {
 		fmt.Printf("seed %d fails; latest events:\n", res.Seed)
 		for _, e := range res.Journal[max(0, len(res.Journal)-s.lines):] {
@@ -117,5 +127,23 @@ func (s *summary) print() {
 		_ = json.NewEncoder(os.Stdout).Encode(s) // no other output
 		return
 	}
+	s.printReached()
 	fmt.Printf("seeds=%d events=%d virtual=%.0fh violations=%d\n", s.Seeds, s.Events, s.Virtual, s.Violations)
+}
+
+// printReached says how often what happened did, the rarest first, and which rules no seed has
+// reached.
+func (s *summary) printReached() {
+	names := slices.Collect(maps.Keys(s.Times))
+	for _, name := range sim.Rules() {
+		if s.Times[name] == 0 {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.Reached[a], s.Reached[b]), cmp.Compare(s.Times[a], s.Times[b]), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		fmt.Printf("%8d times in %d of %d seeds: %s\n", s.Times[name], s.Reached[name], s.Seeds, name)
+	}
 }

@@ -1,7 +1,0 @@
-package kube
-
-import "syscall"
-
-func endWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}
