@@ -1,0 +1,7 @@
+package kubetest
+
+import "syscall"
+
+func endWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,176 @@
+package operator
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nstance-go/nstance"
+	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
+	"github.com/nstance-go/nstance/kubernetes/internal/protection"
+)
+
+// A oneDeployment is a cluster with one Deployment and its pods, and a namespace with
+// SpotProtections.
+type oneDeployment struct {
+	client.Client
+	deployment  *appsv1.Deployment
+	pods        []corev1.Pod
+	protections []infrav1.SpotProtection
+	refuse      error // of each patch; nil: it is accepted
+}
+
+func (o *oneDeployment) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	o.deployment.DeepCopyInto(obj.(*appsv1.Deployment))
+	return nil
+}
+
+func (o *oneDeployment) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch l := list.(type) {
+	case *corev1.PodList:
+		for i := range o.pods {
+			l.Items = append(l.Items, *o.pods[i].DeepCopy())
+		}
+	case *infrav1.SpotProtectionList:
+		l.Items = o.protections
+	}
+	return nil
+}
+
+func (o *oneDeployment) Patch(_ context.Context, obj client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	switch changed := obj.(type) {
+	case *appsv1.Deployment:
+		if o.refuse == nil {
+			o.deployment = changed
+		}
+	case *corev1.Pod:
+		if o.refuse == nil {
+			o.pods = []corev1.Pod{*changed}
+		}
+	}
+	return o.refuse
+}
+
+// surged is a Deployment in the middle of a surge from 2 to 4 replicas, whose one pod is to
+// leave, and a SpotProtection that does not select it any more.
+func surged() (*oneDeployment, *infrav1.SpotProtection) {
+	web := map[string]string{"app": "web", appsv1.DefaultDeploymentUniqueLabelKey: "1"}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", Annotations: map[string]string{
+		protection.AnnotationSurge: `{"added":2,"replicas":4,"since":"2026-01-02T03:04:05Z"}`,
+	}}}
+	d.Spec.Replicas, d.Spec.Selector = ptr.To[int32](4), &metav1.LabelSelector{MatchLabels: web}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-1-a", Labels: web, Annotations: map[string]string{corev1.PodDeletionCost: protection.DeletionCost}}}
+	pod.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web-1", Controller: ptr.To(true)}}
+	sp := &infrav1.SpotProtection{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: infrav1.SpotProtectionSpec{ClusterName: "c"}}
+	sp.Status.Workloads = []infrav1.ProtectedWorkload{{
+		Kind: infrav1.KindDeployment, Namespace: "ns", Name: "web", HandOff: infrav1.HandOffSurge, Admitted: ptr.To(true),
+	}}
+	return &oneDeployment{deployment: d, pods: []corev1.Pod{pod}}, sp
+}
+
+// oneNode is a cluster with one Node, and without evictions.
+type oneNode struct {
+	client.Client
+	uid types.UID
+}
+
+func (o oneNode) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	obj.SetName(key.Name)
+	obj.SetUID(o.uid)
+	return nil
+}
+
+// TestEvictReusedName: pods of a node whose name another one has by now are not evicted.
+func TestEvictReusedName(t *testing.T) {
+	known := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ip-10-0-0-4", UID: "old"}}
+	pods := []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{NodeName: known.Name}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: corev1.PodSpec{NodeName: known.Name}}}
+	s := &survey{objects: oneNode{uid: "new"}, nodes: map[string]*surveyedNode{known.Name: {Node: known}}}
+	require.NoError(t, s.evict(t.Context(), pods))
+	s.objects = oneNode{uid: "old"}
+	require.Panics(t, func() { _ = s.evict(t.Context(), pods) }, "those of the same node are")
+}
+
+// TestEndUnselected tries to end the hand-off of a workload that is not selected any more until
+// nothing of it is left.
+func TestEndUnselected(t *testing.T) {
+	pass := func(cluster *oneDeployment, sp *infrav1.SpotProtection) error {
+		s := &survey{sp: sp, objects: cluster, now: time.Now()}
+		err := (&protectionController{uncached: cluster}).endUnselected(t.Context(), s)
+		s.show()
+		return err
+	}
+	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+	for name, refusal := range map[string]error{
+		"others have changed it":  apierrors.NewConflict(deployments, "web", nil),
+		"the server is not there": apierrors.NewServiceUnavailable("try again"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, sp := surged()
+			cluster.refuse = refusal
+			require.Equal(t, !apierrors.IsConflict(refusal), pass(cluster, sp) != nil)
+			require.EqualValues(t, 4, *cluster.deployment.Spec.Replicas)
+			require.Len(t, sp.Status.Workloads, 1, "the next pass knows of it")
+			require.False(t, *sp.Status.Workloads[0].Admitted)
+			require.Zero(t, *sp.Status.SelectedWorkloads)
+
+			cluster.refuse = nil
+			require.NoError(t, pass(cluster, sp))
+			require.EqualValues(t, 2, *cluster.deployment.Spec.Replicas)
+			require.NotContains(t, cluster.deployment.Annotations, protection.AnnotationSurge)
+			require.NotContains(t, cluster.pods[0].Annotations, corev1.PodDeletionCost)
+			require.NoError(t, pass(cluster, sp))
+			require.Empty(t, sp.Status.Workloads, "nothing is left")
+		})
+	}
+	t.Run("another SpotProtection hands it off now", func(t *testing.T) {
+		cluster, sp := surged()
+		other := sp.DeepCopy()
+		other.Name = "q"
+		cluster.protections = []infrav1.SpotProtection{*sp, *other}
+		require.NoError(t, pass(cluster, sp))
+		require.EqualValues(t, 4, *cluster.deployment.Spec.Replicas)
+		require.Empty(t, sp.Status.Workloads)
+	})
+	t.Run("a full status", func(t *testing.T) {
+		_, sp := surged()
+		s := &survey{sp: sp, ending: sp.Status.Workloads}
+		for range maxWorkloads {
+			s.workloads = append(s.workloads, &surveyedWorkload{status: infrav1.ProtectedWorkload{Admitted: ptr.To(true), ProtectedPods: ptr.To[int32](0)}})
+		}
+		s.show()
+		require.Len(t, sp.Status.Workloads, maxWorkloads)
+		require.Equal(t, "web", sp.Status.Workloads[maxWorkloads-1].Name)
+	})
+}
+
+// TestHandsOff: pods are handed off in the first half of a drain that has time enough, and for a
+// while in one without a deadline.
+func TestHandsOff(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		whole, passed time.Duration
+		involuntary   bool
+		want          bool
+	}{
+		{whole: handOffTime - 1},
+		{whole: handOffTime, want: true},
+		{whole: handOffTime, passed: handOffTime/2 - 1, want: true},
+		{whole: handOffTime, passed: handOffTime / 2},
+		{whole: handOffTime, involuntary: true},
+		{whole: nstance.UnlimitedDrain, passed: handOffTime - 1, want: true},
+		{whole: nstance.UnlimitedDrain, passed: handOffTime},
+	} {
+		d := nstance.Drain{StartedAt: now.Add(-c.passed), Deadline: now.Add(c.whole - c.passed), Voluntary: !c.involuntary}
+		require.Equal(t, c.want, handsOff(d, now), "%+v", c)
+	}
+}

@@ -1,0 +1,86 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
+	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
+	"github.com/nstance-go/nstance/kubernetes/internal/shards"
+)
+
+// removalInterval is between two looks at the groups of a cluster that is deleted.
+const removalInterval = 2 * time.Second
+
+// remove takes the groups without a pool along with their cluster, whose Machines and pools
+// Cluster API has deleted before, and lets it go when none is left. Until then its shards stay
+// connected.
+func (c *clusterController) remove(ctx context.Context, nc *infrav1.NstanceCluster) (ctrl.Result, error) {
+	var groups infrav1.NstanceShardGroupList
+	if err := c.keeper.Client.List(ctx, &groups, ofCluster(nc)...); err != nil { // not as a cache has it
+		return ctrl.Result{}, err
+	}
+	if len(groups.Items) == 0 {
+		c.fleets.forget(client.ObjectKeyFromObject(nc))
+		controllerutil.RemoveFinalizer(nc, infrav1.Finalizer)
+		return ctrl.Result{}, nil
+	}
+	for i := range groups.Items {
+		g := &groups.Items[i]
+		if !g.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if err := c.Delete(ctx, g, client.Preconditions{UID: &g.UID}); client.IgnoreNotFound(err) != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	conditions.Set(nc, metav1.Condition{
+		Type: clusterv1.ReadyCondition, Status: metav1.ConditionFalse, Reason: reasonDeleting,
+		Message: fmt.Sprintf("%d NstanceShardGroups are left: their condition Synced says what they wait for", len(groups.Items)),
+	})
+	id, renewAt, err := c.keeper.Load(ctx, nc)
+	if err != nil {
+		conditions.Set(nc, metav1.Condition{Type: infrav1.ConditionRegistered, Status: metav1.ConditionFalse, Reason: reasonRefused, Message: text(err)})
+		return ctrl.Result{RequeueAfter: retryRegistration}, nil
+	}
+	fl, err := c.fleets.follow(ctx, nc, id, renewAt)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	known, _ := fl.status()
+	showShards(nc, known)
+	return ctrl.Result{RequeueAfter: removalInterval}, nil
+}
+
+// deleteUndrained deletes the members of a group whose cluster is deleted: like Cluster API,
+// without a drain, since there is no other node for their pods. Instances by request are of
+// Machines, maybe of another cluster.
+func deleteUndrained(ctx context.Context, shard *shards.Shard, api apiv1.OperatorServiceClient, group nstance.GroupID) error {
+	var errs []error
+	for _, i := range shard.Instances(group) {
+		if i.GetOnDemand() || nstance.State(i.GetState()) == nstance.Deleting {
+			continue
+		}
+		_, err := api.DeleteInstance(ctx, &apiv1.DeleteInstanceRequest{Id: i.GetId(), NoDrain: true})
+		if err != nil && !errors.Is(err, nstance.NotFound) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// abandoned reports whether the NstanceCluster of a Cluster says that a shard is lost for good.
+func abandoned(ctx context.Context, c client.Reader, cluster *clusterv1.Cluster, shard string) bool {
+	var nc infrav1.NstanceCluster
+	return c.Get(ctx, infrastructureOf(cluster), &nc) == nil && nc.Abandons(shard)
+}
