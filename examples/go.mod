@@ -3,7 +3,8 @@ module example.com/fleet
 go 1.26.0
 
 require (
-	github.com/nstance-go/nstance v0.1.0
+	github.com/nstance-go/nstance v0.3.0
+	github.com/nstance-go/nstance/kubernetes v0.3.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/sync v0.24.0
 	google.golang.org/grpc v1.85.0
@@ -80,4 +81,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/nstance-go/nstance => ../
+replace (
+	github.com/nstance-go/nstance => ../
+	github.com/nstance-go/nstance/kubernetes => ../kubernetes
+)

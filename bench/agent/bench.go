@@ -176,7 +176,7 @@ func (b *bench) measureIdle(ctx context.Context, d time.Duration) (used []usage,
 	}
 	before := make([]time.Duration, len(processes))
 	for i, p := range processes {
-		if before[i], err = processorTime(p.Process.Pid); err != nil {
+		if before[i], err = rig.ProcessorTime(p.Process.Pid); err != nil {
 			return nil, err
 		}
 	}
@@ -193,7 +193,7 @@ func (b *bench) measureIdle(ctx context.Context, d time.Duration) (used []usage,
 
 // measureDrain measures the agent while its hook runs.
 func (b *bench) measureDrain(ctx context.Context) (u usage, err error) {
-	before, err := processorTime(b.agent.Process.Pid)
+	before, err := rig.ProcessorTime(b.agent.Process.Pid)
 	if err != nil {
 		return u, err
 	}
@@ -207,12 +207,12 @@ func (b *bench) measureDrain(ctx context.Context) (u usage, err error) {
 }
 
 func (*bench) usageSince(p *exec.Cmd, before time.Duration, began time.Time) (u usage, err error) {
-	after, err := processorTime(p.Process.Pid)
+	after, err := rig.ProcessorTime(p.Process.Pid)
 	if err != nil {
 		return u, err
 	}
 	u.CPU = 100 * float64(after-before) / float64(time.Since(began))
-	resident, err := residentBytes(p.Process.Pid)
+	resident, err := rig.ResidentBytes(p.Process.Pid)
 	u.Resident = mib(resident)
 	return u, err
 }

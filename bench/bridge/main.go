@@ -66,7 +66,7 @@ func run(ctx context.Context, n int, park nstance.ParkMode, out string) error {
 		}
 		return all
 	}
-	report := rig.Report{Bench: "bridge", Target: "T17", With: map[string]any{"rounds": n, "park": park}, Results: []rig.Result{
+	report := rig.Report{Bench: "bridge", Target: "T17", FloorFirst: true, With: map[string]any{"rounds": n, "park": park}, Results: []rig.Result{
 		rig.Sum("provider's own wake time", of(func(r dev.BridgeRound) int64 { return r.ProviderWakeMS }), 0),
 		rig.Sum("notice, capacity back with a pool", of(func(r dev.BridgeRound) int64 { return r.WithPool.CapacityBackMS }), 0),
 		rig.Sum("notice, capacity back without one", of(func(r dev.BridgeRound) int64 { return r.WithoutPool.CapacityBackMS }), 0),

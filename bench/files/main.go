@@ -81,7 +81,7 @@ func run(ctx context.Context, agents, rounds, size int, out string) (err error) 
 	if err != nil {
 		return err
 	}
-	report := rig.Report{Bench: "files", Target: "issue 4", With: map[string]any{"agents": agents, "rounds": rounds, "bytes": size}, Results: []rig.Result{
+	report := rig.Report{Bench: "files", Target: "issue 4", FloorFirst: true, With: map[string]any{"agents": agents, "rounds": rounds, "bytes": size}, Results: []rig.Result{
 		rig.Sum("the same messages, no server behind", floor, 0),
 		rig.Sum("configuration reloaded, set has come", pushed, target),
 	}}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance/bench/internal/figures"
+	"github.com/nstance-go/nstance/bench/internal/rig"
 )
 
 // Of the cloud, and T3: after the last notice the last create is called within
@@ -39,7 +40,7 @@ type burstReport struct {
 func runAtOnce(ctx context.Context, agents, notices int, out string) error {
 	w := newWatcher()
 	w.latency = burstLatency
-	return withFleet(ctx, agents, w, func(fleet []*agent) error { return burst(ctx, fleet, notices, w, out) })
+	return withFleet(ctx, agents, w, func(_ *rig.Rig, fleet []*agent) error { return burst(ctx, fleet, notices, w, out) })
 }
 
 func burst(ctx context.Context, fleet []*agent, notices int, w *watcher, out string) error {

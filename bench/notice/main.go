@@ -4,11 +4,14 @@
 // mutual TLS; they tell their notices one after another, over a store in
 // memory.
 //
-//	go run ./bench/notice [-agents 1000] [-notices 500] [-at-once] [-json notice.json]
+//	go run ./bench/notice [-agents 1000] [-notices 500] [-at-once | -busy] [-json notice.json]
 //
 // With -at-once all notices are sent at the same moment instead, on the same kind of
 // streams, over a cloud that answers a create after 50 ms: how long after the last
 // notice the last create is called, beside the arithmetic of 100 calls in flight.
+//
+// With -busy it measures what one tenant's calls cost others: calls of another tenant, and
+// notices, first alone and then while a tenant sends every kind of call at its full budget.
 //
 // Measured beside it on the same connections: an RPC that does nothing (one
 // that the server does not know, so that gRPC itself refuses it), and a health
@@ -39,13 +42,17 @@ func main() {
 	agents := flag.Int("agents", 1000, "connected agents")
 	notices := flag.Int("notices", 500, "notices, each from another agent")
 	atOnce := flag.Bool("at-once", false, "all notices at the same moment, over a cloud with calls of 50 ms")
+	busy := flag.Bool("busy", false, "beside a tenant at its full budget")
 	out := flag.String("json", "", "file for the results as JSON")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	measure := run
-	if *atOnce {
+	switch {
+	case *atOnce:
 		measure = runAtOnce
+	case *busy:
+		measure = runBusy
 	}
 	if err := measure(ctx, *agents, min(*notices, *agents), *out); err != nil {
 		fmt.Fprintln(os.Stderr, "notice:", err)
@@ -55,11 +62,11 @@ func main() {
 
 func run(ctx context.Context, agents, notices int, out string) error {
 	w := newWatcher()
-	return withFleet(ctx, agents, w, func(fleet []*agent) error { return oneByOne(ctx, fleet, notices, w, out) })
+	return withFleet(ctx, agents, w, func(_ *rig.Rig, fleet []*agent) error { return oneByOne(ctx, fleet, notices, w, out) })
 }
 
 // withFleet runs a shard with connected agents while do works.
-func withFleet(ctx context.Context, agents int, w *watcher, do func(fleet []*agent) error) (err error) {
+func withFleet(ctx context.Context, agents int, w *watcher, do func(r *rig.Rig, fleet []*agent) error) (err error) {
 	r, err := rig.Start(ctx, rig.Options{Machines: agents, Wrap: w.wrap, Journal: w.journal})
 	if err != nil {
 		return err
@@ -73,7 +80,7 @@ func withFleet(ctx context.Context, agents int, w *watcher, do func(fleet []*age
 	if err != nil {
 		return err
 	}
-	return do(fleet)
+	return do(r, fleet)
 }
 
 func oneByOne(ctx context.Context, fleet []*agent, notices int, w *watcher, out string) error {
@@ -84,7 +91,7 @@ func oneByOne(ctx context.Context, fleet []*agent, notices int, w *watcher, out 
 	if err := tell(ctx, fleet[:notices], w); err != nil {
 		return err
 	}
-	report := rig.Report{Bench: "notice", Target: "T2", With: map[string]any{"agents": len(fleet)}, Results: []rig.Result{
+	report := rig.Report{Bench: "notice", Target: "T2", FloorFirst: true, With: map[string]any{"agents": len(fleet)}, Results: []rig.Result{
 		rig.Sum("empty RPC", idle, 0),
 		rig.Sum("report and acknowledgement", reports, 0),
 		rig.Sum("server has the notice, create called", w.took(w.received), target),
@@ -118,13 +125,13 @@ func connect(ctx context.Context, r *rig.Rig, w *watcher) ([]*agent, error) {
 func floors(ctx context.Context, fleet []*agent) (idle, reports []time.Duration, err error) {
 	for _, a := range fleet {
 		began := time.Now()
-		err := a.conn.Invoke(ctx, "/nstance.v1.AgentService/Nothing", &emptypb.Empty{}, &emptypb.Empty{})
+		err := a.Invoke(ctx, "/nstance.v1.AgentService/Nothing", &emptypb.Empty{}, &emptypb.Empty{})
 		if status.Code(err) != codes.Unimplemented {
 			return nil, nil, fmt.Errorf("an RPC that does nothing: %w", err)
 		}
 		idle = append(idle, time.Since(began))
 		began = time.Now()
-		if err := a.report(); err != nil {
+		if err := a.Report(); err != nil {
 			return nil, nil, err
 		}
 		reports = append(reports, time.Since(began))
@@ -134,12 +141,14 @@ func floors(ctx context.Context, fleet []*agent) (idle, reports []time.Duration,
 
 // tell makes one agent after another report its notice.
 func tell(ctx context.Context, fleet []*agent, w *watcher) error {
+	before := 0
+	w.Do(func() { before = len(w.created) })
 	for i, a := range fleet {
 		w.note(w.sent, a.id)
 		if err := a.notice(); err != nil {
 			return err
 		}
-		if err := w.Wait(ctx, func() bool { return len(w.created) > i }); err != nil {
+		if err := w.Wait(ctx, func() bool { return len(w.created) > before+i }); err != nil {
 			return err
 		}
 	}

@@ -8,12 +8,12 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/nstance-go/nstance/clouds/store"
 	"github.com/nstance-go/nstance/internal/admin"
-	"github.com/nstance-go/nstance/storage/blob"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
-	os.Exit(admin.Main(ctx, blob.Open, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
+	os.Exit(admin.Main(ctx, store.Open, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Getenv))
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 
 	"github.com/nstance-go/nstance/agent"
+	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/logqueue"
 )
 
 // Exit codes.
@@ -29,6 +32,9 @@ const (
 // by default, on every machine of the fleet. A collection takes a millisecond or two.
 const gcPercent = 25
 
+// logLimit is how many bytes of the log may wait for its reader.
+const logLimit = 256 << 10
+
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -37,6 +43,7 @@ func main() {
 		runtime.GOMAXPROCS(1) // idle, it takes a tenth less processor time
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second signal ends the process at once, and its hook
 	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -62,13 +69,25 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 func serve(ctx context.Context, getenv func(string) string, stderr io.Writer) int {
 	o, err := agent.FromEnv(getenv)
 	if err != nil {
+		fmt.Fprintln(stderr, clip.Text(err.Error(), math.MaxInt))
+		return exitUsage
+	}
+	level := slog.LevelInfo
+	if o.Debug {
+		level = slog.LevelDebug
+	}
+	handler, err := logqueue.Handler("NSTANCE_LOG_FORMAT", o.LogFormat, level)
+	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitUsage
 	}
-	o.Log = logger(stderr, o.Debug)
+	logger, lines := logqueue.Logger(stderr, logLimit, handler)
+	defer lines.Close()
+	defer logqueue.Libraries(logger)()
+	o.Log = logger
 	a, err := agent.New(o)
 	if err != nil {
-		fmt.Fprintln(stderr, err)
+		fmt.Fprintln(lines, clip.Text(err.Error(), math.MaxInt))
 		return exitUsage
 	}
 	o.Log.Info("nstance-agent starts", "version", version(), "instance_id", o.InstanceID)
@@ -77,12 +96,4 @@ func serve(ctx context.Context, getenv func(string) string, stderr io.Writer) in
 		return exitError
 	}
 	return exitOK
-}
-
-func logger(w io.Writer, debug bool) *slog.Logger {
-	level := slog.LevelInfo
-	if debug {
-		level = slog.LevelDebug
-	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }

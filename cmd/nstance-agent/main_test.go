@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -92,6 +94,17 @@ func TestCommandLine(t *testing.T) {
 		code, _, errs := call(complete(t))
 		require.Equal(t, exitOK, code, errs)
 		require.Contains(t, errs, "nstance-agent starts")
+	})
+	t.Run("its log is text, or JSON", func(t *testing.T) {
+		code, _, errs := call(complete(t), "--log-format", "xml")
+		require.Equal(t, exitUsage, code)
+		require.Contains(t, errs, `NSTANCE_LOG_FORMAT: "xml" is no format (use text or json)`)
+		code, _, errs = call(complete(t), "--log-format=json", "--debug")
+		require.Equal(t, exitOK, code, errs)
+		for line := range strings.Lines(errs) {
+			require.True(t, json.Valid([]byte(line)), line)
+		}
+		require.Contains(t, errs, `"msg":"nstance-agent starts"`)
 	})
 	t.Run("a health address in use ends it", func(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -14,11 +14,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/aws"
+	"github.com/nstance-go/nstance/aws/ec2test"
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/test/testcloud"
-	"github.com/nstance-go/nstance/internal/test/testcloud/ec2"
-	"github.com/nstance-go/nstance/provider/aws"
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
 // Names in the test cloud's catalog that the scenarios use.
@@ -29,20 +29,20 @@ const (
 
 // An awsRig is an AWS account with the machines that two servers run on.
 type awsRig struct {
-	catalog    *ec2.Catalog
+	catalog    *ec2test.Catalog
 	interfaces []string // of the servers' machines
 }
 
 // devAWS is AWS for single-machine mode.
 func devAWS() *dev.Cloud {
-	rig := &awsRig{catalog: ec2.DefaultCatalog(awsRegion)}
+	rig := &awsRig{catalog: ec2test.DefaultCatalog(awsRegion)}
 	return &dev.Cloud{
 		Kind: aws.Kind(), Protocol: imds.AWS, Consistency: time.Second,
 		Env: map[string]string{
-			"AWS_ACCESS_KEY_ID": ec2.DefaultCredential.AccessKeyID, "AWS_SECRET_ACCESS_KEY": ec2.DefaultCredential.SecretAccessKey,
+			"AWS_ACCESS_KEY_ID": ec2test.DefaultCredential.AccessKeyID, "AWS_SECRET_ACCESS_KEY": ec2test.DefaultCredential.SecretAccessKey,
 		},
 		New: func(h testcloud.Hypervisor) (dev.TestServer, error) {
-			return ec2.New(&ec2.Options{
+			return ec2test.New(&ec2test.Options{
 				Region: awsRegion, Catalog: rig.catalog, IDTag: "nstance:instance-id", Hypervisor: h,
 				Delays: testcloud.Delays{Visible: 50 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Delete: 100 * time.Millisecond, Linger: time.Minute},
 			}), nil
@@ -74,7 +74,7 @@ func (r *awsRig) instanceType() string {
 func (r *awsRig) client(endpoint string) *ec2api.Client {
 	return ec2api.New(ec2api.Options{
 		Region: awsRegion, BaseEndpoint: &endpoint,
-		Credentials: credentials.NewStaticCredentialsProvider(ec2.DefaultCredential.AccessKeyID, ec2.DefaultCredential.SecretAccessKey, ""),
+		Credentials: credentials.NewStaticCredentialsProvider(ec2test.DefaultCredential.AccessKeyID, ec2test.DefaultCredential.SecretAccessKey, ""),
 	})
 }
 

@@ -19,11 +19,11 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/azure"
+	"github.com/nstance-go/nstance/azure/armtest"
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/test/testcloud"
-	"github.com/nstance-go/nstance/internal/test/testcloud/arm"
-	"github.com/nstance-go/nstance/provider/azure"
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
 // Names in the test cloud that the scenarios use.
@@ -54,10 +54,10 @@ func devAzure() *dev.Cloud {
 	return &dev.Cloud{
 		Kind: azure.Kind(), Protocol: imds.Azure, Consistency: time.Second, TLS: true,
 		New: func(h testcloud.Hypervisor) (dev.TestServer, error) {
-			return arm.New(&arm.Options{
+			return armtest.New(&armtest.Options{
 				Subscription: azureSubscription, Location: azureLocation, ResourceGroup: azureGroup, Tokens: map[string][]string{azureToken: nil},
 				Subnets: map[string]int{azureSubnet: 1000, azureServerSubnet: 100}, Hypervisor: h,
-				Sizes:  []arm.Size{{Name: azureSize, Cores: 2}, {Name: azureSizeARM, Cores: 2, Arch: "Arm64"}},
+				Sizes:  []armtest.Size{{Name: azureSize, Cores: 2}, {Name: azureSizeARM, Cores: 2, Arch: "Arm64"}},
 				Delays: testcloud.Delays{Visible: 50 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Delete: 100 * time.Millisecond},
 			}), nil
 		},

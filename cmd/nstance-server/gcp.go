@@ -15,11 +15,11 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/gcp"
+	"github.com/nstance-go/nstance/gcp/gcetest"
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/test/testcloud"
-	"github.com/nstance-go/nstance/internal/test/testcloud/gce"
-	"github.com/nstance-go/nstance/provider/gcp"
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
 // Names in the test cloud that the scenarios use.
@@ -37,13 +37,13 @@ var gcpServers = []string{"server-a", "server-b"}
 
 // devGCP is Compute Engine for single-machine mode.
 func devGCP() *dev.Cloud {
-	var server *gce.Cloud
+	var server *gcetest.Cloud
 	return &dev.Cloud{
 		Kind: gcp.Kind(), Protocol: imds.GCP, Consistency: time.Second,
 		New: func(h testcloud.Hypervisor) (dev.TestServer, error) {
-			server = gce.New(&gce.Options{
+			server = gcetest.New(&gcetest.Options{
 				Project: gcpProject, Account: gcpAccount, Hypervisor: h,
-				Images: []gce.Image{{
+				Images: []gcetest.Image{{
 					Project: gcpImageProject, Name: gcpImage, Family: "debian-12", Arch: nstance.Arch(runtime.GOARCH),
 					Created: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC),
 				}},

@@ -76,6 +76,7 @@ func refusals(t *testing.T, bin string) {
 		{"no machines", 2, "--instances", []string{"dev", "--instances", "0"}},
 		{"a term without failover", 2, "--election-ttl", []string{"dev", "--election-ttl", "3s"}},
 		{"unknown level", 2, "use debug, info, warn or error", []string{"dev", "--log-level", "loud"}},
+		{"unknown format of the log", 2, "use text or json", []string{"dev", "--log-format", "xml"}},
 		{"unknown flag", 2, "--help", []string{"dev", "--loud"}},
 		{"unknown command", 2, "--help", []string{"serve"}},
 		{"unknown provider", 2, `did you mean "aws"?`, []string{"dev", "--provider", "asw"}},

@@ -1,18 +1,21 @@
 package main
 
 import (
+	"log/slog"
+
+	"github.com/nstance-go/nstance/aws"
+	"github.com/nstance-go/nstance/azure"
+	"github.com/nstance-go/nstance/clouds/secrets"
+	"github.com/nstance-go/nstance/clouds/store"
+	"github.com/nstance-go/nstance/gcp"
 	"github.com/nstance-go/nstance/internal/dev"
-	"github.com/nstance-go/nstance/internal/opener"
 	"github.com/nstance-go/nstance/internal/servercmd"
 	"github.com/nstance-go/nstance/provider"
-	"github.com/nstance-go/nstance/provider/aws"
-	"github.com/nstance-go/nstance/provider/azure"
-	"github.com/nstance-go/nstance/provider/gcp"
 	"github.com/nstance-go/nstance/provider/local"
-	"github.com/nstance-go/nstance/provider/proxmox"
 	"github.com/nstance-go/nstance/provider/qemu"
 	"github.com/nstance-go/nstance/provider/simcloud"
-	"github.com/nstance-go/nstance/storage/blob"
+	"github.com/nstance-go/nstance/proxmox"
+	"github.com/nstance-go/nstance/sqlite"
 )
 
 // parts are the providers, stores and sources that this program links.
@@ -27,8 +30,11 @@ func parts() servercmd.Parts {
 			simcloud.Kind(),
 			qemu.Kind(),
 		},
-		Storage: blob.Open,
-		Secrets: opener.Open,
+		Storage: store.Open,
+		Secrets: secrets.Open,
+		Journal: func(path string, log *slog.Logger) (servercmd.Journal, error) {
+			return sqlite.Open(path, &sqlite.Options{Log: log})
+		},
 		Clouds: map[string]func() *dev.Cloud{
 			"aws":     devAWS,
 			"azure":   devAzure,

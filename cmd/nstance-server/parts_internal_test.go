@@ -37,7 +37,7 @@ func TestTables(t *testing.T) {
 		for section, described := range map[string]any{"options": kind.Options, "args": kind.Args} {
 			table, err := doctest.ArgTable(described)
 			require.NoError(t, err)
-			doctest.Section(t, doctest.Providers+name+".md", section, table)
+			doctest.Section(t, doctest.Docs("providers/"+name+".md"), section, table)
 		}
 	}
 }

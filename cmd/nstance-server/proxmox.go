@@ -9,21 +9,21 @@ import (
 
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/imds"
-	"github.com/nstance-go/nstance/internal/test/testcloud"
-	"github.com/nstance-go/nstance/internal/test/testcloud/pve"
-	"github.com/nstance-go/nstance/provider/proxmox"
+	"github.com/nstance-go/nstance/provider/testcloud"
+	"github.com/nstance-go/nstance/proxmox"
+	"github.com/nstance-go/nstance/proxmox/pvetest"
 )
 
 // proxmoxNodes are the nodes of the cluster. Machines are placed on the node with the
 // most free memory: on the last one only while the others are under maintenance.
-var proxmoxNodes = []pve.Node{
+var proxmoxNodes = []pvetest.Node{
 	{Name: "pve1", Memory: 1 << 40, CPUs: 256}, {Name: "pve2", Memory: 1 << 40, CPUs: 256}, {Name: "pve3", Memory: 1 << 40, CPUs: 256},
 	{Name: "pve4", Memory: 600 << 30, CPUs: 256},
 }
 
 // A proxmoxRig is a cluster whose nodes can be put under maintenance.
 type proxmoxRig struct {
-	cloud *pve.Cloud
+	cloud *pvetest.Cloud
 
 	mu    sync.Mutex
 	under []string // nodes under maintenance
@@ -37,7 +37,7 @@ func devProxmox() *dev.Cloud {
 		Kind: proxmox.Kind(), Protocol: imds.AWS, Consistency: time.Second,
 		Env: map[string]string{proxmox.TokenVariable: "root@pam!test=secret"},
 		New: func(h testcloud.Hypervisor) (dev.TestServer, error) {
-			rig.cloud = pve.New(&pve.Options{
+			rig.cloud = pvetest.New(&pvetest.Options{
 				Nodes: proxmoxNodes, Hypervisor: h, FirstDisk: 50 * time.Millisecond, Clone: 100 * time.Millisecond,
 				Delays: testcloud.Delays{Visible: 50 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Delete: 100 * time.Millisecond},
 			})

@@ -49,7 +49,10 @@ func TestFileDetector(t *testing.T) {
 	spottest.Run(t, func(t *testing.T) (nstance.SpotDetector, spottest.Cloud) {
 		r := &rack{t: t, path: filepath.Join(t.TempDir(), "eviction.json"), spot: true}
 		r.write()
-		return &FileDetector{Path: r.path, Interval: 10 * time.Millisecond}, r
+		detect := func(*testing.T) nstance.SpotDetector {
+			return &FileDetector{Path: r.path, Interval: 10 * time.Millisecond}
+		}
+		return detect(t), spottest.Restartable(r, detect)
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log"
 	"sync"
 	"time"
 
@@ -37,15 +38,16 @@ func (m *machines) stopped(mach nstance.Machine) {
 
 func (m *machines) wait() { m.wg.Wait() }
 
-// vouch says that a machine has joined, which makes it a member that is drained
-// before it is deleted, and then, again and again, that it is well. One that is
-// not heard of for three intervals would be replaced.
+// vouch says, again and again, that a machine has joined, which makes it a member that is
+// drained before it is deleted, and that it is well. One that is not heard of for three
+// intervals would be replaced.
 func (m *machines) vouch(ctx context.Context, id nstance.InstanceID) {
-	if err := m.fleet.Joined(ctx, id); err != nil {
-		return // not registered in time, it will be replaced
-	}
 	for tick := time.Tick(20 * time.Second); ctx.Err() == nil; {
-		m.fleet.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now()}})
+		if err := m.fleet.Joined(ctx, id); err == nil {
+			m.fleet.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now()}})
+		} else if ctx.Err() == nil {
+			log.Println("has not joined, said again:", id, err)
+		}
 		select {
 		case <-ctx.Done():
 		case <-tick:

@@ -8,9 +8,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/provider/local"
@@ -44,13 +46,14 @@ func keep(ctx context.Context, dir string) error {
 		return err
 	}
 	return reconcile.Lead(ctx, machines, store, &reconcile.Options{
-		Owner: owner,
+		Owner: owner, HealthInterval: 2 * time.Second,
 		Groups: []nstance.Group{{
 			Key: nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}, Size: 3,
 			Definition: nstance.Definition{Kind: "web", Arch: nstance.AMD64},
 		}},
 	}, func(ctx context.Context, fleet *reconcile.Reconciler) {
 		events := fleet.Events(ctx)
+		go vouch(ctx, fleet, machines)
 		fmt.Println("leads")
 		for e := range events {
 			if e.Type == nstance.EventCreated {
@@ -58,4 +61,26 @@ func keep(ctx context.Context, dir string) error {
 			}
 		}
 	})
+}
+
+// vouch stands for agents on the machines: every second it says of each that runs that it
+// has joined, and that it is well. What fails is said again a second later.
+func vouch(ctx context.Context, fleet *reconcile.Reconciler, cloud nstance.Provider) {
+	for tick := time.Tick(time.Second); ; {
+		for _, i := range fleet.Instances() {
+			if m, err := cloud.Get(ctx, i.ID); err != nil || m.Status != nstance.StatusRunning {
+				continue
+			}
+			if err := fleet.Joined(ctx, i.ID); err != nil {
+				log.Println("has not joined:", i.ID, err)
+				continue
+			}
+			fleet.Observe(nstance.Reported{Report: nstance.Report{InstanceID: i.ID}})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+		}
+	}
 }

@@ -4,22 +4,18 @@ package rig
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/tls"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/records"
-	"github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/provider"
@@ -46,6 +42,7 @@ const configuration = `{
 		"kind": "web", "arch": "amd64", "instance_type": "small", "market": {"type": "spot"}, "userdata": {"content": "{{.Nonce}}"},
 		"registration_timeout": "24h", "launch_timeout": "24h"
 	}},
+	"tenants": {"loud": {"templates": ["vm"]}},
 	"groups": {"default": {"web": {"template": "vm", "size": %d}}}
 }`
 
@@ -63,7 +60,8 @@ type Rig struct {
 	Server *server.Server
 	Cloud  *simcloud.Cloud
 	Keys   *keyring.Keys
-	Specs  []nstance.MachineSpec // of the first machines
+	*Client
+	Specs []nstance.MachineSpec // of the first machines
 
 	cancel context.CancelFunc
 	ended  chan error
@@ -113,6 +111,8 @@ func Start(ctx context.Context, o Options) (_ *Rig, err error) {
 	if r.Keys, err = keyring.Bootstrap(ctx, vault.New(o.Store, nil), time.Now()); err != nil {
 		return nil, errors.Join(err, r.Stop())
 	}
+	addrs := r.Server.Addresses()
+	r.Client = &Client{Registration: addrs.Registration, Agent: addrs.Agent, Roots: r.Keys.Identity.Pool()}
 	for len(r.Specs) < o.Machines {
 		select {
 		case spec := <-started:
@@ -132,41 +132,28 @@ func (r *Rig) Stop() error {
 	return err
 }
 
-// Dial opens a connection. Each n uses another local address, as agents do, because
-// registrations are limited by source address.
-func (r *Rig) Dial(addr string, n int, cert *tls.Certificate) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(credentials.NewTLS(pki.ClientTLS(r.Keys.Identity.Pool(), cert, Zone, Cluster))),
-		grpc.WithContextDialer(From(n)), grpc.WithKeepaliveParams(session.Client()),
-		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10), grpc.WithDisableServiceConfig(),
-	)
-}
-
-// From dials from the nth address of 127.0.0.0/16.
-func From(n int) func(context.Context, string) (net.Conn, error) {
-	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, byte(1+n/250%250), byte(1+n%250))}}
-	return func(ctx context.Context, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
-}
-
-// Register turns the nonce in a machine's user data into a certificate.
-func (r *Rig) Register(ctx context.Context, n int, spec nstance.MachineSpec) (*tls.Certificate, error) {
+// Operator registers an operator of a tenant and opens a connection for it.
+func (r *Rig) Operator(ctx context.Context, n int, tenant nstance.TenantID) (*grpc.ClientConn, error) {
+	now := time.Now()
+	nonce, err := r.Keys.Nonces.Mint("", keyring.Claims{
+		Kind: nstance.RoleOperator, Subject: string(Cluster), Cluster: Cluster, Tenant: tenant, JTI: rand.Text(), NotBefore: now.Add(-time.Hour), Expiry: now.Add(time.Hour),
+	})
+	if err != nil {
+		return nil, err
+	}
 	key := pki.NewKey()
-	csr, err := pki.NewCSR(key, string(spec.ID))
+	csr, err := pki.NewCSR(key, string(Cluster))
 	if err != nil {
 		return nil, err
 	}
-	conn, err := r.Dial(r.Server.Addresses().Registration, n, nil)
+	open, err := r.Dial(r.Server.Addresses().Registration, n, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	resp, err := apiv1.NewRegistrationServiceClient(conn).RegisterAgent(ctx, &apiv1.RegisterAgentRequest{Nonce: string(spec.UserData), Csr: csr})
+	defer open.Close()
+	resp, err := apiv1.NewRegistrationServiceClient(open).RegisterOperator(ctx, &apiv1.RegisterOperatorRequest{Nonce: nonce, Csr: csr})
 	if err != nil {
 		return nil, wire.ErrorOf(err)
 	}
-	return certificate(key, wire.CredentialOf(resp.GetCredential())), nil
-}
-
-func certificate(key ed25519.PrivateKey, c nstance.Credential) *tls.Certificate {
-	return &tls.Certificate{Certificate: c.Chain, PrivateKey: key}
+	return r.Dial(r.Server.Addresses().Operator, n, certificate(key, wire.CredentialOf(resp.GetCredential())))
 }

@@ -21,6 +21,9 @@ type Result struct {
 	MaxMS    float64 `json:"max_ms"`
 	TargetMS float64 `json:"target_ms,omitempty"` // for p99; 0: no target
 	OK       bool    `json:"ok"`
+
+	Ratio       float64 `json:"ratio,omitempty"`        // p50, by the floor's
+	TargetRatio float64 `json:"target_ratio,omitempty"` // p99, by the target
 }
 
 // Sum returns the distribution of samples, in any order.
@@ -34,6 +37,9 @@ func Sum(name string, samples []time.Duration, target time.Duration) Result {
 	}
 	r := Result{Case: name, Samples: len(s), P50MS: at(0.5), P90MS: at(0.9), P99MS: at(0.99), MaxMS: at(1), TargetMS: ms(target)}
 	r.OK = len(s) > 0 && (target == 0 || r.P99MS <= r.TargetMS)
+	if target > 0 {
+		r.TargetRatio = r.P99MS / r.TargetMS
+	}
 	return r
 }
 
@@ -47,11 +53,18 @@ type Report struct {
 	CPUs    int            `json:"cpus"`
 	With    map[string]any `json:"with"` // the flags that matter
 	Results []Result       `json:"results"`
+
+	FloorFirst bool `json:"-"` // the first result is the floor of the others
 }
 
 // Show prints r as a table on w and writes it to file, unless that is empty.
 func (r Report) Show(w io.Writer, file string) error {
 	r.Go, r.CPUs = runtime.Version(), runtime.GOMAXPROCS(0)
+	if r.FloorFirst {
+		for i := range r.Results[1:] {
+			r.Results[1+i].Ratio = r.Results[1+i].P50MS / r.Results[0].P50MS
+		}
+	}
 	fmt.Fprintf(w, "%s (%s), %s, %d CPUs, %v\n", r.Bench, r.Target, r.Go, r.CPUs, r.With)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tsamples\tp50 ms\tp90 ms\tp99 ms\tmax ms\ttarget\t")

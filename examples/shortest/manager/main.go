@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -21,7 +22,8 @@ import (
 func main() {
 	web := nstance.Group{Key: nstance.GroupKey{Tenant: nstance.DefaultTenant, Group: "web"}, Size: 3}
 	web.Definition = nstance.Definition{Kind: "web", Arch: nstance.AMD64, InstanceTypes: []string{"small"}}
-	fleet, err := reconcile.New(simcloud.New(nil), storage.NewMemory(), &reconcile.Options{
+	cloud := simcloud.New(nil)
+	fleet, err := reconcile.New(cloud, storage.NewMemory(), &reconcile.Options{
 		Owner: nstance.Owner{Installation: "example", Cluster: "demo", Shard: "a"}, Groups: []nstance.Group{web},
 	})
 	if err != nil {
@@ -33,7 +35,20 @@ func main() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	for _, run := range []manager.RunnableFunc{fleet.Run, func(ctx context.Context) error { follow(ctx, fleet, stop); return nil }} {
+	events := fleet.Events(ctx)
+	for _, run := range []manager.RunnableFunc{
+		fleet.Run,
+		func(ctx context.Context) error { vouch(ctx, fleet, cloud); return nil },
+		func(context.Context) error {
+			for e := range events {
+				fmt.Println(e.Type, e.Instance)
+				if e.Type == nstance.EventGroupReady {
+					stop()
+				}
+			}
+			return nil
+		},
+	} {
 		if err := mgr.Add(run); err != nil {
 			log.Fatal(err)
 		}
@@ -43,16 +58,24 @@ func main() {
 	}
 }
 
-// follow stands for agents on the machines.
-func follow(ctx context.Context, fleet *reconcile.Reconciler, ready func()) {
-	for e := range fleet.Events(ctx) {
-		fmt.Println(e.Type, e.Instance)
-		switch e.Type {
-		case nstance.EventCreated:
-			_ = fleet.Joined(ctx, e.Instance)
-			fleet.Observe(nstance.Reported{Report: nstance.Report{InstanceID: e.Instance}})
-		case nstance.EventGroupReady:
-			ready()
+// vouch stands for agents on the machines: every second it says of each that runs that it
+// has joined, and that it is well. What fails is said again a second later.
+func vouch(ctx context.Context, fleet *reconcile.Reconciler, cloud nstance.Provider) {
+	for tick := time.Tick(time.Second); ; {
+		for _, i := range fleet.Instances() {
+			if m, err := cloud.Get(ctx, i.ID); err != nil || m.Status != nstance.StatusRunning {
+				continue
+			}
+			if err := fleet.Joined(ctx, i.ID); err != nil {
+				log.Println("has not joined:", i.ID, err)
+				continue
+			}
+			fleet.Observe(nstance.Reported{Report: nstance.Report{InstanceID: i.ID}})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
-	"github.com/nstance-go/nstance/drain/kube"
+	"github.com/nstance-go/nstance/kubernetes/nodedrain"
 )
 
 func main() {
@@ -26,9 +26,9 @@ func main() {
 	}
 	mgr, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{Metrics: server.Options{BindAddress: "0"}})
 	drains := drain.New(nil)
-	var drainer *kube.Drainer
+	var drainer *nodedrain.Drainer
 	if err == nil {
-		drainer, err = kube.New(mgr.GetConfig(), drains, nil)
+		drainer, err = nodedrain.New(mgr.GetConfig(), drains, nil)
 	}
 	if err == nil {
 		err = mgr.Add(manager.RunnableFunc(drainer.Run))

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain"
-	"github.com/nstance-go/nstance/drain/kube"
+	"github.com/nstance-go/nstance/kubernetes/nodedrain"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -25,7 +25,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	drainer, err := kube.New(cfg, drains, nil)
+	drainer, err := nodedrain.New(cfg, drains, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

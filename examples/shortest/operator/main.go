@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/nstance-go/nstance/operator"
-	infrav1 "github.com/nstance-go/nstance/operator/api/v1beta1"
-	"github.com/nstance-go/nstance/operator/webhooks"
+	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
+	"github.com/nstance-go/nstance/kubernetes/operator"
+	"github.com/nstance-go/nstance/kubernetes/webhooks"
 )
 
 func main() {

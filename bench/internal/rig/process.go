@@ -1,4 +1,4 @@
-package main
+package rig
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 // tick is the unit of processor time in proc(5).
 const tick = 10 * time.Millisecond
 
-// processorTime returns what all threads of a process have used, of user and system time.
-func processorTime(pid int) (time.Duration, error) {
+// ProcessorTime returns what all threads of a process have used, of user and system time.
+func ProcessorTime(pid int) (time.Duration, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
@@ -33,8 +33,8 @@ func processorTime(pid int) (time.Duration, error) {
 	return total, nil
 }
 
-// residentBytes returns the resident memory of a process.
-func residentBytes(pid int) (int, error) {
+// ResidentBytes returns the resident memory of a process.
+func ResidentBytes(pid int) (int, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return 0, err

@@ -1,0 +1,2 @@
+// Package dev plays single-machine mode over an S3 server.
+package dev

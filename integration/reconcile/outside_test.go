@@ -1,0 +1,1 @@
+../../reconcile/outside_test.go

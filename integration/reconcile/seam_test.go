@@ -1,0 +1,1 @@
+../../reconcile/seam_test.go

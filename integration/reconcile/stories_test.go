@@ -1,0 +1,1 @@
+../../reconcile/stories_test.go

@@ -1,0 +1,1 @@
+../../reconcile/world_test.go

@@ -1,0 +1,1 @@
+../../server/world_test.go

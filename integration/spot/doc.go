@@ -1,0 +1,2 @@
+// Package spot has detectors read metadata services that others wrote.
+package spot

@@ -1,0 +1,2 @@
+// Package storage runs the contract of stores against real servers of each protocol.
+package storage
