@@ -4,13 +4,21 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 BIN := $(CURDIR)/.bin
-BUF_VERSION := 1.75.0
-AZURITE_VERSION := 3.35.0
 export CGO_ENABLED ?= 1
 
-.PHONY: check ci generate generate-check tidy-check lint proto-lint proto-freeze api-check test test-storage test-clouds servers qemu-guest test-qemu kube-servers test-kube e2e e2e-bridge test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size bench bench-kube bench-orders fuzz clean
+# Modules, each after those that it requires. The folder of a module is its path below the root.
+ADAPTERS := internal/bucket sqlite aws gcp azure proxmox kubernetes clouds
+PROGRAMS := cmd/nstance-server cmd/nstance-admin cmd/nstance-operator
+ALL_MODULES := . $(ADAPTERS) $(PROGRAMS) integration examples
 
-check: tidy-check generate-check lint proto-lint api-check test examples ## everything but the scenarios
+comma := ,
+
+# Runs a command in the folder of every module of a list: $(call each,MODULES,COMMAND).
+each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
+
+.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube e2e e2e-bridge test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release image bench bench-kube bench-karpenter bench-orders mutants fuzz clean
+
+check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
 
 ci: check size scenarios
 
@@ -20,9 +28,11 @@ $(BIN)/tools.stamp: tools/go.mod tools/go.sum
 	cd tools && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
 	touch $@
 
-$(BIN)/buf.stamp: Makefile
-	mkdir -p $(BIN)
-	npm install --silent --no-save --no-package-lock --no-audit --no-fund --prefix $(BIN)/npm @bufbuild/buf@$(BUF_VERSION)
+# Exactly what a lock file names, with its hashes: $(call npm,TOOL,FOLDER).
+npm = mkdir -p $(2) && cp tools/npm/$(1)/package.json tools/npm/$(1)/package-lock.json $(2)/ && npm ci --loglevel=error --fetch-retries=5 --no-audit --no-fund --prefix $(2)
+
+$(BIN)/buf.stamp: tools/npm/buf/package-lock.json
+	$(call npm,buf,$(BIN)/npm)
 	ln -sf npm/node_modules/.bin/buf $(BIN)/buf
 	touch $@
 
@@ -33,27 +43,27 @@ $(BIN)/controller-gen: tools/controllergen/go.mod tools/controllergen/go.sum
 
 generate: $(BIN)/tools.stamp $(BIN)/buf.stamp $(BIN)/controller-gen ## generated code and documentation
 	$(BIN)/buf generate
-	$(BIN)/controller-gen object crd paths=./operator/api/... output:crd:dir=operator/config/crd
-	$(BIN)/controller-gen rbac:roleName=nstance-operator paths=./operator/... output:rbac:dir=operator/config/rbac
-	$(BIN)/controller-gen webhook paths=./operator/webhooks/... output:webhook:dir=operator/config/webhook
-	$(BIN)/controller-gen rbac:roleName=nstance-operator-program paths=./internal/operatorcmd/... output:rbac:dir=operator/config/manager
+	cd kubernetes && $(BIN)/controller-gen object crd paths=./api/... output:crd:dir=config/crd
+	cd kubernetes && $(BIN)/controller-gen rbac:roleName=nstance-operator paths=./operator/... output:rbac:dir=config/rbac
+	cd kubernetes && $(BIN)/controller-gen rbac:roleName=nstance-operator-secrets paths=./internal/identity/... output:rbac:dir=config/secrets
+	cd kubernetes && $(BIN)/controller-gen webhook paths=./webhooks/... output:webhook:dir=config/webhook
+	cd cmd/nstance-operator && $(BIN)/controller-gen rbac:roleName=nstance-operator-program paths=./internal/program/... output:rbac:dir=../../kubernetes/config/manager
 	go generate ./...
 
 generate-check: generate
-	git diff --exit-code -- api docs operator || { echo "generated files are stale: run make generate and commit"; exit 1; }
+	git diff --exit-code -- api docs kubernetes || { echo "generated files are stale: run make generate and commit"; exit 1; }
+
+tidy: ## what the modules require
+	@$(call each,$(ALL_MODULES),go mod tidy)
 
 tidy-check:
-	go mod tidy -diff
-	cd examples && go mod tidy -diff
-	cd internal/test/browser && go mod tidy -diff
+	@$(call each,$(ALL_MODULES),go mod tidy -diff)
 	go mod verify
 
 lint: $(BIN)/tools.stamp
 	test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w"; exit 1; }
-	go vet ./...
-	$(BIN)/golangci-lint run ./...
-	cd examples && $(BIN)/golangci-lint run ./...
-	cd internal/test/browser && $(BIN)/golangci-lint run ./...
+	@$(call each,$(filter-out integration,$(ALL_MODULES)),$(BIN)/golangci-lint run ./...)
+	cd integration && $(BIN)/golangci-lint run --build-tags servers$(comma)kube$(comma)browser$(comma)systemd ./...
 
 proto-lint: $(BIN)/buf.stamp
 	$(BIN)/buf lint
@@ -65,8 +75,21 @@ proto-freeze: $(BIN)/buf.stamp ## after a release: what clients may rely on from
 api-check: $(BIN)/tools.stamp ## what the last release promised to Go programs
 	api/check.sh $(BIN)
 
-test: ## everything under the race detector but the tests of programs, which build these without it
-	go test -race $$(go list ./... | grep -v /cmd/)
+test: ## the core's tests, as the README runs them
+	go test ./...
+
+test-all: ## the tests of every module
+	@$(call each,$(ALL_MODULES),go test ./...)
+
+# The tests of programs build these without the race detector, so they are not repeated.
+# Those of module kubernetes run in test-kube, with the servers. Vet is the linters' part.
+# With -short, tests that repeat one computation do so less often: the plain run does all. What
+# internal/test/repository tests is files.
+test-race: ## the tests of packages under the race detector, in every module but kubernetes
+	@$(call each,. $(filter-out kubernetes,$(ADAPTERS)) integration,go test -race -short -vet=off -timeout 30m $$(go list ./... | grep -v '/cmd/\|/internal/test/repository$$'))
+
+test-programs: ## the tests of programs that are modules of their own
+	@$(call each,$(PROGRAMS),go test ./...)
 
 # Servers that the storage drivers are tested against; each has its own module.
 $(BIN)/versitygw: tools/versitygw/go.mod tools/versitygw/go.sum
@@ -79,21 +102,20 @@ $(BIN)/fake-gcs-server: tools/fakegcs/go.mod tools/fakegcs/go.sum
 	cd tools/fakegcs && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
 	touch $@
 
-$(BIN)/azurite-$(AZURITE_VERSION).stamp:
-	mkdir -p $(BIN)
-	npm install --silent --no-save --no-package-lock --no-audit --no-fund --prefix $(BIN)/azurite azurite@$(AZURITE_VERSION)
+$(BIN)/azurite.stamp: tools/npm/azurite/package-lock.json
+	$(call npm,azurite,$(BIN)/azurite)
 	ln -sf azurite/node_modules/.bin/azurite-blob $(BIN)/azurite-blob
 	touch $@
 
-servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite-$(AZURITE_VERSION).stamp
+servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite.stamp
 
 test-storage: servers ## drivers, and whole servers, against real storage servers; their data is in memory where possible
-	NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
-		go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./storage/blob ./server ./internal/dev
+	cd integration && NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
+		go test -exec 'env -u GOTMPDIR' -race -count=1 -timeout 30m -tags servers -run '^TestServers' ./storage ./server ./dev
 
-# Packages whose test cloud is checked with programs other than Go's. The checks of the others are part of `make test`:
-# the discovery document and the older client for gce, Microsoft's generated fakes for arm, go-proxmox's recorded answers for pve.
-CLOUDS := ./internal/test/testcloud/ec2 ./provider/aws
+# The test cloud for EC2 is checked with programs other than Go's. The checks of the others are part of `make test-all`:
+# the discovery document and the older client for gcetest, Microsoft's generated fakes for armtest, go-proxmox's recorded
+# answers for pvetest.
 
 # A metadata service that others wrote, for the detectors of package spot.
 $(BIN)/ec2-metadata-mock: tools/ec2metadatamock/go.mod tools/ec2metadatamock/go.sum
@@ -102,9 +124,9 @@ $(BIN)/ec2-metadata-mock: tools/ec2metadatamock/go.mod tools/ec2metadatamock/go.
 	touch $@
 
 test-clouds: $(BIN)/ec2-metadata-mock ## test clouds, providers and detectors against the clouds' own models and programs; needs python3 and the aws command
-	go test -count=1 -timeout 15m -tags servers $(CLOUDS)
-	go test -count=1 -timeout 15m -tags servers -run '^TestServers' ./reconcile
-	NSTANCE_TEST_SERVERS=$(BIN) go test -race -count=1 -timeout 5m -tags servers -run '^TestServers' ./spot
+	cd aws && go test -count=1 -timeout 30m -tags servers . ./ec2test
+	cd integration && go test -count=1 -timeout 30m -tags servers -run '^TestServers' ./reconcile
+	cd integration && NSTANCE_TEST_SERVERS=$(BIN) go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./spot
 
 $(BIN)/qemu/agent: FORCE
 	mkdir -p $(BIN)/qemu
@@ -117,6 +139,12 @@ qemu-guest: $(BIN)/qemu/agent ## kernel and initramfs with the agent, for provid
 
 test-qemu: qemu-guest ## virtual machines, and a shard whose agents run in them; needs qemu-system-x86 and qemu-utils
 	NSTANCE_TEST_QEMU=$(BIN)/qemu go test -race -count=1 -timeout 20m -p 1 -tags qemu -run '^TestQEMU' ./provider/qemu ./internal/dev
+
+test-units: ## the shipped units under a systemd in namespaces of its own; needs root
+	mkdir -p $(BIN)/units
+	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o $(BIN)/units/ ./cmd/nstance-agent
+	cd cmd/nstance-server && CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o $(BIN)/units/ .
+	cd integration && NSTANCE_UNIT_PROGRAMS=$(BIN)/units go test -count=1 -timeout 20m -tags systemd -run '^TestUnitOf' ./server
 
 # Go's scheduler is built to make its random choices from the seed.
 sim-build:
@@ -179,12 +207,13 @@ $(BIN)/clusterctl: tools/clusterctl/go.mod tools/clusterctl/go.sum
 
 kube-servers: $(KUBE)/k8s.stamp $(KUBE)/etcd $(KUBE)/kwok $(KUBE)/capi-manager $(KUBE)/capi-manifests.stamp
 
-KUBE_PACKAGES := ./drain/kube ./operator ./operator/webhooks ./internal/operatorcmd ./internal/test/packaging ./internal/test/operatorclouds
+# Builds programs into a folder: $(call programs,FOLDER,PROGRAMS).
+programs = for m in $(2); do (cd "$$m" && go build -o $(1)/ .) || exit 1; done
 
 E2E_SERVERS := kube-servers $(BIN)/helm $(BIN)/versitygw
 E2E = mkdir -p $(BIN)/e2e && \
-	go build -o $(BIN)/e2e/ ./cmd/nstance-server ./cmd/nstance-operator ./cmd/nstance-admin && \
-	KUBEBUILDER_ASSETS=$(KUBE) NSTANCE_TEST_SERVERS=$(BIN) NSTANCE_E2E_PROGRAMS=$(BIN)/e2e go test -count=1 -timeout 20m -tags kube -v ./internal/test/e2e -run
+	$(call programs,$(BIN)/e2e,$(PROGRAMS)) && \
+	cd integration && KUBEBUILDER_ASSETS=$(KUBE) NSTANCE_TEST_SERVERS=$(BIN) NSTANCE_E2E_PROGRAMS=$(BIN)/e2e go test -count=1 -timeout 20m -tags kube -v ./e2e -run
 
 e2e: $(E2E_SERVERS) ## servers, operator, agents and Cluster API together, with kills in between
 	$(E2E) '^TestEndToEnd'
@@ -192,44 +221,114 @@ e2e: $(E2E_SERVERS) ## servers, operator, agents and Cluster API together, with 
 e2e-bridge: $(E2E_SERVERS) ## three reclaims at once in a group with a warm pool and in one without, while clients send requests
 	$(E2E) '^TestBridgeEndToEnd'
 
+TEST_KUBE = KUBEBUILDER_ASSETS=$(KUBE) go test -race -vet=off -count=1 -timeout 60m -p 1 -tags kube ./...
+
 test-kube: kube-servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl ## drains and controllers against a real API server and Cluster API's own manager
-	KUBEBUILDER_ASSETS=$(KUBE) go test -race -count=1 -timeout 20m -p 1 -tags kube -run '^TestKube' $(KUBE_PACKAGES)
+	cd kubernetes && $(TEST_KUBE)
+	$(call each,cmd/nstance-operator integration,$(TEST_KUBE) -run '^TestKube')
 
 examples: ## whole programs of another module, each of which ends by itself
-	cd examples && go vet ./... && go test -race ./...
+	cd examples && go test -race ./...
 	cd examples && for d in */ shortest/*/; do test $$d = shortest/ || { echo "== $$d"; go run "./$$d" || exit 1; }; done
 
 test-browser: ## the status page in Chromium, beside real shards; NSTANCE_SCREENSHOTS=directory keeps pictures
 	mkdir -p $(BIN)/browser
-	go build -o $(BIN)/browser/ ./cmd/nstance-server ./cmd/nstance-admin
-	cd internal/test/browser && NSTANCE_BROWSER_PROGRAMS=$(BIN)/browser go test -count=1 -timeout 10m ./...
+	$(call programs,$(BIN)/browser,cmd/nstance-server cmd/nstance-admin)
+	cd integration && NSTANCE_BROWSER_PROGRAMS=$(BIN)/browser go test -count=1 -timeout 10m -tags browser ./browser
 
 operator-components: $(BIN)/kustomize ## what clusterctl installs
 	mkdir -p dist
-	$(BIN)/kustomize build operator/config/default > dist/infrastructure-components.yaml
-	cp operator/config/metadata.yaml dist/metadata.yaml
+	$(BIN)/kustomize build kubernetes/config/default > dist/infrastructure-components.yaml
+	cp kubernetes/config/metadata.yaml dist/metadata.yaml
 
 build: ## the reference programs, static
 	mkdir -p dist
 	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w" -o dist/ ./cmd/...
+	@$(call each,$(PROGRAMS),CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w" -o $(CURDIR)/dist/ .)
+
+$(BIN)/supply.stamp: tools/supply/go.mod tools/supply/go.sum
+	mkdir -p $(BIN)
+	cd tools/supply && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
+	touch $@
+
+# The database of known weaknesses comes through the module proxy, at the version that tools/supply/go.mod names.
+vulncheck: $(BIN)/supply.stamp ## known weaknesses that the programs call; go get -tool golang.org/x/vulndb/cmd/indexdb@latest in tools/supply renews the list
+	mkdir -p $(BIN)/vuln
+	rm -rf $(BIN)/vulndb
+	$(BIN)/indexdb -vulns $$(cd tools/supply && go list -m -f '{{.Dir}}' golang.org/x/vulndb)/data/osv -out $(BIN)/vulndb
+	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o $(BIN)/vuln/ ./cmd/...
+	@$(call each,$(PROGRAMS),CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o $(BIN)/vuln/ .)
+	$(RELEASE)
+	for p in $(BIN)/vuln/*; do $(BIN)/govulncheck -db file://$(BIN)/vulndb -mode binary -format json $$p | $(BIN)/release vulns $$(basename $$p); done
+
+release: build $(BIN)/supply.stamp ## programs, with a list of what each links (CycloneDX) and checksums, in dist/release
+	rm -rf dist/release
+	mkdir -p dist/release
+	cp dist/nstance-{agent,dev,server,admin,operator} deploy/systemd/* dist/release/
+	for p in agent dev server admin operator; do $(BIN)/cyclonedx-gomod bin -json -version v$$(sed -n 's/^const Software = "\(.*\)"/\1/p' internal/version/version.go) -output dist/release/nstance-$$p.cdx.json dist/release/nstance-$$p; done
+	cd dist/release && sha256sum * > SHA256SUMS
+
+image: ## an image of a program, of nothing but the program and the authorities of this machine: PROGRAM=nstance-server IMAGE=name:tag
+	$(MAKE) build
+	mkdir -p dist/image
+	cp dist/$(PROGRAM) dist/image/program
+	cp /etc/ssl/certs/ca-certificates.crt dist/image/
+	docker build --tag $(IMAGE) --file deploy/docker/Dockerfile dist/image
+
+# Go refuses to install a program by its version if its module has a replace directive, so the tags of a release point to
+# a commit of their own, beside the main branch.
+RELEASE = cd tools/release && go build -o $(BIN)/release .
+
+release-commit: ## the commit that the tags of this version point to; prints its hash
+	test -z "$$(git status --porcelain)" || { echo "commit your changes first"; exit 1; }
+	$(RELEASE)
+	test ! -e $(BIN)/release-modules || chmod -R u+w $(BIN)/release-modules
+	rm -rf $(BIN)/release-tree $(BIN)/release-proxy $(BIN)/release-modules
+	git clone -q . $(BIN)/release-tree
+	$(BIN)/release commit -dir $(BIN)/release-tree -proxy $(BIN)/release-proxy -modcache $(BIN)/release-modules
+	git fetch -q $(BIN)/release-tree HEAD
+	@git rev-parse FETCH_HEAD
+
+release-check: ## that a release of this tree can be installed and embedded
+	tools/release/check.sh
+
+tags: ## the tags to push for this version, all at the commit of release-commit
+	@$(RELEASE)
+	@$(BIN)/release tags -dir .
+
+fresh: ## the README's two commands on empty caches
+	tools/fresh.sh
 
 size: build ## the agent must stay small enough for every machine
 	@bytes=$$(stat -c %s dist/nstance-agent); echo "agent: $$bytes bytes"; test $$bytes -le $$((14 << 20))
 
+# Data goes to memory where that can be written: beside the gate's other lane a disk takes seconds for a write.
+scenarios: export TMPDIR := $(shell test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp})
 scenarios: build ## the main job on this machine, where the tests of cmd do not play it: with more machines, and failover on each cloud
 	dist/nstance-server dev --scenario mass --count 50 --json | tail -n 1
 	dist/nstance-server dev --scenario kill --count 12 --seed 7 --json | tail -n 1
 	for cloud in azure gcp proxmox; do dist/nstance-server dev --provider $$cloud --scenario failover --election-ttl 3s --json | tail -n 1; done
 	dist/nstance-dev --scenario bridge --park hibernated --metadata gcp --json | tail -n 1
 
-bench: ## measured beside their floors; see docs/benchmarks.md
-	go test -run '^$$' -bench . -benchmem ./...
+bench: ## everything measured beside its floor, in less than 20 minutes, to JSON=bench.json; see docs/benchmarks.md
+	go run ./bench/all -json $${JSON:-bench.json}
+
+$(KUBE)/karpenter: tools/karpenter/go.mod tools/karpenter/go.sum
+	mkdir -p $(KUBE)/karpenter-crds
+	cd tools/karpenter && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)/pkg/apis/crds/*.yaml $$(go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)/kwok/apis/crds/*.yaml $(KUBE)/karpenter-crds/
+	cd tools/karpenter && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ sigs.k8s.io/karpenter/kwok
+
+bench-karpenter: kube-servers $(KUBE)/karpenter ## Karpenter with kwok beside a shard: 500 nodes, of which 100 are lost at once
+	cd kubernetes && KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKubeBesideKarpenter' -benchtime 1x ./operator
 
 bench-kube: kube-servers ## nodes of 1,000 machines: notice to cordon, and the operator's memory
-	KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKube' -benchtime 1x ./operator
+	cd kubernetes && KUBEBUILDER_ASSETS=$(KUBE) go test -timeout 60m -tags kube -run '^$$' -bench '^BenchmarkKube(Cordon|Pool)' -benchtime 1x ./operator
 
 bench-orders: ## interruptions and cost of each order of shapes; NSTANCE_SPOT_TRACES=folders of traces, separated by colons
 	go test -timeout 60m -count=1 -run '^TestOrdersCompared$$' -v ./reconcile
+
+mutants: ## small changes to a package of the core, one at a time, that its tests must notice: PKG=./reconcile/plan, and TESTS=./other,./third if not its own
+	go run ./internal/test/mutants -tests "$(TESTS)" $(PKG)
 
 fuzz: ## each fuzz target for a short while
 	for p in $$(go list ./...); do for f in $$(go test -list '^Fuzz' $$p | grep '^Fuzz' || true); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} $$p; done; done

@@ -10,11 +10,21 @@ type Drain struct {
 	ProviderID string     `json:"provider_id,omitempty"`
 	Generation uint64     `json:"generation"` // grows with every start and cancel of this instance
 	StartedAt  time.Time  `json:"started_at"`
-	Deadline   time.Time  `json:"deadline"` // only ever tightens; the machine is deleted then, drained or not
+	Deadline   time.Time  `json:"deadline"` // only ever tightens; the machine is deleted then, drained or not; see Unlimited
 	Causes     []Cause    `json:"causes"`
 	Voluntary  bool       `json:"voluntary"`
 	Executor   Executor   `json:"executor"`
 	CordonOnly bool       `json:"cordon_only,omitempty"` // what runs is left to end by itself, until no more time is left than it needs to stop; may become false, never true
+}
+
+// UnlimitedDrain is how long after its start the deadline of a drain is that waits until the
+// instance is empty.
+const UnlimitedDrain = 10 * 365 * day
+
+// Unlimited reports whether the drain waits until the instance is empty: its deadline is
+// further away than anything lasts.
+func (d *Drain) Unlimited() bool {
+	return !d.StartedAt.IsZero() && d.Deadline.Sub(d.StartedAt) > UnlimitedDrain/2
 }
 
 // A Cause is one reason why an instance must go. A drain ends without deletion
@@ -71,6 +81,7 @@ type Outcome string
 const (
 	OutcomeDrained Outcome = "drained" // empty: delete now
 	OutcomeFailed  Outcome = "failed"  // recorded; the deadline decides unless Ack.Delete
+	OutcomeBlocked Outcome = "blocked" // not empty yet, and still at it: Message says what blocks; may be repeated with another one
 )
 
 // A Seq numbers events of one stream. Zero means from the beginning.

@@ -26,7 +26,7 @@ type EventType string
 
 // The types of events that a program may wait for. Tools read these names: they change
 // only with the wire version. Types of a server's own decisions have no constant here;
-// docs/operations.md lists every type.
+// docs/events.md lists every type.
 const (
 	EventGroupReady           EventType = "group_ready" // as many ready members as its size
 	EventNoticeReceived       EventType = "notice_received"

@@ -75,8 +75,9 @@ type (
 	// MachineMissing says that the provider answered NotFound, which is not an
 	// error, and why the machine is gone if the provider says so.
 	MachineMissing struct {
-		ID    InstanceID
-		Cause LossCause
+		ID        InstanceID
+		Cause     LossCause
+		CauseText string // in the provider's own words; empty: it was not asked about this machine alone
 	}
 )
 

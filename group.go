@@ -25,10 +25,16 @@ type Group struct {
 	OnReclaim     ReclaimAction `json:"on_reclaim,omitempty"`     // what is done with the work on a machine that is reclaimed; empty: ReclaimDrain
 	OnRebalance   NoticeAction  `json:"on_rebalance,omitempty"`   // to a machine that is likely to be reclaimed; empty: ignore
 	OnMaintenance NoticeAction  `json:"on_maintenance,omitempty"` // to a machine that planned maintenance ends or restarts; empty: replace
-	WarmPool      WarmPool      `json:"warm_pool,omitzero"`       // stand-by machines; the zero WarmPool: none
-	Protect       bool          `json:"protect"`                  // refuse deletion of the group
-	Static        bool          `json:"static"`                   // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
-	Removing      bool          `json:"removing"`                 // its managed members are drained and deleted, whatever Size is
+
+	// OnDrainTimeout is what is done with a machine that is not empty when DrainTimeout has
+	// passed, in a drain for a rollout, a surplus or a request; empty: DrainTimeoutDelete.
+	OnDrainTimeout DrainTimeoutAction `json:"on_drain_timeout,omitempty"`
+
+	WarmPool WarmPool `json:"warm_pool,omitzero"` // stand-by machines; the zero WarmPool: none
+	Protect  bool     `json:"protect"`            // refuse deletion of the group
+	Static   bool     `json:"static"`             // defined in the configuration: only size, instance type, vars and bootstrap data may be changed through the API
+	Removing bool     `json:"removing"`           // its managed members are drained and deleted, whatever Size is
+	Owner    string   `json:"owner,omitempty"`    // who alone may change it through the API, such as a cluster's UID; empty: none
 
 	// BootstrapData names what user data of machines made from now on has as
 	// {{.BootstrapData}}; the data is a secret and stored apart. It changes no hash, and
@@ -54,6 +60,7 @@ type Definition struct {
 	Args                json.RawMessage        `json:"args,omitempty"`    // canonical JSON
 	UserData            UserData               `json:"userdata"`
 	Vars                map[string]string      `json:"vars,omitempty"`
+	GivenVars           []string               `json:"given_vars,omitempty"` // names of those in Vars that were set through the API, sorted; no part of any hash
 	Market              Market                 `json:"market"`
 	LoadBalancers       []string               `json:"load_balancers,omitempty"`
 	Files               map[string]File        `json:"files,omitempty"`        // by slash-separated path within the receive directory
@@ -129,6 +136,16 @@ type ReclaimAction string
 const (
 	ReclaimDrain  ReclaimAction = "drain"  // it is drained
 	ReclaimCordon ReclaimAction = "cordon" // it gets no new work, and what runs may end by itself
+)
+
+// A DrainTimeoutAction says what is done with a machine that is not empty in time, although
+// it could stay longer.
+type DrainTimeoutAction string
+
+// The actions.
+const (
+	DrainTimeoutDelete DrainTimeoutAction = "delete" // it is deleted
+	DrainTimeoutWait   DrainTimeoutAction = "wait"   // its drain has no deadline: it waits until the machine is empty
 )
 
 // A WarmPool is how many stand-by machines a group has beside its members. They are made

@@ -6,9 +6,9 @@ import (
 )
 
 // A LossCause says why a machine that the cloud had accepted is dead or gone, if
-// the cloud reports it. While the machine boots, LossInvalid and LossGuest count
-// against its definition, and so does an unknown cause on on-demand capacity.
-// Every other cause is a loss of capacity.
+// the cloud reports it. Until the machine is ready, LossInvalid, LossGuest and an unknown
+// cause are a failed create, and count against its definition. Every other cause is a loss
+// of capacity: a provider gives one only for a word of its cloud that says so.
 type LossCause string
 
 // The causes. Empty: the cloud does not say.
@@ -19,6 +19,7 @@ const (
 	LossInvalid   LossCause = "invalid"   // cannot start as specified, however often it is tried
 	LossHost      LossCause = "host"      // the cloud's own failure or maintenance
 	LossGuest     LossCause = "guest"     // powered off from inside
+	LossThrottled LossCause = "throttled" // accepted, then refused for the rate of such creates
 	LossRequested LossCause = "requested" // stopped or deleted through the cloud's API
 )
 

@@ -108,6 +108,15 @@ const (
 	StatusFailed   MachineStatus = "failed"
 )
 
+// Known reports whether s is one of the statuses above.
+func (s MachineStatus) Known() bool {
+	switch s {
+	case StatusUnknown, StatusPending, StatusRunning:
+		return true
+	}
+	return s.Dead()
+}
+
 // Dead reports whether no workload can be running on such a machine, now or
 // later without being started again: there is nothing left to drain.
 func (s MachineStatus) Dead() bool {
@@ -128,7 +137,8 @@ type Machine struct {
 	Epoch        uint64        `json:"epoch"`
 	Status       MachineStatus `json:"status"`
 	InstanceType string        `json:"instance_type,omitempty"`
-	Cause        LossCause     `json:"cause,omitempty"` // why it is dead, as far as the cloud says
+	Cause        LossCause     `json:"cause,omitempty"`      // why it is dead, as far as the cloud says
+	CauseText    string        `json:"cause_text,omitempty"` // what the cloud says of that, or of why a pending machine does not start yet, in its own words; empty: nothing
 	Zone         string        `json:"zone,omitempty"`
 	Market       MarketType    `json:"market,omitempty"` // the actual one
 	Addresses    []netip.Addr  `json:"addresses,omitempty"`

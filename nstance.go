@@ -75,7 +75,8 @@ type DrainCoordinator interface {
 	// Conflict for an older generation.
 	Start(ctx context.Context, d Drain) error
 
-	// Acknowledge reports an outcome. Fails with NotFound when the instance is
+	// Acknowledge reports an outcome. OutcomeBlocked may be reported again and again, and
+	// ends nothing. Fails with NotFound when the instance is
 	// not draining, Conflict for another generation, Denied when By is not the
 	// drain's executor.
 	Acknowledge(ctx context.Context, a Ack) error
@@ -92,6 +93,15 @@ type DrainCoordinator interface {
 	// may resume. It yields until ctx ends. A watcher sees the drains of every
 	// executor.
 	Watch(ctx context.Context, tenant TenantID, after Seq) iter.Seq2[DrainEvent, error]
+
+	// HasExecutor reports whether an operator carries out the tenant's drains now. It
+	// does no I/O.
+	HasExecutor(tenant TenantID) bool
+
+	// NotifyExecutors calls f when the first executor of a tenant (empty: of every
+	// tenant) has come and when the last has gone, until stop is called. f must not
+	// block.
+	NotifyExecutors(f func(TenantID)) (stop func())
 }
 
 // A Registrar turns one-time nonces into certificates. Implementations must be safe for

@@ -14,9 +14,10 @@ type Report struct {
 	ConfigHash        string             `json:"config_hash,omitempty"` // runtime hash last applied
 	Notices           []Notice           `json:"notices,omitempty"`     // that stand, and withdrawn ones until that is acknowledged
 	Probes            []ProbeResult      `json:"probes,omitempty"`
-	CanDrain          bool               `json:"can_drain,omitempty"`   // the agent has a drain hook
-	Files             []FileStatus       `json:"files,omitempty"`       // every file that the server sent
-	FilesError        string             `json:"files_error,omitempty"` // why the last file set was not applied, or the output of its command
+	CanDrain          bool               `json:"can_drain,omitempty"`      // the agent has a drain hook
+	Files             []FileStatus       `json:"files,omitempty"`          // every file that the server sent
+	FilesError        string             `json:"files_error,omitempty"`    // why the last file set was not applied, or the output of its command
+	MetadataError     string             `json:"metadata_error,omitempty"` // why the cloud's metadata service cannot be read: notices are missed; empty: it can be
 }
 
 // TerminationNotice is the short form of a notice in a report.

@@ -20,8 +20,19 @@ const (
 	maxGroupSize = 100_000
 	maxHaltAfter = 1000
 	maxReclaims  = 100 // of which a group remembers when they were
-	maxDuration  = 3650 * 24 * time.Hour
-	maxPrice     = 32 // characters
+	maxPrice     = 32  // characters
+)
+
+// The bounds of durations. In seconds or minutes without a unit, each that is within them
+// would be less than the least: such a mistake is never in force.
+const (
+	day         = 24 * time.Hour
+	minWait     = time.Second // what is waited for
+	maxWait     = 90 * day
+	minAge      = time.Minute      // beyond which machines are replaced
+	maxAge      = 3650 * day       // of limits too
+	minValidity = 10 * time.Minute // of certificates
+	maxValidity = 825 * day
 )
 
 // Validate returns nil, or an Invalid error that names each wrong field below field
@@ -32,13 +43,13 @@ func (g Group) Validate(field string) error {
 	v.rule("tenant", rules.Name(string(g.Key.Tenant)))
 	v.rule("group", rules.Name(string(g.Key.Group)))
 	v.count("size", g.Size, maxGroupSize)
-	v.duration("drain_timeout", g.DrainTimeout)
+	v.limit("drain_timeout", g.DrainTimeout)
 	v.quantity("rollout.max_surge", g.Rollout.MaxSurge)
-	v.duration("rollout.min_ready", g.Rollout.MinReady)
+	v.wait("rollout.min_ready", g.Rollout.MinReady)
 	v.count("rollout.halt_after", g.Rollout.HaltAfter, maxHaltAfter)
-	v.duration("expiry.eligible_age", g.Expiry.EligibleAge)
-	v.duration("expiry.forced_age", g.Expiry.ForcedAge)
-	v.duration("expiry.on_demand_age", g.Expiry.OnDemandAge)
+	v.age("expiry.eligible_age", g.Expiry.EligibleAge)
+	v.age("expiry.forced_age", g.Expiry.ForcedAge)
+	v.age("expiry.on_demand_age", g.Expiry.OnDemandAge)
 	if e := g.Expiry; e.ForcedAge > 0 && e.EligibleAge > e.ForcedAge {
 		v.wrong("expiry.eligible_age", "make it the smaller of the two", "is longer than forced_age")
 	}
@@ -48,6 +59,8 @@ func (g Group) Validate(field string) error {
 	v.word("on_reclaim", string(g.OnReclaim), "", string(ReclaimDrain), string(ReclaimCordon))
 	v.word("on_rebalance", string(g.OnRebalance), "", string(NoticeIgnore), string(NoticeReplace), string(NoticeCordon))
 	v.word("on_maintenance", string(g.OnMaintenance), "", string(NoticeIgnore), string(NoticeReplace))
+	v.word("on_drain_timeout", string(g.OnDrainTimeout), "", string(DrainTimeoutDelete), string(DrainTimeoutWait))
+	v.rule("owner", rules.Owner(g.Owner))
 	if g.Definition.Kind != "" {
 		v.add(g.Definition.validate(field))
 	}
@@ -82,8 +95,8 @@ func (d Definition) validate(field string) error {
 	for _, track := range d.Track {
 		v.word("track", string(track), string(TrackVars), string(TrackImage), string(TrackUserData), string(TrackSecrets))
 	}
-	v.duration("launch_timeout", d.LaunchTimeout)
-	v.duration("registration_timeout", d.RegistrationTimeout)
+	v.limit("launch_timeout", d.LaunchTimeout)
+	v.limit("registration_timeout", d.RegistrationTimeout)
 	return v.err()
 }
 
@@ -128,10 +141,17 @@ func (v *validator) quantity(field string, c Count) {
 	}
 }
 
-func (v *validator) duration(field string, d time.Duration) {
-	if d < 0 || d > maxDuration {
-		v.wrong(field, "use 0 to 3650d", "%s is out of range", d)
-	}
+func (v *validator) wait(field string, d time.Duration) {
+	v.rule(field, rules.Duration(d, minWait, maxWait))
+}
+
+// limit is the rule for what is to end by itself.
+func (v *validator) limit(field string, d time.Duration) {
+	v.rule(field, rules.Duration(d, minWait, maxAge))
+}
+
+func (v *validator) age(field string, d time.Duration) {
+	v.rule(field, rules.Duration(d, minAge, maxAge))
 }
 
 func (v *validator) word(field, word string, known ...string) {
@@ -171,15 +191,15 @@ func (v *validator) market(m Market, role MachineRole) {
 	spot := m.Type == Spot
 	v.word("market.type", string(m.Type), "", string(OnDemand), string(Spot))
 	v.word("market.fallback", string(m.Fallback), "", string(OnDemand))
-	v.duration("market.fallback_after", m.FallbackAfter)
-	v.duration("market.return_after", m.ReturnAfter)
+	v.wait("market.fallback_after", m.FallbackAfter)
+	v.wait("market.return_after", m.ReturnAfter)
 	v.quantity("market.on_demand_base", m.OnDemandBase)
 	if limit := m.FallbackWhen; limit != (ReclaimLimit{}) {
 		if limit.Reclaims < 1 || limit.Reclaims > maxReclaims {
 			v.wrong("market.fallback_when.reclaims", "use 1 to "+strconv.Itoa(maxReclaims), "%d is out of range", limit.Reclaims)
 		}
-		if limit.Window <= 0 || limit.Window > maxDuration {
-			v.wrong("market.fallback_when.window", "use a time such as 30m", "%s is out of range", limit.Window)
+		if v.wait("market.fallback_when.window", limit.Window); limit.Window == 0 {
+			v.wrong("market.fallback_when.window", "use a time such as 30m", "is 0")
 		}
 	}
 	if m.MaxPrice != "" && !isPrice(m.MaxPrice) {
@@ -216,7 +236,7 @@ func (v *validator) warmPool(p WarmPool) {
 	}
 	v.count("warm_pool.size", p.Size, maxGroupSize)
 	v.word("warm_pool.mode", string(p.Mode), string(ParkStopped), string(ParkHibernated), string(ParkRunning))
-	v.duration("warm_pool.max_age", p.MaxAge)
+	v.age("warm_pool.max_age", p.MaxAge)
 }
 
 func (v *validator) spread(g Group) {
@@ -241,6 +261,9 @@ func (v *validator) spread(g Group) {
 }
 
 func (v *validator) files(d Definition) {
+	for _, name := range slices.Sorted(maps.Keys(d.Certificates)) {
+		v.rule("certificates."+name+".validity", rules.Duration(d.Certificates[name].Validity, minValidity, maxValidity))
+	}
 	kinds := []string{string(FileString), string(FileEnv), string(FileJSON), string(FileSecret), string(FileStorage), string(FileCertificate)}
 	for _, path := range slices.Sorted(maps.Keys(d.Files)) {
 		f, field := d.Files[path], "files."+path

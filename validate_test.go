@@ -1,13 +1,18 @@
 package nstance_test
 
 import (
+	"cmp"
 	"encoding/json"
+	"math"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/test/durations"
 )
 
 // sound is a group in which every field is set to something that makes sense.
@@ -61,6 +66,7 @@ func TestValidateGroup(t *testing.T) {
 		"market.fallback_when.window":   func(g *nstance.Group) { g.Definition.Market.FallbackWhen.Window = 0 },
 		"spread.by":                     func(g *nstance.Group) { g.Spread = nstance.Spread{By: "rack", MaxShare: nstance.Count{N: 1}} },
 		"on_reclaim":                    func(g *nstance.Group) { g.OnReclaim = "stop" },
+		"on_drain_timeout":              func(g *nstance.Group) { g.OnDrainTimeout = "kill" },
 		"warm_pool.size":                func(g *nstance.Group) { g.WarmPool = nstance.WarmPool{Size: -1, Mode: nstance.ParkStopped} },
 		"warm_pool.mode":                func(g *nstance.Group) { g.WarmPool = nstance.WarmPool{Size: 1} },
 		"warm_pool.max_age":             func(g *nstance.Group) { g.WarmPool = nstance.WarmPool{Size: 1, Mode: nstance.ParkStopped, MaxAge: -1} },
@@ -139,4 +145,28 @@ func TestValidateGroup(t *testing.T) {
 			require.ErrorContains(t, err, field)
 		}
 	})
+}
+
+// TestValidateDurations: whatever duration of a group lacks its unit, is negative or absurd
+// is refused, by its name.
+func TestValidateDurations(t *testing.T) {
+	fields := durations.Of[nstance.Group]()
+	require.GreaterOrEqual(t, len(fields), 12)
+	for _, f := range fields {
+		for _, d := range []time.Duration{1, 60, 300, 3600, 86400, 30 * 86400, -1, -time.Hour, 11 * 365 * 24 * time.Hour, math.MaxInt64} {
+			g := sound()
+			g.WarmPool = nstance.WarmPool{Size: 1, Mode: nstance.ParkStopped}
+			f.Set(&g, d)
+			err := g.Validate("")
+			require.ErrorIs(t, err, nstance.Invalid, "%s = %s", f.Name, d)
+			require.ErrorContains(t, err, d.String(), f.Name)
+			_, last, _ := strings.Cut(f.Name, ".")
+			last = last[strings.LastIndex(last, ".")+1:]
+			words := strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(cmp.Or(last, f.Name), "${1}_$2"))
+			require.ErrorContains(t, err, words)
+			if d > 0 && d < time.Second {
+				require.ErrorContains(t, err, "forgot the unit?", f.Name)
+			}
+		}
+	}
 }
