@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
@@ -26,178 +24,115 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/test/flood"
 	"github.com/nstance-go/nstance/internal/wire"
 	"github.com/nstance-go/nstance/storage"
 )
-
-// Unfinished requests are calls whose messages lack the last byte. They count what is sent
-// on connections that the server has not closed.
-type unfinishedRequests struct {
-	*testing.T
-	mu    sync.Mutex
-	sent  map[net.Conn]int
-	total int // also on connections that were closed
-	wg    sync.WaitGroup
-}
-
-func newUnfinishedRequests(t *testing.T) *unfinishedRequests {
-	u := &unfinishedRequests{T: t, sent: map[net.Conn]int{}}
-	t.Cleanup(u.close)
-	return u
-}
-
-func (u *unfinishedRequests) close() {
-	u.mu.Lock()
-	for conn := range u.sent {
-		conn.Close()
-	}
-	u.mu.Unlock()
-	u.wg.Wait()
-}
-
-// held returns how many bytes the server holds at most.
-func (u *unfinishedRequests) held() (n int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, sent := range u.sent {
-		n += sent
-	}
-	return n
-}
-
-func (u *unfinishedRequests) sentInAll() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.total
-}
-
-// open opens a connection from an address with calls of so many bytes, in pieces of data
-// of so many bytes.
-func (u *unfinishedRequests) open(from, addr string, cfg *tls.Config, method string, calls, size, piece int) {
-	d := &net.Dialer{Timeout: eventually, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	raw, err := d.DialContext(u.Context(), "tcp", addr)
-	require.NoError(u, err)
-	cfg = cfg.Clone()
-	cfg.NextProtos = []string{"h2"}
-	conn := tls.Client(raw, cfg)
-	u.mu.Lock()
-	u.sent[raw] = 0
-	u.mu.Unlock()
-	u.wg.Go(func() {
-		_, _ = io.Copy(io.Discard, conn) // until the server closes it
-		raw.Close()
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.sent, raw)
-	})
-	u.wg.Go(func() {
-		if conn.HandshakeContext(u.Context()) != nil {
-			return
-		}
-		send := func(b []byte) bool {
-			_, err := conn.Write(b)
-			u.mu.Lock()
-			defer u.mu.Unlock()
-			if _, open := u.sent[raw]; !open || err != nil {
-				return false
-			}
-			u.sent[raw] += len(b)
-			u.total += len(b)
-			return true
-		}
-		if !send(requestHeaders(method, calls)) {
-			return
-		}
-		left := min(size, 60<<10) - 1 // what windows permit
-		for i := range calls {
-			data := make([]byte, 5+left)
-			binary.BigEndian.PutUint32(data[1:], uint32(size))
-			for len(data) > 0 {
-				var out bytes.Buffer
-				frames := http2.NewFramer(&out, nil)
-				for out.Len() < 8<<10 && len(data) > 0 {
-					n := min(piece, len(data))
-					_ = frames.WriteData(uint32(2*i+1), false, data[:n])
-					data = data[n:]
-				}
-				if !send(out.Bytes()) {
-					return
-				}
-			}
-		}
-	})
-}
-
-// requestHeaders begins so many calls of a method.
-func requestHeaders(method string, calls int, settings ...http2.Setting) []byte {
-	var out, header bytes.Buffer
-	out.WriteString(http2.ClientPreface)
-	frames, encoder := http2.NewFramer(&out, nil), hpack.NewEncoder(&header)
-	_ = frames.WriteSettings(settings...)
-	for i := range calls {
-		header.Reset()
-		for _, f := range [][2]string{
-			{":method", "POST"}, {":scheme", "https"}, {":authority", "shard"}, {":path", method}, {"content-type", "application/grpc"}, {"te", "trailers"},
-		} {
-			_ = encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
-		}
-		_ = frames.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: header.Bytes(), EndHeaders: true})
-	}
-	return out.Bytes()
-}
 
 // TestUnfinishedRequestsAreBounded: what clients send of requests that they do not
 // complete is bounded, and other clients are served meanwhile.
 func TestUnfinishedRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
-	w := newWorld(t, setup{webSize: 3})
-	ids := w.awaitMachines(3)
+	w := newWorld(t, setup{webSize: 5})
+	ids := w.awaitMachines(5)
 	works := func(t *testing.T, id nstance.InstanceID) {
 		t.Helper()
 		w.connectReady(id)
 		_, err := w.admin().ListGroups(t.Context(), &apiv1.ListGroupsRequest{})
 		require.NoError(t, err)
 	}
-	settled := func(t *testing.T, u *unfinishedRequests, attempted, most int) {
+	settled := func(t *testing.T, u *flood.Unfinished, attempted, most int) {
 		t.Helper()
 		last := -1
 		require.Eventually(t, func() bool {
-			still := last == u.sentInAll()
-			last = u.sentInAll()
-			return still && last > most && u.held() <= most
+			still := last == u.Sent()
+			last = u.Sent()
+			return still && last > most && u.Held() <= most
 		}, eventually, 200*time.Millisecond)
 		require.Greater(t, attempted, 2*most)
 	}
 	t.Run("of anonymous clients", func(t *testing.T) {
-		u := newUnfinishedRequests(t)
+		var u flood.Unfinished
+		defer u.Close()
 		const conns, calls, size = 240, 4, 30 << 10
 		for i := range conns {
-			u.open(fmt.Sprintf("127.0.1.%d", i%12+1), w.server.Addresses().Registration, pki.ClientTLS(w.keys.Identity.Pool(), nil, zone, cluster), apiv1.RegistrationService_RegisterAgent_FullMethodName, calls, size, 16<<10)
+			require.NoError(t, u.Start(t.Context(), flood.Calls{
+				From: net.IPv4(127, 0, 1, byte(i%12+1)), Addr: w.server.Addresses().Registration, TLS: pki.ClientTLS(w.keys.Identity.Pool(), nil, zone, cluster),
+				Method: apiv1.RegistrationService_RegisterAgent_FullMethodName, Count: calls, Size: size, Piece: 16 << 10,
+			}))
 		}
-		settled(t, u, conns*calls*size, 5*mib)
+		settled(t, &u, conns*calls*size, 5*mib)
 		works(t, ids[0])
 	})
+	t.Run("of anonymous clients with little each", func(t *testing.T) {
+		var u flood.Unfinished
+		defer u.Close()
+		const conns, calls = 240, 4 // three times the bound with 6 KiB for each call
+		for i := range conns {
+			require.NoError(t, u.Start(t.Context(), unfinishedRegistrations(w, net.IPv4(127, 0, 1, byte(i%12+1)), calls)))
+		}
+		requireSent(t, &u)
+		works(t, ids[1])
+	})
+	t.Run("of many anonymous clients with one each", func(t *testing.T) {
+		var u flood.Unfinished
+		defer u.Close()
+		const conns = 750
+		for i := range conns {
+			require.NoError(t, u.Start(t.Context(), unfinishedRegistrations(w, net.IPv4(127, 0, byte(2+i/250), byte(1+i%250)), 1)))
+		}
+		requireSent(t, &u)
+		works(t, ids[2])
+	})
 	t.Run("of one operator", func(t *testing.T) {
-		u := newUnfinishedRequests(t)
+		var u flood.Unfinished
+		defer u.Close()
 		h := w.registerClient(nstance.RoleOperator, "blue")
 		const conns, calls, size = 8, 64, 200 << 10
 		for range conns {
-			u.open("127.0.0.1", w.server.Addresses().Operator, pki.ClientTLS(w.keys.Identity.Pool(), h.cert, zone, cluster), apiv1.OperatorService_Plan_FullMethodName, calls, size, 16<<10)
+			require.NoError(t, u.Start(t.Context(), unfinishedPlans(h, calls, size)))
 		}
-		settled(t, u, conns*calls*(60<<10), 5*mib)
-		works(t, ids[1])
+		settled(t, &u, conns*calls*(60<<10), 5*mib)
+		works(t, ids[3])
 	})
 	t.Run("of all operators of a tenant", func(t *testing.T) {
-		u := newUnfinishedRequests(t)
+		var u flood.Unfinished
+		defer u.Close()
 		const clients, calls, size = 6, 64, 200 << 10
 		for range clients {
 			h := w.registerClient(nstance.RoleOperator, "blue")
-			u.open("127.0.0.1", w.server.Addresses().Operator, pki.ClientTLS(w.keys.Identity.Pool(), h.cert, zone, cluster), apiv1.OperatorService_Plan_FullMethodName, calls, size, 16<<10)
+			require.NoError(t, u.Start(t.Context(), unfinishedPlans(h, calls, size)))
 		}
-		settled(t, u, clients*calls*(60<<10), 9*mib)
-		works(t, ids[2])
+		settled(t, &u, clients*calls*(60<<10), 9*mib)
+		works(t, ids[4])
 	})
+}
+
+// requireSent waits until nothing more is sent.
+func requireSent(t *testing.T, u *flood.Unfinished) {
+	t.Helper()
+	sent := -1
+	require.Eventually(t, func() bool {
+		still := sent == u.Sent()
+		sent = u.Sent()
+		return still && sent > 0
+	}, eventually, 200*time.Millisecond)
+}
+
+// unfinishedRegistrations are calls of which little is sent.
+func unfinishedRegistrations(w *world, from net.IP, calls int) flood.Calls {
+	return flood.Calls{
+		From: from, Addr: w.server.Addresses().Registration, TLS: pki.ClientTLS(w.keys.Identity.Pool(), nil, zone, cluster),
+		Method: apiv1.RegistrationService_RegisterAgent_FullMethodName, Count: calls, Size: 2, Piece: 1,
+	}
+}
+
+func unfinishedPlans(h *client, calls, size int) flood.Calls {
+	return flood.Calls{
+		From: net.IPv4(127, 0, 0, 1), Addr: h.w.server.Addresses().Operator, TLS: pki.ClientTLS(h.w.keys.Identity.Pool(), h.cert, zone, cluster),
+		Method: apiv1.OperatorService_Plan_FullMethodName, Count: calls, Size: size, Piece: 16 << 10,
+	}
 }
 
 // TestUnreadAnswersAreBounded: a client that asks and does not read loses its connection, and
@@ -215,7 +150,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	require.Greater(t, proto.Size(list)*64, 9<<20)
 	conn := h.openTLS(w.server.Addresses().Operator)
 	require.NoError(t, conn.SetDeadline(time.Now().Add(eventually)))
-	calls := bytes.NewBuffer(requestHeaders(apiv1.OperatorService_ListGroups_FullMethodName, 64, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	calls := bytes.NewBuffer(flood.Begin(apiv1.OperatorService_ListGroups_FullMethodName, 64, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 	frames := http2.NewFramer(calls, nil)
 	for i := range 64 {
 		require.NoError(t, frames.WriteData(uint32(2*i+1), true, make([]byte, 5)))
@@ -252,8 +187,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 			conn := newAnonymousClient(t, "").dial(addr)
 			defer conn.Close()
 			require.NoError(t, conn.SetDeadline(time.Now().Add(eventually)))
-			record := append([]byte{22, 3, 1, 0x3f, 0xff, 1, 0, 0xff, 0xff}, make([]byte, 0x3fff-4)...) // the first of a ClientHello of 64 KiB
-			_, err := conn.Write(record)
+			_, err := conn.Write(flood.UnfinishedHello())
 			require.NoError(t, err)
 			_, _ = conn.Write(append([]byte{22, 3, 1, 0x3f, 0xff}, make([]byte, 0x3fff)...))
 			_, err = io.Copy(io.Discard, conn)

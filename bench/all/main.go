@@ -42,6 +42,7 @@ var steps = []step{
 	{"registrations", "registrations", nil},
 	{"reports", "reports", nil},
 	{"memory", "memory", []string{"-agents", "4000"}},
+	{"attack", "attack", nil},
 	{"notice", "notice", nil},
 	{"notice-at-once", "notice", []string{"-at-once", "-notices", "1000"}},
 	{"notice-busy", "notice", []string{"-busy"}},

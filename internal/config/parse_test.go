@@ -60,7 +60,7 @@ func TestDefaults(t *testing.T) {
 		Bind:       config.Bind{HTTP: "127.0.0.1:8990", Registration: ":8992", Operator: ":8993", Agent: ":8994", Peer: ":8991"},
 		StatusPage: config.StatusPage{Detail: config.StatusSummary},
 		Connections: config.Connections{
-			Max: 20000, Anonymous: 2048, PerSource: 256, PerClient: 64, Handshake: 10 * time.Second, AnonymousAge: time.Minute,
+			Max: 20000, Anonymous: 1024, PerSource: 256, PerClient: 64, Handshake: 10 * time.Second, AnonymousAge: time.Minute,
 		},
 		RequestTimeout:      30 * time.Second,
 		CreateRate:          config.CreateRate{PerSecond: 100, Burst: 1000},

@@ -30,6 +30,7 @@ const serveVar = "NSTANCE_BENCH_SERVE"
 type Orders struct {
 	Machines int    `json:"machines"`          // of a whole server; 0: no server
 	Bare     bool   `json:"bare"`              // the bare servers too
+	Operator bool   `json:"operator"`          // with an operator, and one that is revoked
 	Profile  string `json:"profile,omitempty"` // file for a profile of the processor; empty: none
 	Heap     string `json:"heap,omitempty"`    // file for a profile of the memory, at the end; empty: none
 }
@@ -37,9 +38,32 @@ type Orders struct {
 // An opening is the first line of a process that serves.
 type opening struct {
 	Registration, Agent string
+	Operators           string
+	Operator, Revoked   credential
 	Bare                Addresses
 	Certificates, Key   []byte // PEM
 	Specs               []nstance.MachineSpec
+}
+
+// A credential is a client's certificate and its key, in PEM.
+type credential struct{ Chain, Key []byte }
+
+func credentialOf(cert *tls.Certificate) (c credential, err error) {
+	key, ok := cert.PrivateKey.(ed25519.PrivateKey)
+	if !ok {
+		return c, errors.New("a key of another kind")
+	}
+	c.Chain = pki.MarshalCertificates(cert.Certificate...)
+	c.Key, err = pki.MarshalKey(key)
+	return c, err
+}
+
+func (c credential) certificate() (*tls.Certificate, error) {
+	if len(c.Key) == 0 {
+		return nil, nil
+	}
+	pair, err := tls.X509KeyPair(c.Chain, c.Key)
+	return &pair, err
 }
 
 // A Remote is a server in another process, with the keys of its cluster.
@@ -48,6 +72,9 @@ type Remote struct {
 	Bare     Addresses
 	Identity *keyring.Authority
 	Specs    []nstance.MachineSpec // of the machines
+
+	Operators         string           // address; with Orders.Operator
+	Operator, Revoked *tls.Certificate // likewise
 
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -95,7 +122,12 @@ func (r *Remote) open() error {
 	}
 	r.Identity, r.Bare, r.Specs = identity, o.Bare, o.Specs
 	r.Client = &Client{Registration: o.Registration, Agent: o.Agent, Roots: identity.Pool()}
-	return nil
+	r.Operators = o.Operators
+	if r.Operator, err = o.Operator.certificate(); err != nil {
+		return err
+	}
+	r.Revoked, err = o.Revoked.certificate()
+	return err
 }
 
 func (r *Remote) read(v any) error {
@@ -114,6 +146,9 @@ func (r *Remote) Stop() error {
 
 // ProcessorTime returns what the process has used.
 func (r *Remote) ProcessorTime() (time.Duration, error) { return ProcessorTime(r.cmd.Process.Pid) }
+
+// Resident returns the resident memory of the process in bytes.
+func (r *Remote) Resident() (int, error) { return ResidentBytes(r.cmd.Process.Pid) }
 
 // A Memory is what a process has resident, in bytes.
 type Memory struct {
@@ -205,6 +240,11 @@ func begin(ctx context.Context, o Orders) (first *opening, end func() error, err
 			first.Specs = append(first.Specs, nstance.MachineSpec{ID: s.ID, UserData: s.UserData})
 		}
 		r.Specs = nil
+		if o.Operator {
+			if err := first.addOperators(ctx, r); err != nil {
+				return nil, nil, errors.Join(err, end())
+			}
+		}
 	}
 	if o.Bare {
 		b, err := startBare(ctx, identity)
@@ -218,6 +258,26 @@ func begin(ctx context.Context, o Orders) (first *opening, end func() error, err
 	first.Certificates = identity.CertPEM()
 	first.Key, err = identity.KeyPEM()
 	return first, end, err
+}
+
+// addOperators registers two operators, and revokes one of them.
+func (o *opening) addOperators(ctx context.Context, r *Rig) error {
+	o.Operators = r.Server.Addresses().Operator
+	for n, to := range []*credential{&o.Operator, &o.Revoked} {
+		cert, err := r.RegisterOperator(ctx, n, nstance.RoleOperator, nstance.DefaultTenant)
+		if err != nil {
+			return err
+		}
+		if *to, err = credentialOf(cert); err != nil {
+			return err
+		}
+		if to == &o.Revoked {
+			if err := r.Revoke(ctx, cert); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // profile begins the profiles.

@@ -5,6 +5,8 @@ package rig
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
@@ -134,9 +136,18 @@ func (r *Rig) Stop() error {
 
 // Operator registers an operator of a tenant and opens a connection for it.
 func (r *Rig) Operator(ctx context.Context, n int, tenant nstance.TenantID) (*grpc.ClientConn, error) {
+	cert, err := r.RegisterOperator(ctx, n, nstance.RoleOperator, tenant)
+	if err != nil {
+		return nil, err
+	}
+	return r.Dial(r.Server.Addresses().Operator, n, cert)
+}
+
+// RegisterOperator registers an operator or administrator.
+func (r *Rig) RegisterOperator(ctx context.Context, n int, role nstance.Role, tenant nstance.TenantID) (*tls.Certificate, error) {
 	now := time.Now()
 	nonce, err := r.Keys.Nonces.Mint("", keyring.Claims{
-		Kind: nstance.RoleOperator, Subject: string(Cluster), Cluster: Cluster, Tenant: tenant, JTI: rand.Text(), NotBefore: now.Add(-time.Hour), Expiry: now.Add(time.Hour),
+		Kind: role, Subject: string(Cluster), Cluster: Cluster, Tenant: tenant, JTI: rand.Text(), NotBefore: now.Add(-time.Hour), Expiry: now.Add(time.Hour),
 	})
 	if err != nil {
 		return nil, err
@@ -155,5 +166,28 @@ func (r *Rig) Operator(ctx context.Context, n int, tenant nstance.TenantID) (*gr
 	if err != nil {
 		return nil, wire.ErrorOf(err)
 	}
-	return r.Dial(r.Server.Addresses().Operator, n, certificate(key, wire.CredentialOf(resp.GetCredential())))
+	return certificate(key, wire.CredentialOf(resp.GetCredential())), nil
+}
+
+// Revoke revokes an operator.
+func (r *Rig) Revoke(ctx context.Context, operator *tls.Certificate) error {
+	leaf, err := x509.ParseCertificate(operator.Certificate[0])
+	if err != nil {
+		return err
+	}
+	id, err := pki.IdentityOf(leaf)
+	if err != nil {
+		return err
+	}
+	cert, err := r.RegisterOperator(ctx, 0, nstance.RoleAdmin, nstance.DefaultTenant)
+	if err != nil {
+		return err
+	}
+	conn, err := r.Dial(r.Server.Addresses().Operator, 0, cert)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = apiv1.NewOperatorServiceClient(conn).RevokeOperator(ctx, &apiv1.RevokeOperatorRequest{Id: id.Subject, Tenant: string(id.Tenant), Reason: "a benchmark"})
+	return wire.ErrorOf(err)
 }

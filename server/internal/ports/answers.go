@@ -35,6 +35,7 @@ func (g *Gate) answered(c *gatedConn, bytes int64) {
 			g.displace(leastRead(&g.leastReadParty().conns))
 		default:
 			g.addUnread(c, bytes)
+			c.answers.Store(true)
 			return
 		}
 	}
@@ -51,10 +52,14 @@ func (g *Gate) addUnread(c *gatedConn, bytes int64) {
 // Write implements net.Conn.
 func (c *gatedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
+	if !c.answers.Load() {
+		return n, err
+	}
 	g := c.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.addUnread(c, -min(c.unread, int64(n)))
+	c.answers.Store(c.unread > 0)
 	return n, err
 }
 

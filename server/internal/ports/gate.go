@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -93,7 +94,8 @@ func (l *gatedListener) Accept() (net.Conn, error) {
 // A gatedConn is a connection within the limits.
 type gatedConn struct {
 	net.Conn
-	gate *Gate
+	gate    *Gate
+	answers atomic.Bool // some bytes of answers were not written yet
 
 	// The gate's lock guards the rest.
 	maxAge   time.Duration

@@ -16,6 +16,7 @@ const (
 	requestBytes   = 6 << 10
 	handshakeBytes = 16 << 10 // read before a handshake is complete
 	freeBytes      = 8 << 10  // of a stream that do not count: pings come between its messages
+	callBytes      = 16 << 10 // what a registration, or another call, takes in general
 
 	connectionBytes          = 2 << 20
 	anonymousConnectionBytes = 64 << 10
@@ -108,11 +109,10 @@ func (g *Gate) begin(r *request) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := r.conn
-	switch limit := g.limitsOf(c); {
-	case c.closed:
+	if c.closed {
 		return nstance.Errorf(nstance.Unavailable, "the connection was closed")
-	case r.open:
-	case c.client.held+requestBytes > limit.client, c.party.held+requestBytes > limit.party, g.held+requestBytes > allBytes:
+	}
+	if !r.open && !g.makeRoom(c) {
 		return &nstance.Error{Code: nstance.Throttled, Msg: "too many requests are being sent that are not complete", Remedy: "send fewer at once, and complete them"}
 	}
 	r.from, r.in = c.read, c.requests.PushBack(r)
@@ -121,6 +121,29 @@ func (g *Gate) begin(r *request) error {
 	}
 	g.addHeld(c, 0)
 	return nil
+}
+
+// makeRoom makes room for a request on c: connections that hold more give way to it. False:
+// its client holds the most. It needs the lock.
+func (g *Gate) makeRoom(c *gatedConn) bool {
+	limit := g.limitsOf(c)
+	if c.client.held+requestBytes > limit.client {
+		return false
+	}
+	for {
+		full := c.party
+		if full.held+requestBytes <= limit.party {
+			if g.held+requestBytes <= allBytes {
+				return true
+			}
+			full = g.heaviestParty()
+		}
+		e := heaviest(full)
+		if other, _ := e.Value.(*gatedConn); other.client == c.client {
+			return false
+		}
+		g.displace(e)
+	}
 }
 
 // complete counts a request no more.
@@ -176,7 +199,7 @@ func (g *Gate) setHeld(c *gatedConn, held int64) {
 }
 
 // Read implements net.Conn. What is read of requests that are not complete is bounded:
-// beyond a bound the connection is closed that holds the most.
+// beyond a bound connections that hold the most are closed.
 func (c *gatedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 && !c.gate.count(c, n) {
@@ -199,11 +222,11 @@ func (g *Gate) count(c *gatedConn, n int) bool {
 		case c.held > limit.connection, c.shaking && c.read > handshakeBytes:
 			g.displace(c.inParty)
 		case c.client.held > limit.client:
-			g.displace(heaviest(&c.client.conns))
+			g.displace(heaviestOf(c.client))
 		case c.party.held > limit.party:
-			g.displace(heaviest(&c.party.conns))
+			g.displace(heaviest(c.party))
 		case g.held > allBytes:
-			g.displace(heaviest(&g.heaviestParty().conns))
+			g.displace(heaviest(g.heaviestParty()))
 		default:
 			return true
 		}
@@ -211,9 +234,29 @@ func (g *Gate) count(c *gatedConn, n int) bool {
 	return false
 }
 
-// heaviest returns the connection that holds the most.
-func heaviest(conns *list.List) *list.Element {
-	return largest(conns, func(c *gatedConn) int64 { return c.held })
+// heaviest returns the connection of a party that gives way first: of the client that holds
+// the most, or where none holds more than a call takes, the oldest. A client that sends one
+// call is never worse off than those that hold many, and many clients that hold one call each
+// do not keep out the next. The party must hold something.
+func heaviest(p *party) *list.Element {
+	var most *holder
+	for _, h := range p.clients {
+		if h.held > callBytes && (most == nil || h.held > most.held) {
+			most = h
+		}
+	}
+	if most != nil {
+		return heaviestOf(most)
+	}
+	e := p.conns.Front()
+	for c, _ := e.Value.(*gatedConn); c.held == 0; c, _ = e.Value.(*gatedConn) {
+		e = e.Next()
+	}
+	return e
+}
+
+func heaviestOf(h *holder) *list.Element {
+	return largest(&h.conns, func(c *gatedConn) int64 { return c.held })
 }
 
 // heaviestParty needs the lock.
