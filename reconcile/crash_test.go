@@ -14,12 +14,12 @@ import (
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
-// With -short, at every third call.
+// With -short, at every fifth call.
 func TestCrashAtEveryCall(t *testing.T) {
 	var aimed, struck atomic.Int64
 	step := 1
 	if testing.Short() {
-		step = 3
+		step = 5
 	}
 	t.Run("calls", func(t *testing.T) {
 		for _, y := range slices.Concat(stories, storiesWithOwnUserData(), pooledStories) {
