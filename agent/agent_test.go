@@ -16,6 +16,7 @@ import (
 )
 
 func TestRegistration(t *testing.T) {
+	t.Parallel()
 	t.Run("a nonce is exchanged for an identity, and the first report is sent at once", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			began := time.Now()
@@ -227,6 +228,7 @@ func TestRegistration(t *testing.T) {
 }
 
 func TestRenewal(t *testing.T) {
+	t.Parallel()
 	read := func(t *testing.T, m *machine) string {
 		t.Helper()
 		key, err := os.ReadFile(m.path("key.pem"))

@@ -96,6 +96,7 @@ func drainWithin(generation uint64, d time.Duration) nstance.Drain {
 }
 
 func TestDrainerCommands(t *testing.T) {
+	t.Parallel()
 	t.Run("the hook runs once per generation, and its outcome is sent for each request", func(t *testing.T) {
 		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			b.command(drainWithin(3, time.Minute))
@@ -210,6 +211,7 @@ func TestDrainerCommands(t *testing.T) {
 }
 
 func TestDrainerFallback(t *testing.T) {
+	t.Parallel()
 	t.Run("its outcome is sent for its notice, and again when a server asks", func(t *testing.T) {
 		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			b.fallback(drainWithin(0, time.Minute), "event")

@@ -45,6 +45,7 @@ func (m *machine) setFileDirs() (dir string) {
 }
 
 func TestFiles(t *testing.T) {
+	t.Parallel()
 	t.Run("arrive over the session and are reported", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			dir := m.setFileDirs()

@@ -12,6 +12,7 @@ import (
 // TestNonceOutlivesAFailedInstallation: the certificate that the nonce was exchanged for
 // cannot be written at first. The agent asks again with the same nonce, once it can.
 func TestNonceOutlivesAFailedInstallation(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 		obstacle := filepath.Join(m.path("v1"), "ca.pem", "in the way")
 		require.NoError(t, os.MkdirAll(obstacle, 0o700))

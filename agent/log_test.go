@@ -10,6 +10,7 @@ import (
 )
 
 func TestLogLinesNameMachineOnce(t *testing.T) {
+	t.Parallel()
 	inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 		var text bytes.Buffer
 		m.options.Log = slog.New(slog.NewTextHandler(&text, nil))

@@ -16,6 +16,7 @@ import (
 // TestSessionNamesTheMachine: a session says what the cloud calls the machine, so that the
 // server knows a machine that has everything of another one but its name.
 func TestSessionNamesTheMachine(t *testing.T) {
+	t.Parallel()
 	for name, detector := range map[string]func(*spot.Options) (nstance.SpotDetector, error){
 		imds.AWS:   func(o *spot.Options) (nstance.SpotDetector, error) { return spot.NewAWS(o) },
 		imds.GCP:   func(o *spot.Options) (nstance.SpotDetector, error) { return spot.NewGCP(o) },

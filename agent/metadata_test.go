@@ -15,6 +15,7 @@ import (
 // TestUnreadableMetadata: an agent that cannot read its metadata service says so in its reports
 // and its health, with what to do, until it can.
 func TestUnreadableMetadata(t *testing.T) {
+	t.Parallel()
 	for name, detector := range map[string]func(*spot.Options) (nstance.SpotDetector, error){
 		imds.AWS:   func(o *spot.Options) (nstance.SpotDetector, error) { return spot.NewAWS(o) },
 		imds.GCP:   func(o *spot.Options) (nstance.SpotDetector, error) { return spot.NewGCP(o) },

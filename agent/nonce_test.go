@@ -19,6 +19,7 @@ func jwt(payload string) string {
 }
 
 func TestParseNonce(t *testing.T) {
+	t.Parallel()
 	t.Run("reads what the agent needs, and ignores the rest", func(t *testing.T) {
 		c, err := parseNonce("\n" + jwt(goodPayload) + "\n")
 		require.NoError(t, err)

@@ -34,6 +34,7 @@ func agentFromEnv(vars map[string]string) (*agent.Options, error) {
 }
 
 func TestFromEnv(t *testing.T) {
+	t.Parallel()
 	t.Run("the required variables are enough", func(t *testing.T) {
 		o, err := agentFromEnv(minimalVariables())
 		require.NoError(t, err)
@@ -90,6 +91,7 @@ func TestFromEnv(t *testing.T) {
 }
 
 func TestOptionErrors(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, value, says string }{
 		{"NSTANCE_INSTANCE_ID", "", "no instance ID"},
 		{"NSTANCE_INSTANCE_ID", "i-123", "5 characters"},
@@ -139,6 +141,7 @@ func TestOptionErrors(t *testing.T) {
 }
 
 func TestNewDoesNotChangeOptions(t *testing.T) {
+	t.Parallel()
 	o := &agent.Options{InstanceID: someID, RegistrationAddrs: []string{"a:1"}, AgentAddrs: []string{"a:2"}}
 	before := *o
 	_, err := agent.New(o)

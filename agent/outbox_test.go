@@ -47,6 +47,7 @@ func noticeStates(set *apiv1.StandingNotices) (all []string) {
 }
 
 func TestOutboxNotices(t *testing.T) {
+	t.Parallel()
 	t.Run("the notices are due at once and again until they are acknowledged", func(t *testing.T) {
 		var o outbox
 		require.True(t, o.observe(reclaimNotice("a"), noon))
@@ -173,6 +174,7 @@ func TestOutboxNotices(t *testing.T) {
 }
 
 func TestOutboxLateNotices(t *testing.T) {
+	t.Parallel()
 	t.Run("a deadline in the past is kept: only the detector drops stale notices", func(t *testing.T) {
 		var o outbox
 		require.True(t, o.observe(reclaimNotice("a"), noon.Add(3*time.Minute)))
@@ -188,6 +190,7 @@ func TestOutboxLateNotices(t *testing.T) {
 }
 
 func TestOutboxSendsDurations(t *testing.T) {
+	t.Parallel()
 	var o outbox
 	o.observe(reclaimNotice("a"), noon)
 	none := reclaimNotice("b")
@@ -209,6 +212,7 @@ func TestOutboxSendsDurations(t *testing.T) {
 }
 
 func TestOutboxResults(t *testing.T) {
+	t.Parallel()
 	result := func(g uint64) *apiv1.DrainResult { return &apiv1.DrainResult{Generation: g, Outcome: "drained"} }
 
 	t.Run("a result is sent until it is acknowledged, over sessions", func(t *testing.T) {
@@ -241,6 +245,7 @@ func TestOutboxResults(t *testing.T) {
 }
 
 func TestOutboxOverdue(t *testing.T) {
+	t.Parallel()
 	t.Run("an unacknowledged notice that dooms the machine is overdue after 5 s, once", func(t *testing.T) {
 		var o outbox
 		o.observe(reclaimNotice("a"), noon)
@@ -276,6 +281,7 @@ func TestOutboxOverdue(t *testing.T) {
 }
 
 func TestOutboxReports(t *testing.T) {
+	t.Parallel()
 	t.Run("the last report is the last acknowledged one", func(t *testing.T) {
 		var o outbox
 		ack := func(m *apiv1.ConnectRequest) {
@@ -300,6 +306,7 @@ func TestOutboxReports(t *testing.T) {
 }
 
 func TestOutboxRestored(t *testing.T) {
+	t.Parallel()
 	t.Run("what was acknowledged stays so, the rest is due", func(t *testing.T) {
 		var first, o outbox
 		first.observe(reclaimNotice("a"), noon)

@@ -15,6 +15,7 @@ import (
 // TestCrashDuringClaim ends the setting aside before each of its changes, as a crash would:
 // the next process uses nothing of the other instance.
 func TestCrashDuringClaim(t *testing.T) {
+	t.Parallel()
 	crash := errors.New("crash")
 	for n, crashed := 0, true; crashed; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -50,6 +50,7 @@ func (m *machine) runsAsItself(t *testing.T, s *testShard, other *machine) {
 }
 
 func TestImageOfAnEnrolledMachine(t *testing.T) {
+	t.Parallel()
 	t.Run("that runs", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			m.options.KeysDir = t.TempDir()

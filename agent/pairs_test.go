@@ -61,6 +61,7 @@ func (m *certificateIssuer) currentSerial() string {
 }
 
 func TestPairs(t *testing.T) {
+	t.Parallel()
 	t.Run("an empty directory holds no identity", func(t *testing.T) {
 		_, err := newCertificateIssuer(t).v.load()
 		require.ErrorIs(t, err, nstance.NotFound)
@@ -119,6 +120,7 @@ func TestPairs(t *testing.T) {
 }
 
 func TestAccept(t *testing.T) {
+	t.Parallel()
 	for name, corrupt := range map[string]func(m *certificateIssuer, c nstance.Credential) nstance.Credential{
 		"no certificate": func(_ *certificateIssuer, c nstance.Credential) nstance.Credential { c.Chain = nil; return c },
 		"garbage":        func(_ *certificateIssuer, c nstance.Credential) nstance.Credential { c.Chain = [][]byte{{1}}; return c },
@@ -148,6 +150,7 @@ func TestAccept(t *testing.T) {
 // TestCrashDuringInstall ends install before each of its changes, as a crash would,
 // and checks the state that the next process finds.
 func TestCrashDuringInstall(t *testing.T) {
+	t.Parallel()
 	crash := errors.New("crash")
 	for before := range 4 { // certificates installed before; the third install removes an old one
 		installed := false // whether the new certificate is found
@@ -208,6 +211,7 @@ func TestCrashDuringInstall(t *testing.T) {
 }
 
 func TestUsedNonce(t *testing.T) {
+	t.Parallel()
 	m := newCertificateIssuer(t)
 	require.False(t, m.v.nonceUsed("a"))
 	require.NoError(t, m.v.markNonceUsed("a"))
@@ -219,6 +223,7 @@ func TestUsedNonce(t *testing.T) {
 }
 
 func TestServerAddressFromNonce(t *testing.T) {
+	t.Parallel()
 	m := newCertificateIssuer(t)
 	require.NoError(t, m.v.write(m.v.path(fileNonce), []byte(jwt(goodPayload)+"\n")))
 	require.NoError(t, m.v.install(m.credential()))

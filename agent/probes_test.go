@@ -23,6 +23,7 @@ func writeProbes(t *testing.T, text string) (vars map[string]string, path string
 }
 
 func TestProbesFile(t *testing.T) {
+	t.Parallel()
 	t.Run("has every kind, every field, comments and spare commas", func(t *testing.T) {
 		vars, _ := writeProbes(t, `// what this machine is for
 			[
@@ -47,6 +48,7 @@ func TestProbesFile(t *testing.T) {
 }
 
 func TestProbesFileErrors(t *testing.T) {
+	t.Parallel()
 	for text, says := range map[string][]string{
 		``:                {"correct the JSON"},
 		`[{"name": "a"`:   {"correct the JSON"},
@@ -103,6 +105,7 @@ func TestProbesFileErrors(t *testing.T) {
 // TestSlowProbesDoNotDelayReports is not in a bubble, because a running command would
 // stop the bubble's clock.
 func TestSlowProbesDoNotDelayReports(t *testing.T) {
+	t.Parallel()
 	s := newShard(t, registration.Options{})
 	defer s.stop()
 	m := s.newMachine()

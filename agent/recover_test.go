@@ -15,6 +15,7 @@ import (
 )
 
 func TestRecovery(t *testing.T) {
+	t.Parallel()
 	// asleep registers, and starts again after the certificate has expired.
 	asleep := func(t *testing.T, s *testShard, m *machine) (first *serverSession) {
 		t.Helper()
@@ -152,6 +153,7 @@ func TestRecovery(t *testing.T) {
 // TestExpiryReportedByServer: the machine's clock is slow, so only the server's TLS
 // alert shows the expiry.
 func TestExpiryReportedByServer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64
 		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }

@@ -51,6 +51,7 @@ func event(id string, machines ...string) nstance.Notice {
 // TestReleasedEvents: events are acknowledged to the cloud by the server's word only, and
 // those of several machines only if the server names them.
 func TestReleasedEvents(t *testing.T) {
+	t.Parallel()
 	t.Run("before and after the session", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			d := m.acknowledging()

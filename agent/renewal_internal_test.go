@@ -14,6 +14,7 @@ import (
 // TestRenewalCountsSleep: the monotonic clock stands still while the machine is suspended,
 // and the wall clock goes on. A wall clock that was set back postpones nothing.
 func TestRenewalCountsSleep(t *testing.T) {
+	t.Parallel()
 	const life, slept = 3 * time.Hour, 90 * time.Minute
 	received := wallclock.Ahead(0)
 	id := &identity{pair: &tls.Certificate{Leaf: &x509.Certificate{NotBefore: received, NotAfter: received.Add(life)}}}

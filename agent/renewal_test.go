@@ -40,6 +40,7 @@ func inSkewedBubble(t *testing.T, behind time.Duration, f func(t *testing.T, s *
 }
 
 func TestRenewalUsesElapsedTime(t *testing.T) {
+	t.Parallel()
 	due := (lifetime+time.Minute)*2/3 - time.Minute
 	t.Run("a fast clock does not renew sooner", func(t *testing.T) {
 		inSkewedBubble(t, lifetime*3/4, func(t *testing.T, s *testShard, m *machine) {
@@ -127,6 +128,7 @@ func TestRenewalUsesElapsedTime(t *testing.T) {
 
 // TestSlept: a session does not outlast a sleep of its machine, whichever clock stood still.
 func TestSlept(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	later := now.Add(time.Hour)
 	for name, c := range map[string]struct {

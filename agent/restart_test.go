@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance/agent"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/test/parallel"
 	"github.com/nstance-go/nstance/registration"
 	"github.com/nstance-go/nstance/spot"
 )
@@ -41,6 +42,7 @@ func isCancelled(m *apiv1.ConnectRequest) bool {
 }
 
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	t.Run("what was withdrawn while the agent was down is withdrawn", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			cloud := imds.New(&imds.Options{Spot: true})
@@ -204,7 +206,7 @@ const agentProcess = "NSTANCE_TEST_AGENT_PROCESS"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(agentProcess) == "" {
-		os.Exit(m.Run())
+		os.Exit(parallel.Run(m))
 	}
 	o, err := agent.FromEnv(os.Getenv)
 	if err != nil {
@@ -247,6 +249,7 @@ func (m *machine) startProcess(registration, sessions, metadata string) (kill fu
 // TestKilledAgent kills an agent after a server has received its notice and before that
 // was acknowledged.
 func TestKilledAgent(t *testing.T) {
+	t.Parallel()
 	s := newAuthority(t, registration.Options{})
 	defer s.stop()
 	s.withholdAcks = true

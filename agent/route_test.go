@@ -10,6 +10,7 @@ import (
 )
 
 func TestRoute(t *testing.T) {
+	t.Parallel()
 	newRoute := func(addrs ...string) *route { return &route{addrs: addrs} }
 
 	t.Run("the first attempt is at once, the next to the next address", func(t *testing.T) {
@@ -155,6 +156,7 @@ func (d *dialQueue) Pop() any {
 // TestFleetInLongOutage simulates an hour of 10,000 agents that lost their servers at
 // the same time. Each dials every 30 s on average, together 333 times per second.
 func TestFleetInLongOutage(t *testing.T) {
+	t.Parallel()
 	const (
 		agents, limit = 10_000, 400
 		window, end   = 10 * time.Second, time.Hour

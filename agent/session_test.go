@@ -25,6 +25,7 @@ func reclaimIn(d time.Duration) nstance.Notice {
 }
 
 func TestReports(t *testing.T) {
+	t.Parallel()
 	t.Run("the server's interval is used, and no report is late", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			s.reportInterval = 10 * time.Second
@@ -75,6 +76,7 @@ func TestReports(t *testing.T) {
 }
 
 func TestNotices(t *testing.T) {
+	t.Parallel()
 	t.Run("a notice is sent at once, with its deadline", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			_, stop := m.start()
@@ -204,6 +206,7 @@ func (h *hookLog) log() ([]nstance.Drain, []time.Time, int) {
 }
 
 func TestHookWithoutServer(t *testing.T) {
+	t.Parallel()
 	t.Run("after 5 s without acknowledgement the agent runs its hook and reports the result when asked", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
@@ -283,6 +286,7 @@ func TestHookWithoutServer(t *testing.T) {
 }
 
 func TestDrainCommands(t *testing.T) {
+	t.Parallel()
 	t.Run("the hook runs once and its result is sent until acknowledged, over sessions", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			h := m.hook()
@@ -372,6 +376,7 @@ func TestDrainCommands(t *testing.T) {
 }
 
 func TestReconnect(t *testing.T) {
+	t.Parallel()
 	t.Run("a broken session comes back within seconds, at the next address", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			a, stop := m.start()
@@ -496,6 +501,7 @@ func TestReconnect(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
+	t.Parallel()
 	t.Run("the server receives a goodbye", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
 			a, stop := m.start()

@@ -43,6 +43,7 @@ func receive[T any](t *testing.T, c <-chan T) T {
 // TestOverRealSockets runs an agent as in production: TLS over TCP, a metadata service
 // over HTTP, a command as hook, a notification socket like systemd's.
 func TestOverRealSockets(t *testing.T) {
+	t.Parallel()
 	s := newAuthority(t, registration.Options{})
 	defer s.stop()
 	cert := s.certificate(zone)
@@ -155,6 +156,7 @@ func readNotifyUntil(conn *net.UnixConn, word string) error {
 }
 
 func TestHealthz(t *testing.T) {
+	t.Parallel()
 	get := func(t *testing.T, addr, path string) int {
 		t.Helper()
 		resp, err := http.Get("http://" + addr + path)

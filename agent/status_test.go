@@ -8,6 +8,7 @@ import (
 )
 
 func TestListen(t *testing.T) {
+	t.Parallel()
 	t.Run("without a host it is loopback", func(t *testing.T) {
 		ln, err := listen(t.Context(), ":0")
 		require.NoError(t, err)

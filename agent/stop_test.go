@@ -13,6 +13,7 @@ import (
 
 // TestStopLeavesTheHookItsTime: SIGTERM of the agent comes with the reclaim on some clouds.
 func TestStopLeavesTheHookItsTime(t *testing.T) {
+	t.Parallel()
 	begin := func(t *testing.T, s *testShard, m *machine) (h *hookLog, v *serverSession, deadline time.Time, stopped chan struct{}, stop func()) {
 		h = m.hook()
 		cloud := imds.New(&imds.Options{Spot: true})
@@ -93,6 +94,7 @@ func TestStopLeavesTheHookItsTime(t *testing.T) {
 
 // TestDrainWithoutServers: a notice ends in a drain, whatever became of the servers that knew of it.
 func TestDrainWithoutServers(t *testing.T) {
+	t.Parallel()
 	for _, left := range []time.Duration{30 * time.Second, 2 * time.Minute} {
 		t.Run("acknowledged before every server went away, "+left.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *testShard, m *machine) {

@@ -11,6 +11,7 @@ import (
 // TestPairIsReplacedByOneRename: no reader of the directory finds the identity
 // missing while it is renewed.
 func TestPairIsReplacedByOneRename(t *testing.T) {
+	t.Parallel()
 	m := newCertificateIssuer(t)
 	require.NoError(t, m.v.install(m.credential()))
 	for name, want := range map[string][]dirwatch.Change{linkCurrent: {dirwatch.Moved}, fileCert: nil, fileKey: nil, fileRoots: nil} {

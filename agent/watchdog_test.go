@@ -86,6 +86,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestWatchdog(t *testing.T) {
+	t.Parallel()
 	const all = 20 // in ten minutes
 	t.Run("is notified by an idle session", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, s *testShard, m *machine) {

@@ -10,6 +10,7 @@ import (
 )
 
 func TestBackoff(t *testing.T) {
+	t.Parallel()
 	lost := nstance.Errorf(nstance.Unavailable, "lost")
 	start := time.Unix(1e9, 0)
 	t.Run("the first connection must succeed", func(t *testing.T) {

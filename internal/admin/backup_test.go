@@ -34,6 +34,7 @@ func (d *depot) open() error {
 // TestBackupAndRestore: a cluster's storage is copied without its secret key, and written into
 // an empty one, on which a server starts.
 func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
 	from, to := newDepot(t), newDepot(t)
 	require.NoError(t, from.open())
 	from.led("a", false)
@@ -70,6 +71,7 @@ func TestBackupAndRestore(t *testing.T) {
 
 // TestRestoreInPlace: a folder that was copied is no storage of its own before.
 func TestRestoreInPlace(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	require.NoError(t, d.open())
 	d.leave("a", &lease.Options{TTL: time.Second}, false)

@@ -126,6 +126,7 @@ func shardOf(t testing.TB, s admin.ClusterStatus, id nstance.ShardID) admin.Shar
 }
 
 func TestClusterStatus(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.server(d.box())
 	conf, err := os.ReadFile("testdata/shard.jsonc")
@@ -210,6 +211,7 @@ func TestClusterStatus(t *testing.T) {
 
 // It may be run with whatever rights, anywhere, at any time.
 func TestClusterStatusWritesNothing(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.server(d.box())
 	d.leave("silent", &lease.Options{TTL: 3 * time.Second}, false)
@@ -224,6 +226,7 @@ func TestClusterStatusWritesNothing(t *testing.T) {
 }
 
 func TestClusterStatusOfIncompleteClusters(t *testing.T) {
+	t.Parallel()
 	t.Run("a storage that is none", func(t *testing.T) {
 		d := newDepot(t)
 		d.dir += "/nowhere"

@@ -56,6 +56,7 @@ func (d *depot) box() *secret.Box {
 }
 
 func TestNonce(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	r := d.mint()
 	require.Zero(t, r.code, r.errors)
@@ -149,6 +150,7 @@ func TestNonce(t *testing.T) {
 }
 
 func TestNonceFindsItsKey(t *testing.T) {
+	t.Parallel()
 	t.Run("in another variable", func(t *testing.T) {
 		d := newDepot(t)
 		d.server(d.box())
@@ -173,6 +175,7 @@ func TestNonceFindsItsKey(t *testing.T) {
 }
 
 func TestNonceRefuses(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.server(d.box())
 	for name, tc := range map[string]struct {
@@ -212,6 +215,7 @@ func TestNonceRefuses(t *testing.T) {
 
 // The whole way: storage, nonce, login, command.
 func TestFromStorageToAnswer(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	files := t.TempDir()
 	nonce, ca, dir := filepath.Join(files, "nonce"), filepath.Join(files, "ca"), filepath.Join(files, "identity")

@@ -126,6 +126,7 @@ func leaves(cmd *cobra.Command, prefix string) map[string]*cobra.Command {
 }
 
 func TestEveryCommandIsKnown(t *testing.T) {
+	t.Parallel()
 	all := leaves(admin.Root(), "")
 	require.Equal(t, slices.Sorted(maps.Keys(commands)), slices.Sorted(maps.Keys(all)), "say in commands what a new command is")
 	for _, name := range strings.Split(promised, ";") {
@@ -139,6 +140,7 @@ func TestEveryCommandIsKnown(t *testing.T) {
 }
 
 func TestEveryCommandHasItsFlags(t *testing.T) {
+	t.Parallel()
 	for path, cmd := range leaves(admin.Root(), "") {
 		t.Run(path, func(t *testing.T) {
 			c, f := commands[path], cmd.Flags()
@@ -158,6 +160,7 @@ func TestEveryCommandHasItsFlags(t *testing.T) {
 
 // Every command has a heading in the reference.
 func TestEveryCommandIsDocumented(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile("../../docs/nstance-admin.md")
 	require.NoError(t, err)
 	var headings []string
@@ -239,6 +242,7 @@ func reads(message protoreflect.Name) bool {
 }
 
 func TestDryRunsChangeNothing(t *testing.T) {
+	t.Parallel()
 	for path, c := range commands {
 		if c.trait == looks {
 			continue
@@ -263,6 +267,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 }
 
 func TestDestructiveCommandsAsk(t *testing.T) {
+	t.Parallel()
 	for path, c := range commands {
 		if c.trait != destroys || c.free != "" {
 			continue

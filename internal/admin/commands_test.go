@@ -115,6 +115,7 @@ func (w *world) populate() *world {
 
 // TestTop: without a terminal it is printed once.
 func TestTop(t *testing.T) {
+	t.Parallel()
 	r := newWorld(t).populate().run("top")
 	require.Zero(t, r.code, r.errors)
 	require.Contains(t, r.out, "GROUP")
@@ -124,6 +125,7 @@ func TestTop(t *testing.T) {
 }
 
 func TestOutput(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for name, args := range map[string][]string{
 		"group-list":          {"group", "list"},
@@ -177,6 +179,7 @@ func TestOutput(t *testing.T) {
 
 // YAML and JSON are two spellings of one thing.
 func TestFormsAgree(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for _, args := range [][]string{{"group", "list"}, {"instance", "get", string(webB)}, {"config", "status"}} {
 		var fromJSON, fromYAML any
@@ -191,6 +194,7 @@ func TestFormsAgree(t *testing.T) {
 }
 
 func TestEmptyLists(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, args := range [][]string{{"group", "list"}, {"instance", "list"}, {"events"}, {"orphan", "list"}} {
 		r := w.run(args...)
@@ -202,6 +206,7 @@ func TestEmptyLists(t *testing.T) {
 
 // Texts from machines must not control the terminal.
 func TestControlCharactersDoNotReachTheTerminal(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	w.event(nstance.Event{Type: nstance.EventAlarm, Tenant: "default", Group: "web", Instance: webA, Reason: "a\x1b[2Jb\nc\u009bd"})
 	r := w.run("instance", "get", string(webA))
@@ -212,6 +217,7 @@ func TestControlCharactersDoNotReachTheTerminal(t *testing.T) {
 }
 
 func TestScale(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	t.Run("up needs no confirmation", func(t *testing.T) {
 		require.Zero(t, w.run("group", "scale", "web", "4").code)
@@ -257,6 +263,7 @@ func TestScale(t *testing.T) {
 }
 
 func TestRemovals(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for name, tc := range map[string]struct {
 		args []string
@@ -291,6 +298,7 @@ func TestRemovals(t *testing.T) {
 
 // A long story comes with its beginning, though an answer has only its end.
 func TestInstanceWithManyEvents(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for range 1500 {
 		w.event(nstance.Event{Time: time.Now(), Type: eventtype.CertificateRenewed, Tenant: "default", Group: "web", Instance: webA})
@@ -305,6 +313,7 @@ func TestInstanceWithManyEvents(t *testing.T) {
 }
 
 func TestEventsPageByPage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	r := w.run("events", "--group", "web", "-o", "json")
 	events := messages[apiv1.Event](t, r)
@@ -330,6 +339,7 @@ func TestEventsPageByPage(t *testing.T) {
 }
 
 func TestCostRefusesNumbers(t *testing.T) {
+	t.Parallel()
 	for _, wrong := range []string{"m5.large", "=1", "m5=x", "m5/cheap=1", "[=1", "m5=-1", "m5=NaN"} {
 		for _, flag := range []string{"--factor", "--price"} {
 			r := newWorld(t).run("cost", flag, wrong)
@@ -341,6 +351,7 @@ func TestCostRefusesNumbers(t *testing.T) {
 
 // TestWarmPoolEstimate: the sums are those of the document.
 func TestWarmPoolEstimate(t *testing.T) {
+	t.Parallel()
 	all := func(more ...string) []string {
 		return append([]string{"warm-pool", "estimate", "-o", "json", "--price", "0.1", "--boot", "6m"}, more...)
 	}
@@ -376,6 +387,7 @@ func TestWarmPoolEstimate(t *testing.T) {
 }
 
 func TestPeriodOfInterruptions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, name := range []string{"list", "rates"} {
 		r := w.run("interruption", name, "--since", "2h", "--until", "2026-10-11T00:00:00Z")

@@ -14,6 +14,7 @@ import (
 )
 
 func TestConfigPut(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	store, file := "file://"+filepath.Join(dir, "storage"), filepath.Join(dir, "a.jsonc")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }

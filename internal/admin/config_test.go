@@ -7,6 +7,7 @@ import (
 )
 
 func TestConfirmNamesTheHeldConfiguration(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for name, digest := range map[string]string{
 		"another one":          "fedcba9876543210",
@@ -29,6 +30,7 @@ func TestConfirmNamesTheHeldConfiguration(t *testing.T) {
 }
 
 func TestRefreshDryRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	r := w.run("config", "refresh", "--dry-run")
 	require.Zero(t, r.code, r.errors)
@@ -37,6 +39,7 @@ func TestRefreshDryRun(t *testing.T) {
 }
 
 func TestValidateNamesTheError(t *testing.T) {
+	t.Parallel()
 	r := newWorld(t).run("config", "validate", "testdata")
 	require.NotZero(t, r.code)
 	r = newWorld(t).run("config", "validate", "config_test.go")

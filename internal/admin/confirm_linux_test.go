@@ -31,6 +31,7 @@ func terminal(t *testing.T) (keyboard, tty *os.File) {
 }
 
 func TestConfirmation(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	env := map[string]string{"NSTANCE_ADMIN_DIR": w.dir}
 	for answer, done := range map[string]bool{"y\n": true, "YES\n": true, "\n": false, "n\n": false, "yesterday\n": false} {

@@ -9,6 +9,7 @@ import (
 )
 
 func TestDrainAck(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	w.instances[string(webB)].Drain.Executor = string(nstance.ExecutorOperator)
 	t.Run("says what happened", func(t *testing.T) {

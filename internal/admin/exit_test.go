@@ -18,6 +18,7 @@ import (
 )
 
 func TestExitCodesAreThoseOfTheServersErrors(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for code, exit := range map[nstance.Code]int{
 		nstance.Invalid: 2, nstance.NotFound: 3, nstance.Denied: 4, nstance.Unavailable: 5, nstance.Throttled: 5, nstance.Conflict: 6,
@@ -36,6 +37,7 @@ func TestExitCodesAreThoseOfTheServersErrors(t *testing.T) {
 }
 
 func TestCommandLineErrors(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for line, says := range map[string]string{
 		"":                                 "name a command (see nstance-admin --help)",
@@ -71,6 +73,7 @@ func TestCommandLineErrors(t *testing.T) {
 }
 
 func TestHelpAndCompletion(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, line := range []string{"--help", "group --help", "interrupt -h", "help events", "completion bash", "completion zsh"} {
 		r := w.run(strings.Fields(line)...)
@@ -82,6 +85,7 @@ func TestHelpAndCompletion(t *testing.T) {
 }
 
 func TestTrust(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	dir := t.TempDir()
 	env := map[string]string{"NSTANCE_ADMIN_DIR": dir}
@@ -136,6 +140,7 @@ func TestTrust(t *testing.T) {
 // A server that refuses a certificate may break the connection before the
 // client has read why.
 func TestRefusalBehindABrokenConnection(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -180,6 +185,7 @@ func silentPort(t testing.TB) string {
 }
 
 func TestServers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	other := newWorldWith(t, w.keys)
 	other.set(func() { other.standby = true })

@@ -14,6 +14,7 @@ import (
 // TestErrorsKeepTheForm: a program that reads JSON finds the error as JSON, in
 // one line.
 func TestErrorsKeepTheForm(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for _, c := range []struct {
 		args string

@@ -118,6 +118,7 @@ func numbered(n int) nstance.Event {
 }
 
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	t.Run("prints one JSON object a line, from now on, until interrupted", func(t *testing.T) {
 		bad := w.run("events", "--follow", "--type", "redy")
@@ -171,6 +172,7 @@ func TestFollow(t *testing.T) {
 }
 
 func TestFollowReconnects(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	r := w.start(t, "events", "-f", "-o", "json")
 	w.watching(t)
@@ -209,6 +211,7 @@ func TestFollowReconnects(t *testing.T) {
 }
 
 func TestFollowWithTheIdentityAsItIsNow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.start(t, "events", "-f", "-o", "json")
 	w.watching(t)
@@ -247,6 +250,7 @@ func (w *world) renewal(ctx context.Context) *apiv1.RenewalRequest {
 }
 
 func TestFollowRenewsWhenAsked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	old := w.saved()
 	w.set(func() { w.retired = serialOfChain(t, old.Chain) })
@@ -263,6 +267,7 @@ func TestFollowRenewsWhenAsked(t *testing.T) {
 }
 
 func TestFollowContinuesAfterAFailedRenewal(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	old := w.saved()
 	w.set(func() {

@@ -39,6 +39,7 @@ func sample(members int) frame {
 }
 
 func TestFrame(t *testing.T) {
+	t.Parallel()
 	lines := func(f *frame) []string { return strings.Split(strings.TrimSuffix(f.text(noon), "\n"), "\n") }
 	t.Run("everything, without limits", func(t *testing.T) {
 		f := sample(2)
@@ -118,6 +119,7 @@ func TestFrame(t *testing.T) {
 }
 
 func TestUrgency(t *testing.T) {
+	t.Parallel()
 	leaving, booting, ready := &apiv1.Instance{Id: "c", State: string(nstance.Draining)}, &apiv1.Instance{Id: "b", State: string(nstance.Booting)}, &apiv1.Instance{Id: "a", State: string(nstance.Ready)}
 	require.Negative(t, compareUrgency(leaving, booting))
 	require.Negative(t, compareUrgency(booting, ready))

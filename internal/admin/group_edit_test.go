@@ -50,6 +50,7 @@ func same(t *testing.T, want, got proto.Message) {
 }
 
 func TestGroupCreate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "args.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"a": 1}`), 0o600))
@@ -81,6 +82,7 @@ func TestGroupCreate(t *testing.T) {
 }
 
 func TestGroupUpdate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.furnish()
 	w.web(func(g *apiv1.Group) { g.Size = 3 })
@@ -108,6 +110,7 @@ func TestGroupUpdate(t *testing.T) {
 }
 
 func TestGroupDelete(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.furnish()
 	w.web(func(g *apiv1.Group) { g.IsStatic = false })
@@ -128,6 +131,7 @@ func TestGroupDelete(t *testing.T) {
 }
 
 func TestInstanceCreate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.furnish()
 	w.web(func(g *apiv1.Group) { g.Kind = "web" })

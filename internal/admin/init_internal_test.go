@@ -26,6 +26,7 @@ func (c careless) PutIfAbsent(ctx context.Context, key string, data []byte) (sto
 
 // No key is made in a store in which another could take its place.
 func TestInitRefusesAStoreWithoutConditions(t *testing.T) {
+	t.Parallel()
 	p, m := &program{stderr: &console{w: io.Discard}}, storage.NewMemory()
 	_, err := p.makeKeys(t.Context(), careless{m}, nil, true)
 	require.ErrorIs(t, err, nstance.Invalid)
@@ -38,6 +39,7 @@ func TestInitRefusesAStoreWithoutConditions(t *testing.T) {
 
 // A lost answer leaves open which process made an object: it is read back.
 func TestLostAnswerToACreatedKey(t *testing.T) {
+	t.Parallel()
 	p, faulty := &program{stderr: &console{w: io.Discard}}, storagetest.NewFaulty(storage.NewMemory())
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer})
 	d, err := p.makeKeys(t.Context(), faulty, nil, false)
@@ -87,6 +89,7 @@ func (o *overtaken) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalo
 // Whenever another process makes the keys, what is made, or rehearsed, goes
 // together.
 func TestAnotherProcessMakesTheKeys(t *testing.T) {
+	t.Parallel()
 	for name, vaultOver := range map[string]func(*overtaken) keyring.Vault{
 		"rehearsed": func(o *overtaken) keyring.Vault { return newDryVault(o) },
 		"made":      func(o *overtaken) keyring.Vault { return o },

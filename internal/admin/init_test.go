@@ -111,6 +111,7 @@ var everything = []string{
 }
 
 func TestClusterInit(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.dir += "/new"
 	t.Run("a dry run says what would be made, and makes nothing", func(t *testing.T) {
@@ -172,6 +173,7 @@ func TestClusterInit(t *testing.T) {
 }
 
 func TestClusterInitRefuses(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.server(d.box())
 	conf, err := os.ReadFile("testdata/shard.jsonc")
@@ -207,6 +209,7 @@ func TestClusterInitRefuses(t *testing.T) {
 
 // Two concurrent inits make one cluster, and each reports only what it made.
 func TestClusterInitAtTheSameTime(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	const n = 4
 	done := make(chan result, n)
@@ -226,6 +229,7 @@ func TestClusterInitAtTheSameTime(t *testing.T) {
 
 // A nonce's dry run mints nothing, and reports whether it would make keys.
 func TestNonceDryRun(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	before := d.files()
 	r := d.mint("--dry-run", "--output", filepath.Join(t.TempDir(), "n"))
@@ -249,6 +253,7 @@ func TestNonceDryRun(t *testing.T) {
 
 // TestInitPreparesShards: a new shard gets a released lease, once.
 func TestInitPreparesShards(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.put(layout.StateKey("led"), "{}")
 	args := []string{"init", "--cluster", "prod", "--shard", "eu1a", "--shard", "led", "-o", "json"}

@@ -9,6 +9,7 @@ import (
 )
 
 func TestInstanceConsole(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	r := w.run("instance", "console", string(webA))
 	require.Zero(t, r.code, r.errors)

@@ -16,6 +16,7 @@ func (w *world) GetConfig(context.Context, *apiv1.GetConfigRequest) (*apiv1.GetC
 }
 
 func TestConfigShow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	require.Equal(t, "{} // as written\n", w.run("config", "show").out)
 	got := message(t, w.run("config", "show", "-o", "json").out, &apiv1.GetConfigResponse{})
@@ -24,12 +25,14 @@ func TestConfigShow(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	r := newWorld(t).run("version")
 	require.Zero(t, r.code, r.errors)
 	require.Contains(t, r.out, "nstance-admin "+version.Software)
 }
 
 func TestInstancesAreChosen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	ids := func(args ...string) (out []string) {
 		r := w.run(append([]string{"instance", "list", "-o", "json"}, args...)...)
@@ -53,6 +56,7 @@ func TestInstancesAreChosen(t *testing.T) {
 }
 
 func TestPrefixOfAnID(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	r := w.run("instance", "get", string(dbA)[:6])
 	require.Zero(t, r.code, r.errors)
@@ -68,6 +72,7 @@ func TestPrefixOfAnID(t *testing.T) {
 }
 
 func TestNamesAreCompleted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for args, want := range map[string]string{
 		"group get w":                     "web",

@@ -64,6 +64,7 @@ func after(i *apiv1.Interruption, at *timestamppb.Timestamp) time.Duration {
 }
 
 func TestRehearsal(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	w.onInject = w.script(requested, drained, ready, deleted)
 	r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json")
@@ -93,6 +94,7 @@ func TestRehearsal(t *testing.T) {
 }
 
 func TestRehearsalEnds(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		id    nstance.InstanceID
 		steps []func(at at)
@@ -137,10 +139,11 @@ func TestRehearsalEnds(t *testing.T) {
 }
 
 func TestRehearsalThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	w.onInject = w.script(requested, deleted)
 	t.Run("is unavailable after the limit, and reports what there was", func(t *testing.T) {
-		r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json", "--wait-timeout", "300ms")
+		r := w.run("interrupt", string(webA), "--wait", "-y", "-o", "json", "--wait-timeout", "5s")
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.errors, "replacement ready is still missing")
 		got := rehearsed(t, r)
@@ -164,6 +167,7 @@ func TestRehearsalThatDoesNotEnd(t *testing.T) {
 }
 
 func TestRehearsalSurvivesALostStream(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	notice := w.script(requested)
 	w.onInject = func(id, eventID string) {
@@ -203,6 +207,7 @@ func TestRehearsalSurvivesALostStream(t *testing.T) {
 // TestRehearsalOfAGroup interrupts two members at once: the second is not drained in
 // time.
 func TestRehearsalOfAGroup(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	interrupted := func(cut bool) func(id, eventID string) {
 		return func(id, eventID string) {
@@ -250,7 +255,7 @@ func TestRehearsalOfAGroup(t *testing.T) {
 	})
 	t.Run("fails with code 5 if something is missing", func(t *testing.T) {
 		w.set(func() { w.onInject = w.script(requested, deleted) })
-		r := w.run("interrupt", "--group", "web", "--count", "2", "--wait", "-y", "--wait-timeout", "300ms")
+		r := w.run("interrupt", "--group", "web", "--count", "2", "--wait", "-y", "--wait-timeout", "5s")
 		require.Equal(t, 5, r.code)
 		require.Contains(t, r.errors, "replacement ready is still missing for")
 		w.done()

@@ -77,6 +77,7 @@ func (w *world) RevokeOperator(_ context.Context, req *apiv1.RevokeOperatorReque
 }
 
 func TestClusterKeys(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.set(func() { w.phases = []string{"retired", "current"} })
 	r := w.run("cluster", "keys")
@@ -88,6 +89,7 @@ func TestClusterKeys(t *testing.T) {
 }
 
 func TestClusterRotate(t *testing.T) {
+	t.Parallel()
 	t.Run("one step", func(t *testing.T) {
 		w := newWorld(t)
 		r := w.run("cluster", "rotate", "identity", "--step", "begin", "-o", "json")
@@ -152,6 +154,7 @@ func TestClusterRotate(t *testing.T) {
 }
 
 func TestOperators(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	t.Run("list", func(t *testing.T) {
 		r := w.run("operator", "list")
@@ -185,6 +188,7 @@ func TestOperators(t *testing.T) {
 }
 
 func TestRotateEncryption(t *testing.T) {
+	t.Parallel()
 	old, fresh, foreign := secret.NewKey(), secret.NewKey(), secret.NewKey()
 	dir := t.TempDir()
 	store, err := storage.OpenDir(dir, nil)
@@ -223,6 +227,7 @@ func TestRotateEncryption(t *testing.T) {
 }
 
 func TestOperatorsOwnIdentity(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, err := admin.Login(t.Context(), t.TempDir(), &admin.LoginOptions{
 		Nonce: w.nonce(func(c *keyring.Claims) { c.Kind = nstance.RoleOperator }), CA: w.keys.Identity.CertPEM(),

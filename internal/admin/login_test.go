@@ -44,6 +44,7 @@ func (w *world) login(dir, nonce string, more ...string) result {
 }
 
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	dir := filepath.Join(t.TempDir(), "deep", "er")
 	r := w.login(dir, w.nonce(nil), "-o", "json")
@@ -96,6 +97,7 @@ func TestLogin(t *testing.T) {
 // TestLoginWithoutOperatorAddress: registration works, and the address that every later
 // command needs does not.
 func TestLoginWithoutOperatorAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	closed := closedPort(t)
 	r := run(t, strings.NewReader(w.nonce(nil)), map[string]string{"NSTANCE_ADMIN_DIR": t.TempDir()},
@@ -109,6 +111,7 @@ func TestLoginWithoutOperatorAddress(t *testing.T) {
 }
 
 func TestLoginHealsALostAnswer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir, nonce := t.TempDir(), w.nonce(nil)
 	w.set(func() { w.fail["after RegisterOperator"] = nstance.Errorf(nstance.Unavailable, "lost") })
@@ -119,6 +122,7 @@ func TestLoginHealsALostAnswer(t *testing.T) {
 }
 
 func TestLoginTriesEachAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := t.TempDir()
 	r := w.login(dir, w.nonce(nil), "--registration", closedPort(t), "--operator-addr", "second.example:1,third.example")
@@ -128,6 +132,7 @@ func TestLoginTriesEachAddress(t *testing.T) {
 }
 
 func TestLoginRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	bad := filepath.Join(t.TempDir(), "bad")
 	require.NoError(t, os.WriteFile(bad, []byte("no PEM"), 0o600))
@@ -165,6 +170,7 @@ func TestLoginRefuses(t *testing.T) {
 }
 
 func TestDefaultsOfAddresses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, err := admin.Login(t.Context(), t.TempDir(), &admin.LoginOptions{Nonce: w.nonce(nil), CA: w.keys.Identity.CertPEM()})
 	require.ErrorIs(t, err, nstance.Invalid)
@@ -179,6 +185,7 @@ func TestDefaultsOfAddresses(t *testing.T) {
 }
 
 func TestIdentityDirectory(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dir := t.TempDir()
 	id := w.identity(time.Now())
@@ -216,6 +223,7 @@ func TestIdentityDirectory(t *testing.T) {
 }
 
 func TestLoginDryRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	dir := filepath.Join(t.TempDir(), "deep", "er")
 	r := w.login(dir, w.nonce(nil), "--dry-run")

@@ -10,6 +10,7 @@ import (
 )
 
 func TestOrphanDecisions(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	a, b := string(webNew), string(gone)
 	for name, tc := range map[string]struct {
@@ -44,6 +45,7 @@ func TestOrphanDecisions(t *testing.T) {
 
 // What was done before an error is printed all the same.
 func TestOrphanDecisionsUpToAnError(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	w.set(func() {
 		w.fail["real DeleteOrphan "+string(gone)] = nstance.Errorf(nstance.Conflict, "instance %s has a record by now", gone)

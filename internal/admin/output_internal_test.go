@@ -10,6 +10,7 @@ import (
 // TestOutputControlsNoTerminal: JSON shows every text as it is, and a terminal obeys none
 // of it.
 func TestOutputControlsNoTerminal(t *testing.T) {
+	t.Parallel()
 	text := "\x1b[31m \u009b31m \x7f \u202e ü €"
 	for _, form := range []string{formJSON, formYAML} {
 		data, err := encode(map[string]string{"text": text}, form)

@@ -42,6 +42,7 @@ func (*world) ListAvoidedPools(context.Context, *apiv1.ListAvoidedPoolsRequest) 
 }
 
 func TestPools(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	t.Run("avoid says which groups lose what", func(t *testing.T) {
 		r := w.run("pool", "avoid", "zone=a", "type=m7i.large", "--for", "2h", "--reason", "network trouble")

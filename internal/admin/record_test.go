@@ -12,6 +12,7 @@ import (
 )
 
 func TestRecordRepairRequests(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	r := w.run("record", "repair", "k", "--remove", "--yes", "-o", "json")
 	require.Equal(t, "8", message(t, r.out, &apiv1.RepairRecordResponse{}).GetVersion())
@@ -46,6 +47,7 @@ func TestRecordRepairRequests(t *testing.T) {
 
 // TestRepairWithoutServer works in the storage itself.
 func TestRepairWithoutServer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	w := newWorld(t)
 	url := "file://" + dir

@@ -29,6 +29,7 @@ func (w *world) saved() admin.Identity {
 }
 
 func TestRenewal(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	t.Run("not before two thirds of its life", func(t *testing.T) {
 		old := w.ageing(15 * time.Hour)
@@ -90,6 +91,7 @@ func TestRenewal(t *testing.T) {
 }
 
 func TestRenewalThatAnotherProcessHasJustDone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.ageing(17 * time.Hour)
 	next := w.identity(time.Now())
@@ -105,6 +107,7 @@ func TestRenewalThatAnotherProcessHasJustDone(t *testing.T) {
 }
 
 func TestRenewalsAtOnceEndWithOneIdentity(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.ageing(17 * time.Hour)
 	var wg sync.WaitGroup

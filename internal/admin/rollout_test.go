@@ -135,6 +135,7 @@ func (w *world) lists() int {
 }
 
 func TestOrders(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	for _, c := range []struct {
 		args, does []string
@@ -239,6 +240,7 @@ func (w *world) web(change func(*apiv1.Group)) {
 }
 
 func TestGroupRollout(t *testing.T) {
+	t.Parallel()
 	fresh := func(w *world) {
 		w.set(func() { delete(w.instances, string(webB)) })
 		w.web(func(g *apiv1.Group) { g.Size, g.Stale, g.Booting, g.Leaving, g.Holds = 1, 0, 0, 0, nil })
@@ -339,6 +341,7 @@ func TestGroupRollout(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	var asked *apiv1.PlanRequest
 	w.plan = func(req *apiv1.PlanRequest) *apiv1.PlanResponse {

@@ -35,6 +35,7 @@ func (d *depot) version(name string) storage.Version {
 }
 
 func TestSecret(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.server(d.box())
 	r := d.secret("s3cret", "put", "db")
@@ -106,6 +107,7 @@ func TestSecret(t *testing.T) {
 
 // A key that seals no more is replaced by storing the same again.
 func TestSecretIsSealedWithTheFirstKey(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	require.Zero(t, d.secret("s3cret", "put", "db").code)
 	fresh := secret.NewKey()
@@ -118,6 +120,7 @@ func TestSecretIsSealedWithTheFirstKey(t *testing.T) {
 
 // Listing makes nothing, least of all a store.
 func TestEmptySecretList(t *testing.T) {
+	t.Parallel()
 	d := newDepot(t)
 	d.dir += "/nowhere"
 	r := d.secret("", "list")

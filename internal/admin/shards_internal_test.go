@@ -18,6 +18,7 @@ import (
 // TestLeaseWatch: how long a lease stands is counted from before its renewal,
 // and that it is not renewed is shown only when that is certain.
 func TestLeaseWatch(t *testing.T) {
+	t.Parallel()
 	const ttl = 4 * time.Second
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	newWatch := func(t *testing.T) (w *leaseWatch, store *storagetest.Faulty, at *time.Time, renew func()) {
@@ -84,6 +85,7 @@ func (f folders) List(ctx context.Context, prefix, after string) iter.Seq2[stora
 
 // TestSurveyOfFolders: what others have put into the storage is passed over.
 func TestSurveyOfFolders(t *testing.T) {
+	t.Parallel()
 	m := storage.NewMemory()
 	for _, key := range []string{layout.InstancePrefix("a") + "default/web/x.json", layout.AcceptedKey("b"), layout.SecretKey("db")} {
 		_, err := m.PutIfAbsent(t.Context(), key, []byte(`{"format":"1.0"}`))

@@ -107,6 +107,7 @@ func (s *screen) ended() int {
 }
 
 func TestTopOnATerminal(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	w.set(func() { w.problems = []string{"a record is broken"} })
 	s := w.top(t, 160, 40)
@@ -145,6 +146,7 @@ func TestTopOnATerminal(t *testing.T) {
 }
 
 func TestTopFollowsTheLeader(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	other := newWorldWith(t, w.keys).populate()
 	other.set(func() { other.standby = true })
@@ -166,6 +168,7 @@ func TestTopFollowsTheLeader(t *testing.T) {
 }
 
 func TestTopUsesARenewedCertificate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	s := w.top(t, 200, 40)
 	s.shows("prod/eu1a")
@@ -183,6 +186,7 @@ func TestTopUsesARenewedCertificate(t *testing.T) {
 }
 
 func TestTopRenewsWhileItWatches(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t).populate()
 	old := w.ageing(16*time.Hour - 23*time.Second) // due in about three seconds: it lives 24 hours and the minute that it is back-dated
 	s := w.top(t, 200, 40)
