@@ -7,5 +7,5 @@ import (
 	"github.com/nstance-go/nstance/internal/test/parallel"
 )
 
-// Tests wait for servers most of their time.
+// TestMain: tests wait for servers most of their time.
 func TestMain(m *testing.M) { os.Exit(parallel.Run(m)) }
