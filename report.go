@@ -4,7 +4,8 @@ import "time"
 
 // A Report is what an agent says about its machine, once a report interval.
 type Report struct {
-	Version           string             `json:"version"`
+	Version           string             `json:"version"`            // of the report's format
+	Software          string             `json:"software,omitempty"` // version of the agent's program; empty: it is older than 0.3
 	InstanceID        InstanceID         `json:"instance_id"`
 	Sequence          uint64             `json:"sequence"` // grows within a session
 	Timestamp         time.Time          `json:"timestamp"`

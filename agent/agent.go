@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/drain/hook"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/internal/wire"
 	"golang.org/x/sync/errgroup"
 )
@@ -198,7 +199,7 @@ func (a *Agent) setStatus(registered, connected bool, lastError error) {
 // report returns a health report. Its notices are added when it is sent.
 func (a *Agent) report(ctx context.Context) nstance.Report {
 	r := nstance.Report{
-		Version: wire.ReportVersion, InstanceID: a.o.InstanceID,
+		Version: wire.ReportVersion, Software: version.Software, InstanceID: a.o.InstanceID,
 		Probes: a.collector.Probes(ctx), OneMinute: a.collector.Usage(),
 		ConfigHash: wire.Text(a.certs.identityDir.configHash()), CanDrain: a.drains.hook != nil,
 		Files: a.files.store.Status(), FilesError: wire.Text(a.files.store.LastError()),

@@ -83,7 +83,7 @@ func (v identityDir) owner(id nstance.InstanceID) (nstance.InstanceID, error) {
 		return owner, nil //nolint:nilerr // then there is no identity to use, and load says why
 	}
 	for _, pair := range []int{n + 1, n} { // as load chooses one
-		chain, err := pki.LoadCertificates(v.path(version(pair), fileCert))
+		chain, err := pki.LoadCertificates(v.path(versionDir(pair), fileCert))
 		if err != nil || len(chain) == 0 {
 			continue
 		}

@@ -38,7 +38,7 @@ func (v identityDir) identity(n int) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	roots, err := loadRoots(v.path(version(n), fileRoots))
+	roots, err := loadRoots(v.path(versionDir(n), fileRoots))
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (v identityDir) identity(n int) (*identity, error) {
 }
 
 func (v identityDir) pair(n int) (*tls.Certificate, error) {
-	return pki.LoadPair(v.path(version(n), fileCert), v.path(version(n), fileKey))
+	return pki.LoadPair(v.path(versionDir(n), fileCert), v.path(versionDir(n), fileKey))
 }
 
 // nextKey returns the key for the next certificate. It is the same one until
@@ -61,7 +61,7 @@ func (v identityDir) nextKey() (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := v.path(version(n+1), fileKey)
+	path := v.path(versionDir(n+1), fileKey)
 	key, err := pki.LoadKey(path)
 	if err == nil || !errors.Is(err, nstance.NotFound) && !errors.Is(err, nstance.Invalid) {
 		return key, err
@@ -86,11 +86,11 @@ func (v identityDir) install(c nstance.Credential) error {
 			return err
 		}
 	}
-	if err := v.write(v.path(version(n+1), fileRoots), pki.MarshalCertificates(roots...)); err != nil {
+	if err := v.write(v.path(versionDir(n+1), fileRoots), pki.MarshalCertificates(roots...)); err != nil {
 		return err
 	}
 	// The certificate is written last: load puts a complete pair into use.
-	if err := v.write(v.path(version(n+1), fileCert), pki.MarshalCertificates(c.Chain...)); err != nil {
+	if err := v.write(v.path(versionDir(n+1), fileCert), pki.MarshalCertificates(c.Chain...)); err != nil {
 		return err
 	}
 	if _, err := v.identity(n + 1); err != nil {
@@ -103,7 +103,7 @@ func (v identityDir) install(c nstance.Credential) error {
 func (v identityDir) presentRoots(n int) ([][]byte, error) {
 	path := v.userDataPath(fileCA)
 	if n > 0 {
-		path = v.path(version(n), fileRoots)
+		path = v.path(versionDir(n), fileRoots)
 	}
 	certs, err := pki.LoadCertificates(path)
 	if err != nil {
@@ -119,7 +119,7 @@ func (v identityDir) presentRoots(n int) ([][]byte, error) {
 // use switches the link, creates the well-known names and removes pairs older than
 // the one just replaced, which a reader may still have open.
 func (v identityDir) use(n int) error {
-	if err := v.link(version(n), linkCurrent); err != nil {
+	if err := v.link(versionDir(n), linkCurrent); err != nil {
 		return err
 	}
 	for _, name := range []string{fileKey, fileCert, fileRoots} {
@@ -128,13 +128,13 @@ func (v identityDir) use(n int) error {
 		}
 	}
 	for old := n - 2; old > 0; old-- {
-		if _, err := os.Lstat(v.path(version(old))); err != nil {
+		if _, err := os.Lstat(v.path(versionDir(old))); err != nil {
 			return nil //nolint:nilerr // this pair and all older ones have been removed before
 		}
 		if err := v.next(); err != nil {
 			return err
 		}
-		if err := os.RemoveAll(v.path(version(old))); err != nil {
+		if err := os.RemoveAll(v.path(versionDir(old))); err != nil {
 			return fileError(err)
 		}
 	}
@@ -175,10 +175,10 @@ func (v identityDir) version() (int, error) {
 		return 0, fileError(err)
 	}
 	n, err := strconv.Atoi(strings.TrimPrefix(target, "v"))
-	if err != nil || n < 1 || version(n) != target {
+	if err != nil || n < 1 || versionDir(n) != target {
 		return 0, nstance.Errorf(nstance.Invalid, "%s points at %q, which is not a version directory: remove it", v.path(linkCurrent), target)
 	}
 	return n, nil
 }
 
-func version(n int) string { return "v" + strconv.Itoa(n) }
+func versionDir(n int) string { return "v" + strconv.Itoa(n) }

@@ -75,6 +75,7 @@ type InstanceView struct {
 	ShapeChoice     string             `json:"shape_choice,omitempty"`     // why it was created as this instance type, in this subnet and market; docs/provisioning.md lists the words
 	PreservedUntil  time.Time          `json:"preserved_until,omitzero"`   // zero: it was not preserved
 	RequestedMarket nstance.MarketType `json:"requested_market,omitempty"` // of its last create
+	Zone            string             `json:"zone,omitempty"`             // empty: not known
 }
 
 // A HoldView is a Hold with its beginning.

@@ -22,6 +22,7 @@ const (
 	attentionLookup     = "lookup"         // an image, instance type or user data cannot be looked up
 	attentionMetadata   = "metadata"       // agents cannot read their metadata service
 	attentionNotices    = "notices"        // the provider's notices cannot be read
+	attentionVersions   = "agent_version"  // agents are too old or too new for this server
 	attentionNotLeading = "not_leading"    // this server cannot lead
 )
 
@@ -29,7 +30,7 @@ const (
 func attentionKinds() []reconcile.AttentionKind {
 	kinds := slices.Concat(attention.HoldKinds(), reconcile.AttentionKinds(), []reconcile.AttentionKind{
 		attention.Alarm, configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
-		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionMetadata, attentionNotices, attentionNotLeading,
+		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionMetadata, attentionNotices, attentionVersions, attentionNotLeading,
 	})
 	slices.Sort(kinds)
 	return kinds
@@ -63,6 +64,7 @@ func (t *term) attention() []reconcile.Attention {
 		entries(attentionGarbage, "look at the storage", t.collector.Problems()),
 		entries(attentionJournal, "look at the disk of this server", s.events.Problems()),
 		entries(attentionKeys, "look at the storage", s.keys.Problems()),
+		entries(attentionVersions, "upgrade the machines' agents, or the servers: docs/compatibility.md", t.agents.VersionProblems()),
 	)
 	unreadable, _ := t.agents.MetadataProblems()
 	for _, p := range unreadable {

@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/version"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -88,11 +91,52 @@ func TestUnreadableMetadataNeedsAttention(t *testing.T) {
 	require.NotEmpty(t, list[0].GetRemedy())
 	require.Contains(t, w.scrapeMetrics(), "nstance_agents_metadata_unreadable 1")
 	require.Contains(t, w.scrapeMetrics(), `nstance_attention{kind="metadata"} 1`)
-	got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
-	require.NoError(t, err)
-	require.Contains(t, got.GetInstance().GetConditions(), "metadata_unreadable")
-	require.Contains(t, got.GetInstance().GetLastReport().GetMetadataError(), "hop limit")
+	require.Eventually(t, func() bool {
+		got, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+		require.NoError(t, err)
+		return strings.Contains(got.GetInstance().GetLastReport().GetMetadataError(), "hop limit") &&
+			slices.Contains(got.GetInstance().GetConditions(), "metadata_unreadable")
+	}, eventually, 10*time.Millisecond)
 	report("")
 	require.Empty(t, listAttention(t, api)["metadata"])
 	require.Contains(t, w.scrapeMetrics(), "nstance_agents_metadata_unreadable 0")
+}
+
+// TestAgentVersions: of each agent its version is shown, and those too far from the server's
+// need attention. So is the zone of its machine.
+func TestAgentVersions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{webSize: 1})
+	api := w.admin()
+	id := w.awaitMachine(nstance.DefaultTenant)
+	k := w.connectReady(id)
+	for reported, want := range map[string]struct {
+		metric  string
+		problem string
+	}{
+		version.Software: {version.Software, ""},
+		"0.1.7":          {"0.1.7", ""},
+		"0.9.0":          {"0.9.0", "1 agents are of version 0.9.0"},
+		"1.3.0":          {"1.3.0", "1 agents are of version 1.3.0"},
+		"next":           {"next", "1 agents are of version next"},
+		"":               {"unknown", ""},
+	} {
+		t.Run("version "+want.metric, func(t *testing.T) {
+			k.awaitAck(k.send(&apiv1.ConnectRequest{Message: &apiv1.ConnectRequest_Report{Report: &apiv1.HealthReport{Software: reported}}}))
+			require.Contains(t, w.scrapeMetrics(), `nstance_agents{version="`+want.metric+`"} 1`)
+			require.Eventually(t, func() bool {
+				resp, err := api.GetInstance(t.Context(), &apiv1.GetInstanceRequest{Id: string(id)})
+				require.NoError(t, err)
+				return resp.GetInstance().GetZone() == "sim-a" && resp.GetInstance().GetLastReport().GetSoftware() == reported
+			}, eventually, 10*time.Millisecond)
+			list := listAttention(t, api)["agent_version"]
+			if want.problem == "" {
+				require.Empty(t, list)
+				return
+			}
+			require.Len(t, list, 1)
+			require.Contains(t, list[0].GetWhy(), want.problem)
+			require.Contains(t, list[0].GetWhy(), string(id))
+		})
+	}
 }

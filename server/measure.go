@@ -29,6 +29,7 @@ func (s *Server) measure() metrics.State {
 	out.Leading, out.Epoch, out.LeaseAge = true, t.granted.Epoch(), t.granted.Age()
 	out.Agents, out.QueueAge, out.Groups = t.agents.Count(), t.reconciler.QueueAge(), t.reconciler.Groups()
 	_, out.MetadataUnreadable = t.agents.MetadataProblems()
+	out.Versions = t.agents.Versions()
 	out.Pools = t.reconciler.CountPools()
 	out.Orphans, out.Attention = len(t.reconciler.Orphans()), attentionCounts(t.attention())
 	return out

@@ -65,7 +65,7 @@ func (s *Server) status(ctx context.Context) web.Status {
 	for _, v := range instances[:min(shownInstances, len(instances))] {
 		row := web.Instance{
 			ID: string(v.ID), Tenant: string(v.Group.Tenant), Group: string(v.Group.Group), State: string(v.State),
-			Market: string(v.Market), InstanceType: cmp.Or(v.Machine.InstanceType, v.InstanceType), Zone: v.Machine.Zone, ProviderID: v.Machine.ProviderID, CreatedAt: v.CreatedAt,
+			Market: string(v.Market), InstanceType: cmp.Or(v.Machine.InstanceType, v.InstanceType), Zone: v.Zone, ProviderID: v.Machine.ProviderID, CreatedAt: v.CreatedAt,
 			ReportedAt: v.ReportedAt, Connected: v.Connected, CPU: v.Report.OneMinute.CPUPercent, Memory: v.Report.OneMinute.MemoryPercent,
 		}
 		if v.Drain != nil && !v.Drain.Unlimited() {

@@ -2028,6 +2028,7 @@ type HealthReport struct {
 	Files         []*FileStatus          `protobuf:"bytes,12,rep,name=files,proto3" json:"files,omitempty"`
 	FilesError    string                 `protobuf:"bytes,13,opt,name=files_error,json=filesError,proto3" json:"files_error,omitempty"`                // why the last file set was not applied, or what its command said
 	MetadataError *string                `protobuf:"bytes,14,opt,name=metadata_error,json=metadataError,proto3,oneof" json:"metadata_error,omitempty"` // why the cloud's metadata service cannot be read: notices are missed; empty: it can be
+	Software      string                 `protobuf:"bytes,15,opt,name=software,proto3" json:"software,omitempty"`                                      // version of the agent's program; empty: it is older than 0.3
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2156,6 +2157,13 @@ func (x *HealthReport) GetFilesError() string {
 func (x *HealthReport) GetMetadataError() string {
 	if x != nil && x.MetadataError != nil {
 		return *x.MetadataError
+	}
+	return ""
+}
+
+func (x *HealthReport) GetSoftware() string {
+	if x != nil {
+		return x.Software
 	}
 	return ""
 }
@@ -5330,6 +5338,7 @@ type Instance struct {
 	PricePerHour  float64                `protobuf:"fixed64,26,opt,name=price_per_hour,json=pricePerHour,proto3" json:"price_per_hour,omitempty"` // of its shape when it was created, in the cloud's currency; 0: not known
 	Standby       bool                   `protobuf:"varint,27,opt,name=standby,proto3" json:"standby,omitempty"`                                  // of the group's warm pool
 	WokenAt       *timestamppb.Timestamp `protobuf:"bytes,28,opt,name=woken_at,json=wokenAt,proto3" json:"woken_at,omitempty"`                    // standby: since when it is awake in place of others; absent: it is not
+	Zone          string                 `protobuf:"bytes,29,opt,name=zone,proto3" json:"zone,omitempty"`                                         // that it is in, as the provider names it; empty: not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5558,6 +5567,13 @@ func (x *Instance) GetWokenAt() *timestamppb.Timestamp {
 		return x.WokenAt
 	}
 	return nil
+}
+
+func (x *Instance) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
 }
 
 // Drain is a drain under way.
@@ -11514,7 +11530,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"generation\x12\x18\n" +
 	"\aoutcome\x18\x02 \x01(\tR\aoutcome\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x19\n" +
-	"\bevent_id\x18\x04 \x01(\tR\aeventId\"\xbc\x04\n" +
+	"\bevent_id\x18\x04 \x01(\tR\aeventId\"\xd8\x04\n" +
 	"\fHealthReport\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x128\n" +
 	"\ttimestamp\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x121\n" +
@@ -11533,7 +11549,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05files\x18\f \x03(\v2\x16.nstance.v1.FileStatusR\x05files\x12\x1f\n" +
 	"\vfiles_error\x18\r \x01(\tR\n" +
 	"filesError\x12*\n" +
-	"\x0emetadata_error\x18\x0e \x01(\tH\x00R\rmetadataError\x88\x01\x01B\x11\n" +
+	"\x0emetadata_error\x18\x0e \x01(\tH\x00R\rmetadataError\x88\x01\x01\x12\x1a\n" +
+	"\bsoftware\x18\x0f \x01(\tR\bsoftwareB\x11\n" +
 	"\x0f_metadata_error\"K\n" +
 	"\vProbeResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
@@ -11826,7 +11843,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x13UpdateGroupResponse\x12'\n" +
 	"\x05group\x18\x01 \x01(\v2\x11.nstance.v1.GroupR\x05group\x12\x1c\n" +
-	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xa6\b\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xba\b\n" +
 	"\bInstance\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -11862,7 +11879,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\fshape_choice\x18\x19 \x01(\tR\vshapeChoice\x12$\n" +
 	"\x0eprice_per_hour\x18\x1a \x01(\x01R\fpricePerHour\x12\x18\n" +
 	"\astandby\x18\x1b \x01(\bR\astandby\x125\n" +
-	"\bwoken_at\x18\x1c \x01(\v2\x1a.google.protobuf.TimestampR\awokenAt\"\x8b\x03\n" +
+	"\bwoken_at\x18\x1c \x01(\v2\x1a.google.protobuf.TimestampR\awokenAt\x12\x12\n" +
+	"\x04zone\x18\x1d \x01(\tR\x04zone\"\x8b\x03\n" +
 	"\x05Drain\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +

@@ -58,10 +58,10 @@ func (w *world) populate() *world {
 		},
 	}
 	w.instances[string(webA)] = &apiv1.Instance{
-		Id: string(webA), Tenant: "default", Group: "web", State: "ready", ProviderId: "i-0a1b", NodeProviderId: "aws:///eu-central-1a/i-0a1b", InstanceType: "t4g.small", Market: "spot",
+		Id: string(webA), Tenant: "default", Group: "web", State: "ready", ProviderId: "i-0a1b", NodeProviderId: "aws:///eu-central-1a/i-0a1b", InstanceType: "t4g.small", Market: "spot", Zone: "eu-central-1a",
 		Addresses: []string{"10.0.0.1"}, CreatedAt: wire.Time(now.Add(-5*time.Hour - 30*time.Minute)), RegisteredAt: wire.Time(now.Add(-5 * time.Hour)),
 		LastReportAt: wire.Time(now.Add(-150 * time.Second)), Connected: true, Reason: "refill", ShapeChoice: "capacity", InfraHash: "v1:sha256:00",
-		LastReport: &apiv1.HealthReport{Version: "1.0.0", CpuUsage: 15.2, MemoryUsage: 45.8, DiskUsage: 20, Load: 0.5, Timestamp: wire.Time(now),
+		LastReport: &apiv1.HealthReport{Version: "1.0.0", Software: "0.3.0", CpuUsage: 15.2, MemoryUsage: 45.8, DiskUsage: 20, Load: 0.5, Timestamp: wire.Time(now),
 			Probes: []*apiv1.ProbeResult{{Name: "web", Ok: true}, {Name: "disk", Message: "exit status 1: no space"}}},
 	}
 	w.instances[string(webB)] = &apiv1.Instance{

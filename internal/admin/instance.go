@@ -80,10 +80,10 @@ func (t *table) instances(list []*apiv1.Instance) {
 		t.say("no instances")
 		return
 	}
-	t.row("ID", "TENANT", "GROUP", "STATE", "MARKET", "TYPE", "PROVIDER ID", "AGENT", "REPORT", "AGE", "CONDITIONS")
+	t.row("ID", "TENANT", "GROUP", "STATE", "MARKET", "TYPE", "ZONE", "PROVIDER ID", "AGENT", "VERSION", "REPORT", "AGE", "CONDITIONS")
 	for _, i := range list {
-		t.row(i.GetId(), i.GetTenant(), i.GetGroup(), i.GetState(), i.GetMarket(), i.GetInstanceType(), i.GetProviderId(),
-			connection(i.GetConnected()), t.age(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetCreatedAt())), remarks(i))
+		t.row(i.GetId(), i.GetTenant(), i.GetGroup(), i.GetState(), i.GetMarket(), i.GetInstanceType(), i.GetZone(), i.GetProviderId(),
+			connection(i.GetConnected()), i.GetLastReport().GetSoftware(), t.age(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetCreatedAt())), remarks(i))
 	}
 }
 
@@ -194,10 +194,12 @@ func (t *table) facts(i *apiv1.Instance) {
 		{"Registered", stamp(wire.TimeOf(i.GetRegisteredAt()))},
 		{"Last report", t.since("", stamp(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetLastReportAt())))},
 		{"Agent", connection(i.GetConnected())},
+		{"Agent's version", i.GetLastReport().GetSoftware()},
 		{"Usage", usage(i.GetLastReport())},
 		{"Provider ID", i.GetProviderId()},
 		{"Node provider ID", i.GetNodeProviderId()},
 		{"Type", i.GetInstanceType()},
+		{"Zone", i.GetZone()},
 		{"Market", instanceMarket(i)},
 		{"Addresses", strings.Join(i.GetAddresses(), ", ")},
 		{"Infra hash", i.GetInfraHash()},

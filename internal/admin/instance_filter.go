@@ -24,7 +24,7 @@ type instanceFilter struct {
 }
 
 // labels of an instance that have values. A label without one is a condition.
-var labelNames = []string{"market", "type", "agent", "reason"}
+var labelNames = []string{"market", "type", "zone", "agent", "version", "reason"}
 
 func newInstanceFilter(states, labels []string) (f instanceFilter, err error) {
 	for _, s := range states {
@@ -64,6 +64,10 @@ func hasLabel(i *apiv1.Instance, label string) bool {
 		return i.GetMarket() == value
 	case "type":
 		return i.GetInstanceType() == value
+	case "zone":
+		return i.GetZone() == value
+	case "version":
+		return i.GetLastReport().GetSoftware() == value
 	case "agent":
 		return connection(i.GetConnected()) == value
 	default:

@@ -51,7 +51,7 @@ func TimeOf(t *timestamppb.Timestamp) time.Time {
 // Report returns the wire form of r.
 func Report(r nstance.Report) *apiv1.HealthReport {
 	w := &apiv1.HealthReport{
-		Version: valid(r.Version), Timestamp: Time(r.Timestamp),
+		Version: valid(r.Version), Software: valid(r.Software), Timestamp: Time(r.Timestamp),
 		Uptime:   durationpb.New(time.Duration(r.UptimeSeconds * float64(time.Second))),
 		CpuUsage: r.OneMinute.CPUPercent, MemoryUsage: r.OneMinute.MemoryPercent,
 		DiskUsage: r.OneMinute.DiskPercent, Load: r.OneMinute.Load,
@@ -80,7 +80,7 @@ func Report(r nstance.Report) *apiv1.HealthReport {
 // bounds.
 func ReportOf(id nstance.InstanceID, seq uint64, w *apiv1.HealthReport) nstance.Report {
 	r := nstance.Report{
-		Version: Text(w.GetVersion()), InstanceID: id, Sequence: seq, Timestamp: TimeOf(w.GetTimestamp()),
+		Version: Text(w.GetVersion()), Software: Text(w.GetSoftware()), InstanceID: id, Sequence: seq, Timestamp: TimeOf(w.GetTimestamp()),
 		UptimeSeconds: amount(w.GetUptime().AsDuration().Seconds()),
 		OneMinute: nstance.Usage{
 			CPUPercent: percent(w.GetCpuUsage()), MemoryPercent: percent(w.GetMemoryUsage()),

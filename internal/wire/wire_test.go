@@ -50,7 +50,7 @@ func reported() nstance.Report {
 	return nstance.Report{
 		Version: wire.ReportVersion, InstanceID: id, Sequence: 5, Timestamp: now, UptimeSeconds: 90.5,
 		OneMinute:  nstance.Usage{CPUPercent: 12.5, MemoryPercent: 50, DiskPercent: 99.5, Load: 3.25},
-		ConfigHash: "v1:sha256:00", Notices: []nstance.Notice{n}, CanDrain: true,
+		ConfigHash: "v1:sha256:00", Software: "0.3.0", Notices: []nstance.Notice{n}, CanDrain: true,
 		Probes: []nstance.ProbeResult{{Name: "p", OK: true, Message: "fine"}, {Name: "q", Message: "refused"}},
 		Files:  []nstance.FileStatus{{Path: "/etc/a", Digest: "d", Error: "changed on the machine"}}, FilesError: "no space left", MetadataError: "403",
 	}

@@ -17,13 +17,14 @@ type MetadataProblem struct {
 	Why   string
 }
 
-func (s *session) setMetadataError(text string) {
+// reported keeps what a report says of the agent itself.
+func (s *session) reported(r nstance.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.metadataError == "" {
 		s.metadataSince = s.agents.Now().UTC()
 	}
-	s.metadataError = text
+	s.metadataError, s.software = r.MetadataError, r.Software
 }
 
 // MetadataProblems returns the groups of which agents cannot read their metadata service,

@@ -220,7 +220,7 @@ func (s *session) handleReport(number uint64, w *apiv1.HealthReport) {
 	r := wire.ReportOf(s.id, number, w)
 	r.Notices = s.handleNotices(w.GetNotices())
 	r.TerminationNotice = wire.Urgent(r.Notices)
-	s.setMetadataError(r.MetadataError)
+	s.reported(r)
 	s.agents.shard.Observe(nstance.Reported{Report: s.filesReported(r)})
 	s.send(acknowledgement(&apiv1.Acknowledgement{Received: &apiv1.Acknowledgement_Report{Report: number}}))
 }

@@ -70,6 +70,7 @@ type session struct {
 
 	metadataError string    // of the last report; empty: the agent can read its metadata service
 	metadataSince time.Time // since then it cannot
+	software      string    // version of its program, by the last report; empty: none came, or it does not say
 
 	ackedRevision uint64 // of notices
 }

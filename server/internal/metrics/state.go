@@ -21,6 +21,7 @@ type State struct {
 	Groups                  []reconcile.GroupView
 	Pools                   map[loop.MemberPool]int // machines that run
 	MetadataUnreadable      int                     // agents that cannot read their metadata service
+	Versions                map[string]int          // connected agents by the version of their program
 	Orphans                 int                     // machines with our marks and no record
 	Attention               map[string]int          // what needs attention, by kind
 	JournalLost             uint64
@@ -41,6 +42,7 @@ var (
 	descLease     = desc("lease_age_seconds", "Time since this server's lease was last renewed.")
 	descAgents    = desc("agents_connected", "Agents connected to this server.")
 	descMetadata  = desc("agents_metadata_unreadable", "Connected agents that cannot read their cloud's metadata service: notices are missed.")
+	descVersions  = desc("agents", "Connected agents by the version of their program.", "version")
 	descQueue     = desc("queue_age_seconds", "How long the group has waited that has waited longest to be planned.")
 	descMembers   = desc("group_members", "Members of a group, by state: wanted, ready, booting, leaving, stale, on_demand, preserved, gone.", "tenant", "group", "state")
 	descPools     = desc("members", "Machines of a group that run, by what the cloud takes capacity back from.", "tenant", "group", "instance_type", "zone", "market")
@@ -54,7 +56,7 @@ var (
 // Describe implements prometheus.Collector.
 func (*state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInfo, descLeading, descEpoch, descLease, descAgents, descMetadata, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descLost, descLogLost,
+		descInfo, descLeading, descEpoch, descLease, descAgents, descMetadata, descVersions, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descLost, descLogLost,
 	} {
 		ch <- d
 	}
@@ -81,6 +83,9 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 	gauge(descLease, s.LeaseAge.Seconds())
 	gauge(descAgents, float64(s.Agents))
 	gauge(descMetadata, float64(s.MetadataUnreadable))
+	for version, n := range s.Versions {
+		gauge(descVersions, float64(n), version)
+	}
 	gauge(descQueue, s.QueueAge.Seconds())
 	gauge(descOrphans, float64(s.Orphans))
 	for p, n := range s.Pools {

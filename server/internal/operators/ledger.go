@@ -534,6 +534,6 @@ func (o *Service) endedLife(ctx context.Context, c caller, id nstance.InstanceID
 func endedInstance(l *apiv1.Life) *apiv1.Instance {
 	return &apiv1.Instance{
 		Id: l.GetId(), Tenant: l.GetTenant(), Group: l.GetGroup(), State: string(nstance.Deleted), CreatedAt: l.GetCreatedAt(),
-		RegisteredAt: l.GetRegisteredAt(), OnDemand: l.GetOnDemand(), Reason: l.GetReason(), ProviderId: l.GetProviderId(), InstanceType: l.GetInstanceType(), Market: l.GetMarket(),
+		RegisteredAt: l.GetRegisteredAt(), OnDemand: l.GetOnDemand(), Reason: l.GetReason(), ProviderId: l.GetProviderId(), InstanceType: l.GetInstanceType(), Zone: l.GetZone(), Market: l.GetMarket(),
 	}
 }

@@ -95,7 +95,7 @@ func instanceMessage(v reconcile.InstanceView) *apiv1.Instance {
 		CreatedAt: wire.Time(v.CreatedAt), RegisteredAt: wire.Time(v.RegisteredAt), LastReportAt: wire.Time(v.ReportedAt),
 		OnDemand: v.OnDemand, Drifted: v.Drifted, Connected: v.Connected, Drain: wire.Drain(v.Drain), Reason: v.Reason,
 		InfraHash: v.InfraHash, NodeProviderId: v.NodeProviderID, ShapeChoice: v.ShapeChoice, PricePerHour: v.PricePerHour,
-		Standby: v.Standby, WokenAt: wire.Time(v.WokenAt),
+		Standby: v.Standby, WokenAt: wire.Time(v.WokenAt), Zone: v.Zone,
 	}
 	if asked := v.RequestedMarket; asked != "" && asked != v.Market {
 		m.MarketAsked = string(asked)
