@@ -44,7 +44,7 @@ func TestInstancesAreChosen(t *testing.T) {
 	all := ids()
 	require.Contains(t, ids("--state", "ready"), string(webA))
 	require.Less(t, len(ids("--state", "ready")), len(all))
-	require.Equal(t, []string{string(webA)}, ids("-l", "market=spot", "--state", "ready", "--group", "web"))
+	require.Equal(t, []string{string(webA)}, ids("-l", "market=spot", "-l", "zone=eu-central-1a", "-l", "version=0.3.0", "--state", "ready", "--group", "web"))
 	require.ElementsMatch(t, all, ids("--sort", "age"))
 	for args, says := range map[string]string{
 		"--state redy": `did you mean "ready"?`, "-l markt=spot": `did you mean "market"?`, "--sort size": "use id, age, state, group, report",
