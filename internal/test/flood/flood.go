@@ -44,7 +44,7 @@ type Unfinished struct {
 func (u *Unfinished) Close() {
 	u.mu.Lock()
 	for conn := range u.sent {
-		conn.Close()
+		_ = conn.Close()
 	}
 	u.mu.Unlock()
 	u.wg.Wait()
@@ -122,7 +122,7 @@ func (u *Unfinished) dial(ctx context.Context, from net.IP, addr string) (net.Co
 func (u *Unfinished) await(raw, conn net.Conn) {
 	u.wg.Go(func() {
 		_, _ = io.Copy(io.Discard, conn)
-		raw.Close()
+		_ = raw.Close()
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		delete(u.sent, raw)

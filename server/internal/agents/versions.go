@@ -37,7 +37,7 @@ func (a *Agents) VersionProblems() (problems []string) {
 	count, first := map[string]int{}, map[string]nstance.InstanceID{}
 	for _, s := range a.sessions.all() {
 		v := s.version()
-		if apart, comparable := version.Minors(v, version.Software); v == "" || comparable && apart <= minorsApart {
+		if apart, ok := version.Minors(v, version.Software); v == "" || ok && apart <= minorsApart {
 			continue
 		}
 		if _, known := count[v]; !known && len(count) >= maxVersions {
