@@ -245,7 +245,12 @@ func (s *shard) markGone(m *member, why string, is absence, now time.Time) {
 	if cause != "" {
 		why += ": " + string(cause)
 	}
-	s.publish(m, nstance.Event{Type: nstance.EventMachineGone, Reason: why, Error: is.answer})
+	e := nstance.Event{Type: nstance.EventMachineGone, Reason: why, Error: is.answer}
+	if len(m.notices) > 0 {
+		n := m.notices[0]
+		e.Notice = &n // it was announced
+	}
+	s.publish(m, e)
 	s.rememberLoss(m, now)
 	if notice.TakenBack(cause, m.market(), s.served(m)) && !reclaimNoticed(m.notices) {
 		s.recordReclaim(m, now)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -86,6 +87,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	t.webhooks = webhook.NewSender(&webhook.Options{
 		Term:      webhook.Term{Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Epoch: granted.Epoch()},
 		Endpoints: func() map[string]webhook.Endpoint { return s.config.InForce().Endpoints() },
+		Pool:      t.poolOf,
 		Secret:    secretSource(s).Get, Observe: s.telemetry.Webhook, Log: t.log, Now: s.opts.Now,
 	})
 	var err error
@@ -230,6 +232,15 @@ func (t *term) work(caller context.Context) (context.Context, context.CancelFunc
 	}
 	ctx, cancel := t.bound(context.WithoutCancel(caller))
 	return ctx, cancel, nil
+}
+
+// poolOf returns what a machine is of, as far as it is known.
+func (t *term) poolOf(id nstance.InstanceID) *webhook.Pool {
+	v, err := t.reconciler.Instance(id)
+	if err != nil {
+		return nil // it has ended, or its record cannot be read
+	}
+	return &webhook.Pool{InstanceType: cmp.Or(v.Machine.InstanceType, v.InstanceType), Zone: v.Zone, Market: v.Market}
 }
 
 // journal receives every event, in order, mostly under the reconciler's lock: nothing

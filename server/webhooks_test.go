@@ -82,7 +82,9 @@ func TestStandingNoticesAfterFailover(t *testing.T) {
 	k := w.connectReady(id)
 	n := reclaimNotice("e1", time.Hour)
 	k.awaitAck(k.sendNotice(n))
-	require.Equal(t, webhook.Notice, receive(t, hook.messages).Kind)
+	first := receive(t, hook.messages)
+	require.Equal(t, webhook.Notice, first.Kind)
+	require.Equal(t, &webhook.Pool{InstanceType: "small", Zone: "sim-a", Market: nstance.Spot}, first.Pool)
 	require.Equal(t, webhook.DrainStarted, receive(t, hook.messages).Kind)
 	require.NoError(t, w.stopServer())
 

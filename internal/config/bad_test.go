@@ -182,7 +182,7 @@ func TestBadInput(t *testing.T) {
 		{"a webhook that is none", hook(`"url": "ftp://example.org"`),
 			`webhooks.pager.url: c:5:31: is not a URL of https or http (write one such as https://hooks.example.org/nstance)`},
 		{"a webhook for an unknown event", hook(`"url": "https://example.org", "events": ["boot"]`),
-			`webhooks.pager.events[0]: c:5:65: unknown word "boot" (valid here: notice, drain_started, drain_ended, missed_deadline)`},
+			`webhooks.pager.events[0]: c:5:65: unknown word "boot" (valid here: notice, loss, missed_deadline, rebalance, maintenance, drain_ended, drain_started)`},
 		{"a template of an unknown field", hook(`"url": "https://example.org", "template": "{{.Machine}}"`),
 			`webhooks.pager.template: c:5:66: template: text:1:2: executing "text" at <.Machine>: can't evaluate field Machine in type webhook.Message (see docs/events.md for what a message has)`},
 		{"no time at all", shard(`"health_interval": "0s"`),

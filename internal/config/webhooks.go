@@ -21,7 +21,7 @@ func (n WebhookName) Validate(field string) error { return validate.Name(field, 
 type Webhook struct {
 	URL         string         `name:"url" required:"true" doc:"where each message is posted to; https, or http. It is shown nowhere"`
 	Secret      SecretName     `name:"secret" absent:"unsigned" doc:"name of the secret that signs messages, from shard.secrets"`
-	Events      []webhook.Kind `name:"events" none:"true" absent:"all of them" enum:"notice|drain_started|drain_ended|missed_deadline" doc:"what it is told"`
+	Events      []webhook.Kind `name:"events" none:"true" absent:"all of them" enum:"notice|loss|missed_deadline|rebalance|maintenance|drain_ended|drain_started" doc:"what it is told"`
 	Template    string         `name:"template" absent:"JSON of the whole message" doc:"body of a message, as a template of Go"`
 	ContentType string         `name:"content_type" default:"application/json" doc:"type of the body"`
 	Timeout     time.Duration  `name:"timeout" default:"5s" min:"1ms" max:"1m" doc:"longest attempt to send one message; there are five"`
@@ -39,7 +39,7 @@ func (c *Config) Endpoints() map[string]webhook.Endpoint {
 func (w *Webhook) endpoint() webhook.Endpoint {
 	kinds := w.Events
 	if kinds == nil {
-		kinds = []webhook.Kind{webhook.Notice, webhook.DrainStarted, webhook.DrainEnded, webhook.MissedDeadline}
+		kinds = webhook.Kinds()
 	}
 	return webhook.Endpoint{URL: w.URL, Kinds: kinds, Secret: string(w.Secret), Template: w.Template, Type: w.ContentType, Timeout: w.Timeout}
 }

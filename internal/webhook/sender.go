@@ -22,10 +22,12 @@ import (
 )
 
 const (
-	// maxQueue is how many messages wait for one endpoint. One more drops the oldest.
+	// maxQueue is how many messages wait for one endpoint. One more drops one.
 	maxQueue = 1000
 	// maxAttempts is how often one message is sent.
 	maxAttempts = 5
+	// maxRetryAfter is how long an endpoint may ask to wait.
+	maxRetryAfter = time.Minute
 	// maxAnswer is how much of an answer is read, so that the connection can be used again.
 	maxAnswer = 4 << 10
 )
@@ -54,6 +56,7 @@ type Options struct {
 	Term      Term
 	Endpoints func() map[string]Endpoint                             // by name, as configured now; not changed afterwards
 	Secret    func(ctx context.Context, name string) ([]byte, error) // that signs
+	Pool      func(nstance.InstanceID) *Pool                         // nil: not known; called when a message is sent
 	Observe   func(endpoint string, result Result)                   // called for each message in the end
 	Log       *slog.Logger
 	Client    *http.Client // nil: one of its own
@@ -162,11 +165,21 @@ func (s *Sender) add(name string, t task) {
 		q = &queue{}
 		s.queues[name] = q
 	}
-	if len(q.waiting) >= maxQueue {
-		q.waiting = slices.Delete(q.waiting, 0, 1)
+	if q.waiting = append(q.waiting, t); len(q.waiting) > maxQueue {
+		q.waiting = slices.Delete(q.waiting, leastOf(q.waiting), leastOf(q.waiting)+1)
 		s.o.Observe(name, Dropped)
 	}
-	q.waiting = append(q.waiting, t)
+}
+
+// leastOf returns the oldest of those that say least.
+func leastOf(waiting []task) (least int) {
+	rank := -1
+	for i, t := range waiting {
+		if r := slices.Index(Kinds(), t.message.Kind); r > rank {
+			least, rank = i, r
+		}
+	}
+	return least
 }
 
 // Run sends until ctx ends. Messages that wait then are lost.
@@ -222,6 +235,7 @@ var errFinal = errors.New("refused")
 // send makes attempts until one succeeds. Its errors do not have the URL, which may be
 // secret.
 func (s *Sender) send(ctx context.Context, t task) error {
+	t.message.Pool = s.o.Pool(t.message.Instance)
 	text, err := body(ctx, t.endpoint.Template, t.message)
 	if err != nil {
 		return err
@@ -231,7 +245,11 @@ func (s *Sender) send(ctx context.Context, t task) error {
 		if err == nil || errors.Is(err, errFinal) || attempt == maxAttempts {
 			return err
 		}
-		timer := time.NewTimer(pause)
+		wait := pause
+		if busy, ok := errors.AsType[*busyError](err); ok {
+			wait = max(wait, busy.after)
+		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -269,10 +287,31 @@ func (s *Sender) attempt(ctx context.Context, t task, text []byte) error {
 	case code/100 == 2:
 		return nil
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
-		return fmt.Errorf("answered %d", code)
+		return &busyError{code, retryAfter(resp.Header, s.o.Now())}
 	default:
 		return fmt.Errorf("answered %d: %w", code, errFinal)
 	}
+}
+
+// A busyError is an answer after which another attempt is made.
+type busyError struct {
+	code  int
+	after time.Duration // that it asked for, at most maxRetryAfter
+}
+
+// Error implements error.
+func (e *busyError) Error() string { return fmt.Sprintf("answered %d", e.code) }
+
+// retryAfter reads the header Retry-After, which has seconds or a date.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	text := h.Get("Retry-After")
+	after := time.Duration(0)
+	if seconds, err := strconv.Atoi(text); err == nil {
+		after = time.Duration(min(max(0, seconds), int(maxRetryAfter/time.Second))) * time.Second
+	} else if at, err := http.ParseTime(text); err == nil {
+		after = at.Sub(now)
+	}
+	return min(max(0, after), maxRetryAfter)
 }
 
 // withoutURL returns the cause of a client's error, without any URL in it.

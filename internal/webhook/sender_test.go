@@ -61,7 +61,7 @@ func newReceiver(t *testing.T, answer func(n int, w http.ResponseWriter)) *recei
 
 func (r *receiver) endpoint() webhook.Endpoint {
 	return webhook.Endpoint{
-		URL: r.URL, Kinds: []webhook.Kind{webhook.Notice, webhook.DrainStarted, webhook.DrainEnded, webhook.MissedDeadline},
+		URL: r.URL, Kinds: webhook.Kinds(),
 		Type: "application/json", Timeout: 2 * time.Second,
 	}
 }
@@ -97,6 +97,12 @@ func newRig(t *testing.T, endpoints map[string]webhook.Endpoint, r *receiver) *r
 				return nil, nstance.Errorf(nstance.NotFound, "there is no secret %s", name)
 			}
 			return []byte("key of " + name), nil
+		},
+		Pool: func(id nstance.InstanceID) *webhook.Pool {
+			if id != "web1" {
+				return nil
+			}
+			return &webhook.Pool{InstanceType: "large", Zone: "a", Market: nstance.Spot}
 		},
 		Observe: func(name string, result webhook.Result) { g.results <- name + " " + string(result) },
 		Log:     slog.New(slog.NewTextHandler(g.log, nil)), Client: r.Client(), Now: time.Now, Pause: time.Millisecond,
@@ -146,8 +152,11 @@ func TestMessage(t *testing.T) {
 	require.Equal(t, webhook.Notice, m.Kind)
 	require.Equal(t, []string{"prod", "eu1a", "default", "web", "web1", "e1", "notice_received"},
 		[]string{string(m.Cluster), string(m.Shard), string(m.Tenant), string(m.Group), string(m.Instance), m.Notice.EventID, string(m.Event)})
+	require.Equal(t, &webhook.Pool{InstanceType: "large", Zone: "a", Market: nstance.Spot}, m.Pool)
 	require.False(t, m.Rehearsal)
 	require.Equal(t, "pager sent", g.result())
+	g.sender.Event(nstance.Event{Type: nstance.EventDrainStarted, Instance: "ended"})
+	require.NotContains(t, r.next(t).body, `"pool"`)
 }
 
 func TestKinds(t *testing.T) {
@@ -160,6 +169,9 @@ func TestKinds(t *testing.T) {
 	}{
 		{noticed(1), webhook.Notice, false},
 		{rehearsal, webhook.Notice, true},
+		{nstance.Event{Type: nstance.EventNoticeIgnored, Notice: &nstance.Notice{Kind: nstance.Rebalance}}, webhook.Rebalance, false},
+		{nstance.Event{Type: nstance.EventNoticeIgnored, Notice: &nstance.Notice{Kind: nstance.Maintenance}}, webhook.Maintenance, false},
+		{nstance.Event{Type: nstance.EventMachineGone}, webhook.Loss, false},
 		{nstance.Event{Type: nstance.EventDrainStarted, Drain: &nstance.Drain{Causes: []nstance.Cause{{Message: "rehearsal/admin terminate"}}}}, webhook.DrainStarted, true},
 		{nstance.Event{Type: nstance.EventDrainAcknowledged, Reason: "drained"}, webhook.DrainEnded, false},
 		{nstance.Event{Type: nstance.EventDrainCancelled}, webhook.DrainEnded, false},
@@ -185,6 +197,18 @@ func TestKinds(t *testing.T) {
 		require.Equal(t, "only sent", g.result())
 		require.Empty(t, g.results)
 	}
+}
+
+// TestNoMessage: what a message told before, or takes nothing, is told no other way.
+func TestNoMessage(t *testing.T) {
+	r := newReceiver(t, nil)
+	g := newRig(t, map[string]webhook.Endpoint{"all": r.endpoint()}, r)
+	g.run()
+	g.sender.Event(nstance.Event{Type: nstance.EventMachineGone, Notice: noticed(1).Notice})
+	g.sender.Event(nstance.Event{Type: nstance.EventNoticeIgnored, Notice: noticed(1).Notice})
+	g.sender.Event(nstance.Event{Type: nstance.EventNoticeIgnored, Notice: &nstance.Notice{Kind: nstance.Rebalance, Cancelled: true}})
+	g.sender.Event(noticed(7))
+	require.Equal(t, "prod/eu1a/7/7", r.next(t).header.Get(webhook.IDHeader))
 }
 
 func TestSignature(t *testing.T) {
@@ -262,6 +286,31 @@ func TestAttempts(t *testing.T) {
 		require.Len(t, r.requests, 3)
 		require.Equal(t, r.next(t).header.Get(webhook.IDHeader), r.next(t).header.Get(webhook.IDHeader))
 	})
+	for name, header := range map[string]func() string{
+		"it asks for a second":   func() string { return "1" },
+		"it asks for a date":     func() string { return time.Now().Add(2500 * time.Millisecond).UTC().Format(http.TimeFormat) },
+		"it asks for the past":   func() string { return "-5" },
+		"it asks for no sense":   func() string { return "soon" },
+		"it asks for before now": func() string { return time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked time.Time
+			r := newReceiver(t, func(n int, w http.ResponseWriter) {
+				if n == 1 {
+					asked = time.Now()
+					w.Header().Set("Retry-After", header())
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+			})
+			g := newRig(t, map[string]webhook.Endpoint{"pager": r.endpoint()}, r)
+			g.run()
+			g.sender.Event(noticed(1))
+			require.Equal(t, "pager sent", g.result())
+			if strings.HasSuffix(name, "second") || strings.HasSuffix(name, "date") {
+				require.GreaterOrEqual(t, time.Since(asked), time.Second)
+			}
+		})
+	}
 	for name, answer := range map[string]func(int, http.ResponseWriter){
 		"it is refused": func(_ int, w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden) },
 		"a redirect is not followed": func(_ int, w http.ResponseWriter) {
@@ -299,6 +348,23 @@ func TestSlowEndpoint(t *testing.T) {
 	}
 	slow.next(t)
 	g.stop()
+}
+
+// TestLesserNewsIsDropped: notices stay while anything else waits.
+func TestLesserNewsIsDropped(t *testing.T) {
+	r := newReceiver(t, nil)
+	g := newRig(t, map[string]webhook.Endpoint{"pager": r.endpoint()}, r)
+	g.sender.Event(noticed(1)) // before it runs
+	for i := range 999 {
+		g.sender.Event(nstance.Event{Seq: nstance.Seq(10 + i), Type: nstance.EventDrainStarted})
+	}
+	g.sender.Event(noticed(2))
+	g.sender.Event(nstance.Event{Seq: 3, Type: nstance.EventDrainAcknowledged})
+	require.Len(t, g.results, 2)
+	g.run()
+	for _, id := range []string{"1", "12", "13"} {
+		require.Equal(t, "prod/eu1a/7/"+id, r.next(t).header.Get(webhook.IDHeader))
+	}
 }
 
 // TestDrops: what waits is bounded, and the oldest goes first.

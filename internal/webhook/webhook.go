@@ -1,6 +1,6 @@
 // Package webhook posts messages about what happens to machines: a notice has come, a
-// drain has begun or ended, a deadline was missed. It delays nothing: what cannot be
-// sent in time is dropped, and counted.
+// machine is lost, a drain has begun or ended, a deadline was missed. It delays nothing: what
+// cannot be sent in time is dropped, and counted.
 package webhook
 
 import (
@@ -22,19 +22,45 @@ type Kind string
 // The kinds.
 const (
 	Notice         Kind = "notice"          // the cloud takes a machine
-	DrainStarted   Kind = "drain_started"   // a machine is being emptied
-	DrainEnded     Kind = "drain_ended"     // it is empty, or its executor gave up, or the drain was cancelled
+	Loss           Kind = "loss"            // a machine does not run any more, and no notice said so
 	MissedDeadline Kind = "missed_deadline" // the deadline came before the end of the drain
+	Rebalance      Kind = "rebalance"       // the cloud recommends to leave a machine
+	Maintenance    Kind = "maintenance"     // the cloud plans to work on a machine
+	DrainEnded     Kind = "drain_ended"     // it is empty, or its executor gave up, or the drain was cancelled
+	DrainStarted   Kind = "drain_started"   // a machine is being emptied
 )
 
-// kinds are the events that messages are about.
-var kinds = map[nstance.EventType]Kind{
-	nstance.EventNoticeReceived:    Notice,
-	nstance.EventDrainStarted:      DrainStarted,
-	nstance.EventDrainAcknowledged: DrainEnded,
-	nstance.EventDrainCancelled:    DrainEnded,
-	nstance.EventDrainCutShort:     MissedDeadline,
+// Kinds returns every kind. Where too many messages wait, the oldest of the last kind is
+// dropped first.
+func Kinds() []Kind {
+	return []Kind{Notice, Loss, MissedDeadline, Rebalance, Maintenance, DrainEnded, DrainStarted}
 }
+
+// kindOf returns what a message about an event says; empty: there is none.
+func kindOf(e nstance.Event) Kind {
+	switch e.Type {
+	case nstance.EventNoticeReceived:
+		return Notice
+	case nstance.EventNoticeIgnored:
+		if e.Notice != nil && !e.Notice.Cancelled {
+			return advice[e.Notice.Kind]
+		}
+	case nstance.EventMachineGone:
+		if e.Notice == nil {
+			return Loss
+		}
+	case nstance.EventDrainStarted:
+		return DrainStarted
+	case nstance.EventDrainAcknowledged, nstance.EventDrainCancelled:
+		return DrainEnded
+	case nstance.EventDrainCutShort:
+		return MissedDeadline
+	}
+	return ""
+}
+
+// advice are the notices that doom nothing.
+var advice = map[nstance.NoticeKind]Kind{nstance.Rebalance: Rebalance, nstance.Maintenance: Maintenance}
 
 // A Message is what a webhook says: the input of templates, and as JSON the body where
 // there is none.
@@ -47,11 +73,19 @@ type Message struct {
 	Tenant    nstance.TenantID   `json:"tenant"`
 	Group     nstance.GroupID    `json:"group"`
 	Instance  nstance.InstanceID `json:"instance"`
-	Event     nstance.EventType  `json:"event"` // of the journal
+	Pool      *Pool              `json:"pool,omitempty"` // that the machine is of; nil: not known
+	Event     nstance.EventType  `json:"event"`          // of the journal
 	Reason    string             `json:"reason,omitempty"`
 	Rehearsal bool               `json:"rehearsal,omitempty"` // the cloud takes nothing
 	Notice    *nstance.Notice    `json:"notice,omitempty"`
 	Drain     *nstance.Drain     `json:"drain,omitempty"`
+}
+
+// A Pool is what the cloud takes capacity back from. Empty: not known.
+type Pool struct {
+	InstanceType string             `json:"instance_type"`
+	Zone         string             `json:"zone"`
+	Market       nstance.MarketType `json:"market"`
 }
 
 // A Term is the leadership that messages come from.
@@ -63,12 +97,12 @@ type Term struct {
 
 // message returns the message about an event, and false if there is none.
 func (t Term) message(e nstance.Event) (Message, bool) {
-	kind, told := kinds[e.Type]
+	kind := kindOf(e)
 	return Message{
 		ID: t.messageID(strconv.FormatUint(uint64(e.Seq), 10)), Kind: kind, Time: e.Time, Cluster: t.Cluster, Shard: t.Shard,
 		Tenant: e.Tenant, Group: e.Group, Instance: e.Instance, Event: e.Type, Reason: e.Reason,
 		Rehearsal: rehearsed(e), Notice: e.Notice, Drain: e.Drain,
-	}, told
+	}, kind != ""
 }
 
 func (t Term) messageID(number string) string {
@@ -113,9 +147,8 @@ func body(ctx context.Context, text string, m Message) ([]byte, error) {
 
 // Try makes bodies of messages of each kind with a template. It fails as those would.
 func Try(text string) error {
-	for event := range kinds {
-		e := nstance.Event{Type: event, Notice: &nstance.Notice{Kind: nstance.Reclaim}, Drain: &nstance.Drain{}}
-		m, _ := Term{}.message(e)
+	for _, kind := range Kinds() {
+		m := Message{Kind: kind, Pool: &Pool{}, Notice: &nstance.Notice{Kind: nstance.Reclaim}, Drain: &nstance.Drain{}}
 		if _, err := body(context.Background(), text, m); err != nil { // its budget bounds it
 			return err
 		}
