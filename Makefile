@@ -6,10 +6,6 @@ SHELL := bash
 BIN := $(CURDIR)/.bin
 export CGO_ENABLED ?= 1
 
-# What is built, and which tests have passed, depends on nothing but the files: another clone of the same tree has it in
-# Go's cache. .ci/run says more.
-export GOFLAGS ?= -trimpath
-
 # Modules, each after those that it requires. The folder of a module is its path below the root.
 ADAPTERS := internal/bucket sqlite aws gcp azure proxmox kubernetes clouds
 PROGRAMS := cmd/nstance-server cmd/nstance-admin cmd/nstance-operator
