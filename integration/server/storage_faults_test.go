@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -30,6 +29,7 @@ import (
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
@@ -136,10 +136,9 @@ func newFaultyShard(t *testing.T, seed uint64, bucket, endpoint string) *faultyS
 }
 
 func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // start starts a server, at first without storage faults.

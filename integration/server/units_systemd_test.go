@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
 // programsDir has nstance-agent and nstance-server, as they are released.
@@ -175,10 +175,8 @@ func TestUnitOfTheAgent(t *testing.T) {
 
 // TestUnitOfTheServer: under systemd the shipped unit waits for the lease of a new shard, with its state below /var/lib.
 func TestUnitOfTheServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
 	m := newBootedMachine(t, map[string]string{"server.env": "NSTANCE_SECRET_KEY=" + base64.StdEncoding.EncodeToString([]byte(rand.Text()[:16]+rand.Text()[:16])) + "\n"})
 	m.write("nstance/server.jsonc", fmt.Sprintf(`{
 		"cluster": {"id": "c1"},

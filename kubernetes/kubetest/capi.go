@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
 // InstallCRDs installs the CRDs of folders and files, and waits until they are served.
@@ -58,7 +59,7 @@ func (c *Cluster) StartClusterAPI(flags ...string) error {
 	if _, err := c.Client.CoreV1().Namespaces().Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	health, err := freePort()
+	health, err := freeport.Address()
 	if err != nil {
 		return err
 	}

@@ -44,6 +44,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
 // Assets is the environment variable that names the folder with the servers.
@@ -157,11 +158,11 @@ func (c *Cluster) begin(name string, args ...string) error {
 }
 
 func (c *Cluster) startEtcd() (url string, err error) {
-	client, err := freePort()
+	client, err := freeport.Address()
 	if err != nil {
 		return "", err
 	}
-	peer, err := freePort()
+	peer, err := freeport.Address()
 	if err != nil {
 		return "", err
 	}
@@ -174,7 +175,7 @@ func (c *Cluster) startEtcd() (url string, err error) {
 }
 
 func (c *Cluster) startAPIServer(etcd string) error {
-	address, err := freePort()
+	address, err := freeport.Address()
 	if err != nil {
 		return err
 	}
@@ -356,14 +357,6 @@ func (s *starter) start(p *server, log string) error {
 func (s *starter) stop() {
 	close(s.jobs)
 	<-s.done
-}
-
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // writeKey writes the key that signs tokens of service accounts.

@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +33,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/kubernetes/kubetest"
 )
 
@@ -310,8 +309,7 @@ func karpenter(w *world) (*neighbour, func([]string)) {
 }
 
 func freePort(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	defer func() { assert.NoError(t, l.Close()) }()
-	return l.Addr().String()
+	return address
 }

@@ -38,6 +38,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance/cmd/nstance-operator/internal/program"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/kubernetes/kubetest"
 )
 
@@ -235,10 +236,9 @@ func (b *buffer) String() string {
 }
 
 func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	return address
 }
 
 // start runs the operator of a Deployment until the test ends.
@@ -261,9 +261,9 @@ func start(t *testing.T, d appsv1.Deployment, further ...string) *running {
 	require.NoError(t, cmd.Start())
 	r.stop = sync.OnceFunc(func() {
 		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-		require.NoError(t, cmd.Wait())
-		if t.Failed() {
+		if err := cmd.Wait(); err != nil || t.Failed() {
 			t.Log(r.log.String())
+			require.NoError(t, err)
 		}
 	})
 	t.Cleanup(r.stop)

@@ -38,6 +38,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/kubetest"
 )
@@ -169,10 +170,9 @@ func (b *buffer) String() string {
 }
 
 func freeAddress(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	return address
 }
 
 // configFile returns a kubeconfig with which the program is the user. Empty server: the

@@ -1,0 +1,37 @@
+// Package freeport finds addresses for programs that must be told theirs.
+package freeport
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync/atomic"
+)
+
+// Ports are taken from below those that kernels give to sockets without one of their own:
+// a port that was found free stays so until its program has started, whatever else opens
+// sockets meanwhile.
+const (
+	first = 10_000
+	count = 22_000
+)
+
+var last atomic.Uint32 // of this process; each begins elsewhere
+
+func init() { last.Store(rand.Uint32()) }
+
+// Address returns host and port of the loopback interface that nothing listens at. It
+// returns each once.
+func Address() (string, error) {
+	var all error
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+int(last.Add(1)%count)))
+		l, err := net.Listen("tcp", address)
+		if err == nil {
+			return address, l.Close()
+		}
+		all = errors.Join(all, err)
+	}
+	return "", all
+}
