@@ -17,16 +17,17 @@ const (
 	count = 22_000
 )
 
-var last atomic.Uint32 // of this process; each begins elsewhere
-
-func init() { last.Store(rand.Uint32()) }
+var (
+	begin = rand.Uint32() // processes begin at different ports
+	tried atomic.Uint32   // by this one
+)
 
 // Address returns host and port of the loopback interface that nothing listens at. It
 // returns each once.
 func Address() (string, error) {
 	var all error
 	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+int(last.Add(1)%count)))
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+int((begin+tried.Add(1))%count)))
 		l, err := net.Listen("tcp", address)
 		if err == nil {
 			return address, l.Close()
