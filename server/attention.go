@@ -7,6 +7,7 @@ import (
 	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/reconcile"
+	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/configuration"
 	"github.com/nstance-go/nstance/server/internal/operators"
 )
@@ -64,15 +65,10 @@ func (t *term) attention() []reconcile.Attention {
 		entries(attentionGarbage, "look at the storage", t.collector.Problems()),
 		entries(attentionJournal, "look at the disk of this server", s.events.Problems()),
 		entries(attentionKeys, "look at the storage", s.keys.Problems()),
-		entries(attentionVersions, "upgrade the machines' agents, or the servers: docs/compatibility.md", t.agents.VersionProblems()),
 	)
 	unreadable, _ := t.agents.MetadataProblems()
-	for _, p := range unreadable {
-		out = append(out, reconcile.Attention{
-			Kind: attentionMetadata, Subject: "group " + p.Group.String(), Tenant: p.Group.Tenant, Group: p.Group.Group, Since: p.Since, Why: p.Why,
-			Remedy: "enable the metadata service in the template, or set NSTANCE_PROVIDER=none where there is none",
-		})
-	}
+	out = append(out, groupEntries(attentionMetadata, "enable the metadata service in the template, or set NSTANCE_PROVIDER=none where there is none", unreadable)...)
+	out = append(out, groupEntries(attentionVersions, "upgrade the machines' agents, or the servers: docs/compatibility.md", t.agents.VersionProblems())...)
 	slices.SortStableFunc(out, func(a, b reconcile.Attention) int { return cmp.Compare(a.Kind, b.Kind) })
 	return out
 }
@@ -81,6 +77,16 @@ func (t *term) attention() []reconcile.Attention {
 func entries(kind reconcile.AttentionKind, remedy string, why []string) (out []reconcile.Attention) {
 	for _, w := range why {
 		out = append(out, reconcile.Attention{Kind: kind, Subject: "shard", Why: w, Remedy: remedy})
+	}
+	return out
+}
+
+// groupEntries makes one entry of its group for each problem.
+func groupEntries(kind reconcile.AttentionKind, remedy string, problems []agents.GroupProblem) (out []reconcile.Attention) {
+	for _, p := range problems {
+		out = append(out, reconcile.Attention{
+			Kind: kind, Subject: "group " + p.Group.String(), Tenant: p.Group.Tenant, Group: p.Group.Group, Since: p.Since, Why: p.Why, Remedy: remedy,
+		})
 	}
 	return out
 }

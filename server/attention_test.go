@@ -107,7 +107,7 @@ func TestUnreadableMetadataNeedsAttention(t *testing.T) {
 func TestAgentVersions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setup{webSize: 1})
-	api := w.admin()
+	api, blue := w.admin(), w.registerClient(nstance.RoleOperator, "blue").operatorAPI()
 	id := w.awaitMachine(nstance.DefaultTenant)
 	k := w.connectReady(id)
 	for reported, want := range map[string]struct {
@@ -116,9 +116,9 @@ func TestAgentVersions(t *testing.T) {
 	}{
 		version.Software: {version.Software, ""},
 		"0.1.7":          {"0.1.7", ""},
-		"0.9.0":          {"0.9.0", "1 agents are of version 0.9.0"},
-		"1.3.0":          {"1.3.0", "1 agents are of version 1.3.0"},
-		"next":           {"next", "1 agents are of version next"},
+		"0.9.0":          {"0.9.0", ": 0.9.0"},
+		"1.3.0":          {"1.3.0", ": 1.3.0"},
+		"next":           {"next", ": next"},
 		"":               {"unknown", ""},
 	} {
 		t.Run("version "+want.metric, func(t *testing.T) {
@@ -135,8 +135,9 @@ func TestAgentVersions(t *testing.T) {
 				return
 			}
 			require.Len(t, list, 1)
-			require.Contains(t, list[0].GetWhy(), want.problem)
-			require.Contains(t, list[0].GetWhy(), string(id))
+			require.Equal(t, "group default/web", list[0].GetSubject())
+			require.Contains(t, list[0].GetWhy(), string(id)+want.problem)
+			require.Empty(t, listAttention(t, blue)["agent_version"], "what agents of another tenant say")
 		})
 	}
 }

@@ -9,12 +9,17 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A MetadataProblem is a group of which connected agents cannot read their cloud's metadata
-// service: its machines are reclaimed without notice.
-type MetadataProblem struct {
+// A GroupProblem is what is wrong with connected agents of a group.
+type GroupProblem struct {
 	Group nstance.GroupKey
-	Since time.Time
+	Since time.Time // zero: not known
 	Why   string
+}
+
+func sortProblems(problems []GroupProblem) {
+	slices.SortFunc(problems, func(a, b GroupProblem) int {
+		return cmp.Or(cmp.Compare(a.Group.Tenant, b.Group.Tenant), cmp.Compare(a.Group.Group, b.Group.Group))
+	})
 }
 
 // reported keeps what a report says of the agent itself.
@@ -27,10 +32,10 @@ func (s *session) reported(r nstance.Report) {
 	s.metadataError, s.software = r.MetadataError, r.Software
 }
 
-// MetadataProblems returns the groups of which agents cannot read their metadata service,
-// with how many these are and what one of them says, and how many there are in all. It may
+// MetadataProblems returns the groups of which agents cannot read their cloud's metadata
+// service, so that machines are reclaimed without notice, with how many these are and what one of them says, and how many there are in all. It may
 // be called concurrently.
-func (a *Agents) MetadataProblems() (problems []MetadataProblem, count int) {
+func (a *Agents) MetadataProblems() (problems []GroupProblem, count int) {
 	type found struct {
 		n     int
 		since time.Time
@@ -59,10 +64,8 @@ func (a *Agents) MetadataProblems() (problems []MetadataProblem, count int) {
 		}
 	}
 	for key, f := range groups {
-		problems = append(problems, MetadataProblem{key, f.since, fmt.Sprintf("%d agents cannot read their metadata service, so that notices are missed. %s: %s", f.n, f.id, f.text)})
+		problems = append(problems, GroupProblem{key, f.since, fmt.Sprintf("%d agents cannot read their metadata service, so that notices are missed. %s: %s", f.n, f.id, f.text)})
 	}
-	slices.SortFunc(problems, func(a, b MetadataProblem) int {
-		return cmp.Or(cmp.Compare(a.Group.Tenant, b.Group.Tenant), cmp.Compare(a.Group.Group, b.Group.Group))
-	})
+	sortProblems(problems)
 	return problems, count
 }

@@ -2,7 +2,6 @@ package agents
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/version"
@@ -31,26 +30,30 @@ func (a *Agents) Versions() map[string]int {
 	return out
 }
 
-// VersionProblems says which connected agents are too far from this server's version. It may
-// be called concurrently.
-func (a *Agents) VersionProblems() (problems []string) {
-	count, first := map[string]int{}, map[string]nstance.InstanceID{}
+// VersionProblems returns the groups of which agents are too far from this server's version,
+// with how many these are and what one of them has. It may be called concurrently.
+func (a *Agents) VersionProblems() (problems []GroupProblem) {
+	type found struct {
+		n       int
+		id      nstance.InstanceID // the first by its ID
+		version string
+	}
+	groups := map[nstance.GroupKey]found{}
 	for _, s := range a.sessions.all() {
 		v := s.version()
 		if apart, ok := version.Minors(v, version.Software); v == "" || ok && apart <= minorsApart {
 			continue
 		}
-		if _, known := count[v]; !known && len(count) >= maxVersions {
-			v = otherVersion
+		f := groups[s.group]
+		if f.n++; f.id == "" || s.id < f.id {
+			f.id, f.version = s.id, v
 		}
-		if count[v]++; first[v] == "" || s.id < first[v] {
-			first[v] = s.id
-		}
+		groups[s.group] = f
 	}
-	for v, n := range count {
-		problems = append(problems, fmt.Sprintf("%d agents are of version %s, which is not known to work with this server's %s, for example %s", n, v, version.Software, first[v]))
+	for key, f := range groups {
+		problems = append(problems, GroupProblem{Group: key, Why: fmt.Sprintf("%d agents are of versions that are not known to work with this server's %s. %s: %s", f.n, version.Software, f.id, f.version)})
 	}
-	slices.Sort(problems)
+	sortProblems(problems)
 	return problems
 }
 
