@@ -18,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/test/doctest"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
 func credentials(context.Context) (aws.Credentials, error) {
@@ -160,10 +161,10 @@ func TestTimeout(t *testing.T) {
 }
 
 func TestNothingSent(t *testing.T) {
-	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close()
+	server, err := freeport.Address()
+	require.NoError(t, err)
 	conf := aws.Config{Region: "eu-central-1", Credentials: aws.CredentialsProviderFunc(credentials)}
-	p, err := New(conf, &Options{Endpoint: server.URL})
+	p, err := New(conf, &Options{Endpoint: "http://" + server})
 	require.NoError(t, err)
 	_, err = p.Create(t.Context(), testSpec())
 	require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "connection refused: %v", err)
@@ -171,7 +172,7 @@ func TestNothingSent(t *testing.T) {
 	conf.Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		return aws.Credentials{}, fmt.Errorf("no profile of that name")
 	})
-	p, err = New(conf, &Options{Endpoint: server.URL})
+	p, err = New(conf, &Options{Endpoint: "http://" + server})
 	require.NoError(t, err)
 	_, err = p.Create(t.Context(), testSpec())
 	require.Equal(t, nstance.Denied, nstance.CodeOf(err), "no credentials: %v", err)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/stretchr/testify/require"
 )
 
@@ -153,7 +153,7 @@ func TestHTTPProbe(t *testing.T) {
 }
 
 func TestTCPProbe(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := freeport.Listen()
 	require.NoError(t, err)
 	address := listener.Addr().String()
 	require.Equal(t, nstance.ProbeResult{Name: "it", OK: true}, probe(t.Context(), t, health.Probe{TCP: address}))

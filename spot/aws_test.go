@@ -14,6 +14,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/spot"
 	"github.com/nstance-go/nstance/spot/spottest"
 )
@@ -140,9 +141,9 @@ func TestAWSSession(t *testing.T) {
 		require.Zero(t, s.Requests(imds.AWSLifeCycle))
 	})
 	t.Run("a refused connection is an error without the hint at the hop limit", func(t *testing.T) {
-		gone := httptest.NewServer(aws())
-		gone.Close()
-		d, err := spot.NewAWS(&spot.Options{BaseURL: gone.URL})
+		gone, err := freeport.Address()
+		require.NoError(t, err)
+		d, err := spot.NewAWS(&spot.Options{BaseURL: "http://" + gone})
 		require.NoError(t, err)
 		_, err = d.Interruptible(t.Context())
 		require.ErrorIs(t, err, nstance.Unavailable)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/test/faultproxy"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/storage"
 )
 
@@ -67,9 +68,9 @@ func TestAnswers(t *testing.T) {
 		})
 	}
 	t.Run("no listener", func(t *testing.T) {
-		srv := httptest.NewServer(nil)
-		srv.Close()
-		_, err := open(t, srv.URL, "").PutIfAbsent(t.Context(), "b", nil)
+		srv, err := freeport.Address()
+		require.NoError(t, err)
+		_, err = open(t, "http://"+srv, "").PutIfAbsent(t.Context(), "b", nil)
 		require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "nothing went out: %v", err)
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/nstance-go/nstance/bench/internal/figures"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/server"
@@ -128,12 +128,8 @@ func run(ctx context.Context, shards, machines int, during time.Duration, out st
 }
 
 func newServer(ctx context.Context, store storage.Store, cloud *simcloud.Cloud, shard string, machines int) (*server.Server, error) {
-	port, err := net.Listen("tcp", "127.0.0.1:0")
+	peer, err := freeport.Address() // standbys watch the leader there
 	if err != nil {
-		return nil, err
-	}
-	peer := port.Addr().String() // standbys watch the leader there
-	if err := port.Close(); err != nil {
 		return nil, err
 	}
 	source := func(context.Context) (string, []byte, error) {

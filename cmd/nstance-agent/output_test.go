@@ -4,7 +4,6 @@ package main
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
 // asProgram makes this test binary the program.
@@ -41,10 +42,8 @@ func TestReaderOfLog(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = r.Close(); _ = w.Close() })
 			prepare(r, w)
-			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			health, err := freeport.Address()
 			require.NoError(t, err)
-			health := lis.Addr().String()
-			require.NoError(t, lis.Close())
 			self, err := os.Executable()
 			require.NoError(t, err)
 			cmd := exec.CommandContext(t.Context(), self, "--health-addr", health, "--debug")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nstance-go/nstance/internal/servercmd"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
@@ -43,10 +43,9 @@ type child struct {
 }
 
 func newChild(t *testing.T) *child {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	c := &child{T: t, dir: t.TempDir(), http: l.Addr().String()}
-	require.NoError(t, l.Close())
+	c := &child{T: t, dir: t.TempDir(), http: address}
 	c.size(0)
 	store, err := storage.OpenDir(c.path("storage"), nil)
 	require.NoError(t, err)

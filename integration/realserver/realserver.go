@@ -19,6 +19,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
 // Begin runs a server from $NSTANCE_TEST_SERVERS on a free port until the test
@@ -29,10 +31,8 @@ func Begin(t *testing.T, name string, args func(host, port string) []string) str
 	require.NotEmpty(t, dir, "NSTANCE_TEST_SERVERS must name the folder with the servers: run it through make")
 	path := filepath.Join(dir, name)
 	require.FileExists(t, path, "make builds it")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.Address()
 	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
 	host, port, _ := net.SplitHostPort(addr)
 	ctx, stop := context.WithCancel(context.Background()) // t.Context would end it before the tests' clean-up
 	cmd := exec.CommandContext(ctx, path, args(host, port)...)

@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/admin"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 )
 
 func TestExitCodesAreThoseOfTheServersErrors(t *testing.T) {
@@ -170,10 +171,9 @@ func TestRefusalBehindABrokenConnection(t *testing.T) {
 }
 
 func closedPort(t testing.TB) string {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	require.NoError(t, err)
-	defer lis.Close()
-	return lis.Addr().String()
+	return address
 }
 
 // silentPort returns an address that accepts connections and never answers.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/servercmd"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/internal/test/parallel"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/local"
@@ -199,7 +199,7 @@ func TestRefused(t *testing.T) {
 }
 
 func TestFree(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := freeport.Listen()
 	require.NoError(t, err)
 	defer l.Close()
 	next, err := dev.Free(t.Context(), l.Addr().String())

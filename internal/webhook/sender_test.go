@@ -18,6 +18,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/notice"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/internal/webhook"
 )
 
@@ -388,8 +389,8 @@ func ExampleSign() {
 // TestErrorsHideTheURL: who knows the URL of a webhook may post there, so no log quotes it,
 // whatever fails.
 func TestErrorsHideTheURL(t *testing.T) {
-	closed := httptest.NewServer(http.NotFoundHandler())
-	closed.Close()
+	closed, err := freeport.Address()
+	require.NoError(t, err)
 	slow := newReceiver(t, func(_ int, w http.ResponseWriter) { <-t.Context().Done() })
 	broken := newReceiver(t, func(_ int, w http.ResponseWriter) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -401,7 +402,7 @@ func TestErrorsHideTheURL(t *testing.T) {
 		w.WriteHeader(http.StatusFound)
 	})
 	for name, at := range map[string]string{
-		"nothing listens":         closed.URL,
+		"nothing listens":         "http://" + closed,
 		"it does not answer":      slow.URL,
 		"it breaks off":           broken.URL,
 		"it redirects":            redirects.URL,

@@ -25,14 +25,22 @@ var (
 // Address returns host and port of the loopback interface that nothing listens at. It
 // returns each once.
 func Address() (string, error) {
+	l, err := Listen()
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// Listen listens at such an address: after its Close, connections to it are refused.
+func Listen() (net.Listener, error) {
 	var all error
 	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+int((begin+tried.Add(1))%count)))
-		l, err := net.Listen("tcp", address)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+int((begin+tried.Add(1))%count))))
 		if err == nil {
-			return address, l.Close()
+			return l, nil
 		}
 		all = errors.Join(all, err)
 	}
-	return "", all
+	return nil, all
 }
