@@ -39,7 +39,7 @@ import (
 )
 
 // eventually is the deadline of conditions that normally hold within seconds.
-const eventually = time.Minute
+const eventually = 3 * time.Minute
 
 // A world is a namespace with an operator of its own, and a shard at a test cloud.
 type world struct {

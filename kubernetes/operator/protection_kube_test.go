@@ -514,11 +514,12 @@ func TestKubeSpotProtectionRelease(t *testing.T) {
 		p.untilWorkload(sp, "web", because(protection.ReasonAdmitted))
 		p.taint(n, "aws-node-termination-handler/spot-itn")
 		require.Eventually(t, func() bool { return len(p.claims()) == 1 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
-		bridge, _ := p.machine("bridge", true, settled)
+		bridge, instance := p.machine("bridge", true, 0) // one that was woken long ago would be cordoned before both pods are there
 		for _, pod := range p.podsOf("web") {
 			require.NoError(t, p.nodes.Delete(t.Context(), &pod, client.GracePeriodSeconds(0)))
 		}
-		require.Eventually(t, func() bool { return p.on("web", bridge) == 2 }, eventually, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return p.on("web", bridge) == 2 }, eventually, 20*time.Millisecond, "%s", lazy(p.protections))
+		p.wakeAgo(instance, settled)
 		require.NoError(t, p.nodes.Delete(t.Context(), n))
 		return p, sp, d, n
 	}

@@ -41,7 +41,7 @@ import (
 )
 
 // eventually is the deadline of conditions that normally hold within a second.
-const eventually = time.Minute
+const eventually = 3 * time.Minute
 
 // servers is the cluster that the tests of the package share.
 var servers *kubetest.Cluster

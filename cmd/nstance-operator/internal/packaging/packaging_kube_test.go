@@ -43,7 +43,7 @@ import (
 )
 
 const (
-	eventually = time.Minute
+	eventually = 3 * time.Minute
 	interval   = 50 * time.Millisecond
 	root       = "../../../.."
 	chart      = root + "/kubernetes/charts/nstance-operator"

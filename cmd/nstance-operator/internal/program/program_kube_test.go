@@ -44,7 +44,7 @@ import (
 )
 
 const (
-	eventually = time.Minute // the deadline of conditions that normally hold within seconds
+	eventually = 3 * time.Minute // the deadline of conditions that normally hold within seconds
 	interval   = 20 * time.Millisecond
 
 	// asProgram in the environment makes this program nstance-operator.
