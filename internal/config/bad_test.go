@@ -185,6 +185,11 @@ func TestBadInput(t *testing.T) {
 			`webhooks.pager.events[0]: c:5:65: unknown word "boot" (valid here: notice, loss, missed_deadline, rebalance, maintenance, drain_ended, drain_started)`},
 		{"a template of an unknown field", hook(`"url": "https://example.org", "template": "{{.Machine}}"`),
 			`webhooks.pager.template: c:5:66: template: text:1:2: executing "text" at <.Machine>: can't evaluate field Machine in type webhook.Message (see docs/events.md for what a message has)`},
+		{"a header that is none", hook(`"url": "https://example.org", "headers": {"X Team": "a"}`), `webhooks.pager.headers["X Team"]: c:5:76: is not the name of a header (write one such as X-Api-Key)`},
+		{"a header of two lines", hook(`"url": "https://example.org", "headers": {"X-Team": "a\nb"}`), `webhooks.pager.headers.X-Team: c:5:76: has characters that a header cannot have (write one line)`},
+		{"a header of the sender", hook(`"url": "https://example.org", "secret_headers": {"nstance-signature": "a"}`), `webhooks.pager.secret_headers.nstance-signature: c:5:94: is set by the sender (leave it out)`},
+		{"a header that is a setting", hook(`"url": "https://example.org", "headers": {"content-type": "a"}`), `webhooks.pager.headers.content-type: c:5:82: is not set here (set content_type)`},
+		{"a header given twice", hook(`"url": "https://example.org", "headers": {"X-Key": "a"}, "secret_headers": {"x-key": "a"}`), `webhooks.pager.secret_headers.x-key: c:5:109: is given twice (keep one of them)`},
 		{"no time at all", shard(`"health_interval": "0s"`),
 			`shard.health_interval: c:4:20: "0s" is too short (use at least 1ms)`},
 

@@ -127,7 +127,8 @@ func TestEverySettingIsUsed(t *testing.T) {
 	}, c.Shard)
 	require.Equal(t, map[config.WebhookName]config.Webhook{"pager": {
 		URL: "https://hooks.example.org/nstance", Secret: "pager", Events: []webhook.Kind{webhook.Notice, webhook.MissedDeadline},
-		Template: "{{json .Kind}}", ContentType: "text/plain", Timeout: 3 * time.Second,
+		Template: "{{json .Kind}}", ContentType: "text/plain", Timeout: 3 * time.Second, Gather: 10 * time.Second,
+		Headers: map[string]string{"X-Team": "platform"}, SecretHeaders: map[string]config.SecretName{"Authorization": "pager-token"},
 	}}, c.Webhooks)
 	require.Equal(t, map[nstance.GroupKey]config.Drill{
 		{Tenant: "default", Group: "web"}: {Every: 7 * 24 * time.Hour, Count: nstance.Count{N: 10, Percent: true}, Kind: nstance.Maintenance, Notice: 5 * time.Minute},

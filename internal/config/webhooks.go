@@ -1,8 +1,13 @@
 package config
 
 import (
+	"maps"
+	"net/http"
 	"net/url"
+	"slices"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/internal/webhook"
@@ -25,6 +30,10 @@ type Webhook struct {
 	Template    string         `name:"template" absent:"JSON of the whole message" doc:"body of a message, as a template of Go"`
 	ContentType string         `name:"content_type" default:"application/json" doc:"type of the body"`
 	Timeout     time.Duration  `name:"timeout" default:"5s" min:"1ms" max:"1m" doc:"longest attempt to send one message; there are five"`
+	Gather      time.Duration  `name:"gather" default:"0s" min:"0s" max:"5m" doc:"how long events of one kind are gathered into one message, which comes that much later and has their counts"`
+
+	Headers       map[string]string     `name:"headers" doc:"more headers of each request. They are shown nowhere"`
+	SecretHeaders map[string]SecretName `name:"secret_headers" doc:"by header, names of the secrets that are the values of further ones, such as Authorization"`
 }
 
 // Endpoints returns the webhooks by name.
@@ -41,7 +50,14 @@ func (w *Webhook) endpoint() webhook.Endpoint {
 	if kinds == nil {
 		kinds = webhook.Kinds()
 	}
-	return webhook.Endpoint{URL: w.URL, Kinds: kinds, Secret: string(w.Secret), Template: w.Template, Type: w.ContentType, Timeout: w.Timeout}
+	secret := make(map[string]string, len(w.SecretHeaders))
+	for header, name := range w.SecretHeaders {
+		secret[header] = string(name)
+	}
+	return webhook.Endpoint{
+		URL: w.URL, Kinds: kinds, Secret: string(w.Secret), Template: w.Template, Type: w.ContentType, Timeout: w.Timeout, Gather: w.Gather,
+		Headers: w.Headers, SecretHeaders: secret,
+	}
 }
 
 func (d *decoder) webhooks(all map[WebhookName]Webhook) {
@@ -56,5 +72,42 @@ func (d *decoder) webhooks(all map[WebhookName]Webhook) {
 		if err := webhook.Try(w.Template); err != nil {
 			d.wrong(path+".template", "see docs/events.md for what a message has", "%v", err)
 		}
+		d.headers(path, w)
 	}
+}
+
+// maxHeaders bounds the headers that a webhook has of each kind.
+const maxHeaders = 20
+
+func (d *decoder) headers(path string, w Webhook) {
+	given := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(w.Headers)) {
+		at := join(path+".headers", name)
+		d.header(at, name, given)
+		if !httpguts.ValidHeaderFieldValue(w.Headers[name]) {
+			d.wrong(at, "write one line", "has characters that a header cannot have")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.SecretHeaders)) {
+		d.header(join(path+".secret_headers", name), name, given)
+	}
+	if len(given) > maxHeaders {
+		d.wrong(path+".headers", "keep at most 20, with secret_headers", "has %d", len(given))
+	}
+}
+
+// header checks the name of a header that is not the sender's own, and is given once.
+func (d *decoder) header(at, name string, given map[string]bool) {
+	key := http.CanonicalHeaderKey(name)
+	switch {
+	case !httpguts.ValidHeaderFieldName(name):
+		d.wrong(at, "write one such as X-Api-Key", "is not the name of a header")
+	case key == "Content-Type":
+		d.wrong(at, "set content_type", "is not set here")
+	case slices.Contains(webhook.Reserved(), key):
+		d.wrong(at, "leave it out", "is set by the sender")
+	case given[key]:
+		d.wrong(at, "keep one of them", "is given twice")
+	}
+	given[key] = true
 }

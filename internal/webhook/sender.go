@@ -15,8 +15,11 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/nstance-go/nstance"
 )
@@ -41,6 +44,11 @@ const (
 	SignatureHeader = "Nstance-Signature"
 )
 
+// Reserved returns the headers, in canonical form, that the sender or its connection sets.
+func Reserved() []string {
+	return []string{IDHeader, TimestampHeader, SignatureHeader, "Content-Length", "Transfer-Encoding", "Connection", "Host", "Trailer", "Te", "Upgrade"}
+}
+
 // An Endpoint is where messages go.
 type Endpoint struct {
 	URL      string
@@ -49,13 +57,17 @@ type Endpoint struct {
 	Template string        // of the body; empty: JSON
 	Type     string        // of the body, as in Content-Type
 	Timeout  time.Duration // of one attempt
+	Gather   time.Duration // how long events of one kind are gathered into one message; zero: each has its own
+
+	Headers       map[string]string // more headers of each request
+	SecretHeaders map[string]string // by header, the names of the secrets that are the values of further ones
 }
 
 // Options configure a Sender.
 type Options struct {
 	Term      Term
 	Endpoints func() map[string]Endpoint                             // by name, as configured now; not changed afterwards
-	Secret    func(ctx context.Context, name string) ([]byte, error) // that signs
+	Secret    func(ctx context.Context, name string) ([]byte, error) // that signs, or is the value of a header
 	Pool      func(nstance.InstanceID) *Pool                         // nil: not known; called when a message is sent
 	Observe   func(endpoint string, result Result)                   // called for each message in the end
 	Log       *slog.Logger
@@ -91,7 +103,18 @@ type queue struct {
 
 type task struct {
 	endpoint Endpoint
-	message  Message
+	message  Message   // of the first event
+	events   *gathered // all of them
+	due      time.Time // when it is sent; until then events may join
+}
+
+// join adds the event of a message to a task that still gathers, if both say the same.
+func (t *task) join(endpoint Endpoint, m Message) bool {
+	if endpoint.Gather == 0 || t.message.Kind != m.Kind || t.message.Rehearsal != m.Rehearsal {
+		return false
+	}
+	t.events.add(m)
+	return true
 }
 
 // NewSender returns a sender.
@@ -148,7 +171,7 @@ func (s *Sender) Standing(notices []nstance.Event) {
 func (s *Sender) enqueue(m Message) {
 	for name, endpoint := range s.o.Endpoints() {
 		if slices.Contains(endpoint.Kinds, m.Kind) {
-			s.add(name, task{endpoint, m})
+			s.add(name, endpoint, m)
 		}
 	}
 	select {
@@ -157,7 +180,7 @@ func (s *Sender) enqueue(m Message) {
 	}
 }
 
-func (s *Sender) add(name string, t task) {
+func (s *Sender) add(name string, endpoint Endpoint, m Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[name]
@@ -165,6 +188,13 @@ func (s *Sender) add(name string, t task) {
 		q = &queue{}
 		s.queues[name] = q
 	}
+	for i := range q.waiting {
+		if q.waiting[i].join(endpoint, m) {
+			return
+		}
+	}
+	t := task{endpoint, m, &gathered{}, time.Now().Add(endpoint.Gather)}
+	t.events.add(m)
 	if q.waiting = append(q.waiting, t); len(q.waiting) > maxQueue {
 		q.waiting = slices.Delete(q.waiting, leastOf(q.waiting), leastOf(q.waiting)+1)
 		s.o.Observe(name, Dropped)
@@ -214,8 +244,17 @@ func (s *Sender) work(ctx context.Context, name string, q *queue) {
 			return
 		}
 		next := q.waiting[0]
-		q.waiting = slices.Delete(q.waiting, 0, 1)
+		early := time.Until(next.due)
+		if early <= 0 {
+			q.waiting = slices.Delete(q.waiting, 0, 1)
+		}
 		s.mu.Unlock()
+		if early > 0 {
+			if pause(ctx, early) != nil {
+				return
+			}
+			continue
+		}
 		err := s.send(ctx, next)
 		if ctx.Err() != nil {
 			return
@@ -235,27 +274,35 @@ var errFinal = errors.New("refused")
 // send makes attempts until one succeeds. Its errors do not have the URL, which may be
 // secret.
 func (s *Sender) send(ctx context.Context, t task) error {
-	t.message.Pool = s.o.Pool(t.message.Instance)
+	t.message.Pool, t.message.Wave = s.o.Pool(t.message.Instance), t.events.wave(s.o.Pool)
 	text, err := body(ctx, t.endpoint.Template, t.message)
 	if err != nil {
 		return err
 	}
-	for attempt, pause := 1, cmp.Or(s.o.Pause, time.Second); ; attempt, pause = attempt+1, 2*pause {
+	for attempt, wait := 1, cmp.Or(s.o.Pause, time.Second); ; attempt, wait = attempt+1, 2*wait {
 		err := s.attempt(ctx, t, text)
 		if err == nil || errors.Is(err, errFinal) || attempt == maxAttempts {
 			return err
 		}
-		wait := pause
+		asked := time.Duration(0)
 		if busy, ok := errors.AsType[*busyError](err); ok {
-			wait = max(wait, busy.after)
+			asked = busy.after
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := pause(ctx, max(wait, asked)); err != nil {
+			return err
 		}
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
 	}
 }
 
@@ -266,16 +313,8 @@ func (s *Sender) attempt(ctx context.Context, t task, text []byte) error {
 	if err != nil {
 		return errors.New("its URL is not one")
 	}
-	at := strconv.FormatInt(s.o.Now().Unix(), 10)
-	req.Header.Set("Content-Type", t.endpoint.Type)
-	req.Header.Set(IDHeader, t.message.ID)
-	req.Header.Set(TimestampHeader, at)
-	if name := t.endpoint.Secret; name != "" {
-		secret, err := s.o.Secret(ctx, name)
-		if err != nil {
-			return fmt.Errorf("its secret: %w", err)
-		}
-		req.Header.Set(SignatureHeader, Sign(secret, at, text))
+	if err := s.writeHeader(ctx, req.Header, t, text); err != nil {
+		return err
 	}
 	resp, err := s.o.Client.Do(req)
 	if err != nil {
@@ -291,6 +330,43 @@ func (s *Sender) attempt(ctx context.Context, t task, text []byte) error {
 	default:
 		return fmt.Errorf("answered %d: %w", code, errFinal)
 	}
+}
+
+func (s *Sender) writeHeader(ctx context.Context, h http.Header, t task, text []byte) error {
+	for name, value := range t.endpoint.Headers {
+		h.Set(name, value)
+	}
+	for name, secret := range t.endpoint.SecretHeaders {
+		value, err := s.secret(ctx, secret)
+		if err != nil {
+			return err
+		}
+		line := strings.TrimSpace(string(value)) // such as the end of the line that a file has
+		if !httpguts.ValidHeaderFieldValue(line) {
+			return fmt.Errorf("secret %s cannot be the value of a header: %w", secret, errFinal)
+		}
+		h.Set(name, line)
+	}
+	at := strconv.FormatInt(s.o.Now().Unix(), 10)
+	h.Set("Content-Type", t.endpoint.Type)
+	h.Set(IDHeader, t.message.ID)
+	h.Set(TimestampHeader, at)
+	if name := t.endpoint.Secret; name != "" {
+		secret, err := s.secret(ctx, name)
+		if err != nil {
+			return err
+		}
+		h.Set(SignatureHeader, Sign(secret, at, text))
+	}
+	return nil
+}
+
+func (s *Sender) secret(ctx context.Context, name string) ([]byte, error) {
+	value, err := s.o.Secret(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("its secret: %w", err)
+	}
+	return value, nil
 }
 
 // A busyError is an answer after which another attempt is made.

@@ -79,6 +79,7 @@ type Message struct {
 	Rehearsal bool               `json:"rehearsal,omitempty"` // the cloud takes nothing
 	Notice    *nstance.Notice    `json:"notice,omitempty"`
 	Drain     *nstance.Drain     `json:"drain,omitempty"`
+	Wave      *Wave              `json:"wave,omitempty"` // of the events of which this is the first; nil: there is no other
 }
 
 // A Pool is what the cloud takes capacity back from. Empty: not known.
@@ -148,9 +149,11 @@ func body(ctx context.Context, text string, m Message) ([]byte, error) {
 // Try makes bodies of messages of each kind with a template. It fails as those would.
 func Try(text string) error {
 	for _, kind := range Kinds() {
-		m := Message{Kind: kind, Pool: &Pool{}, Notice: &nstance.Notice{Kind: nstance.Reclaim}, Drain: &nstance.Drain{}}
-		if _, err := body(context.Background(), text, m); err != nil { // its budget bounds it
-			return err
+		for _, wave := range []*Wave{nil, {}} {
+			m := Message{Kind: kind, Pool: &Pool{}, Notice: &nstance.Notice{Kind: nstance.Reclaim}, Drain: &nstance.Drain{}, Wave: wave}
+			if _, err := body(context.Background(), text, m); err != nil { // its budget bounds it
+				return err
+			}
 		}
 	}
 	return nil
