@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -56,17 +57,25 @@ func (p *program) backupCommand() *cobra.Command {
 	return cmd
 }
 
-// writeBackup writes a file beside its place, and moves it there when it is complete.
 func (p *program) writeBackup(ctx context.Context, from storage.Store, path string) (m backup.Manifest, err error) {
+	err = writeNew(path, func(w io.Writer) error {
+		m, err = backup.Write(ctx, from, w, p.now)
+		return err
+	})
+	return m, err
+}
+
+// writeNew writes a file beside its place, and moves it there when it is complete.
+func writeNew(path string, write func(io.Writer) error) error {
 	if _, err := os.Lstat(path); err == nil {
-		return m, fault(nstance.Conflict, nil, "name another one", path+" exists")
+		return fault(nstance.Conflict, nil, "name another one", path+" exists")
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return m, nstance.FieldError("FILE", "name one in a folder that can be written", "%v", err)
+		return nstance.FieldError("FILE", "name one in a folder that can be written", "%v", err)
 	}
 	defer os.Remove(f.Name()) // nothing, once it was moved
-	m, err = backup.Write(ctx, from, f, p.now)
+	err = write(f)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -76,7 +85,7 @@ func (p *program) writeBackup(ctx context.Context, from storage.Store, path stri
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}
-	return m, err
+	return err
 }
 
 func (p *program) restoreCommand() *cobra.Command {

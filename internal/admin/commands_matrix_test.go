@@ -52,6 +52,7 @@ var commands = map[string]struct {
 	"config show":           {looks, "", "", ""},
 	"config status":         {looks, "", "", ""},
 	"config validate":       {looks, "", "", ""},
+	"debug":                 {looks, "", "", ""},
 	"drain ack":             {changes, "DRAINING --generation 1", "", ""},
 	"drain watch":           {looks, "", "", ""},
 	"events":                {looks, "", "", ""},

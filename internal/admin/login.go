@@ -31,6 +31,7 @@ import (
 const (
 	portRegistration = "8992"
 	portOperator     = "8993"
+	portHTTP         = "8990"
 )
 
 // LoginOptions configure how an administrator gets a first certificate. Nonce, CA and
