@@ -161,8 +161,9 @@ sim-planted: ## plant bugs one at a time, and play seeds until each is found
 	go run ./internal/test/sim/planted -seeds $${SEEDS:-200}
 
 # The servers of a Kubernetes cluster and Cluster API's own manager, unmodified. Each has its own module, because their
-# versions of k8s.io differ from the product's.
-KUBE := $(BIN)/kube
+# versions of k8s.io differ from the product's. The name of their folder says which they are, so that go runs the tests
+# beside them again when one changes.
+KUBE := $(BIN)/kube-$(shell cat tools/{k8s,etcd,kwok,capi,clusterctl,karpenter}/go.{mod,sum} | sha256sum | head -c 12)
 KUBE_VERSION := v1.36.3
 KUBE_FLAGS := $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,-X $(p).gitVersion=$(KUBE_VERSION) -X $(p).gitMajor=1 -X $(p).gitMinor=36 -X $(p).gitTreeState=clean)
 
@@ -221,11 +222,11 @@ e2e: $(E2E_SERVERS) ## servers, operator, agents and Cluster API together, with 
 e2e-bridge: $(E2E_SERVERS) ## three reclaims at once in a group with a warm pool and in one without, while clients send requests
 	$(E2E) '^TestBridgeEndToEnd'
 
-TEST_KUBE = KUBEBUILDER_ASSETS=$(KUBE) go test -race -vet=off -count=1 -timeout 60m -p 1 -tags kube ./...
+TEST_KUBE = KUBEBUILDER_ASSETS=$(KUBE) go test -race -vet=off -timeout 60m -p 1 -tags kube ./...
 
 test-kube: kube-servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl ## drains and controllers against a real API server and Cluster API's own manager
 	cd kubernetes && $(TEST_KUBE)
-	$(call each,cmd/nstance-operator integration,$(TEST_KUBE) -run '^TestKube')
+	$(call each,cmd/nstance-operator integration,$(TEST_KUBE) -count=1 -run '^TestKube')
 
 examples: ## whole programs of another module, each of which ends by itself
 	cd examples && go test -race ./...
