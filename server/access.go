@@ -56,6 +56,7 @@ var access = map[string][]nstance.Role{
 	apiv1.OperatorService_ListEvents_FullMethodName:           {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_ListInterruptions_FullMethodName:    {nstance.RoleOperator, nstance.RoleAdmin},
 	apiv1.OperatorService_GetInterruptionRates_FullMethodName: {nstance.RoleOperator, nstance.RoleAdmin},
+	apiv1.OperatorService_ListActions_FullMethodName:          {nstance.RoleAdmin},
 	apiv1.OperatorService_GetRecord_FullMethodName:            {nstance.RoleAdmin},
 	apiv1.OperatorService_RepairRecord_FullMethodName:         {nstance.RoleAdmin},
 	apiv1.OperatorService_GetShardStatus_FullMethodName:       {nstance.RoleOperator, nstance.RoleAdmin},
@@ -84,6 +85,7 @@ var reads = map[string]bool{
 	apiv1.OperatorService_ListEvents_FullMethodName:           true,
 	apiv1.OperatorService_ListInterruptions_FullMethodName:    true,
 	apiv1.OperatorService_GetInterruptionRates_FullMethodName: true,
+	apiv1.OperatorService_ListActions_FullMethodName:          true,
 	apiv1.OperatorService_GetRecord_FullMethodName:            true,
 	apiv1.OperatorService_GetShardStatus_FullMethodName:       true,
 	apiv1.OperatorService_ListOrphans_FullMethodName:          true,
@@ -190,6 +192,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	}
 	defer cancel()
 	resp, err := next(ctx, req)
+	t.audit.called(callerOf(ctx).Identity, info.FullMethod, req, err)
 	return resp, wire.Status(err)
 }
 

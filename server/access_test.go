@@ -101,6 +101,7 @@ var rpcRows = map[string]rpcRow{
 	"OperatorService/WatchGroups":          {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.WatchGroupsRequest{} }},
 	"OperatorService/ListInstances":        {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListInstancesRequest{} }},
 	"OperatorService/ListEvents":           {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListEventsRequest{} }},
+	"OperatorService/ListActions":          {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListActionsRequest{} }},
 	"OperatorService/ListInterruptions":    {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListInterruptionsRequest{} }},
 	"OperatorService/GetInterruptionRates": {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetInterruptionRatesRequest{} }},
 	"OperatorService/WatchInstanceEvents":  {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.WatchInstanceEventsRequest{} }},

@@ -53,6 +53,7 @@ type term struct {
 	collector  *garbage.Collector
 	ledger     *ledger.Writer
 	stories    *ledger.Stories
+	audit      *audit
 	webhooks   *webhook.Sender
 	operators  *operators.Term
 	address    *address.Keeper // nil: the shard has no movable address
@@ -83,6 +84,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		Check: granted.Err, FinalCheck: t.resigned, Now: s.opts.Now, Linger: s.opts.intervals.ledgerLinger, Log: t.log,
 	})
 	t.stories = ledger.NewStories(t.ledger)
+	t.audit = newAudit(t.ledger, s.opts.Now)
 	t.events = newEventLimits(granted.Context(), s.opts.Now, t.journal)
 	t.webhooks = webhook.NewSender(&webhook.Options{
 		Term:      webhook.Term{Cluster: s.own.Cluster.ID, Shard: s.own.Shard.ID, Epoch: granted.Epoch()},

@@ -6650,6 +6650,259 @@ func (x *ListInterruptionsResponse) GetProblems() []string {
 	return nil
 }
 
+type ListActionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`         // only of this caller
+	Method        string                 `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"` // only of this method, such as UpdateGroup
+	Limit         int32                  `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`  // default 100, at most 1000
+	Page          string                 `protobuf:"bytes,6,opt,name=page,proto3" json:"page,omitempty"`     // from the previous answer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListActionsRequest) Reset() {
+	*x = ListActionsRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListActionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListActionsRequest) ProtoMessage() {}
+
+func (x *ListActionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListActionsRequest.ProtoReflect.Descriptor instead.
+func (*ListActionsRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+}
+
+func (x *ListActionsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListActionsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListActionsRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ListActionsRequest) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *ListActionsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListActionsRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
+type ListActionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Actions       []*Action              `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`                   // the latest first
+	NextPage      string                 `protobuf:"bytes,2,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"` // empty: no more
+	Problems      []string               `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`                 // objects of the ledger that cannot be read: what they hold is missing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListActionsResponse) Reset() {
+	*x = ListActionsResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListActionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListActionsResponse) ProtoMessage() {}
+
+func (x *ListActionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListActionsResponse.ProtoReflect.Descriptor instead.
+func (*ListActionsResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *ListActionsResponse) GetActions() []*Action {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *ListActionsResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
+}
+
+func (x *ListActionsResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+// Action is a call that changed something, or may have.
+type Action struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"` // when it had ended
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"` // the caller's name, as in its certificate
+	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	Tenant        string                 `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`   // the caller's
+	Method        string                 `protobuf:"bytes,5,opt,name=method,proto3" json:"method,omitempty"`   // such as UpdateGroup
+	Request       string                 `protobuf:"bytes,6,opt,name=request,proto3" json:"request,omitempty"` // JSON, at most 4 KiB, without bytes, arguments and values of variables, which may be secret
+	Code          string                 `protobuf:"bytes,7,opt,name=code,proto3" json:"code,omitempty"`       // how it failed, although it may have been carried out; empty: it did not
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"`
+	Omitted       int32                  `protobuf:"varint,9,opt,name=omitted,proto3" json:"omitted,omitempty"` // calls of the tenant before this one that are beyond what is recorded, 3,600 an hour
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Action) Reset() {
+	*x = Action{}
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Action) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Action) ProtoMessage() {}
+
+func (x *Action) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Action.ProtoReflect.Descriptor instead.
+func (*Action) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *Action) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Action) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Action) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Action) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Action) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *Action) GetRequest() string {
+	if x != nil {
+		return x.Request
+	}
+	return ""
+}
+
+func (x *Action) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Action) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Action) GetOmitted() int32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
+}
+
 // Interruption is one notice and what became of it.
 type Interruption struct {
 	state                  protoimpl.MessageState `protogen:"open.v1"`
@@ -6681,7 +6934,7 @@ type Interruption struct {
 
 func (x *Interruption) Reset() {
 	*x = Interruption{}
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6693,7 +6946,7 @@ func (x *Interruption) String() string {
 func (*Interruption) ProtoMessage() {}
 
 func (x *Interruption) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[85]
+	mi := &file_api_v1_nstance_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6706,7 +6959,7 @@ func (x *Interruption) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Interruption.ProtoReflect.Descriptor instead.
 func (*Interruption) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{85}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *Interruption) GetEventId() string {
@@ -6873,7 +7126,7 @@ type GetInterruptionRatesRequest struct {
 
 func (x *GetInterruptionRatesRequest) Reset() {
 	*x = GetInterruptionRatesRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6885,7 +7138,7 @@ func (x *GetInterruptionRatesRequest) String() string {
 func (*GetInterruptionRatesRequest) ProtoMessage() {}
 
 func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[86]
+	mi := &file_api_v1_nstance_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6898,7 +7151,7 @@ func (x *GetInterruptionRatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesRequest.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{86}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GetInterruptionRatesRequest) GetSince() *timestamppb.Timestamp {
@@ -6927,7 +7180,7 @@ type GetInterruptionRatesResponse struct {
 
 func (x *GetInterruptionRatesResponse) Reset() {
 	*x = GetInterruptionRatesResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6939,7 +7192,7 @@ func (x *GetInterruptionRatesResponse) String() string {
 func (*GetInterruptionRatesResponse) ProtoMessage() {}
 
 func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[87]
+	mi := &file_api_v1_nstance_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6952,7 +7205,7 @@ func (x *GetInterruptionRatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInterruptionRatesResponse.ProtoReflect.Descriptor instead.
 func (*GetInterruptionRatesResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{87}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *GetInterruptionRatesResponse) GetRates() []*InterruptionRate {
@@ -7011,7 +7264,7 @@ type InterruptionRate struct {
 
 func (x *InterruptionRate) Reset() {
 	*x = InterruptionRate{}
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7023,7 +7276,7 @@ func (x *InterruptionRate) String() string {
 func (*InterruptionRate) ProtoMessage() {}
 
 func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[88]
+	mi := &file_api_v1_nstance_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7036,7 +7289,7 @@ func (x *InterruptionRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptionRate.ProtoReflect.Descriptor instead.
 func (*InterruptionRate) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{88}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *InterruptionRate) GetInstanceType() string {
@@ -7204,7 +7457,7 @@ type Life struct {
 
 func (x *Life) Reset() {
 	*x = Life{}
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7216,7 +7469,7 @@ func (x *Life) String() string {
 func (*Life) ProtoMessage() {}
 
 func (x *Life) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[89]
+	mi := &file_api_v1_nstance_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7229,7 +7482,7 @@ func (x *Life) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Life.ProtoReflect.Descriptor instead.
 func (*Life) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{89}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Life) GetId() string {
@@ -7439,7 +7692,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7451,7 +7704,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[90]
+	mi := &file_api_v1_nstance_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7464,7 +7717,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{90}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *DeleteInstanceRequest) GetId() string {
@@ -7496,7 +7749,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7508,7 +7761,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[91]
+	mi := &file_api_v1_nstance_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7521,7 +7774,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{91}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
 }
 
 type DrainInstanceRequest struct {
@@ -7535,7 +7788,7 @@ type DrainInstanceRequest struct {
 
 func (x *DrainInstanceRequest) Reset() {
 	*x = DrainInstanceRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7547,7 +7800,7 @@ func (x *DrainInstanceRequest) String() string {
 func (*DrainInstanceRequest) ProtoMessage() {}
 
 func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[92]
+	mi := &file_api_v1_nstance_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7560,7 +7813,7 @@ func (x *DrainInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DrainInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{92}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *DrainInstanceRequest) GetId() string {
@@ -7593,7 +7846,7 @@ type DrainInstanceResponse struct {
 
 func (x *DrainInstanceResponse) Reset() {
 	*x = DrainInstanceResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7605,7 +7858,7 @@ func (x *DrainInstanceResponse) String() string {
 func (*DrainInstanceResponse) ProtoMessage() {}
 
 func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[93]
+	mi := &file_api_v1_nstance_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7618,7 +7871,7 @@ func (x *DrainInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DrainInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{93}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *DrainInstanceResponse) GetDrain() *Drain {
@@ -7644,7 +7897,7 @@ type WatchInstanceEventsRequest struct {
 
 func (x *WatchInstanceEventsRequest) Reset() {
 	*x = WatchInstanceEventsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7656,7 +7909,7 @@ func (x *WatchInstanceEventsRequest) String() string {
 func (*WatchInstanceEventsRequest) ProtoMessage() {}
 
 func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[94]
+	mi := &file_api_v1_nstance_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7669,7 +7922,7 @@ func (x *WatchInstanceEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{94}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *WatchInstanceEventsRequest) GetAfterSeq() uint64 {
@@ -7715,7 +7968,7 @@ type WatchInstanceEventsResponse struct {
 
 func (x *WatchInstanceEventsResponse) Reset() {
 	*x = WatchInstanceEventsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7727,7 +7980,7 @@ func (x *WatchInstanceEventsResponse) String() string {
 func (*WatchInstanceEventsResponse) ProtoMessage() {}
 
 func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[95]
+	mi := &file_api_v1_nstance_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7740,7 +7993,7 @@ func (x *WatchInstanceEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstanceEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstanceEventsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{95}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *WatchInstanceEventsResponse) GetMessage() isWatchInstanceEventsResponse_Message {
@@ -7824,7 +8077,7 @@ type Synced struct {
 
 func (x *Synced) Reset() {
 	*x = Synced{}
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7836,7 +8089,7 @@ func (x *Synced) String() string {
 func (*Synced) ProtoMessage() {}
 
 func (x *Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[96]
+	mi := &file_api_v1_nstance_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7849,7 +8102,7 @@ func (x *Synced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Synced.ProtoReflect.Descriptor instead.
 func (*Synced) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{96}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Synced) GetSeq() uint64 {
@@ -7881,7 +8134,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7893,7 +8146,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[97]
+	mi := &file_api_v1_nstance_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7906,7 +8159,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{97}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -8013,7 +8266,7 @@ type AcknowledgeDrainedRequest struct {
 
 func (x *AcknowledgeDrainedRequest) Reset() {
 	*x = AcknowledgeDrainedRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8025,7 +8278,7 @@ func (x *AcknowledgeDrainedRequest) String() string {
 func (*AcknowledgeDrainedRequest) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[98]
+	mi := &file_api_v1_nstance_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8038,7 +8291,7 @@ func (x *AcknowledgeDrainedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{98}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *AcknowledgeDrainedRequest) GetId() string {
@@ -8084,7 +8337,7 @@ type AcknowledgeDrainedResponse struct {
 
 func (x *AcknowledgeDrainedResponse) Reset() {
 	*x = AcknowledgeDrainedResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8096,7 +8349,7 @@ func (x *AcknowledgeDrainedResponse) String() string {
 func (*AcknowledgeDrainedResponse) ProtoMessage() {}
 
 func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[99]
+	mi := &file_api_v1_nstance_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8109,7 +8362,7 @@ func (x *AcknowledgeDrainedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeDrainedResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeDrainedResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{99}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
 }
 
 type InterruptRequest struct {
@@ -8132,7 +8385,7 @@ type InterruptRequest struct {
 
 func (x *InterruptRequest) Reset() {
 	*x = InterruptRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8144,7 +8397,7 @@ func (x *InterruptRequest) String() string {
 func (*InterruptRequest) ProtoMessage() {}
 
 func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[100]
+	mi := &file_api_v1_nstance_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8157,7 +8410,7 @@ func (x *InterruptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptRequest.ProtoReflect.Descriptor instead.
 func (*InterruptRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{100}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *InterruptRequest) GetId() string {
@@ -8234,7 +8487,7 @@ type InterruptResponse struct {
 
 func (x *InterruptResponse) Reset() {
 	*x = InterruptResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8246,7 +8499,7 @@ func (x *InterruptResponse) String() string {
 func (*InterruptResponse) ProtoMessage() {}
 
 func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[101]
+	mi := &file_api_v1_nstance_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8259,7 +8512,7 @@ func (x *InterruptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptResponse.ProtoReflect.Descriptor instead.
 func (*InterruptResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{101}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *InterruptResponse) GetEventId() string {
@@ -8291,7 +8544,7 @@ type GetConfigStatusRequest struct {
 
 func (x *GetConfigStatusRequest) Reset() {
 	*x = GetConfigStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8303,7 +8556,7 @@ func (x *GetConfigStatusRequest) String() string {
 func (*GetConfigStatusRequest) ProtoMessage() {}
 
 func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[102]
+	mi := &file_api_v1_nstance_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8316,7 +8569,7 @@ func (x *GetConfigStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{102}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
 }
 
 type GetConfigStatusResponse struct {
@@ -8334,7 +8587,7 @@ type GetConfigStatusResponse struct {
 
 func (x *GetConfigStatusResponse) Reset() {
 	*x = GetConfigStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8346,7 +8599,7 @@ func (x *GetConfigStatusResponse) String() string {
 func (*GetConfigStatusResponse) ProtoMessage() {}
 
 func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[103]
+	mi := &file_api_v1_nstance_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8359,7 +8612,7 @@ func (x *GetConfigStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{103}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *GetConfigStatusResponse) GetDigest() string {
@@ -8419,7 +8672,7 @@ type GetConfigRequest struct {
 
 func (x *GetConfigRequest) Reset() {
 	*x = GetConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8431,7 +8684,7 @@ func (x *GetConfigRequest) String() string {
 func (*GetConfigRequest) ProtoMessage() {}
 
 func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[104]
+	mi := &file_api_v1_nstance_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8444,7 +8697,7 @@ func (x *GetConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{104}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
 }
 
 type GetConfigResponse struct {
@@ -8458,7 +8711,7 @@ type GetConfigResponse struct {
 
 func (x *GetConfigResponse) Reset() {
 	*x = GetConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8470,7 +8723,7 @@ func (x *GetConfigResponse) String() string {
 func (*GetConfigResponse) ProtoMessage() {}
 
 func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[105]
+	mi := &file_api_v1_nstance_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8483,7 +8736,7 @@ func (x *GetConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{105}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *GetConfigResponse) GetName() string {
@@ -8517,7 +8770,7 @@ type ConfirmConfigRequest struct {
 
 func (x *ConfirmConfigRequest) Reset() {
 	*x = ConfirmConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8529,7 +8782,7 @@ func (x *ConfirmConfigRequest) String() string {
 func (*ConfirmConfigRequest) ProtoMessage() {}
 
 func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[106]
+	mi := &file_api_v1_nstance_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8542,7 +8795,7 @@ func (x *ConfirmConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{106}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ConfirmConfigRequest) GetDigest() string {
@@ -8567,7 +8820,7 @@ type ConfirmConfigResponse struct {
 
 func (x *ConfirmConfigResponse) Reset() {
 	*x = ConfirmConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8579,7 +8832,7 @@ func (x *ConfirmConfigResponse) String() string {
 func (*ConfirmConfigResponse) ProtoMessage() {}
 
 func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[107]
+	mi := &file_api_v1_nstance_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8592,7 +8845,7 @@ func (x *ConfirmConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{107}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
 }
 
 type FreezeRequest struct {
@@ -8607,7 +8860,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8619,7 +8872,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[108]
+	mi := &file_api_v1_nstance_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8632,7 +8885,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{108}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *FreezeRequest) GetGroup() string {
@@ -8672,7 +8925,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8684,7 +8937,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[109]
+	mi := &file_api_v1_nstance_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8697,7 +8950,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{109}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *FreezeResponse) GetUnchanged() bool {
@@ -8718,7 +8971,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8730,7 +8983,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[110]
+	mi := &file_api_v1_nstance_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8743,7 +8996,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{110}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *ThawRequest) GetGroup() string {
@@ -8776,7 +9029,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8788,7 +9041,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[111]
+	mi := &file_api_v1_nstance_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8801,7 +9054,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{111}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ThawResponse) GetUnchanged() bool {
@@ -8824,7 +9077,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8836,7 +9089,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[112]
+	mi := &file_api_v1_nstance_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8849,7 +9102,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{112}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *Pool) GetZone() string {
@@ -8889,7 +9142,7 @@ type AvoidedPool struct {
 
 func (x *AvoidedPool) Reset() {
 	*x = AvoidedPool{}
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8901,7 +9154,7 @@ func (x *AvoidedPool) String() string {
 func (*AvoidedPool) ProtoMessage() {}
 
 func (x *AvoidedPool) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[113]
+	mi := &file_api_v1_nstance_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8914,7 +9167,7 @@ func (x *AvoidedPool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidedPool.ProtoReflect.Descriptor instead.
 func (*AvoidedPool) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{113}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *AvoidedPool) GetPool() *Pool {
@@ -8979,7 +9232,7 @@ type AvoidPoolRequest struct {
 
 func (x *AvoidPoolRequest) Reset() {
 	*x = AvoidPoolRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8991,7 +9244,7 @@ func (x *AvoidPoolRequest) String() string {
 func (*AvoidPoolRequest) ProtoMessage() {}
 
 func (x *AvoidPoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[114]
+	mi := &file_api_v1_nstance_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9004,7 +9257,7 @@ func (x *AvoidPoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidPoolRequest.ProtoReflect.Descriptor instead.
 func (*AvoidPoolRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{114}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *AvoidPoolRequest) GetPool() *Pool {
@@ -9055,7 +9308,7 @@ type AvoidPoolResponse struct {
 
 func (x *AvoidPoolResponse) Reset() {
 	*x = AvoidPoolResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9067,7 +9320,7 @@ func (x *AvoidPoolResponse) String() string {
 func (*AvoidPoolResponse) ProtoMessage() {}
 
 func (x *AvoidPoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[115]
+	mi := &file_api_v1_nstance_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9080,7 +9333,7 @@ func (x *AvoidPoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AvoidPoolResponse.ProtoReflect.Descriptor instead.
 func (*AvoidPoolResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{115}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *AvoidPoolResponse) GetAvoided() *AvoidedPool {
@@ -9133,7 +9386,7 @@ type PoolImpact struct {
 
 func (x *PoolImpact) Reset() {
 	*x = PoolImpact{}
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9145,7 +9398,7 @@ func (x *PoolImpact) String() string {
 func (*PoolImpact) ProtoMessage() {}
 
 func (x *PoolImpact) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[116]
+	mi := &file_api_v1_nstance_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9158,7 +9411,7 @@ func (x *PoolImpact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolImpact.ProtoReflect.Descriptor instead.
 func (*PoolImpact) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{116}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *PoolImpact) GetTenant() string {
@@ -9213,7 +9466,7 @@ type ReleasePoolRequest struct {
 
 func (x *ReleasePoolRequest) Reset() {
 	*x = ReleasePoolRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9225,7 +9478,7 @@ func (x *ReleasePoolRequest) String() string {
 func (*ReleasePoolRequest) ProtoMessage() {}
 
 func (x *ReleasePoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[117]
+	mi := &file_api_v1_nstance_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9238,7 +9491,7 @@ func (x *ReleasePoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasePoolRequest.ProtoReflect.Descriptor instead.
 func (*ReleasePoolRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{117}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *ReleasePoolRequest) GetPool() *Pool {
@@ -9264,7 +9517,7 @@ type ReleasePoolResponse struct {
 
 func (x *ReleasePoolResponse) Reset() {
 	*x = ReleasePoolResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9276,7 +9529,7 @@ func (x *ReleasePoolResponse) String() string {
 func (*ReleasePoolResponse) ProtoMessage() {}
 
 func (x *ReleasePoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[118]
+	mi := &file_api_v1_nstance_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9289,7 +9542,7 @@ func (x *ReleasePoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleasePoolResponse.ProtoReflect.Descriptor instead.
 func (*ReleasePoolResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{118}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ReleasePoolResponse) GetUnchanged() bool {
@@ -9313,7 +9566,7 @@ type ClaimStandbyRequest struct {
 
 func (x *ClaimStandbyRequest) Reset() {
 	*x = ClaimStandbyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9325,7 +9578,7 @@ func (x *ClaimStandbyRequest) String() string {
 func (*ClaimStandbyRequest) ProtoMessage() {}
 
 func (x *ClaimStandbyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[119]
+	mi := &file_api_v1_nstance_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9338,7 +9591,7 @@ func (x *ClaimStandbyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimStandbyRequest.ProtoReflect.Descriptor instead.
 func (*ClaimStandbyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{119}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ClaimStandbyRequest) GetGroup() string {
@@ -9394,7 +9647,7 @@ type ClaimStandbyResponse struct {
 
 func (x *ClaimStandbyResponse) Reset() {
 	*x = ClaimStandbyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9406,7 +9659,7 @@ func (x *ClaimStandbyResponse) String() string {
 func (*ClaimStandbyResponse) ProtoMessage() {}
 
 func (x *ClaimStandbyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[120]
+	mi := &file_api_v1_nstance_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9419,7 +9672,7 @@ func (x *ClaimStandbyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimStandbyResponse.ProtoReflect.Descriptor instead.
 func (*ClaimStandbyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{120}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ClaimStandbyResponse) GetClaim() *StandbyClaim {
@@ -9454,7 +9707,7 @@ type ReleaseStandbyRequest struct {
 
 func (x *ReleaseStandbyRequest) Reset() {
 	*x = ReleaseStandbyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9466,7 +9719,7 @@ func (x *ReleaseStandbyRequest) String() string {
 func (*ReleaseStandbyRequest) ProtoMessage() {}
 
 func (x *ReleaseStandbyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[121]
+	mi := &file_api_v1_nstance_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9479,7 +9732,7 @@ func (x *ReleaseStandbyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStandbyRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseStandbyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{121}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ReleaseStandbyRequest) GetGroup() string {
@@ -9512,7 +9765,7 @@ type ReleaseStandbyResponse struct {
 
 func (x *ReleaseStandbyResponse) Reset() {
 	*x = ReleaseStandbyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9524,7 +9777,7 @@ func (x *ReleaseStandbyResponse) String() string {
 func (*ReleaseStandbyResponse) ProtoMessage() {}
 
 func (x *ReleaseStandbyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[122]
+	mi := &file_api_v1_nstance_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9537,7 +9790,7 @@ func (x *ReleaseStandbyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseStandbyResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseStandbyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{122}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ReleaseStandbyResponse) GetUnchanged() bool {
@@ -9555,7 +9808,7 @@ type ListAvoidedPoolsRequest struct {
 
 func (x *ListAvoidedPoolsRequest) Reset() {
 	*x = ListAvoidedPoolsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9567,7 +9820,7 @@ func (x *ListAvoidedPoolsRequest) String() string {
 func (*ListAvoidedPoolsRequest) ProtoMessage() {}
 
 func (x *ListAvoidedPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[123]
+	mi := &file_api_v1_nstance_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9580,7 +9833,7 @@ func (x *ListAvoidedPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAvoidedPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListAvoidedPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{123}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
 }
 
 type ListAvoidedPoolsResponse struct {
@@ -9592,7 +9845,7 @@ type ListAvoidedPoolsResponse struct {
 
 func (x *ListAvoidedPoolsResponse) Reset() {
 	*x = ListAvoidedPoolsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9604,7 +9857,7 @@ func (x *ListAvoidedPoolsResponse) String() string {
 func (*ListAvoidedPoolsResponse) ProtoMessage() {}
 
 func (x *ListAvoidedPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[124]
+	mi := &file_api_v1_nstance_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9617,7 +9870,7 @@ func (x *ListAvoidedPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAvoidedPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListAvoidedPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{124}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *ListAvoidedPoolsResponse) GetPools() []*AvoidedPool {
@@ -9636,7 +9889,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9648,7 +9901,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[125]
+	mi := &file_api_v1_nstance_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9661,7 +9914,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{125}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *GetRecordRequest) GetKey() string {
@@ -9683,7 +9936,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9695,7 +9948,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[126]
+	mi := &file_api_v1_nstance_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9708,7 +9961,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{126}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *GetRecordResponse) GetKey() string {
@@ -9752,7 +10005,7 @@ type RepairRecordRequest struct {
 
 func (x *RepairRecordRequest) Reset() {
 	*x = RepairRecordRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9764,7 +10017,7 @@ func (x *RepairRecordRequest) String() string {
 func (*RepairRecordRequest) ProtoMessage() {}
 
 func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[127]
+	mi := &file_api_v1_nstance_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9777,7 +10030,7 @@ func (x *RepairRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordRequest.ProtoReflect.Descriptor instead.
 func (*RepairRecordRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{127}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *RepairRecordRequest) GetKey() string {
@@ -9824,7 +10077,7 @@ type RepairRecordResponse struct {
 
 func (x *RepairRecordResponse) Reset() {
 	*x = RepairRecordResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9836,7 +10089,7 @@ func (x *RepairRecordResponse) String() string {
 func (*RepairRecordResponse) ProtoMessage() {}
 
 func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[128]
+	mi := &file_api_v1_nstance_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9849,7 +10102,7 @@ func (x *RepairRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairRecordResponse.ProtoReflect.Descriptor instead.
 func (*RepairRecordResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{128}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *RepairRecordResponse) GetVersion() string {
@@ -9867,7 +10120,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9879,7 +10132,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[129]
+	mi := &file_api_v1_nstance_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9892,7 +10145,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{129}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
 }
 
 type ListKeysResponse struct {
@@ -9904,7 +10157,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9916,7 +10169,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[130]
+	mi := &file_api_v1_nstance_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9929,7 +10182,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{130}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -9957,7 +10210,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9969,7 +10222,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[131]
+	mi := &file_api_v1_nstance_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9982,7 +10235,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{131}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *Key) GetName() string {
@@ -10060,7 +10313,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10072,7 +10325,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[132]
+	mi := &file_api_v1_nstance_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10085,7 +10338,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{132}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *RotateKeyRequest) GetName() string {
@@ -10125,7 +10378,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10137,7 +10390,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[133]
+	mi := &file_api_v1_nstance_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10150,7 +10403,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{133}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *RotateKeyResponse) GetKeys() []*Key {
@@ -10170,7 +10423,7 @@ type ListOperatorsRequest struct {
 
 func (x *ListOperatorsRequest) Reset() {
 	*x = ListOperatorsRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10182,7 +10435,7 @@ func (x *ListOperatorsRequest) String() string {
 func (*ListOperatorsRequest) ProtoMessage() {}
 
 func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[134]
+	mi := &file_api_v1_nstance_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10195,7 +10448,7 @@ func (x *ListOperatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperatorsRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{134}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ListOperatorsRequest) GetLimit() int32 {
@@ -10222,7 +10475,7 @@ type ListOperatorsResponse struct {
 
 func (x *ListOperatorsResponse) Reset() {
 	*x = ListOperatorsResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10234,7 +10487,7 @@ func (x *ListOperatorsResponse) String() string {
 func (*ListOperatorsResponse) ProtoMessage() {}
 
 func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[135]
+	mi := &file_api_v1_nstance_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10247,7 +10500,7 @@ func (x *ListOperatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperatorsResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{135}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ListOperatorsResponse) GetOperators() []*Operator {
@@ -10283,7 +10536,7 @@ type Operator struct {
 
 func (x *Operator) Reset() {
 	*x = Operator{}
-	mi := &file_api_v1_nstance_proto_msgTypes[136]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10295,7 +10548,7 @@ func (x *Operator) String() string {
 func (*Operator) ProtoMessage() {}
 
 func (x *Operator) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[136]
+	mi := &file_api_v1_nstance_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10308,7 +10561,7 @@ func (x *Operator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operator.ProtoReflect.Descriptor instead.
 func (*Operator) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{136}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *Operator) GetId() string {
@@ -10393,7 +10646,7 @@ type RevokeOperatorRequest struct {
 
 func (x *RevokeOperatorRequest) Reset() {
 	*x = RevokeOperatorRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[137]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10405,7 +10658,7 @@ func (x *RevokeOperatorRequest) String() string {
 func (*RevokeOperatorRequest) ProtoMessage() {}
 
 func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[137]
+	mi := &file_api_v1_nstance_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10418,7 +10671,7 @@ func (x *RevokeOperatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorRequest.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{137}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *RevokeOperatorRequest) GetId() string {
@@ -10457,7 +10710,7 @@ type RevokeOperatorResponse struct {
 
 func (x *RevokeOperatorResponse) Reset() {
 	*x = RevokeOperatorResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[138]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10469,7 +10722,7 @@ func (x *RevokeOperatorResponse) String() string {
 func (*RevokeOperatorResponse) ProtoMessage() {}
 
 func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[138]
+	mi := &file_api_v1_nstance_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10482,7 +10735,7 @@ func (x *RevokeOperatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeOperatorResponse.ProtoReflect.Descriptor instead.
 func (*RevokeOperatorResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{138}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{141}
 }
 
 type RefreshConfigRequest struct {
@@ -10494,7 +10747,7 @@ type RefreshConfigRequest struct {
 
 func (x *RefreshConfigRequest) Reset() {
 	*x = RefreshConfigRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[139]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10506,7 +10759,7 @@ func (x *RefreshConfigRequest) String() string {
 func (*RefreshConfigRequest) ProtoMessage() {}
 
 func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[139]
+	mi := &file_api_v1_nstance_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10519,7 +10772,7 @@ func (x *RefreshConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigRequest.ProtoReflect.Descriptor instead.
 func (*RefreshConfigRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{139}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *RefreshConfigRequest) GetDryRun() bool {
@@ -10539,7 +10792,7 @@ type RefreshConfigResponse struct {
 
 func (x *RefreshConfigResponse) Reset() {
 	*x = RefreshConfigResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[140]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10551,7 +10804,7 @@ func (x *RefreshConfigResponse) String() string {
 func (*RefreshConfigResponse) ProtoMessage() {}
 
 func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[140]
+	mi := &file_api_v1_nstance_proto_msgTypes[143]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10564,7 +10817,7 @@ func (x *RefreshConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshConfigResponse.ProtoReflect.Descriptor instead.
 func (*RefreshConfigResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{140}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{143}
 }
 
 func (x *RefreshConfigResponse) GetDigest() string {
@@ -10589,7 +10842,7 @@ type GetShardStatusRequest struct {
 
 func (x *GetShardStatusRequest) Reset() {
 	*x = GetShardStatusRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[141]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10601,7 +10854,7 @@ func (x *GetShardStatusRequest) String() string {
 func (*GetShardStatusRequest) ProtoMessage() {}
 
 func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[141]
+	mi := &file_api_v1_nstance_proto_msgTypes[144]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10614,7 +10867,7 @@ func (x *GetShardStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{141}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{144}
 }
 
 type GetShardStatusResponse struct {
@@ -10642,7 +10895,7 @@ type GetShardStatusResponse struct {
 
 func (x *GetShardStatusResponse) Reset() {
 	*x = GetShardStatusResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[142]
+	mi := &file_api_v1_nstance_proto_msgTypes[145]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10654,7 +10907,7 @@ func (x *GetShardStatusResponse) String() string {
 func (*GetShardStatusResponse) ProtoMessage() {}
 
 func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[142]
+	mi := &file_api_v1_nstance_proto_msgTypes[145]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10667,7 +10920,7 @@ func (x *GetShardStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShardStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetShardStatusResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{142}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{145}
 }
 
 func (x *GetShardStatusResponse) GetCluster() string {
@@ -10806,7 +11059,7 @@ type Attention struct {
 
 func (x *Attention) Reset() {
 	*x = Attention{}
-	mi := &file_api_v1_nstance_proto_msgTypes[143]
+	mi := &file_api_v1_nstance_proto_msgTypes[146]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10818,7 +11071,7 @@ func (x *Attention) String() string {
 func (*Attention) ProtoMessage() {}
 
 func (x *Attention) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[143]
+	mi := &file_api_v1_nstance_proto_msgTypes[146]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10831,7 +11084,7 @@ func (x *Attention) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attention.ProtoReflect.Descriptor instead.
 func (*Attention) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{143}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{146}
 }
 
 func (x *Attention) GetKind() string {
@@ -10904,7 +11157,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[144]
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10916,7 +11169,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[144]
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10929,7 +11182,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{144}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{147}
 }
 
 func (x *Standby) GetServer() string {
@@ -10987,7 +11240,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[145]
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10999,7 +11252,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[145]
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11012,7 +11265,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{145}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{148}
 }
 
 func (x *Orphan) GetId() string {
@@ -11102,7 +11355,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[146]
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11114,7 +11367,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[146]
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11127,7 +11380,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{146}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{149}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -11154,7 +11407,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11166,7 +11419,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11179,7 +11432,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{147}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{150}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -11206,7 +11459,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	mi := &file_api_v1_nstance_proto_msgTypes[151]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11218,7 +11471,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	mi := &file_api_v1_nstance_proto_msgTypes[151]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11231,7 +11484,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{148}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{151}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -11257,7 +11510,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	mi := &file_api_v1_nstance_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11269,7 +11522,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	mi := &file_api_v1_nstance_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11282,7 +11535,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{149}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -11302,7 +11555,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	mi := &file_api_v1_nstance_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11314,7 +11567,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	mi := &file_api_v1_nstance_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11327,7 +11580,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{150}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -11353,7 +11606,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[151]
+	mi := &file_api_v1_nstance_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11365,7 +11618,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[151]
+	mi := &file_api_v1_nstance_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11378,7 +11631,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{151}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -11968,7 +12221,28 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x19ListInterruptionsResponse\x12>\n" +
 	"\rinterruptions\x18\x01 \x03(\v2\x18.nstance.v1.InterruptionR\rinterruptions\x12\x1b\n" +
 	"\tnext_page\x18\x02 \x01(\tR\bnextPage\x12\x1a\n" +
-	"\bproblems\x18\x03 \x03(\tR\bproblems\"\xb6\a\n" +
+	"\bproblems\x18\x03 \x03(\tR\bproblems\"\xca\x01\n" +
+	"\x12ListActionsRequest\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12\x16\n" +
+	"\x06method\x18\x04 \x01(\tR\x06method\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04page\x18\x06 \x01(\tR\x04page\"|\n" +
+	"\x13ListActionsResponse\x12,\n" +
+	"\aactions\x18\x01 \x03(\v2\x12.nstance.v1.ActionR\aactions\x12\x1b\n" +
+	"\tnext_page\x18\x02 \x01(\tR\bnextPage\x12\x1a\n" +
+	"\bproblems\x18\x03 \x03(\tR\bproblems\"\xe6\x01\n" +
+	"\x06Action\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x16\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x16\n" +
+	"\x06method\x18\x05 \x01(\tR\x06method\x12\x18\n" +
+	"\arequest\x18\x06 \x01(\tR\arequest\x12\x12\n" +
+	"\x04code\x18\a \x01(\tR\x04code\x12\x14\n" +
+	"\x05error\x18\b \x01(\tR\x05error\x12\x18\n" +
+	"\aomitted\x18\t \x01(\x05R\aomitted\"\xb6\a\n" +
 	"\fInterruption\x12\x19\n" +
 	"\bevent_id\x18\x01 \x01(\tR\aeventId\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
@@ -12358,7 +12632,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\x86\x1d\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xd6\x1d\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
@@ -12380,7 +12654,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10PreserveInstance\x12#.nstance.v1.PreserveInstanceRequest\x1a$.nstance.v1.PreserveInstanceResponse\x12K\n" +
 	"\n" +
 	"ListEvents\x12\x1d.nstance.v1.ListEventsRequest\x1a\x1e.nstance.v1.ListEventsResponse\x12`\n" +
-	"\x11ListInterruptions\x12$.nstance.v1.ListInterruptionsRequest\x1a%.nstance.v1.ListInterruptionsResponse\x12i\n" +
+	"\x11ListInterruptions\x12$.nstance.v1.ListInterruptionsRequest\x1a%.nstance.v1.ListInterruptionsResponse\x12N\n" +
+	"\vListActions\x12\x1e.nstance.v1.ListActionsRequest\x1a\x1f.nstance.v1.ListActionsResponse\x12i\n" +
 	"\x14GetInterruptionRates\x12'.nstance.v1.GetInterruptionRatesRequest\x1a(.nstance.v1.GetInterruptionRatesResponse\x12h\n" +
 	"\x13WatchInstanceEvents\x12&.nstance.v1.WatchInstanceEventsRequest\x1a'.nstance.v1.WatchInstanceEventsResponse0\x01\x12c\n" +
 	"\x12AcknowledgeDrained\x12%.nstance.v1.AcknowledgeDrainedRequest\x1a&.nstance.v1.AcknowledgeDrainedResponse\x12H\n" +
@@ -12420,7 +12695,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 157)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 160)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -12507,83 +12782,86 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*ListEventsResponse)(nil),                      // 82: nstance.v1.ListEventsResponse
 	(*ListInterruptionsRequest)(nil),                // 83: nstance.v1.ListInterruptionsRequest
 	(*ListInterruptionsResponse)(nil),               // 84: nstance.v1.ListInterruptionsResponse
-	(*Interruption)(nil),                            // 85: nstance.v1.Interruption
-	(*GetInterruptionRatesRequest)(nil),             // 86: nstance.v1.GetInterruptionRatesRequest
-	(*GetInterruptionRatesResponse)(nil),            // 87: nstance.v1.GetInterruptionRatesResponse
-	(*InterruptionRate)(nil),                        // 88: nstance.v1.InterruptionRate
-	(*Life)(nil),                                    // 89: nstance.v1.Life
-	(*DeleteInstanceRequest)(nil),                   // 90: nstance.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),                  // 91: nstance.v1.DeleteInstanceResponse
-	(*DrainInstanceRequest)(nil),                    // 92: nstance.v1.DrainInstanceRequest
-	(*DrainInstanceResponse)(nil),                   // 93: nstance.v1.DrainInstanceResponse
-	(*WatchInstanceEventsRequest)(nil),              // 94: nstance.v1.WatchInstanceEventsRequest
-	(*WatchInstanceEventsResponse)(nil),             // 95: nstance.v1.WatchInstanceEventsResponse
-	(*Synced)(nil),                                  // 96: nstance.v1.Synced
-	(*Event)(nil),                                   // 97: nstance.v1.Event
-	(*AcknowledgeDrainedRequest)(nil),               // 98: nstance.v1.AcknowledgeDrainedRequest
-	(*AcknowledgeDrainedResponse)(nil),              // 99: nstance.v1.AcknowledgeDrainedResponse
-	(*InterruptRequest)(nil),                        // 100: nstance.v1.InterruptRequest
-	(*InterruptResponse)(nil),                       // 101: nstance.v1.InterruptResponse
-	(*GetConfigStatusRequest)(nil),                  // 102: nstance.v1.GetConfigStatusRequest
-	(*GetConfigStatusResponse)(nil),                 // 103: nstance.v1.GetConfigStatusResponse
-	(*GetConfigRequest)(nil),                        // 104: nstance.v1.GetConfigRequest
-	(*GetConfigResponse)(nil),                       // 105: nstance.v1.GetConfigResponse
-	(*ConfirmConfigRequest)(nil),                    // 106: nstance.v1.ConfirmConfigRequest
-	(*ConfirmConfigResponse)(nil),                   // 107: nstance.v1.ConfirmConfigResponse
-	(*FreezeRequest)(nil),                           // 108: nstance.v1.FreezeRequest
-	(*FreezeResponse)(nil),                          // 109: nstance.v1.FreezeResponse
-	(*ThawRequest)(nil),                             // 110: nstance.v1.ThawRequest
-	(*ThawResponse)(nil),                            // 111: nstance.v1.ThawResponse
-	(*Pool)(nil),                                    // 112: nstance.v1.Pool
-	(*AvoidedPool)(nil),                             // 113: nstance.v1.AvoidedPool
-	(*AvoidPoolRequest)(nil),                        // 114: nstance.v1.AvoidPoolRequest
-	(*AvoidPoolResponse)(nil),                       // 115: nstance.v1.AvoidPoolResponse
-	(*PoolImpact)(nil),                              // 116: nstance.v1.PoolImpact
-	(*ReleasePoolRequest)(nil),                      // 117: nstance.v1.ReleasePoolRequest
-	(*ReleasePoolResponse)(nil),                     // 118: nstance.v1.ReleasePoolResponse
-	(*ClaimStandbyRequest)(nil),                     // 119: nstance.v1.ClaimStandbyRequest
-	(*ClaimStandbyResponse)(nil),                    // 120: nstance.v1.ClaimStandbyResponse
-	(*ReleaseStandbyRequest)(nil),                   // 121: nstance.v1.ReleaseStandbyRequest
-	(*ReleaseStandbyResponse)(nil),                  // 122: nstance.v1.ReleaseStandbyResponse
-	(*ListAvoidedPoolsRequest)(nil),                 // 123: nstance.v1.ListAvoidedPoolsRequest
-	(*ListAvoidedPoolsResponse)(nil),                // 124: nstance.v1.ListAvoidedPoolsResponse
-	(*GetRecordRequest)(nil),                        // 125: nstance.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),                       // 126: nstance.v1.GetRecordResponse
-	(*RepairRecordRequest)(nil),                     // 127: nstance.v1.RepairRecordRequest
-	(*RepairRecordResponse)(nil),                    // 128: nstance.v1.RepairRecordResponse
-	(*ListKeysRequest)(nil),                         // 129: nstance.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),                        // 130: nstance.v1.ListKeysResponse
-	(*Key)(nil),                                     // 131: nstance.v1.Key
-	(*RotateKeyRequest)(nil),                        // 132: nstance.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),                       // 133: nstance.v1.RotateKeyResponse
-	(*ListOperatorsRequest)(nil),                    // 134: nstance.v1.ListOperatorsRequest
-	(*ListOperatorsResponse)(nil),                   // 135: nstance.v1.ListOperatorsResponse
-	(*Operator)(nil),                                // 136: nstance.v1.Operator
-	(*RevokeOperatorRequest)(nil),                   // 137: nstance.v1.RevokeOperatorRequest
-	(*RevokeOperatorResponse)(nil),                  // 138: nstance.v1.RevokeOperatorResponse
-	(*RefreshConfigRequest)(nil),                    // 139: nstance.v1.RefreshConfigRequest
-	(*RefreshConfigResponse)(nil),                   // 140: nstance.v1.RefreshConfigResponse
-	(*GetShardStatusRequest)(nil),                   // 141: nstance.v1.GetShardStatusRequest
-	(*GetShardStatusResponse)(nil),                  // 142: nstance.v1.GetShardStatusResponse
-	(*Attention)(nil),                               // 143: nstance.v1.Attention
-	(*Standby)(nil),                                 // 144: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 145: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 146: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 147: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 148: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 149: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 150: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 151: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 152: nstance.v1.Group.VarsEntry
-	nil,                                             // 153: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 154: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 155: nstance.v1.CreateInstanceRequest.VarsEntry
-	nil,                                             // 156: nstance.v1.InterruptionRate.NoticesEntry
-	(*timestamppb.Timestamp)(nil),                   // 157: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 158: google.protobuf.Duration
+	(*ListActionsRequest)(nil),                      // 85: nstance.v1.ListActionsRequest
+	(*ListActionsResponse)(nil),                     // 86: nstance.v1.ListActionsResponse
+	(*Action)(nil),                                  // 87: nstance.v1.Action
+	(*Interruption)(nil),                            // 88: nstance.v1.Interruption
+	(*GetInterruptionRatesRequest)(nil),             // 89: nstance.v1.GetInterruptionRatesRequest
+	(*GetInterruptionRatesResponse)(nil),            // 90: nstance.v1.GetInterruptionRatesResponse
+	(*InterruptionRate)(nil),                        // 91: nstance.v1.InterruptionRate
+	(*Life)(nil),                                    // 92: nstance.v1.Life
+	(*DeleteInstanceRequest)(nil),                   // 93: nstance.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),                  // 94: nstance.v1.DeleteInstanceResponse
+	(*DrainInstanceRequest)(nil),                    // 95: nstance.v1.DrainInstanceRequest
+	(*DrainInstanceResponse)(nil),                   // 96: nstance.v1.DrainInstanceResponse
+	(*WatchInstanceEventsRequest)(nil),              // 97: nstance.v1.WatchInstanceEventsRequest
+	(*WatchInstanceEventsResponse)(nil),             // 98: nstance.v1.WatchInstanceEventsResponse
+	(*Synced)(nil),                                  // 99: nstance.v1.Synced
+	(*Event)(nil),                                   // 100: nstance.v1.Event
+	(*AcknowledgeDrainedRequest)(nil),               // 101: nstance.v1.AcknowledgeDrainedRequest
+	(*AcknowledgeDrainedResponse)(nil),              // 102: nstance.v1.AcknowledgeDrainedResponse
+	(*InterruptRequest)(nil),                        // 103: nstance.v1.InterruptRequest
+	(*InterruptResponse)(nil),                       // 104: nstance.v1.InterruptResponse
+	(*GetConfigStatusRequest)(nil),                  // 105: nstance.v1.GetConfigStatusRequest
+	(*GetConfigStatusResponse)(nil),                 // 106: nstance.v1.GetConfigStatusResponse
+	(*GetConfigRequest)(nil),                        // 107: nstance.v1.GetConfigRequest
+	(*GetConfigResponse)(nil),                       // 108: nstance.v1.GetConfigResponse
+	(*ConfirmConfigRequest)(nil),                    // 109: nstance.v1.ConfirmConfigRequest
+	(*ConfirmConfigResponse)(nil),                   // 110: nstance.v1.ConfirmConfigResponse
+	(*FreezeRequest)(nil),                           // 111: nstance.v1.FreezeRequest
+	(*FreezeResponse)(nil),                          // 112: nstance.v1.FreezeResponse
+	(*ThawRequest)(nil),                             // 113: nstance.v1.ThawRequest
+	(*ThawResponse)(nil),                            // 114: nstance.v1.ThawResponse
+	(*Pool)(nil),                                    // 115: nstance.v1.Pool
+	(*AvoidedPool)(nil),                             // 116: nstance.v1.AvoidedPool
+	(*AvoidPoolRequest)(nil),                        // 117: nstance.v1.AvoidPoolRequest
+	(*AvoidPoolResponse)(nil),                       // 118: nstance.v1.AvoidPoolResponse
+	(*PoolImpact)(nil),                              // 119: nstance.v1.PoolImpact
+	(*ReleasePoolRequest)(nil),                      // 120: nstance.v1.ReleasePoolRequest
+	(*ReleasePoolResponse)(nil),                     // 121: nstance.v1.ReleasePoolResponse
+	(*ClaimStandbyRequest)(nil),                     // 122: nstance.v1.ClaimStandbyRequest
+	(*ClaimStandbyResponse)(nil),                    // 123: nstance.v1.ClaimStandbyResponse
+	(*ReleaseStandbyRequest)(nil),                   // 124: nstance.v1.ReleaseStandbyRequest
+	(*ReleaseStandbyResponse)(nil),                  // 125: nstance.v1.ReleaseStandbyResponse
+	(*ListAvoidedPoolsRequest)(nil),                 // 126: nstance.v1.ListAvoidedPoolsRequest
+	(*ListAvoidedPoolsResponse)(nil),                // 127: nstance.v1.ListAvoidedPoolsResponse
+	(*GetRecordRequest)(nil),                        // 128: nstance.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),                       // 129: nstance.v1.GetRecordResponse
+	(*RepairRecordRequest)(nil),                     // 130: nstance.v1.RepairRecordRequest
+	(*RepairRecordResponse)(nil),                    // 131: nstance.v1.RepairRecordResponse
+	(*ListKeysRequest)(nil),                         // 132: nstance.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),                        // 133: nstance.v1.ListKeysResponse
+	(*Key)(nil),                                     // 134: nstance.v1.Key
+	(*RotateKeyRequest)(nil),                        // 135: nstance.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),                       // 136: nstance.v1.RotateKeyResponse
+	(*ListOperatorsRequest)(nil),                    // 137: nstance.v1.ListOperatorsRequest
+	(*ListOperatorsResponse)(nil),                   // 138: nstance.v1.ListOperatorsResponse
+	(*Operator)(nil),                                // 139: nstance.v1.Operator
+	(*RevokeOperatorRequest)(nil),                   // 140: nstance.v1.RevokeOperatorRequest
+	(*RevokeOperatorResponse)(nil),                  // 141: nstance.v1.RevokeOperatorResponse
+	(*RefreshConfigRequest)(nil),                    // 142: nstance.v1.RefreshConfigRequest
+	(*RefreshConfigResponse)(nil),                   // 143: nstance.v1.RefreshConfigResponse
+	(*GetShardStatusRequest)(nil),                   // 144: nstance.v1.GetShardStatusRequest
+	(*GetShardStatusResponse)(nil),                  // 145: nstance.v1.GetShardStatusResponse
+	(*Attention)(nil),                               // 146: nstance.v1.Attention
+	(*Standby)(nil),                                 // 147: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 148: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 149: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 150: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 151: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 152: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 153: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 154: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 155: nstance.v1.Group.VarsEntry
+	nil,                                             // 156: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 157: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 158: nstance.v1.CreateInstanceRequest.VarsEntry
+	nil,                                             // 159: nstance.v1.InterruptionRate.NoticesEntry
+	(*timestamppb.Timestamp)(nil),                   // 160: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 161: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	157, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	160, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -12606,62 +12884,62 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	20,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	12,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	11,  // 22: nstance.v1.ConnectResponse.released:type_name -> nstance.v1.Released
-	158, // 23: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	161, // 23: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	14,  // 24: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	19,  // 25: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	22,  // 26: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	158, // 27: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	157, // 28: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	161, // 27: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	160, // 28: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
 	70,  // 29: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	158, // 30: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	157, // 31: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	158, // 32: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	161, // 30: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	160, // 31: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	161, // 32: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	32,  // 33: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	31,  // 34: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	19,  // 35: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	33,  // 36: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	157, // 37: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	157, // 38: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	157, // 39: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	158, // 40: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	158, // 41: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	152, // 42: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	160, // 37: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	160, // 38: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	160, // 39: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	161, // 40: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	161, // 41: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	155, // 42: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	41,  // 43: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	158, // 44: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	161, // 44: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
 	40,  // 45: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	157, // 46: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	160, // 46: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	38,  // 47: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	157, // 48: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	160, // 48: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
 	37,  // 49: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
 	35,  // 50: nstance.v1.Group.warm_pool:type_name -> nstance.v1.WarmPool
 	36,  // 51: nstance.v1.Group.claims:type_name -> nstance.v1.StandbyClaim
-	158, // 52: nstance.v1.WarmPool.max_age:type_name -> google.protobuf.Duration
-	157, // 53: nstance.v1.StandbyClaim.since:type_name -> google.protobuf.Timestamp
-	157, // 54: nstance.v1.StandbyClaim.until:type_name -> google.protobuf.Timestamp
-	158, // 55: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	158, // 56: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	161, // 52: nstance.v1.WarmPool.max_age:type_name -> google.protobuf.Duration
+	160, // 53: nstance.v1.StandbyClaim.since:type_name -> google.protobuf.Timestamp
+	160, // 54: nstance.v1.StandbyClaim.until:type_name -> google.protobuf.Timestamp
+	161, // 55: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	161, // 56: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
 	39,  // 57: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
-	158, // 58: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
-	158, // 59: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	157, // 60: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	157, // 61: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	161, // 58: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
+	161, // 59: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	160, // 60: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	160, // 61: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	34,  // 62: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	66,  // 63: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
 	45,  // 64: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
 	45,  // 65: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	158, // 66: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	161, // 66: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	40,  // 67: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	38,  // 68: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
 	37,  // 69: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
 	35,  // 70: nstance.v1.UpdateGroupRequest.warm_pool:type_name -> nstance.v1.WarmPool
 	34,  // 71: nstance.v1.WatchGroupsResponse.snapshot:type_name -> nstance.v1.Group
-	96,  // 72: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
+	99,  // 72: nstance.v1.WatchGroupsResponse.synced:type_name -> nstance.v1.Synced
 	48,  // 73: nstance.v1.WatchGroupsResponse.changed:type_name -> nstance.v1.GroupChanged
 	49,  // 74: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
 	12,  // 75: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	34,  // 76: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	153, // 77: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	158, // 78: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	156, // 77: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	161, // 78: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	40,  // 79: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	38,  // 80: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
 	37,  // 81: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
@@ -12675,216 +12953,222 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	62,  // 89: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
 	64,  // 90: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
 	65,  // 91: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	158, // 92: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	161, // 92: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
 	41,  // 93: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
 	63,  // 94: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
-	154, // 95: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	157, // 95: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	34,  // 96: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	157, // 97: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	157, // 98: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	157, // 99: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	160, // 97: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	160, // 98: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	160, // 99: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	69,  // 100: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	30,  // 101: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	157, // 102: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	160, // 102: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
 	64,  // 103: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	157, // 104: nstance.v1.Instance.woken_at:type_name -> google.protobuf.Timestamp
-	157, // 105: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	157, // 106: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	160, // 104: nstance.v1.Instance.woken_at:type_name -> google.protobuf.Timestamp
+	160, // 105: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	160, // 106: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	70,  // 107: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	68,  // 108: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	68,  // 109: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
-	97,  // 110: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
-	89,  // 111: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	155, // 112: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	100, // 110: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
+	92,  // 111: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
+	158, // 112: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
 	38,  // 113: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
 	68,  // 114: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	158, // 115: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	161, // 115: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
 	68,  // 116: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	157, // 117: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	157, // 118: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	97,  // 119: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	157, // 120: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	157, // 121: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
-	85,  // 122: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	33,  // 123: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	157, // 124: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	157, // 125: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	157, // 126: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	157, // 127: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	157, // 128: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	157, // 129: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	157, // 130: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	157, // 131: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	157, // 132: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
-	157, // 133: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
-	88,  // 134: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
-	157, // 135: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
-	157, // 136: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
-	158, // 137: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
-	156, // 138: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
-	158, // 139: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
-	158, // 140: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
-	158, // 141: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
-	157, // 142: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	157, // 143: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	157, // 144: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	157, // 145: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	157, // 146: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	157, // 147: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	157, // 148: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	157, // 149: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
-	70,  // 150: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	157, // 151: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
-	85,  // 152: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
-	69,  // 153: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
-	68,  // 154: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
-	96,  // 155: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
-	97,  // 156: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
-	12,  // 157: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	157, // 158: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
-	69,  // 159: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
-	33,  // 160: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	158, // 161: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	157, // 162: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	157, // 163: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	157, // 164: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
-	112, // 165: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
-	157, // 166: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
-	157, // 167: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
-	112, // 168: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
-	158, // 169: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
-	113, // 170: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
-	116, // 171: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
-	63,  // 172: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
-	112, // 173: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
-	158, // 174: nstance.v1.ClaimStandbyRequest.duration:type_name -> google.protobuf.Duration
-	36,  // 175: nstance.v1.ClaimStandbyResponse.claim:type_name -> nstance.v1.StandbyClaim
-	113, // 176: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
-	131, // 177: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	157, // 178: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	157, // 179: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	157, // 180: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	157, // 181: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	157, // 182: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
-	131, // 183: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
-	136, // 184: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	157, // 185: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	157, // 186: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	157, // 187: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	157, // 188: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	157, // 189: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
-	41,  // 190: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	144, // 191: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
-	143, // 192: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	157, // 193: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	157, // 194: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	157, // 195: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	157, // 196: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	157, // 197: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	145, // 198: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	145, // 199: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	145, // 200: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 201: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 202: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 203: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 204: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	42,  // 205: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	46,  // 206: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	50,  // 207: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	44,  // 208: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	52,  // 209: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	54,  // 210: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	56,  // 211: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	58,  // 212: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	60,  // 213: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	71,  // 214: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	73,  // 215: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	75,  // 216: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	77,  // 217: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	90,  // 218: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	92,  // 219: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	79,  // 220: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	81,  // 221: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	83,  // 222: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	86,  // 223: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
-	94,  // 224: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	98,  // 225: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	100, // 226: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	102, // 227: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	104, // 228: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	139, // 229: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	106, // 230: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	141, // 231: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	108, // 232: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	110, // 233: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	114, // 234: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
-	117, // 235: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
-	123, // 236: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
-	119, // 237: nstance.v1.OperatorService.ClaimStandby:input_type -> nstance.v1.ClaimStandbyRequest
-	121, // 238: nstance.v1.OperatorService.ReleaseStandby:input_type -> nstance.v1.ReleaseStandbyRequest
-	125, // 239: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	127, // 240: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	129, // 241: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	132, // 242: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	134, // 243: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	137, // 244: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	146, // 245: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	148, // 246: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	150, // 247: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 248: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 249: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 250: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 251: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 252: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	43,  // 253: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	47,  // 254: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	51,  // 255: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	67,  // 256: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	53,  // 257: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	55,  // 258: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	57,  // 259: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	59,  // 260: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	61,  // 261: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	72,  // 262: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	74,  // 263: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	76,  // 264: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	78,  // 265: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	91,  // 266: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	93,  // 267: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	80,  // 268: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	82,  // 269: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	84,  // 270: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	87,  // 271: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
-	95,  // 272: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	99,  // 273: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	101, // 274: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	103, // 275: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	105, // 276: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	140, // 277: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	107, // 278: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	142, // 279: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	109, // 280: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	111, // 281: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	115, // 282: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
-	118, // 283: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
-	124, // 284: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
-	120, // 285: nstance.v1.OperatorService.ClaimStandby:output_type -> nstance.v1.ClaimStandbyResponse
-	122, // 286: nstance.v1.OperatorService.ReleaseStandby:output_type -> nstance.v1.ReleaseStandbyResponse
-	126, // 287: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	128, // 288: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	130, // 289: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	133, // 290: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	135, // 291: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	138, // 292: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	147, // 293: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	149, // 294: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	151, // 295: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 296: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	249, // [249:297] is the sub-list for method output_type
-	201, // [201:249] is the sub-list for method input_type
-	201, // [201:201] is the sub-list for extension type_name
-	201, // [201:201] is the sub-list for extension extendee
-	0,   // [0:201] is the sub-list for field type_name
+	160, // 117: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	160, // 118: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	100, // 119: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
+	160, // 120: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	160, // 121: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	88,  // 122: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
+	160, // 123: nstance.v1.ListActionsRequest.since:type_name -> google.protobuf.Timestamp
+	160, // 124: nstance.v1.ListActionsRequest.until:type_name -> google.protobuf.Timestamp
+	87,  // 125: nstance.v1.ListActionsResponse.actions:type_name -> nstance.v1.Action
+	160, // 126: nstance.v1.Action.at:type_name -> google.protobuf.Timestamp
+	33,  // 127: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
+	160, // 128: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	160, // 129: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	160, // 130: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	160, // 131: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	160, // 132: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	160, // 133: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	160, // 134: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	160, // 135: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	160, // 136: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
+	160, // 137: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
+	91,  // 138: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
+	160, // 139: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
+	160, // 140: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
+	161, // 141: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
+	159, // 142: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
+	161, // 143: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
+	161, // 144: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
+	161, // 145: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
+	160, // 146: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	160, // 147: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	160, // 148: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	160, // 149: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	160, // 150: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	160, // 151: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	160, // 152: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	160, // 153: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	70,  // 154: nstance.v1.Life.why:type_name -> nstance.v1.Cause
+	160, // 155: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	88,  // 156: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
+	69,  // 157: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
+	68,  // 158: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
+	99,  // 159: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
+	100, // 160: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
+	12,  // 161: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
+	160, // 162: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	69,  // 163: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
+	33,  // 164: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
+	161, // 165: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	160, // 166: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	160, // 167: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	160, // 168: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	115, // 169: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
+	160, // 170: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
+	160, // 171: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
+	115, // 172: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
+	161, // 173: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
+	116, // 174: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
+	119, // 175: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
+	63,  // 176: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
+	115, // 177: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
+	161, // 178: nstance.v1.ClaimStandbyRequest.duration:type_name -> google.protobuf.Duration
+	36,  // 179: nstance.v1.ClaimStandbyResponse.claim:type_name -> nstance.v1.StandbyClaim
+	116, // 180: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
+	134, // 181: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
+	160, // 182: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	160, // 183: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	160, // 184: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	160, // 185: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	160, // 186: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	134, // 187: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
+	139, // 188: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
+	160, // 189: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	160, // 190: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	160, // 191: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	160, // 192: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	160, // 193: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	41,  // 194: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
+	147, // 195: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	146, // 196: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
+	160, // 197: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	160, // 198: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	160, // 199: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	160, // 200: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	160, // 201: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	148, // 202: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	148, // 203: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	148, // 204: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 205: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 206: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 207: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 208: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	42,  // 209: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	46,  // 210: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	50,  // 211: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	44,  // 212: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	52,  // 213: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	54,  // 214: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	56,  // 215: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	58,  // 216: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	60,  // 217: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	71,  // 218: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	73,  // 219: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	75,  // 220: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	77,  // 221: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	93,  // 222: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	95,  // 223: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	79,  // 224: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	81,  // 225: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	83,  // 226: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	85,  // 227: nstance.v1.OperatorService.ListActions:input_type -> nstance.v1.ListActionsRequest
+	89,  // 228: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	97,  // 229: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	101, // 230: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	103, // 231: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	105, // 232: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	107, // 233: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	142, // 234: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	109, // 235: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	144, // 236: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	111, // 237: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	113, // 238: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	117, // 239: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
+	120, // 240: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
+	126, // 241: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
+	122, // 242: nstance.v1.OperatorService.ClaimStandby:input_type -> nstance.v1.ClaimStandbyRequest
+	124, // 243: nstance.v1.OperatorService.ReleaseStandby:input_type -> nstance.v1.ReleaseStandbyRequest
+	128, // 244: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	130, // 245: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	132, // 246: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	135, // 247: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	137, // 248: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	140, // 249: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	149, // 250: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	151, // 251: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	153, // 252: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 253: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 254: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 255: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 256: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 257: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	43,  // 258: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	47,  // 259: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	51,  // 260: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	67,  // 261: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	53,  // 262: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	55,  // 263: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	57,  // 264: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	59,  // 265: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	61,  // 266: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	72,  // 267: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	74,  // 268: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	76,  // 269: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	78,  // 270: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	94,  // 271: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	96,  // 272: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	80,  // 273: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	82,  // 274: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	84,  // 275: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	86,  // 276: nstance.v1.OperatorService.ListActions:output_type -> nstance.v1.ListActionsResponse
+	90,  // 277: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	98,  // 278: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	102, // 279: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	104, // 280: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	106, // 281: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	108, // 282: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	143, // 283: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	110, // 284: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	145, // 285: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	112, // 286: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	114, // 287: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	118, // 288: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
+	121, // 289: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
+	127, // 290: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
+	123, // 291: nstance.v1.OperatorService.ClaimStandby:output_type -> nstance.v1.ClaimStandbyResponse
+	125, // 292: nstance.v1.OperatorService.ReleaseStandby:output_type -> nstance.v1.ReleaseStandbyResponse
+	129, // 293: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	131, // 294: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	133, // 295: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	136, // 296: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	138, // 297: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	141, // 298: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	150, // 299: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	152, // 300: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	154, // 301: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 302: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	254, // [254:303] is the sub-list for method output_type
+	205, // [205:254] is the sub-list for method input_type
+	205, // [205:205] is the sub-list for extension type_name
+	205, // [205:205] is the sub-list for extension extendee
+	0,   // [0:205] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -12931,7 +13215,7 @@ func file_api_v1_nstance_proto_init() {
 		(*WatchGroupsResponse_Renewal)(nil),
 	}
 	file_api_v1_nstance_proto_msgTypes[50].OneofWrappers = []any{}
-	file_api_v1_nstance_proto_msgTypes[95].OneofWrappers = []any{
+	file_api_v1_nstance_proto_msgTypes[98].OneofWrappers = []any{
 		(*WatchInstanceEventsResponse_Snapshot)(nil),
 		(*WatchInstanceEventsResponse_Synced)(nil),
 		(*WatchInstanceEventsResponse_Event)(nil),
@@ -12943,7 +13227,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   157,
+			NumMessages:   160,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -336,6 +336,7 @@ const (
 	OperatorService_PreserveInstance_FullMethodName     = "/nstance.v1.OperatorService/PreserveInstance"
 	OperatorService_ListEvents_FullMethodName           = "/nstance.v1.OperatorService/ListEvents"
 	OperatorService_ListInterruptions_FullMethodName    = "/nstance.v1.OperatorService/ListInterruptions"
+	OperatorService_ListActions_FullMethodName          = "/nstance.v1.OperatorService/ListActions"
 	OperatorService_GetInterruptionRates_FullMethodName = "/nstance.v1.OperatorService/GetInterruptionRates"
 	OperatorService_WatchInstanceEvents_FullMethodName  = "/nstance.v1.OperatorService/WatchInstanceEvents"
 	OperatorService_AcknowledgeDrained_FullMethodName   = "/nstance.v1.OperatorService/AcknowledgeDrained"
@@ -410,6 +411,9 @@ type OperatorServiceClient interface {
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// ListInterruptions lists notices and what became of each, newest first.
 	ListInterruptions(ctx context.Context, in *ListInterruptionsRequest, opts ...grpc.CallOption) (*ListInterruptionsResponse, error)
+	// ListActions lists the calls of operators and administrators that changed
+	// something, newest first: who, what, when, under every leader. Role admin only.
+	ListActions(ctx context.Context, in *ListActionsRequest, opts ...grpc.CallOption) (*ListActionsResponse, error)
 	// GetInterruptionRates counts a period's interruptions by what the cloud takes
 	// capacity back from. An operator's answer is about its own tenant's machines.
 	GetInterruptionRates(ctx context.Context, in *GetInterruptionRatesRequest, opts ...grpc.CallOption) (*GetInterruptionRatesResponse, error)
@@ -666,6 +670,16 @@ func (c *operatorServiceClient) ListInterruptions(ctx context.Context, in *ListI
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListInterruptionsResponse)
 	err := c.cc.Invoke(ctx, OperatorService_ListInterruptions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListActions(ctx context.Context, in *ListActionsRequest, opts ...grpc.CallOption) (*ListActionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListActionsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListActions_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -987,6 +1001,9 @@ type OperatorServiceServer interface {
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// ListInterruptions lists notices and what became of each, newest first.
 	ListInterruptions(context.Context, *ListInterruptionsRequest) (*ListInterruptionsResponse, error)
+	// ListActions lists the calls of operators and administrators that changed
+	// something, newest first: who, what, when, under every leader. Role admin only.
+	ListActions(context.Context, *ListActionsRequest) (*ListActionsResponse, error)
 	// GetInterruptionRates counts a period's interruptions by what the cloud takes
 	// capacity back from. An operator's answer is about its own tenant's machines.
 	GetInterruptionRates(context.Context, *GetInterruptionRatesRequest) (*GetInterruptionRatesResponse, error)
@@ -1113,6 +1130,9 @@ func (UnimplementedOperatorServiceServer) ListEvents(context.Context, *ListEvent
 }
 func (UnimplementedOperatorServiceServer) ListInterruptions(context.Context, *ListInterruptionsRequest) (*ListInterruptionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListInterruptions not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListActions(context.Context, *ListActionsRequest) (*ListActionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListActions not implemented")
 }
 func (UnimplementedOperatorServiceServer) GetInterruptionRates(context.Context, *GetInterruptionRatesRequest) (*GetInterruptionRatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetInterruptionRates not implemented")
@@ -1526,6 +1546,24 @@ func _OperatorService_ListInterruptions_Handler(srv interface{}, ctx context.Con
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServiceServer).ListInterruptions(ctx, req.(*ListInterruptionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListActions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListActionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListActions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListActions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListActions(ctx, req.(*ListActionsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -2065,6 +2103,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListInterruptions",
 			Handler:    _OperatorService_ListInterruptions_Handler,
+		},
+		{
+			MethodName: "ListActions",
+			Handler:    _OperatorService_ListActions_Handler,
 		},
 		{
 			MethodName: "GetInterruptionRates",

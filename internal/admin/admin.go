@@ -73,7 +73,7 @@ func (p *program) root() *cobra.Command {
 	root.AddCommand(
 		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(), p.drainCommand(),
 		p.interruptCommand(), p.interruptionCommand(), p.costCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.operatorCommand(), p.recordCommand(),
-		p.debugCommand(), p.planCommand(), p.freezeCommand(), p.thawCommand(), p.poolCommand(), p.warmPoolCommand(), p.secretCommand(), p.backupCommand(), p.restoreCommand(), p.versionCommand(),
+		p.auditCommand(), p.debugCommand(), p.planCommand(), p.freezeCommand(), p.thawCommand(), p.poolCommand(), p.warmPoolCommand(), p.secretCommand(), p.backupCommand(), p.restoreCommand(), p.versionCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	section(root)

@@ -232,6 +232,17 @@ func (w *world) ListEvents(_ context.Context, req *apiv1.ListEventsRequest) (*ap
 	return resp, nil
 }
 
+func (w *world) ListActions(_ context.Context, req *apiv1.ListActionsRequest) (*apiv1.ListActionsResponse, error) {
+	all := []*apiv1.Action{
+		{At: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)), By: "admin-1", Role: "admin", Tenant: "default", Method: "Freeze", Request: `{"reason":"audit"}`, Code: "unavailable", Error: "storage is slow"},
+		{At: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), By: "operator-1", Role: "operator", Tenant: "blue", Method: "PauseGroup", Request: `{"group":"db"}`, Omitted: 7},
+	}
+	if req.GetPage() == "" {
+		return &apiv1.ListActionsResponse{Actions: all[:1], NextPage: "2", Problems: []string{"ledger/eu1a/x: line 3"}}, nil
+	}
+	return &apiv1.ListActionsResponse{Actions: all[1:]}, nil
+}
+
 func (w *world) ListInterruptions(_ context.Context, req *apiv1.ListInterruptionsRequest) (*apiv1.ListInterruptionsResponse, error) {
 	if req.GetEventId() != "" && req.GetEventId() != "e1" {
 		return &apiv1.ListInterruptionsResponse{}, nil

@@ -45,6 +45,7 @@ var commands = map[string]struct {
 	"completion fish":       {looks, "", "a script is no data", ""},
 	"completion powershell": {looks, "", "a script is no data", ""},
 	"completion zsh":        {looks, "", "a script is no data", ""},
+	"audit":                 {looks, "", "", ""},
 	"backup":                {looks, "", "", ""},
 	"config confirm":        {destroys, "0123456789", "", ""},
 	"config put":            {changes, "CONFIG --storage URL", "", ""},

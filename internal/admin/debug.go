@@ -39,9 +39,9 @@ func (p *program) debugCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "debug FILE", Short: "Gather what an incident needs into one file",
 		Long: "Gather what an incident needs into FILE, a .tar.gz: what the leader says of groups, instances, interruptions,\n" +
-			"pools, orphans, operators and keys, the newest 10000 events and the alarms; what each server says of itself;\n" +
-			"and of each --http its metrics, health and the data of its status page. What cannot be had is named, and all\n" +
-			"else is gathered.\n\n" +
+			"pools, orphans, operators and keys, the newest 10000 events, the alarms and the newest calls that changed\n" +
+			"something; what each server says of itself; and of each --http its metrics, health and the data of its status\n" +
+			"page. What cannot be had is named, and all else is gathered.\n\n" +
 			"Values of variables and arguments and the text of the configuration are left out: they may hold secrets.",
 		Args: arguments("FILE"),
 	}
@@ -166,6 +166,7 @@ func (b *bundle) questions(c *client) map[string]func(context.Context) ([]proto.
 		"avoided-pools": one(c.ListAvoidedPools, &apiv1.ListAvoidedPoolsRequest{}),
 		"rates":         one(c.GetInterruptionRates, &apiv1.GetInterruptionRatesRequest{}),
 		"interruptions": one(c.ListInterruptions, &apiv1.ListInterruptionsRequest{Limit: 1000}),
+		"actions":       one(c.ListActions, &apiv1.ListActionsRequest{Limit: 1000}),
 		"orphans":       all(c.orphans),
 		"instances":     all(func(ctx context.Context) ([]*apiv1.Instance, error) { return c.instances(ctx, "", "") }),
 		"groups": all(func(ctx context.Context) ([]*apiv1.Group, error) {

@@ -14,6 +14,21 @@ type Entry struct {
 	Life    *Life    `json:"life,omitempty"`
 	Ready   *Ready   `json:"ready,omitempty"`
 	Ignored *Ignored `json:"ignored,omitempty"`
+	Action  *Action  `json:"action,omitempty"`
+}
+
+// An Action is a call of the API that changed something, or may have.
+type Action struct {
+	ID      string           `json:"id"` // random
+	At      time.Time        `json:"at"` // when it had ended
+	By      string           `json:"by"` // the caller's name
+	Role    nstance.Role     `json:"role"`
+	Tenant  nstance.TenantID `json:"tenant"`
+	Method  string           `json:"method"`
+	Request string           `json:"request"` // JSON, without what may be secret
+	Code    nstance.Code     `json:"code,omitempty"`
+	Error   string           `json:"error,omitempty"`
+	Omitted int              `json:"omitted,omitempty"` // of the tenant's before this one, beyond what is recorded
 }
 
 // A Life is the story of an instance that has ended. Zero times are not known, or

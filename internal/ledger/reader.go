@@ -28,6 +28,7 @@ type Day struct {
 	Lives    []Life
 	Ready    []Ready
 	Ignored  []Ignored
+	Actions  []Action
 	Problems []Problem
 }
 
@@ -181,6 +182,7 @@ func (r *Reader) merge(ctx context.Context, keys []string, read map[string]Day) 
 		day.Lives = append(day.Lives, d.Lives...)
 		day.Ready = append(day.Ready, d.Ready...)
 		day.Ignored = append(day.Ignored, d.Ignored...)
+		day.Actions = append(day.Actions, d.Actions...)
 		day.Problems = append(day.Problems, d.Problems...)
 	}
 	day.Lives = earliest(day.Lives)
@@ -255,6 +257,8 @@ func parse(key string, data []byte) (d Day) {
 			d.Ready = append(d.Ready, *e.Ready)
 		case e.Ignored != nil:
 			d.Ignored = append(d.Ignored, *e.Ignored)
+		case e.Action != nil:
+			d.Actions = append(d.Actions, *e.Action)
 		}
 	}
 	return d
