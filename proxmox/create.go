@@ -154,7 +154,7 @@ func (p *Provider) checkInherited(ctx context.Context, template resource) error 
 }
 
 func (p *Provider) startClone(ctx context.Context, w *work, pl plan, at placement, image, notes string) error {
-	seed, err := nocloud.Seed(string(w.marks.ID), string(w.marks.ID), pl.spec.UserData)
+	seed, err := nocloud.Seed(string(w.marks.ID), string(w.marks.ID), pl.spec.UserData, nil)
 	if err != nil {
 		return nstance.Errorf(nstance.Internal, "the image with the user data: %w", err)
 	}

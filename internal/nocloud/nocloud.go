@@ -20,8 +20,9 @@ import (
 
 // The files of a seed.
 const (
-	UserData = "user-data"
-	MetaData = "meta-data"
+	UserData      = "user-data"
+	MetaData      = "meta-data"
+	NetworkConfig = "network-config"
 )
 
 const (
@@ -38,10 +39,15 @@ const (
 	firstFileSector  = 25
 )
 
-// Seed returns the image of a machine with that ID, host name and user data.
-func Seed(instanceID, hostname string, userData []byte) ([]byte, error) {
+// Seed returns the image of a machine with that ID, host name and user data, and with a
+// configuration of its network unless that is nil.
+func Seed(instanceID, hostname string, userData, network []byte) ([]byte, error) {
 	meta := fmt.Sprintf("instance-id: %s\nlocal-hostname: %s\n", instanceID, hostname)
-	return Image(map[string][]byte{MetaData: []byte(meta), UserData: userData})
+	files := map[string][]byte{MetaData: []byte(meta), UserData: userData}
+	if network != nil {
+		files[NetworkConfig] = network
+	}
+	return Image(files)
 }
 
 // Image returns an image with these files. Names are up to 30 ASCII characters;

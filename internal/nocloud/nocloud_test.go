@@ -16,11 +16,23 @@ import (
 	"github.com/nstance-go/nstance/internal/nocloud"
 )
 
+func TestSeedWithNetwork(t *testing.T) {
+	image, err := nocloud.Seed("tst1", "host1", []byte("x"), []byte(`{"version": 2}`))
+	require.NoError(t, err)
+	got, err := nocloud.ReadFile(image, nocloud.NetworkConfig)
+	require.NoError(t, err)
+	require.Equal(t, `{"version": 2}`, string(got))
+	image, err = nocloud.Seed("tst1", "host1", []byte("x"), nil)
+	require.NoError(t, err)
+	_, err = nocloud.ReadFile(image, nocloud.NetworkConfig)
+	require.Error(t, err)
+}
+
 func TestSeed(t *testing.T) {
 	userData := bytes.Repeat([]byte("#cloud-config ä\n"), 1000)
-	image, err := nocloud.Seed("tst1", "host1", userData)
+	image, err := nocloud.Seed("tst1", "host1", userData, nil)
 	require.NoError(t, err)
-	again, err := nocloud.Seed("tst1", "host1", userData)
+	again, err := nocloud.Seed("tst1", "host1", userData, nil)
 	require.NoError(t, err)
 	require.Equal(t, image, again)
 	got, err := nocloud.ReadFile(image, nocloud.UserData)
@@ -33,7 +45,7 @@ func TestSeed(t *testing.T) {
 
 // TestOtherReaders has readers that were not written here judge the image.
 func TestOtherReaders(t *testing.T) {
-	image, err := nocloud.Seed("tst1", "host1", []byte("x"))
+	image, err := nocloud.Seed("tst1", "host1", []byte("x"), nil)
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "seed.iso")
 	require.NoError(t, os.WriteFile(path, image, 0o600))
@@ -67,7 +79,7 @@ func TestRefused(t *testing.T) {
 }
 
 func FuzzReadFile(f *testing.F) {
-	image, err := nocloud.Seed("tst1", "host1", []byte("x"))
+	image, err := nocloud.Seed("tst1", "host1", []byte("x"), nil)
 	require.NoError(f, err)
 	f.Add(image)
 	f.Add([]byte{})
@@ -77,7 +89,7 @@ func FuzzReadFile(f *testing.F) {
 }
 
 func Example() {
-	image, err := nocloud.Seed("web1", "web1", []byte("#cloud-config\n"))
+	image, err := nocloud.Seed("web1", "web1", []byte("#cloud-config\n"), nil)
 	if err != nil {
 		fmt.Println(err)
 		return

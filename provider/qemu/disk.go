@@ -24,7 +24,7 @@ func (m *machine) makeDisks(ctx context.Context) error {
 	if err := m.makeOverlay(ctx); err != nil {
 		return err
 	}
-	seed, err := nocloud.Seed(string(m.spec.ID), string(m.spec.ID), m.spec.UserData)
+	seed, err := nocloud.Seed(string(m.spec.ID), string(m.spec.ID), m.spec.UserData, nil)
 	if err != nil {
 		return err
 	}
