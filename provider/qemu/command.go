@@ -1,6 +1,8 @@
 package qemu
 
 import (
+	"cmp"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -25,11 +27,11 @@ func (m *machine) commandLine(restore bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := append(commonArgs(m.c.accel()),
+	args := append(commonArgs(m.c.accel(), m.shape.cpuType),
 		"-name", string(m.spec.ID),
 		"-pidfile", pidFile,
 		"-m", strconv.Itoa(m.shape.memory),
-		"-smp", strconv.Itoa(m.shape.cpus),
+		"-smp", fmt.Sprintf("%d,sockets=%d", m.shape.cpus, m.shape.sockets),
 		"-chardev", "socket,id=monitor,fd="+monitorFD,
 		"-mon", "chardev=monitor,mode=control",
 		"-serial", "stdio",
@@ -50,15 +52,37 @@ func (m *machine) commandLine(restore bool) ([]string, error) {
 			args = append(args, "-initrd", m.c.o.Initrd)
 		}
 	}
+	args = append(args, m.shape.deviceArgs()...)
 	if restore {
 		args = append(args, "-incoming", "exec:cat "+memoryFile)
 	}
 	return args, nil
 }
 
+// deviceArgs are those of the further disks and network cards, after the machine's own.
+// Each network is restricted: nothing outside answers there but QEMU itself.
+func (s shape) deviceArgs() []string {
+	var args []string
+	for i := range s.disks {
+		args = append(args, "-drive", "file="+furtherDisk(i)+",format=qcow2,if=virtio")
+	}
+	for i, n := range s.networks {
+		device := devices[cmp.Or(n.Model, defaultModel)]
+		args = append(args, "-netdev", fmt.Sprintf("user,id=net%d,net=10.0.%d.0/24,restrict=on", i+1, i+2),
+			"-device", fmt.Sprintf("%s,netdev=net%d,romfile=", device, i+1))
+		if n.MTU != 0 {
+			args[len(args)-1] += ",host_mtu=" + strconv.Itoa(n.MTU)
+		}
+	}
+	return args
+}
+
+// furtherDisk names the file of a further disk.
+func furtherDisk(i int) string { return fmt.Sprintf("disk%d.qcow2", i+1) }
+
 // commonArgs are those of every machine, and of the probe.
-func commonArgs(accel string) []string {
-	return []string{"-nodefaults", "-no-user-config", "-display", "none", "-machine", "pc,accel=" + accel, "-cpu", "max"}
+func commonArgs(accel, cpu string) []string {
+	return []string{"-nodefaults", "-no-user-config", "-display", "none", "-machine", "pc,accel=" + accel, "-cpu", cpu}
 }
 
 // relayCommand returns the command that connects a machine with its metadata

@@ -3,6 +3,7 @@ package qemu
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,14 +11,21 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/nocloud"
 )
 
 // imageTool makes overlays. It comes with QEMU.
 const imageTool = "qemu-img"
 
-// makeDisks makes the overlay and the seed of a machine that boots an image.
+// makeDisks makes the further disks, and the overlay and the seed of a machine that boots
+// an image.
 func (m *machine) makeDisks(ctx context.Context) error {
+	for i, d := range m.shape.disks {
+		if err := m.runImageTool(ctx, "create", "-q", "-f", "qcow2", furtherDisk(i), strconv.Itoa(d.Size)+"G"); err != nil {
+			return err
+		}
+	}
 	if m.shape.image == "" {
 		return nil
 	}
@@ -41,8 +49,16 @@ func (m *machine) makeOverlay(ctx context.Context) error {
 	if m.shape.disk > 0 {
 		args = append(args, strconv.Itoa(m.shape.disk)+"G")
 	}
+	return m.runImageTool(ctx, args...)
+}
+
+// runImageTool runs qemu-img in the machine's folder.
+func (m *machine) runImageTool(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, imageTool, args...)
 	cmd.Dir = m.Dir
+	if errors.Is(cmd.Err, exec.ErrNotFound) {
+		return nstance.FieldError("args.disks", "install it on the host (Debian: qemu-utils)", "%v", cmd.Err)
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", imageTool, err, bytes.TrimSpace(out))
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -93,6 +94,9 @@ func playQEMU(args []string) int {
 	q.say(`{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}, "capabilities": ["oob"]}}`)
 	if does("metadata") {
 		q.printUserData()
+	}
+	if does("hardware") {
+		q.printHardware()
 	}
 	lines := bufio.NewScanner(q.monitor)
 	for lines.Scan() {
@@ -203,6 +207,17 @@ func (q *fakeQEMU) printUserData() {
 	fmt.Printf("user data %s.\n", base64.StdEncoding.EncodeToString(body))
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
+}
+
+// printHardware prints what of the arguments and of the folder is hardware.
+func (q *fakeQEMU) printHardware() {
+	for _, option := range []string{"-cpu", "-smp", "-drive", "-device", "-netdev"} {
+		for line := range strings.SplitSeq(strings.TrimSpace(q.args[option]), "\n") {
+			fmt.Printf("hardware %s %s\n", option, line)
+		}
+	}
+	files, err := filepath.Glob("*.qcow2")
+	fmt.Println("files", files, err)
 }
 
 // ownMachine runs a cloud and prints the process of its machine, until it is killed.

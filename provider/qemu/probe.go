@@ -44,7 +44,7 @@ func (c *Cloud) probeKVM() error {
 	}
 	ctx, cancel := context.WithTimeoutCause(c.ctx, probeLimit, errHangs)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.qemu, append(commonArgs(accelKVM), "-m", "128", "-no-reboot",
+	cmd := exec.CommandContext(ctx, c.qemu, append(commonArgs(accelKVM, defaultCPU), "-m", "128", "-no-reboot",
 		"-kernel", kernel, "-append", "panic=-1")...)
 	if err := cmd.Run(); ctx.Err() != nil {
 		return context.Cause(ctx)

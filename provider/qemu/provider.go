@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"context"
+	"errors"
 	"iter"
 
 	"github.com/nstance-go/nstance"
@@ -51,6 +52,9 @@ func (c *Cloud) ConsoleOutput(ctx context.Context, want nstance.Machine) ([]byte
 func classify(err error) error {
 	if isExit(err) { // qemu-img refuses the image
 		return nstance.Errorf(nstance.Invalid, "the machine cannot be created: %w", err)
+	}
+	if _, ok := errors.AsType[*nstance.Error](err); ok {
+		return err
 	}
 	return machines.ClassifyCreate(err)
 }

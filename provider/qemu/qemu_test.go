@@ -157,6 +157,71 @@ func TestProvider(t *testing.T) {
 	})
 }
 
+// TestHardware: what the arguments name arrives at QEMU.
+func TestHardware(t *testing.T) {
+	c := cloud(t, nil)
+	s := newSpec()
+	s.Args = json.RawMessage(`{"append": "hardware", "cpus": 4, "sockets": 2, "cpu_type": "Haswell", "networks": [{"mtu": 9000}, {"model": "e1000"}]}`)
+	m := create(t, c, s)
+	out := prints(t, c, m, "hardware -cpu ")
+	require.Equal(t, "Haswell", out)
+	require.Equal(t, "4,sockets=2", prints(t, c, m, "hardware -smp "))
+	prints(t, c, m, "files ")
+	text, err := c.ConsoleOutput(t.Context(), m)
+	require.NoError(t, err)
+	for _, line := range []string{
+		"-netdev user,id=net1,net=10.0.2.0/24,restrict=on", "-device virtio-net-pci,netdev=net1,romfile=,host_mtu=9000",
+		"-netdev user,id=net2,net=10.0.3.0/24,restrict=on", "-device e1000,netdev=net2,romfile=",
+	} {
+		require.Contains(t, string(text), "hardware "+line+"\n")
+	}
+}
+
+// TestFurtherDisks: they are made empty and go with the machine.
+func TestFurtherDisks(t *testing.T) {
+	s := newSpec()
+	s.Args = json.RawMessage(`{"append": "hardware", "disks": [{"size": 3}, {"size": 5}]}`)
+	c := cloud(t, nil)
+	m, err := c.Create(t.Context(), s)
+	if _, missing := exec.LookPath("qemu-img"); missing != nil {
+		require.ErrorContains(t, err, "qemu-utils")
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, "[disk1.qcow2 disk2.qcow2] <nil>", prints(t, c, m, "files "))
+	prints(t, c, m, "hardware -drive file=disk1.qcow2,format=qcow2,if=virtio")
+	prints(t, c, m, "hardware -drive file=disk2.qcow2,format=qcow2,if=virtio")
+}
+
+func TestCheckHardware(t *testing.T) {
+	settings := provider.Settings{Options: json.RawMessage(`{"kernel": "/boot/vmlinuz", "types": {"odd": {"cpus": 3}}}`)}
+	for args, field := range map[string]string{
+		`{"cpus": 4, "sockets": 2}`: "",
+		`{"cpus": 3, "sockets": 2}`: "args.sockets",
+		`{"sockets": 2}`:            "args.sockets",
+		`{"sockets": 17}`:           "args.sockets",
+		`{"cpu_type": "host,+vmx"}`: "args.cpu_type",
+		`{"disks": [{"size": 0}]}`:  "args.disks[0].size",
+		`{"disks": [{}]}`:           "args.disks[0].size",
+		`{"disks": [` + strings.Repeat(`{"size": 1},`, 8) + `{"size": 1}]}`: "args.disks",
+		`{"networks": [{"model": "virtoi"}]}`:                               "args.networks[0].model",
+		`{"networks": [{"mtu": 100}]}`:                                      "args.networks[0].mtu",
+		`{"networks": [{"model": "e1000", "mtu": 9000}]}`:                   "args.networks[0].mtu",
+		`{"networks": [` + strings.Repeat(`{},`, 8) + `{}]}`:                "args.networks",
+	} {
+		s := newSpec()
+		s.InstanceType, s.Args = "odd", json.RawMessage(args)
+		err := qemu.Kind().CheckSpec(settings, s)
+		if field == "" {
+			require.NoError(t, err, args)
+			continue
+		}
+		e, ok := errors.AsType[*nstance.Error](err)
+		require.True(t, ok, "%s: %v", args, err)
+		require.Equal(t, field, e.Field, args)
+	}
+}
+
 func TestLife(t *testing.T) {
 	t.Run("a machine runs, prints, and powers itself off when deleted", func(t *testing.T) {
 		c := cloud(t, nil)

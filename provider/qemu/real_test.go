@@ -117,6 +117,34 @@ func TestQEMUImage(t *testing.T) {
 	require.Equal(t, before, after, "the image was written to")
 }
 
+// TestQEMUHardware: QEMU takes a machine with all hardware that the arguments name, and the
+// disks have their sizes.
+func TestQEMUHardware(t *testing.T) {
+	disk, dir := diskImage(t, "hello from the disk"), ""
+	c := cloud(t, func(o *qemu.Options) {
+		real(t)(o)
+		o.Images, o.Grace = map[string]string{"disk": disk}, provider.Duration(50*time.Millisecond)
+		dir = o.Dir
+	})
+	s := newSpec()
+	s.Image, s.Args = "disk", []byte(`{"memory": 64, "cpus": 4, "sockets": 2, "cpu_type": "qemu64", "disks": [{"size": 3}, {"size": 5}], "networks": [
+		{"mtu": 9000}, {"model": "e1000"}, {"model": "e1000e"}, {"model": "rtl8139"}, {"model": "vmxnet3"}]}`)
+	m := create(t, c, s)
+	within(t, c, m, "hello from the disk")
+	files, err := filepath.Glob(filepath.Join(dir, "*", string(m.ID), "disk[12].qcow2"))
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	for i, size := range []int{3, 5} {
+		info, err := exec.CommandContext(t.Context(), "qemu-img", "info", "-U", "--output", "json", files[i]).Output()
+		require.NoError(t, err)
+		require.Contains(t, string(info), `"virtual-size": `+strconv.Itoa(size<<30))
+	}
+	s = newSpec()
+	s.Image, s.Args = "disk", []byte(`{"cpu_type": "i486-of-nobody"}`)
+	create(t, c, s)
+	require.Contains(t, becomesWithin(t, c, s.ID, nstance.StatusFailed).CauseText, "i486-of-nobody")
+}
+
 // TestQEMUGuest boots a real kernel whose user data is a script.
 func TestQEMUGuest(t *testing.T) {
 	c := cloud(t, real(t))
