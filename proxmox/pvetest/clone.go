@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -81,12 +82,19 @@ func (c *Cloud) checkClone(r *call) (*cloning, error) {
 func (c *Cloud) mayClone(r *call, cl *cloning) error {
 	pool := r.params["pool"]
 	switch {
+	case pool != "" && !slices.Contains(c.o.Pools, pool): // pve-access-control, RPCEnvironment.pm check_pool_exist
+		return refuse(403, "Permission check failed (pool '%s' does not exist)", pool)
 	case !r.mayVM(cl.from, "VM.Clone"):
 		return denied("/vms/"+itoa(cl.from.id), "VM.Clone")
 	case !r.may("/vms/"+itoa(cl.newID), "VM.Allocate") && (pool == "" || !r.may("/pool/"+pool, "VM.Allocate")):
 		return denied("/vms/"+itoa(cl.newID), "VM.Allocate")
 	case !r.may("/sdn/zones/localnetwork/vmbr0", "SDN.Use"):
 		return denied("/sdn/zones/localnetwork/vmbr0", "SDN.Use")
+	}
+	for key, value := range cl.from.config { // qemu-server, QemuServer.pm check_mapping_access
+		if id := properties("host", value)["mapping"]; pciKey.MatchString(key) && !r.may("/mapping/pci/"+id, "Mapping.Use") {
+			return denied("/mapping/pci/"+id, "Mapping.Use")
+		}
 	}
 	for _, volume := range cl.from.drives() {
 		name, _, _ := strings.Cut(volume, ":")

@@ -172,6 +172,9 @@ func (c *Cloud) storageFields(s Storage) []map[string]any {
 		shared = 1
 	}
 	for _, n := range c.sortedNodes() {
+		if !s.on(n.Name) {
+			continue
+		}
 		out = append(out, map[string]any{"id": "storage/" + n.Name + "/" + s.Name, "type": "storage", "storage": s.Name, "node": n.Name, "shared": shared,
 			"status": "available", "plugintype": "dir", "content": strings.Join(s.Content, ","), "disk": 1 << 30, "maxdisk": 100 << 30})
 	}

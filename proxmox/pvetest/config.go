@@ -9,7 +9,7 @@ import (
 )
 
 const configParams = "name tags description cores sockets vcpus cpu cpulimit cpuunits numa memory balloon shares onboot agent boot ciuser cipassword sshkeys cicustom " +
-	"ipconfig* net* ide* sata* scsi* virtio* protection startup autostart reboot startdate localtime ostype bios freeze hookscript args lock " +
+	"ipconfig* net* hostpci* ide* sata* scsi* virtio* protection startup autostart reboot startdate localtime ostype bios freeze hookscript args lock " +
 	"machine scsihw vga watchdog hotplug delete digest background_delay skiplock force revert"
 
 // configRights has the privilege that an option needs (qemu-server, API2/Qemu.pm,
@@ -20,7 +20,7 @@ var configRights = map[string]string{
 	"startdate": "VM.Config.Options", "localtime": "VM.Config.Options", "ostype": "VM.Config.Options", "bios": "VM.Config.Options",
 	"boot": "VM.Config.Disk", "cores": "VM.Config.CPU", "sockets": "VM.Config.CPU", "vcpus": "VM.Config.CPU", "cpu": "VM.Config.CPU",
 	"cpulimit": "VM.Config.CPU", "cpuunits": "VM.Config.CPU", "numa": "VM.Config.CPU", "memory": "VM.Config.Memory",
-	"balloon": "VM.Config.Memory", "shares": "VM.Config.Memory", "net": "VM.Config.Network", "ipconfig": "VM.Config.Cloudinit", "ciuser": "VM.Config.Cloudinit",
+	"balloon": "VM.Config.Memory", "shares": "VM.Config.Memory", "net": "VM.Config.Network", "ciuser": "VM.Config.Cloudinit",
 	"cipassword": "VM.Config.Cloudinit", "sshkeys": "VM.Config.Cloudinit", "cicustom": "VM.Config.Cloudinit", "freeze": "VM.PowerMgmt",
 	"machine": "VM.Config.HWType", "scsihw": "VM.Config.HWType", "vga": "VM.Config.HWType", "watchdog": "VM.Config.HWType", "hotplug": "VM.Config.HWType",
 }
@@ -80,10 +80,10 @@ func (c *Cloud) setConfig(r *call) (any, error) {
 	params := maps.Clone(r.params)
 	return c.work(r.user, v.node, "qmconfig", itoa(v.id), "", nil, step{0, func() error {
 		c.mu.Lock()
-		c.apply(v, params)
+		err := c.apply(v, params)
 		c.mu.Unlock()
 		c.changed(v)
-		return nil
+		return err
 	}}), nil
 }
 
@@ -120,6 +120,9 @@ func (c *Cloud) checkConfig(r *call, v *vm) error {
 	if len(r.params["description"]) > 8192 {
 		return invalid("description", "value may only be 8192 characters long")
 	}
+	if err := checkFormats(r.params); err != nil {
+		return err
+	}
 	if err := v.checkMemory(r.params); err != nil {
 		return err
 	}
@@ -148,11 +151,27 @@ func (v *vm) checkMemory(params map[string]string) error {
 }
 
 func (c *Cloud) mayConfigure(r *call, v *vm, key, value string) error {
+	switch {
+	case pciKey.MatchString(key):
+		return c.mayMap(r, v, key, value)
+	case ipKey.MatchString(key): // either suffices
+		if r.mayVM(v, "VM.Config.Cloudinit", "VM.Config.Network") {
+			return nil
+		}
+		return denied("/vms/"+itoa(v.id), "VM.Config.Cloudinit", "VM.Config.Network")
+	case key == "cpu":
+		if err := c.mayUseCPU(r, v, value); err != nil {
+			return err
+		}
+	}
 	right, known := configRights[strings.TrimRight(key, "0123456789")]
 	if driveKey.MatchString(key) {
 		right = "VM.Config.Disk"
 		if strings.Contains(value, "media=cdrom") {
 			right = "VM.Config.CDROM"
+		}
+		if volume, _, _ := strings.Cut(value, ","); newDisk.MatchString(volume) {
+			return c.mayAllocate(r, v, newDisk.FindStringSubmatch(volume)[1])
 		}
 		return c.mayMount(r, v, right, value)
 	}
@@ -195,15 +214,19 @@ func (c *Cloud) mayMount(r *call, v *vm, right, value string) error {
 	return nil
 }
 
-// apply writes the options. It needs c.mu.
-func (c *Cloud) apply(v *vm, params map[string]string) {
+// apply writes the options, one after the other, until one is refused. It needs c.mu.
+func (c *Cloud) apply(v *vm, params map[string]string) error {
 	for _, key := range listOf(params["delete"]) {
 		if driveKey.MatchString(key) {
 			c.detach(v, key)
 		}
 		delete(v.config, key)
 	}
-	for key, value := range params {
+	for _, key := range slices.Sorted(maps.Keys(params)) {
+		value, err := c.allocate(v, key, params[key])
+		if err != nil {
+			return err
+		}
 		switch key {
 		case "delete", "digest", "background_delay":
 			continue
@@ -219,6 +242,7 @@ func (c *Cloud) apply(v *vm, params map[string]string) {
 			delete(v.config, key)
 		}
 	}
+	return nil
 }
 
 // detach takes a volume out of a drive: a cloud-init drive is freed, a disk becomes unused

@@ -68,6 +68,8 @@ func (c *Cloud) routes() *http.ServeMux {
 		"GET /cluster/status":                        {"", false, c.clusterStatus},
 		"GET /access/permissions":                    {"path userid", false, c.permissions},
 		"GET " + vm + "/config":                      {"current snapshot", false, c.getConfig},
+		"PUT " + vm + "/resize":                      {"disk size digest skiplock", true, c.resize},
+		"GET /cluster/mapping/pci":                   {"check-node", false, c.listMappings},
 		"POST " + vm + "/config":                     {configParams, true, c.setConfig},
 		"POST " + vm + "/clone":                      {"newid name description pool snapname storage format full target bwlimit", true, c.clone},
 		"DELETE " + vm:                               {"purge destroy-unreferenced-disks skiplock", true, c.destroy},

@@ -1,6 +1,7 @@
 package pvetest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -68,7 +69,11 @@ func (c *Cloud) start(r *call) (any, error) {
 	return c.work(r.user, v.node, "qmstart", itoa(v.id), "", nil, step{c.delays().Start, func() error {
 		c.mu.Lock()
 		running, allowed := v.running, c.nodes[v.node].CPUs
-		if v.cpus() <= allowed && !running {
+		var devices error
+		if !running {
+			devices = cmp.Or(c.checkDevices(v), c.checkMTU(v))
+		}
+		if v.cpus() <= allowed && !running && devices == nil {
 			delete(c.volumes, v.config["vmstate"])
 			delete(v.config, "lock")
 			delete(v.config, "vmstate")
@@ -80,6 +85,8 @@ func (c *Cloud) start(r *call) (any, error) {
 			return fmt.Errorf("VM %d already running", v.id)
 		case tooMany: // qemu-server, QemuServer.pm config_to_command
 			return fmt.Errorf("MAX %d vcpus allowed per VM on this node", allowed)
+		case devices != nil:
+			return devices
 		}
 		return c.run(v)
 	}}), nil

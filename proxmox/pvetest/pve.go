@@ -32,6 +32,15 @@ type Options struct {
 	// and "local" for images on each.
 	Storages []Storage
 
+	// Pools are the resource pools that exist.
+	Pools []string
+
+	// BridgeMTU is the MTU of every bridge, in bytes. 1500.
+	BridgeMTU int
+
+	// Mappings are the resource mappings of PCI devices.
+	Mappings []Mapping
+
 	// Templates are there from the beginning. One with VMID 9000 named debian
 	// on the first node, its disk in "shared".
 	Templates []Template
@@ -84,6 +93,7 @@ type Storage struct {
 	Shared  bool     // one content for all nodes; else each node has its own
 	Content []string // images, iso
 	NoSpace bool     // a new disk finds no space
+	Nodes   []string // that have it; nil: all
 }
 
 // A Template is what machines are cloned from.
@@ -328,6 +338,15 @@ func (c *Cloud) Add(vmid int, node string, config map[string]string) {
 	c.vms[vmid] = v
 	c.mu.Unlock()
 	c.SetConfig(vmid, config)
+}
+
+// SetRunning starts a machine, as its owner does.
+func (c *Cloud) SetRunning(vmid int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.vms[vmid]
+	v.running, v.started = true, time.Now()
+	v.show()
 }
 
 // Config returns a machine's configuration, or nil if there is none.

@@ -28,7 +28,8 @@ type vm struct {
 	pool     string
 	started  time.Time
 	guest    testcloud.Guest
-	boot     int // counts starts, so that a late exit of an earlier one is recognised
+	devices  map[string]bool // PCI devices that it got with its last start, by path
+	boot     int             // counts starts, so that a late exit of an earlier one is recognised
 
 	// What pvestatd knew when it last looked.
 	shownName     string
@@ -162,11 +163,14 @@ func (c *Cloud) halt(v *vm) {
 	c.changed(v)
 }
 
-// userData returns what cloud-init finds on the machine's CD. It needs c.mu.
-func (c *Cloud) userData(v *vm) []byte {
+// userData returns the user data that cloud-init finds on the machine's CD. It needs c.mu.
+func (c *Cloud) userData(v *vm) []byte { return c.seed(v, nocloud.UserData) }
+
+// seed returns a file that cloud-init finds on the machine's CD. It needs c.mu.
+func (c *Cloud) seed(v *vm, file string) []byte {
 	for _, volume := range v.drives() {
 		if image, ok := c.images[c.place(v.node, volume)]; ok {
-			if b, err := nocloud.ReadFile(image, nocloud.UserData); err == nil {
+			if b, err := nocloud.ReadFile(image, file); err == nil {
 				return b
 			}
 		}
@@ -182,6 +186,27 @@ func (c *Cloud) UserData(handle string) []byte {
 		return c.userData(v)
 	}
 	return nil
+}
+
+// NetworkConfig returns the configuration of the network that the machine with that handle
+// reads at its first boot, or nil.
+func (c *Cloud) NetworkConfig(handle string) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v := c.vms[atoi(handle)]; v != nil {
+		return c.seed(v, nocloud.NetworkConfig)
+	}
+	return nil
+}
+
+// PoolOf returns the resource pool that a machine is in.
+func (c *Cloud) PoolOf(handle string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v := c.vms[atoi(handle)]; v != nil {
+		return v.pool
+	}
+	return ""
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
