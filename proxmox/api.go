@@ -66,6 +66,7 @@ type resource struct {
 	MaxCPU   float64 `json:"maxcpu"`
 	Storage  string  `json:"storage"`
 	Shared   int     `json:"shared"`
+	Content  string  `json:"content"` // of storage, with commas between
 }
 
 // resources lists what the token may see: machines, nodes and storage.
@@ -162,6 +163,41 @@ func (a *api) post(ctx context.Context, path string, params map[string]string) (
 		return "", err
 	}
 	return upid, nil
+}
+
+// resize enlarges a disk to a size in GiB and waits for the end of that. A disk that has
+// the size already is left alone (qemu-server, API2/Qemu.pm resize_vm).
+func (a *api) resize(ctx context.Context, path, drive string, size int) error {
+	var upid string
+	if err := sent(a.client.Put(ctx, path+"/resize", map[string]string{"disk": drive, "size": itoa(size) + "G"}, &upid)); err != nil {
+		return err
+	}
+	return a.wait(ctx, upid)
+}
+
+// mappings returns how many devices each mapping of PCI devices has on each node, by the
+// mapping's name. Those that the token may not see are left out (pve-manager,
+// API2/Cluster/Mapping/PCI.pm).
+func (a *api) mappings(ctx context.Context) (map[string]map[string]int, error) {
+	var list []struct {
+		ID  string   `json:"id"`
+		Map []string `json:"map"` // such as node=pve1,path=0000:01:00.0,id=10de:1db6
+	}
+	if err := a.client.Get(ctx, "/cluster/mapping/pci", &list); err != nil {
+		return nil, classify(err)
+	}
+	out := map[string]map[string]int{}
+	for _, m := range list {
+		out[m.ID] = map[string]int{}
+		for _, entry := range m.Map {
+			for part := range strings.SplitSeq(entry, ",") {
+				if node, ok := strings.CutPrefix(part, "node="); ok {
+					out[m.ID][node]++
+				}
+			}
+		}
+	}
+	return out, nil
 }
 
 // remove starts a task that deletes something, and returns its UPID.

@@ -75,6 +75,11 @@ func TestCrash(t *testing.T) {
 			for _, then := range []string{"create", "delete"} {
 				enumerate(t, "create, then "+then, func(t *testing.T, calls int) bool { return crashInCreate(newBench(t, &o), calls, then) })
 			}
+			enumerate(t, "create with a static address", func(t *testing.T, calls int) bool {
+				b := newBench(t, &o)
+				b.static = true
+				return crashInCreate(b, calls, "create")
+			})
 			enumerate(t, "delete", func(t *testing.T, calls int) bool { return crashInDelete(newBench(t, &o), calls) })
 		})
 	}
@@ -96,7 +101,10 @@ func enumerate(t *testing.T, name string, crash func(t *testing.T, calls int) bo
 
 func (b *bench) crashSpec() nstance.MachineSpec {
 	s := b.spec()
-	s.Args = []byte(`{"template": 9000, "any_node": true}`)
+	s.Args = []byte(`{"template": 9000, "any_node": true, "disk": 5}`)
+	if b.static {
+		s.Subnet, s.Args = "vmbr0", []byte(`{"template": 9000, "address_pool": "lan", "disks": [{"drive": "scsi1", "size": 1, "storage": "shared"}]}`)
+	}
 	return s
 }
 
@@ -122,7 +130,15 @@ func crashInCreate(b *bench, calls int, then string) bool {
 	b.running(next, s.ID)
 	b.eventually(b.finished, "half made")
 	require.Len(b, b.cloud.Machines(), 1)
-	require.Len(b, b.cloud.Volumes(), 2, "its disk and its image")
+	c := b.cloud.Config(vmidOf(b.T, m))
+	if b.static {
+		require.Len(b, b.cloud.Volumes(), 3, "its disks and its image")
+		require.NotEmpty(b, c["ipconfig0"])
+		require.NotEmpty(b, b.cloud.NetworkConfig(m.ProviderID))
+	} else {
+		require.Len(b, b.cloud.Volumes(), 2, "its disk and its image")
+		require.Contains(b, c["scsi0"], "size=5G")
+	}
 	b.gone(next, m)
 	b.clean()
 	return died

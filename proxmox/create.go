@@ -1,10 +1,10 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -83,44 +83,73 @@ func (pl plan) same(m marks) error {
 	return nil
 }
 
+// claim chooses the VMID of a machine, and with it a static address if it is to have one. It
+// needs p.mu.
+func (p *Provider) claim(list []resource, pl plan) (marks, error) {
+	taken := map[int]bool{}
+	for _, r := range list {
+		taken[r.VMID] = true
+	}
+	var m marks
+	if pl.pool == nil {
+		may := p.o.vmids(pl.spec.ID)
+		i := slices.IndexFunc(may, func(vmid int) bool { return !taken[vmid] })
+		if i < 0 {
+			return m, nstance.FieldError("options.vmid_max", "widen vmid_min to vmid_max in shard.provider.options", "all %d VMIDs that %s may have are taken", maxProbes, pl.spec.ID)
+		}
+		m = pl.marks(may[i])
+	} else {
+		for _, w := range p.works { // what a listing does not have yet
+			taken[w.marks.VMID] = taken[w.marks.VMID] || w.creating()
+		}
+		a, ok := pl.pool.free(pl.spec.ID, taken)
+		if !ok {
+			return m, nstance.Errorf(nstance.Capacity, "all %d addresses of address pool %s are in use", pl.pool.size(), pl.pool.name)
+		}
+		m = pl.marks(vmidOf(a))
+		m.Config["ipconfig0"] = pl.pool.ipConfig(a)
+	}
+	m.Config[pl.seedDrive()] = p.o.ISOStorage + ":iso/" + m.image() + ",media=cdrom"
+	return m, nil
+}
+
+// reserve chooses VMID, template and node of a machine and records the work of making it.
+func (p *Provider) reserve(list []resource, pl plan, mapped mapping) (w *work, at placement, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, err := p.claim(list, pl)
+	if err != nil {
+		return nil, at, err
+	}
+	if at, err = p.place(list, pl, mapped); err != nil {
+		return nil, at, err
+	}
+	w = newWork(workCreate, m, at.node)
+	w.reserved = at.memory
+	p.enter(w)
+	return w, at, nil
+}
+
 // clone uploads the image with the user data and starts the clone.
 func (p *Provider) clone(ctx context.Context, list []resource, pl plan) (nstance.Machine, error) {
-	i := slices.IndexFunc(p.o.vmids(pl.spec.ID), func(vmid int) bool {
-		return !slices.ContainsFunc(list, func(r resource) bool { return r.VMID == vmid })
-	})
-	if i < 0 {
-		return nstance.Machine{}, nstance.FieldError("options.vmid_max", "widen vmid_min to vmid_max in shard.provider.options", "all %d VMIDs that %s may have are taken", maxProbes, pl.spec.ID)
-	}
-	m := pl.marks(p.o.vmids(pl.spec.ID)[i])
-	image := imageName(m.ID, pl.print)
-	m.Config[pl.seedDrive()] = p.o.ISOStorage + ":iso/" + image + ",media=cdrom"
-	notes, err := m.notes()
+	mapped, err := p.mapped(ctx, pl)
 	if err != nil {
 		return nstance.Machine{}, err
 	}
-	p.mu.Lock()
-	at, err := p.place(list, pl)
-	w := newWork(workCreate, m, at.node)
-	if w.reserved = at.memory; err == nil {
-		p.enter(w)
-	}
-	p.mu.Unlock()
-	if err == nil {
-		if err = p.checkInherited(ctx, at.template); err != nil {
-			close(w.done)
-			p.drop(w)
-		}
-	}
+	w, at, err := p.reserve(list, pl, mapped)
 	if err != nil {
 		return nstance.Machine{}, err
 	}
-	if err = p.startClone(ctx, w, pl, at, image, notes); err != nil {
+	if err = p.checkInherited(ctx, at.template, pl); err == nil {
+		err = p.startClone(ctx, w, pl, at)
+	}
+	if err != nil {
 		close(w.done)
 		p.drop(w)
 		// After a Conflict it may be the image of the same machine, which another
 		// server makes.
-		if !errors.Is(err, nstance.Ambiguous) && !errors.Is(err, nstance.Conflict) {
-			p.discardImage(ctx, w.node, image)
+		if w.seed != nil && !errors.Is(err, nstance.Ambiguous) && !errors.Is(err, nstance.Conflict) {
+			p.discardImage(ctx, w.node, w.marks.image())
 		}
 		return nstance.Machine{}, taken(err)
 	}
@@ -138,31 +167,25 @@ func (p *Provider) clone(ctx context.Context, list []resource, pl plan) (nstance
 	return w.machine(), nil
 }
 
-// checkInherited refuses a template with a hook script. Its clones would run it on their
-// node, and no token may take it from them: only root@pam itself can (qemu-server,
-// API2/Qemu.pm check_vm_modify_config_perm).
-func (p *Provider) checkInherited(ctx context.Context, template resource) error {
-	c, err := p.api.config(ctx, template.Node, template.VMID)
+func (p *Provider) startClone(ctx context.Context, w *work, pl plan, at placement) error {
+	notes, err := w.marks.notes()
 	if err != nil {
-		return movedOrGone(template, err)
+		return err
 	}
-	if hook := c.all["hookscript"]; hook != "" {
-		return nstance.FieldError("args.template", "remove it from the template with qm set "+itoa(template.VMID)+" --delete hookscript",
-			"template %d has the hook script %.64q, which clones inherit and no token can remove", template.VMID, hook)
+	var network []byte
+	if pl.pool != nil {
+		if network, err = pl.networkConfig(pl.pool.addressOf(w.marks.VMID)); err != nil {
+			return nstance.Errorf(nstance.Internal, "the configuration of the network: %w", err)
+		}
 	}
-	return nil
-}
-
-func (p *Provider) startClone(ctx context.Context, w *work, pl plan, at placement, image, notes string) error {
-	seed, err := nocloud.Seed(string(w.marks.ID), string(w.marks.ID), pl.spec.UserData, nil)
+	seed, err := nocloud.Seed(string(w.marks.ID), string(w.marks.ID), pl.spec.UserData, network)
 	if err != nil {
 		return nstance.Errorf(nstance.Internal, "the image with the user data: %w", err)
 	}
 	p.mu.Lock()
 	w.seed = seed
 	p.mu.Unlock()
-	// Its name has the fingerprint of the spec: what it may overwrite is the same.
-	if err = p.api.upload(ctx, w.node, p.o.ISOStorage, image, seed); err != nil {
+	if err = p.api.upload(ctx, w.node, p.o.ISOStorage, w.marks.image(), seed); err != nil {
 		return err
 	}
 	params := map[string]string{"newid": itoa(w.marks.VMID), "name": string(w.marks.ID), "description": notes, "full": "0"}
@@ -172,8 +195,8 @@ func (p *Provider) startClone(ctx context.Context, w *work, pl plan, at placemen
 	if pl.args.Storage != "" {
 		params["storage"] = pl.args.Storage
 	}
-	if p.o.Pool != "" {
-		params["pool"] = p.o.Pool
+	if pool := cmp.Or(pl.args.Pool, p.o.Pool); pool != "" {
+		params["pool"] = pool
 	}
 	if at.node != at.template.Node {
 		params["target"] = at.node
@@ -207,7 +230,7 @@ func (pl plan) seedDrive() string {
 func (p *Provider) finish(ctx context.Context, w *work) error {
 	if err := p.api.wait(ctx, w.upid); err != nil && !errors.Is(err, nstance.Ambiguous) {
 		if !errors.Is(err, nstance.Conflict) { // the task frees disks and configuration itself
-			p.discardImage(ctx, w.node, imageName(w.marks.ID, w.marks.Print))
+			p.discardImage(ctx, w.node, w.marks.image())
 		}
 		return err
 	}
@@ -255,6 +278,9 @@ func (p *Provider) finishStep(ctx context.Context, w *work) (done bool, err erro
 		if err := p.unprotect(ctx, f); err != nil {
 			return false, err
 		}
+		if err := p.grow(ctx, f); err != nil {
+			return false, err
+		}
 		if err := p.configure(ctx, w, f, f.firstConfig()); err != nil {
 			return false, err
 		}
@@ -282,41 +308,6 @@ func (p *Provider) unprotect(ctx context.Context, f *found) error {
 	return p.api.do(ctx, vmPath(f.node, f.VMID)+"/config", map[string]string{"protection": "0"})
 }
 
-// inherited are options that a clone must not have from its template, although it gets
-// every option of it (qemu-server, API2/Qemu.pm clone_vm: "copy everything else"): a guest
-// that does not run, that ends when it reboots, or whose clock is wrong.
-var inherited = []string{"freeze", "reboot", "startdate", "autostart"}
-
-// firstConfig returns what is set after the clone: marks, size, image, and what the
-// template would decide otherwise.
-func (f *found) firstConfig() map[string]string {
-	config := map[string]string{"tags": f.marks.tags(true)}
-	var remove []string
-	for _, key := range inherited {
-		if f.config[key] != "" {
-			remove = append(remove, key)
-		}
-	}
-	if f.Config["cores"] != "" { // the type's cores are all that it has
-		config["sockets"] = "1"
-		if f.config["vcpus"] != "" {
-			remove = append(remove, "vcpus")
-		}
-	}
-	if memory := f.Config["memory"]; memory != "" && atoi(f.config["balloon"]) > 0 {
-		config["balloon"] = memory // the template's may be more, which is refused
-	}
-	for key, value := range f.config { // another one would be read in place of the image
-		if driveName.MatchString(key) && strings.Contains(value, "cloudinit") && f.Config[key] == "" {
-			config[key] = "none,media=cdrom"
-		}
-	}
-	if maps.Copy(config, f.Config); len(remove) > 0 {
-		config["delete"] = strings.Join(remove, ",")
-	}
-	return config
-}
-
 // configure writes a machine's first configuration. The image may be gone: a
 // server whose create of the same machine failed has removed its own.
 func (p *Provider) configure(ctx context.Context, w *work, f *found, config map[string]string) error {
@@ -324,7 +315,7 @@ func (p *Provider) configure(ctx context.Context, w *work, f *found, config map[
 	if err == nil || w.seed == nil || !strings.Contains(err.Error(), ":iso/") {
 		return err
 	}
-	return errors.Join(err, p.api.upload(ctx, f.node, p.o.ISOStorage, imageName(f.ID, f.Print), w.seed))
+	return errors.Join(err, p.api.upload(ctx, f.node, p.o.ISOStorage, f.image(), w.seed))
 }
 
 // start starts a machine unless it runs. What it does afterwards decides, not
@@ -353,11 +344,6 @@ func (p *Provider) unmanaged(ctx context.Context, f *found) (current, error) {
 			Remedy: "remove it with ha-manager remove vm:" + itoa(f.VMID)}
 	}
 	return now, err
-}
-
-// imageName names the image with a machine's user data.
-func imageName(id nstance.InstanceID, fingerprint string) string {
-	return imagePrefix(id) + fingerprint + ".iso"
 }
 
 // discardImage deletes an image whose machine was not made. Where it fails,

@@ -103,6 +103,13 @@ func (p *Provider) gone(ctx context.Context, list []resource, m nstance.Machine)
 // removeImages deletes the images of a machine, in shared storage once and else
 // on each node.
 func (p *Provider) removeImages(ctx context.Context, list []resource, id nstance.InstanceID) error {
+	return p.eachImage(ctx, list, id, func(at resource, volume string) error {
+		return p.api.removeImage(ctx, at.Node, at.Storage, volume)
+	})
+}
+
+// eachImage calls f with the images of a machine on nodes that are online, until it fails.
+func (p *Provider) eachImage(ctx context.Context, list []resource, id nstance.InstanceID, f func(at resource, volume string) error) error {
 	online := map[string]bool{}
 	for _, r := range list {
 		if r.Type == "node" {
@@ -121,7 +128,7 @@ func (p *Provider) removeImages(ctx context.Context, list []resource, id nstance
 		}
 		for _, v := range volumes {
 			if strings.HasPrefix(v, p.o.ISOStorage+":iso/"+imagePrefix(id)) {
-				if err := p.api.removeImage(ctx, r.Node, r.Storage, v); err != nil {
+				if err := f(r, v); err != nil {
 					return err
 				}
 			}

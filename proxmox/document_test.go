@@ -1,6 +1,8 @@
 package proxmox_test
 
 import (
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -34,6 +36,20 @@ func TestWalkthrough(t *testing.T) {
 	} {
 		_, err = config.Parse("rack1.jsonc", []byte(strings.Replace(example, bad, field, 1)), proxmox.Kind())
 		require.Error(t, err, field)
+	}
+}
+
+// TestFirstDayArgs: what the document's first day suggests for args is accepted.
+func TestFirstDayArgs(t *testing.T) {
+	text, err := os.ReadFile(document)
+	require.NoError(t, err)
+	rows := regexp.MustCompile("(?m)^   \\| .* \\| `(\"[^`]*)`").FindAllSubmatch(text, -1)
+	require.Greater(t, len(rows), 5)
+	settings := provider.Settings{Options: []byte(`{"endpoint": "https://pve1:8006", "instance_types": {"small": {"cores": 1, "memory": 512}},
+		"address_pools": {"lan": {"first": "10.7.0.10", "last": "10.7.0.12", "prefix_length": 24}}}`)}
+	for _, row := range rows {
+		s := newBench(t, nil).specOf(`{"template": 9000, ` + string(row[1]) + `}`)
+		require.NoError(t, proxmox.Kind().CheckSpec(settings, s), string(row[1]))
 	}
 }
 

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -28,13 +29,15 @@ var errNameless = errors.New("its VMID is in use by a machine that shows no name
 // that has it: names and statuses in listings are up to 10 s old. Nil without
 // an error means that no machine in the listing has that ID.
 func (p *Provider) find(ctx context.Context, list []resource, id nstance.InstanceID) (*found, error) {
-	may := p.o.vmids(id)
+	may, err := p.mayHave(ctx, list, id)
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range list {
 		if r.Type != "qemu" || r.Template == 1 {
 			continue
 		}
-		mayBe := slices.Contains(may, r.VMID)
-		if r.Name != string(id) && !slices.Contains(splitTags(r.Tags), tagID+string(id)) && !mayBe {
+		if r.Name != string(id) && !slices.Contains(splitTags(r.Tags), tagID+string(id)) && !may[r.VMID] {
 			continue
 		}
 		if m, tagged := parseTags(r.Tags); tagged && m.VMID == r.VMID && m.ID != id && r.Name != string(id) {
@@ -47,15 +50,38 @@ func (p *Provider) find(ctx context.Context, list []resource, id nstance.Instanc
 		if f := identify(r, c); f != nil && f.ID == id {
 			return f, nil
 		}
-		if altered(r, c, id, mayBe) {
+		if altered(r, c, id, may[r.VMID]) {
 			return nil, &nstance.Error{Code: nstance.Conflict, Msg: "the marks of machine " + string(id) + ", VMID " + itoa(r.VMID) + ", were changed",
 				Remedy: "give it its name, tags and notes back, or delete it by hand"}
 		}
-		if mayBe && c.Name == "" && (c.Lock == "clone" || c.Lock == "destroyed") {
+		if may[r.VMID] && c.Name == "" && (c.Lock == "clone" || c.Lock == "destroyed") {
 			return nil, nstance.Errorf(nstance.Unavailable, "machine %s, VMID %d: %w", id, r.VMID, errNameless)
 		}
 	}
 	return nil, nil
+}
+
+// mayHave returns the VMIDs in a listing that a machine may have although nothing else in
+// the listing says so.
+func (p *Provider) mayHave(ctx context.Context, list []resource, id nstance.InstanceID) (map[int]bool, error) {
+	may := map[int]bool{}
+	for _, vmid := range p.o.vmids(id) {
+		may[vmid] = true
+	}
+	if !slices.ContainsFunc(list, func(r resource) bool { return r.nameless() && !p.worksOnOther(id, r.VMID) }) {
+		return may, nil
+	}
+	static, err := p.intended(ctx, list, id)
+	maps.Copy(may, static)
+	return may, err
+}
+
+// nameless reports whether a machine may have a static address and does not show its name
+// yet. pvestatd makes a name of the VMID where there is none (qemu-server, QemuServer.pm
+// vmstatus).
+func (r resource) nameless() bool {
+	_, tagged := parseTags(r.Tags)
+	return r.Type == "qemu" && pooled(r.VMID) && !tagged && (r.Name == "" || r.Name == "VM "+itoa(r.VMID) || r.Lock == "clone" || r.Lock == "destroyed")
 }
 
 // read returns the machine behind a line of a listing, or nil if it is not ours.

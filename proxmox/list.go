@@ -72,7 +72,7 @@ func (p *Provider) listed(ctx context.Context, r resource, owner nstance.Owner, 
 	switch {
 	case tagged && m.VMID == r.VMID: // a copy has another VMID
 		f = &found{marks: m, node: r.Node, tags: r.Tags, lock: r.Lock, listed: r, silent: silent[r.Node]}
-	case !tagged && !silent[r.Node] && (parsesAsID(r.Name) || r.Name == "" && r.VMID >= p.o.MinVMID && r.VMID <= p.o.MaxVMID):
+	case !tagged && !silent[r.Node] && (parsesAsID(r.Name) || r.Name == "" && p.o.mayGive(r.VMID)):
 		var err error
 		if f, err = p.read(ctx, r); err != nil && !p.unread(ctx, r, silent, err) {
 			return nstance.Machine{}, false, err

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"encoding/binary"
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -28,6 +29,7 @@ const (
 	tagEpoch        = "nstance-epoch-"
 	tagCreated      = "nstance-created-" // milliseconds since 1970
 	tagType         = "nstance-type-"
+	tagPCI          = "nstance-pci-" // number of devices, hyphen, mapping
 
 	// tagNew stands until the machine was started for the first time: without
 	// it a stopped machine was stopped, and is not started again.
@@ -53,12 +55,23 @@ type marks struct {
 	InstanceType string             `json:"instance_type,omitempty"`
 	Print        string             `json:"print,omitempty"`  // fingerprint of the spec; tags do not have it
 	Config       map[string]string  `json:"config,omitempty"` // what is still to be set after the clone
+	Disk         int                `json:"disk,omitempty"`   // GiB that the boot disk is still to have
 }
 
 func (pl plan) marks(vmid int) marks {
 	s := pl.spec
 	return marks{ID: s.ID, VMID: vmid, Owner: s.Owner, Group: s.Group, CreatedAt: s.CreatedAt, Epoch: s.Epoch, InstanceType: s.InstanceType,
-		Print: pl.print, Config: pl.config}
+		Print: pl.print, Config: maps.Clone(pl.config), Disk: pl.args.Disk}
+}
+
+// image names the image with the machine's user data. What it may overwrite is the same: its
+// name has the fingerprint of the spec, and the VMID where the address follows from that.
+func (m marks) image() string {
+	name := imagePrefix(m.ID) + m.Print
+	if m.Config["ipconfig0"] != "" {
+		name += "-" + itoa(m.VMID)
+	}
+	return name + ".iso"
 }
 
 // notes returns the marks as a machine's description.
@@ -91,11 +104,39 @@ func (m marks) tags(fresh bool) string {
 	if m.InstanceType != "" {
 		out = append(out, tagType+m.InstanceType)
 	}
+	for mapping, n := range m.devices() {
+		out = append(out, tagPCI+itoa(n)+"-"+mapping)
+	}
 	if fresh {
 		out = append(out, tagNew)
 	}
 	slices.Sort(out)
 	return strings.Join(out, ";")
+}
+
+// devices returns how many devices of each mapping the machine has whole, by the mapping's
+// name in lower case.
+func (m marks) devices() map[string]int {
+	out := map[string]int{}
+	for key, value := range m.Config {
+		mapping, rest, _ := strings.Cut(strings.TrimPrefix(value, "mapping="), ",")
+		if strings.HasPrefix(key, "hostpci") && !strings.Contains(rest, "mdev=") {
+			out[strings.ToLower(mapping)]++
+		}
+	}
+	return out
+}
+
+// taggedDevices reads the same from tags.
+func taggedDevices(tags string) map[string]int {
+	out := map[string]int{}
+	for _, t := range splitTags(tags) {
+		if value, ok := strings.CutPrefix(t, tagPCI); ok {
+			n, mapping, _ := strings.Cut(value, "-")
+			out[mapping] += max(atoi(n), 0)
+		}
+	}
+	return out
 }
 
 func splitTags(s string) []string {
@@ -156,6 +197,11 @@ func (o Options) vmids(id nstance.InstanceID) []int {
 		out = append(out, o.MinVMID+int(binary.BigEndian.Uint64(sum[:8])%span))
 	}
 	return out
+}
+
+// mayGive reports whether a machine may have that VMID.
+func (o Options) mayGive(vmid int) bool {
+	return vmid >= o.MinVMID && vmid <= o.MaxVMID || pooled(vmid)
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/internal/validate"
 	"github.com/nstance-go/nstance/provider"
 )
@@ -39,6 +38,8 @@ type Options struct {
 	MinVMID           int                     `json:"vmid_min" default:"10000" min:"100" max:"999999999" doc:"Lowest VMID of machines."`
 	MaxVMID           int                     `json:"vmid_max" default:"999999999" min:"100" max:"999999999" doc:"Highest VMID of machines; leave room for at least 10,000."`
 	InstanceTypes     map[string]InstanceType `json:"instance_types" doc:"Definitions of the instance types that groups and templates name."`
+	AddressPools      map[string]AddressPool  `json:"address_pools" doc:"Static addresses for machines, by the names that args.address_pool uses."`
+	MemoryPercent     int                     `json:"memory_percent" default:"100" min:"10" max:"1000" doc:"Share of a node's memory that machines may be assigned to, in percent: less leaves memory to the node, more than 100 overcommits it."`
 	PollInterval      provider.Duration       `json:"poll_interval" default:"1s" doc:"Interval at which a task is polled until it ends, up to 1m."`
 	NoticeInterval    provider.Duration       `json:"notice_interval" default:"10s" doc:"Interval at which the nodes' states are polled, up to 1h."`
 }
@@ -51,26 +52,38 @@ type InstanceType struct {
 
 // Args are the args of templates and groups for kind proxmox.
 type Args struct {
-	Template     int    `json:"template" min:"100" max:"999999999" doc:"VMID of the template to clone; exactly one of template, template_name and the image of the machine template is given."`
-	TemplateName string `json:"template_name" doc:"Name of the template to clone; there may be one on each node."`
-	Full         bool   `json:"full" default:"false" doc:"Make full clones; else they share the template's disk."`
-	Storage      string `json:"storage" default:"that of the template" doc:"Storage for the disks of full clones."`
-	AnyNode      bool   `json:"any_node" default:"false" doc:"Put clones on other nodes than the template's; all its drives must be on shared storage."`
-	Cores        int    `json:"cores" default:"that of the template" min:"1" max:"512" doc:"Processor cores, before those of the instance type."`
-	Memory       int    `json:"memory" default:"that of the template" min:"16" doc:"Memory in MiB, before that of the instance type."`
-	VLAN         int    `json:"vlan" min:"1" max:"4094" doc:"VLAN tag of the network card; needs a subnet, which names the bridge."`
-	Firewall     bool   `json:"firewall" default:"false" doc:"Filter the network card by the firewall of Proxmox VE; needs a subnet."`
-	OnBoot       bool   `json:"on_boot" default:"true" doc:"Start the machine again when its node has booted."`
-	SeedDrive    string `json:"seed_drive" default:"ide2" doc:"Drive that the image with the user data is put into; a cloud-init drive of the template there is replaced."`
+	Template     int         `json:"template" min:"100" max:"999999999" doc:"VMID of the template to clone; exactly one of template, template_name and the image of the machine template is given."`
+	TemplateName string      `json:"template_name" doc:"Name of the template to clone; there may be one on each node."`
+	Full         bool        `json:"full" default:"false" doc:"Make full clones; else they share the template's disk."`
+	Storage      string      `json:"storage" default:"that of the template" doc:"Storage for the disks of full clones."`
+	AnyNode      bool        `json:"any_node" default:"false" doc:"Put clones on other nodes than the template's; all its drives must be on shared storage."`
+	Nodes        []string    `json:"nodes" default:"those of the options" doc:"Nodes that these machines may run on."`
+	Pool         string      `json:"pool" default:"that of the options" doc:"Resource pool that these machines are put into."`
+	Cores        int         `json:"cores" default:"that of the template" min:"1" max:"512" doc:"Processor cores of a socket, before those of the instance type."`
+	Sockets      int         `json:"sockets" default:"1, or that of the template without cores" min:"1" max:"16" doc:"Processor sockets; needs cores, here or in the instance type."`
+	CPUType      string      `json:"cpu_type" default:"that of the template" doc:"Type of the processor, such as host, x86-64-v2-AES or custom-NAME."`
+	NUMA         bool        `json:"numa" default:"that of the template" doc:"Emulate a NUMA node for each socket."`
+	Memory       int         `json:"memory" default:"that of the template" min:"16" doc:"Memory in MiB, before that of the instance type."`
+	Disk         int         `json:"disk" default:"that of the template" min:"1" max:"131072" doc:"Size in GiB that the boot disk is enlarged to; at least that of the template."`
+	Disks        []Disk      `json:"disks" doc:"Further disks, made empty and deleted with the machine."`
+	Model        string      `json:"model" default:"virtio" enum:"virtio|e1000|e1000e|rtl8139|vmxnet3" doc:"Model of the network card; needs a subnet"`
+	VLAN         int         `json:"vlan" min:"1" max:"4094" doc:"VLAN tag of the network card; needs a subnet, which names the bridge."`
+	MTU          int         `json:"mtu" default:"chosen by Proxmox VE" min:"1" max:"65520" doc:"MTU of the network card, 1 for that of the bridge; needs model virtio and a subnet."`
+	Firewall     bool        `json:"firewall" default:"false" doc:"Filter the network card by the firewall of Proxmox VE; needs a subnet."`
+	Networks     []Network   `json:"networks" doc:"Further network cards, from net1 on."`
+	AddressPool  string      `json:"address_pool" doc:"Pool in shard.provider.options.address_pools that the network card's address is from; needs a subnet. Absent: the guest decides, by DHCP as a rule."`
+	PCI          []PCIDevice `json:"pci" doc:"PCI devices of the node, such as GPUs, by their mappings, from hostpci0 on."`
+	OnBoot       bool        `json:"on_boot" default:"true" doc:"Start the machine again when its node has booted."`
+	SeedDrive    string      `json:"seed_drive" default:"ide2" doc:"Drive that the image with the user data is put into; a cloud-init drive of the template there is replaced."`
 }
 
 // managed are args that the system sets itself.
 var managed = provider.Managed{
 	"vmid": "the provider chooses it, between vmid_min and vmid_max", "newid": "the provider chooses it, between vmid_min and vmid_max",
 	"name": "it is the instance ID", "tags": "they mark the owner", "description": "it holds the marks of the machine",
-	"node": "list the permitted ones in shard.provider.options.nodes", "target": "list the permitted ones in shard.provider.options.nodes",
-	"user_data": "use userdata of the template", "cicustom": "use userdata of the template", "pool": "set shard.provider.options.pool",
-	"bridge": "use subnet_pool", "instance_type": "use instance_type of the group or template",
+	"node": "list the permitted ones in nodes", "target": "list the permitted ones in nodes",
+	"user_data": "use userdata of the template", "cicustom": "use userdata of the template",
+	"bridge": "use subnet_pool", "instance_type": "use instance_type of the group or template", "ipconfig0": "use address_pool",
 }
 
 var (
@@ -109,11 +122,15 @@ func (o Options) check() error {
 			return nstance.FieldError("options.instance_types", "use lower-case names, at least one core and 16 MiB", "%.64q is not a usable type", name)
 		}
 	}
-	return nil
+	if o.MemoryPercent < 10 || o.MemoryPercent > 1000 {
+		return nstance.FieldError("options.memory_percent", "use 10 to 1000", "%d is out of range", o.MemoryPercent)
+	}
+	return o.checkAddressPools()
 }
 
 func (o Options) withDefaults() Options {
 	o.ISOStorage = cmp.Or(o.ISOStorage, "local")
+	o.MemoryPercent = cmp.Or(o.MemoryPercent, 100)
 	o.MinVMID, o.MaxVMID = cmp.Or(o.MinVMID, defaultMinVMID), cmp.Or(o.MaxVMID, maxVMID)
 	o.PollInterval = cmp.Or(o.PollInterval, provider.Duration(time.Second))
 	o.NoticeInterval = cmp.Or(o.NoticeInterval, provider.Duration(10*time.Second))
@@ -143,9 +160,10 @@ type plan struct {
 	spec   nstance.MachineSpec
 	args   Args
 	print  string            // of the whole spec
-	config map[string]string // what is set after the clone, marks and image apart
+	config map[string]string // what is set after the clone, marks, image and address apart
 	memory uint64            // bytes; 0: that of the template
-	cores  int               // 0: those of the template
+	cpus   int               // of all sockets; 0: those of the template
+	pool   *addressPool      // nil: the machine gets no static address
 }
 
 // plan refuses what Create would refuse, as far as that shows offline.
@@ -171,14 +189,16 @@ func (o Options) plan(spec nstance.MachineSpec) (plan, error) {
 	if spec.Arch != "" && spec.Arch != nstance.AMD64 && spec.Arch != nstance.ARM64 {
 		return pl, nstance.FieldError("arch", "use amd64 or arm64", "%.64q is not known", spec.Arch)
 	}
-	if err := pl.checkTemplate(); err != nil {
-		return pl, err
+	for _, check := range []func(Options) error{pl.checkTemplate, pl.checkPlaces, pl.setSize, pl.setCards, pl.setDisks, pl.setDevices, pl.setAddressPool, pl.checkNotes} {
+		if err := check(o); err != nil {
+			return pl, err
+		}
 	}
-	return pl, pl.size(o)
+	return pl, nil
 }
 
 // checkTemplate requires exactly one template.
-func (pl *plan) checkTemplate() error {
+func (pl *plan) checkTemplate(Options) error {
 	a := &pl.args
 	given := 0
 	for _, set := range []bool{a.Template != 0, a.TemplateName != "", pl.spec.Image != ""} {
@@ -203,50 +223,6 @@ func (pl *plan) checkTemplate() error {
 		if id := atoi(pl.spec.Image); id >= 100 {
 			a.Template, a.TemplateName = id, ""
 		}
-	}
-	return nil
-}
-
-// size finds out what the machine is to have.
-func (pl *plan) size(o Options) error {
-	a, name := &pl.args, pl.spec.InstanceType
-	t, ok := o.InstanceTypes[name]
-	if name != "" && !ok {
-		return nstance.FieldError("instance_type", nearest.Remedy(name, slices.Sorted(maps.Keys(o.InstanceTypes))), "%.64q is not in shard.provider.options.instance_types", name)
-	}
-	cores, memory := cmp.Or(a.Cores, t.Cores), cmp.Or(a.Memory, t.Memory)
-	switch {
-	case cores < 0 || cores > 512:
-		return nstance.FieldError("args.cores", "use 1 to 512", "%d is out of range", cores)
-	case memory < 0 || memory > 0 && memory < 16:
-		return nstance.FieldError("args.memory", "use at least 16", "%d MiB are too few", memory)
-	case (a.VLAN != 0 || a.Firewall) && pl.spec.Subnet == "":
-		return nstance.FieldError("args.vlan", "name a bridge in subnet_pool", "there is no subnet")
-	case a.VLAN < 0 || a.VLAN > 4094:
-		return nstance.FieldError("args.vlan", "use 1 to 4094", "%d is out of range", a.VLAN)
-	case pl.spec.Subnet != "" && !bridgeName.MatchString(pl.spec.Subnet):
-		return nstance.FieldError("subnet", "use the name of a bridge such as vmbr0", "%.64q is not one", pl.spec.Subnet)
-	}
-	pl.memory, pl.cores = uint64(memory)<<20, cores
-	pl.config = map[string]string{"onboot": "0"}
-	if a.OnBoot {
-		pl.config["onboot"] = "1"
-	}
-	if cores > 0 {
-		pl.config["cores"] = itoa(cores)
-	}
-	if memory > 0 {
-		pl.config["memory"] = itoa(memory)
-	}
-	if pl.spec.Subnet != "" {
-		net := "virtio,bridge=" + pl.spec.Subnet
-		if a.VLAN != 0 {
-			net += ",tag=" + itoa(a.VLAN)
-		}
-		if a.Firewall {
-			net += ",firewall=1"
-		}
-		pl.config["net0"] = net
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type bench struct {
 	owner  nstance.Owner
 	onCall atomic.Pointer[func(*http.Request)] // called before each call
 	refuse atomic.Pointer[refusal]             // calls that are answered in place of the cluster
+	static bool                                // machines of crashSpec have a static address
 }
 
 // A refusal answers calls whose path contains a text.
@@ -72,6 +73,9 @@ func (b *bench) open(o proxmox.Options) *proxmox.Provider {
 		o.Endpoint = b.server.URL
 	}
 	o.PollInterval, o.NoticeInterval = provider.Duration(2*time.Millisecond), provider.Duration(2*time.Millisecond)
+	if o.AddressPools == nil {
+		o.AddressPools = lan
+	}
 	if o.InstanceTypes == nil {
 		o.InstanceTypes = map[string]proxmox.InstanceType{"small": {Cores: 1, Memory: 1024}}
 	}

@@ -53,7 +53,7 @@ func TestRights(t *testing.T) {
 	all := roles(t)
 	t.Run("suffice", func(t *testing.T) {
 		o := &pvetest.Options{Tokens: token(all, "")}
-		require.NoError(t, newBench(t, o).lifeOfMachine())
+		require.NoError(t, newHardwareBench(t, &pvetest.Options{Tokens: token(all, "")}).lifeOfMachine())
 		providertest.Run(t, func(t *testing.T) providertest.Subject {
 			b := newBench(t, o)
 			t.Cleanup(func() { require.Empty(t, b.cloud.Denied()) })
@@ -65,17 +65,23 @@ func TestRights(t *testing.T) {
 	for _, r := range all {
 		for _, p := range slices.Sorted(maps.Keys(r.Privileges)) {
 			t.Run("without "+p+" on "+r.Path, func(t *testing.T) {
-				b := newBench(t, &pvetest.Options{Tokens: token(all, r.Path+" "+p)})
+				b := newHardwareBench(t, &pvetest.Options{Tokens: token(all, r.Path+" "+p)})
 				require.Error(t, b.lifeOfMachine())
 			})
 		}
 	}
 }
 
-// lifeOfMachine makes the calls of a machine's life, until the cluster refuses one.
+// lifeOfMachine makes the calls of the lives of two machines, until the cluster refuses one:
+// one with all hardware, and one that hibernates.
 func (b *bench) lifeOfMachine() error {
-	s := b.spec()
-	s.Subnet = "vmbr0"
+	if err := b.lifeOf(b.specOf(everything), false); err != nil {
+		return err
+	}
+	return b.lifeOf(b.specOf(`{"template": 9000}`), true)
+}
+
+func (b *bench) lifeOf(s nstance.MachineSpec, hibernates bool) error {
 	m, err := b.p.Create(b.Context(), s)
 	if err != nil {
 		return err
@@ -95,17 +101,19 @@ func (b *bench) lifeOfMachine() error {
 			return nil
 		}
 	}
-	for _, act := range []func() error{
-		is(nstance.StatusRunning),
-		func() error { return b.p.Park(b.Context(), m, nstance.ParkHibernated) }, is(nstance.StatusStopped),
-		func() error { return b.p.Wake(b.Context(), m) }, is(nstance.StatusRunning),
-		func() error {
-			if err := b.p.Delete(b.Context(), m); nstance.CodeOf(err) != nstance.NotFound {
-				return fmt.Errorf("not gone: %w", err)
-			}
-			return nil
-		},
-	} {
+	acts := []func() error{is(nstance.StatusRunning)}
+	if hibernates {
+		acts = append(acts,
+			func() error { return b.p.Park(b.Context(), m, nstance.ParkHibernated) }, is(nstance.StatusStopped),
+			func() error { return b.p.Wake(b.Context(), m) }, is(nstance.StatusRunning))
+	}
+	acts = append(acts, func() error {
+		if err := b.p.Delete(b.Context(), m); nstance.CodeOf(err) != nstance.NotFound {
+			return fmt.Errorf("not gone: %w", err)
+		}
+		return nil
+	})
+	for _, act := range acts {
 		if err := reach(act); err != nil {
 			return err
 		}
