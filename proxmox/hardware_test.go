@@ -198,6 +198,24 @@ func TestTemplateDoesNotFit(t *testing.T) {
 	})
 }
 
+// TestRefusedAfterClone: what Proxmox VE refuses only once the clone is there is shown in its
+// words, until the machine is deleted.
+func TestRefusedAfterClone(t *testing.T) {
+	for args, words := range map[string]string{
+		`"cpu_type": "Skylake-Sever"`: "Built-in cputype 'Skylake-Sever' is not defined", `"mtu": 9000`: "bigger than the bridge MTU '1500'",
+	} {
+		b := newBench(t, nil)
+		m := b.create(b.specOf(`{"template": 9000, ` + args + `}`))
+		b.eventually(func() bool {
+			got, err := b.p.Get(t.Context(), m.ID)
+			require.NoError(t, err)
+			return got.Status == nstance.StatusPending && strings.Contains(got.CauseText, words)
+		}, "the cause never showed")
+		b.gone(b.p, m)
+		b.clean()
+	}
+}
+
 // TestBootDisk: the first disk in the boot order grows, whatever else the template has.
 func TestBootDisk(t *testing.T) {
 	b := newBench(t, nil)
