@@ -16,11 +16,19 @@ import (
 // RunInstances that the system does not set itself.
 type Args struct {
 	SecurityGroupIDs    []string             `json:"security_group_ids" doc:"IDs of the security groups" default:"the VPC's default group"`
+	SecurityGroupTags   map[string]string    `json:"security_group_tags" doc:"tags of more security groups: those of the subnet's VPC that have all of them, looked up every 5 minutes"`
 	IAMInstanceProfile  string               `json:"iam_instance_profile" doc:"name or ARN of the instance profile whose role the machine has"`
 	KeyName             string               `json:"key_name" doc:"name of the key pair for SSH"`
 	Volumes             []Volume             `json:"volumes" doc:"EBS volumes; one with the device name of the image's root volume changes that" default:"those of the image"`
 	PublicIP            *bool                `json:"public_ip" doc:"whether the machine gets a public IPv4 address" default:"as the subnet says"`
 	IPv6Addresses       int32                `json:"ipv6_addresses" doc:"how many IPv6 addresses of the subnet the machine gets" default:"as the subnet says" min:"0"`
+	IPv4Prefixes        int32                `json:"ipv4_prefixes" doc:"how many IPv4 prefixes (/28) the first network interface gets; for the VPC CNI's prefix delegation" min:"0" default:"0"`
+	IPv6Prefixes        int32                `json:"ipv6_prefixes" doc:"how many IPv6 prefixes (/80) the first network interface gets" min:"0" default:"0"`
+	EFA                 bool                 `json:"efa" doc:"whether the first network interface has an Elastic Fabric Adapter" default:"false"`
+	NetworkInterfaces   []NetworkInterface   `json:"network_interfaces" doc:"network interfaces beside the first, in the same subnet; with any, public_ip cannot be true"`
+	PrivateDNS          *PrivateDNS          `json:"private_dns" doc:"the machine's host name and its DNS records" default:"as the subnet says"`
+	CPU                 *CPU                 `json:"cpu" doc:"cores, threads and features of the processor" default:"as the type says"`
+	Enclaves            bool                 `json:"enclaves" doc:"whether the machine can run Nitro Enclaves" default:"false"`
 	EBSOptimized        *bool                `json:"ebs_optimized" doc:"whether the machine has bandwidth of its own to its volumes" default:"as the type says"`
 	CPUCredits          string               `json:"cpu_credits" doc:"behaviour of a burstable type without credits" enum:"standard|unlimited" default:"as the account says"`
 	Monitoring          bool                 `json:"monitoring" doc:"whether CloudWatch gets figures every minute, which is charged" default:"false"`
@@ -47,12 +55,36 @@ type Volume struct {
 	KeepAfterDelete bool   `json:"keep_after_delete" doc:"whether the volume stays, and is charged, when the machine is deleted" default:"false"`
 }
 
-// A CapacityReservation says which reservation a machine uses. At most one field
-// is set.
+// A NetworkInterface is one beside the first.
+type NetworkInterface struct {
+	Card             int32    `json:"card" doc:"index of the network card" min:"0" default:"0"`
+	Device           *int32   `json:"device" doc:"index of the device on that card" min:"0" default:"1"`
+	Type             string   `json:"type" doc:"efa has an Elastic Fabric Adapter; efa-only has that and no IP address" enum:"interface|efa|efa-only" default:"interface"`
+	SecurityGroupIDs []string `json:"security_group_ids" doc:"IDs of its security groups" default:"those of the first"`
+}
+
+// PrivateDNS is how a machine is named in its VPC.
+type PrivateDNS struct {
+	HostnameType string `json:"hostname_type" doc:"what the host name is made of: the IPv4 address, or the instance ID" enum:"ip-name|resource-name" default:"as the subnet says"`
+	ARecord      bool   `json:"a_record" doc:"whether the name by instance ID has an A record" default:"false"`
+	AAAARecord   bool   `json:"aaaa_record" doc:"whether the name by instance ID has an AAAA record" default:"false"`
+}
+
+// CPU is what a machine has of its type's processor.
+type CPU struct {
+	Cores                int32 `json:"cores" doc:"number of cores, with threads_per_core" min:"1" default:"as the type says"`
+	ThreadsPerCore       int32 `json:"threads_per_core" doc:"1 switches multithreading off; with cores" min:"1" max:"2" default:"as the type says"`
+	AMDSEVSNP            bool  `json:"amd_sev_snp" doc:"whether AMD SEV-SNP encrypts the memory; types m6a, c6a and r6a" default:"false"`
+	NestedVirtualization bool  `json:"nested_virtualization" doc:"whether the machine can run virtual machines" default:"false"`
+}
+
+// A CapacityReservation says which reservation a machine uses. At most one of the first
+// three fields is set.
 type CapacityReservation struct {
 	Preference       string `json:"preference" doc:"without naming one" enum:"open|none|capacity-reservations-only"`
 	ID               string `json:"id" doc:"ID of the reservation"`
 	ResourceGroupARN string `json:"resource_group_arn" doc:"ARN of a resource group of reservations"`
+	Block            bool   `json:"block" doc:"whether it is a capacity block, with id or resource_group_arn" default:"false"`
 }
 
 // BalancerArgs are what load_balancers.<name>.args may say of a target group.
@@ -103,8 +135,8 @@ func decodeSpec(spec nstance.MachineSpec) (*Args, error) {
 		return nil, err
 	}
 	for _, err := range []error{
-		checkID("image", "ami-", spec.Image), checkID("subnet", "subnet-", spec.Subnet), checkType(spec.InstanceType),
-		checkPrice(spec), a.check(), a.checkMarket(spec.Market), a.checkCredits(spec.InstanceType),
+		checkImage(spec.Image), checkSubnet(spec.Subnet), checkType(spec.InstanceType),
+		checkPrice(spec), a.check(), a.checkMarket(spec.Market), a.checkCredits(spec.InstanceType), a.checkIsolation(spec),
 	} {
 		if err != nil {
 			return nil, err
@@ -117,6 +149,25 @@ func decodeSpec(spec nstance.MachineSpec) (*Args, error) {
 func checkID(field, prefix, id string) error {
 	if id != "" && !strings.HasPrefix(id, prefix) {
 		return nstance.FieldError(field, "use an ID such as "+prefix+"0123456789abcdef0", "%.64q is not such an ID of EC2", id)
+	}
+	return nil
+}
+
+// checkImage is checkID for an image, which images can name in another way.
+func checkImage(id string) error {
+	if strings.HasPrefix(id, parameterPrefix) {
+		return nstance.FieldError("image", "write it as name in images, where it is looked up and pinned", "%.128q is no image ID", id)
+	}
+	return checkID("image", "ami-", id)
+}
+
+func checkSubnet(subnet string) error {
+	if isSelector(subnet) {
+		_, err := parseSubnet(subnet)
+		return err
+	}
+	if subnet != "" && !strings.HasPrefix(subnet, "subnet-") {
+		return nstance.FieldError("subnet", subnetRemedy, "%.64q is neither", subnet)
 	}
 	return nil
 }
@@ -157,6 +208,9 @@ func (a *Args) check() error {
 	if err := a.checkPlacement(); err != nil {
 		return err
 	}
+	if err := a.CPU.check(); err != nil {
+		return err
+	}
 	if err := oneOf("args.cpu_credits", a.CPUCredits, "standard", "unlimited"); err != nil {
 		return err
 	}
@@ -188,13 +242,94 @@ func (a *Args) check() error {
 var metadataKey = regexp.MustCompile(`^[a-zA-Z0-9+\-=.,_:@]+$`)
 
 func (a *Args) checkNetwork() error {
-	for i, id := range a.SecurityGroupIDs {
+	if err := checkGroups("args.security_group_ids", a.SecurityGroupIDs); err != nil {
+		return err
+	}
+	if err := checkSelectorTags("args.security_group_tags", a.SecurityGroupTags); err != nil {
+		return err
+	}
+	return a.checkInterfaces()
+}
+
+func checkGroups(field string, ids []string) error {
+	for i, id := range ids {
 		if !strings.HasPrefix(id, "sg-") {
-			return nstance.FieldError(fmt.Sprintf("args.security_group_ids[%d]", i), "use an ID such as sg-0123456789abcdef0", "%.64q is not the ID of a security group", id)
+			return nstance.FieldError(fmt.Sprintf("%s[%d]", field, i), "use an ID such as sg-0123456789abcdef0", "%.64q is not the ID of a security group", id)
 		}
 	}
-	if a.IPv6Addresses < 0 {
-		return nstance.FieldError("args.ipv6_addresses", "use 0 or more", "%d is negative", a.IPv6Addresses)
+	if len(ids) > maxSecurityGroups {
+		return nstance.FieldError(field, fmt.Sprintf("use at most %d", maxSecurityGroups), "%d are more than a network interface can have", len(ids))
+	}
+	return nil
+}
+
+// maxInterfaces is what the largest types have beside the first ("Maximum IP addresses per
+// network interface", EC2 User Guide).
+const maxInterfaces = 63
+
+// device is a place for a network interface.
+type device struct{ card, index int32 }
+
+func (n NetworkInterface) device() device {
+	d := device{n.Card, 1}
+	if n.Device != nil {
+		d.index = *n.Device
+	}
+	return d
+}
+
+// checkInterfaces refuses what the types InstanceNetworkInterfaceSpecification and
+// RunInstances (EC2 API Reference) exclude.
+func (a *Args) checkInterfaces() error {
+	if len(a.NetworkInterfaces) > maxInterfaces {
+		return nstance.FieldError("args.network_interfaces", fmt.Sprintf("use at most %d", maxInterfaces), "%d are more than any type has", len(a.NetworkInterfaces))
+	}
+	if len(a.NetworkInterfaces) > 0 && a.PublicIP != nil && *a.PublicIP {
+		return nstance.FieldError("args.public_ip", "leave it out", "a machine with several network interfaces gets no public address at launch")
+	}
+	used := map[device]bool{{}: true}
+	for i, n := range a.NetworkInterfaces {
+		path, at := fmt.Sprintf("args.network_interfaces[%d]", i), n.device()
+		if used[at] {
+			return nstance.FieldError(path+".device", "use each device of a card once; device 0 of card 0 is the first network interface", "device %d of card %d is used twice", at.index, at.card)
+		}
+		used[at] = true
+		if err := checkGroups(path+".security_group_ids", n.SecurityGroupIDs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check refuses what no type permits ("CPU options for Amazon EC2 instances", EC2 User
+// Guide: cores and threads are given together).
+func (c *CPU) check() error {
+	switch {
+	case c == nil:
+		return nil
+	case *c == CPU{}:
+		return nstance.FieldError("args.cpu", "set cores and threads_per_core, amd_sev_snp or nested_virtualization", "is empty")
+	case (c.Cores == 0) != (c.ThreadsPerCore == 0):
+		return nstance.FieldError("args.cpu", "set cores and threads_per_core, or neither", "EC2 takes them together only")
+	}
+	return nil
+}
+
+// checkIsolation refuses features that exclude each other ("AMD SEV-SNP for Amazon EC2
+// instances", EC2 User Guide; "Requirements for Nitro Enclaves", Nitro Enclaves User Guide).
+func (a *Args) checkIsolation(spec nstance.MachineSpec) error {
+	snp := a.CPU != nil && a.CPU.AMDSEVSNP
+	switch {
+	case a.Enclaves && spec.Park == nstance.ParkHibernated:
+		return nstance.FieldError("args.enclaves", "use warm_pool.mode stopped or running", "a machine with enclaves cannot hibernate")
+	case snp && spec.Park == nstance.ParkHibernated:
+		return nstance.FieldError("args.cpu.amd_sev_snp", "use warm_pool.mode stopped or running", "a machine with SEV-SNP cannot hibernate")
+	case snp && a.Enclaves:
+		return nstance.FieldError("args.enclaves", "leave it out, or cpu.amd_sev_snp", "a machine with SEV-SNP has no enclaves")
+	case snp && a.Tenancy == "host":
+		return nstance.FieldError("args.tenancy", "use default or dedicated, or leave out cpu.amd_sev_snp", "a dedicated host has no SEV-SNP")
+	case a.CPU != nil && (snp || a.CPU.NestedVirtualization) && spec.Arch == nstance.ARM64:
+		return nstance.FieldError("args.cpu", "use arch amd64", "arm64 has neither SEV-SNP nor nested virtualization")
 	}
 	return nil
 }
@@ -219,6 +354,9 @@ func (a *Args) checkPlacement() error {
 	set := func(s string) bool { return s != "" }
 	if given := []string{c.Preference, c.ID, c.ResourceGroupARN}; countFunc(given, set) != 1 {
 		return nstance.FieldError("args.capacity_reservation", "set one of preference, id, resource_group_arn", "sets %d of its fields", countFunc(given, set))
+	}
+	if c.Block && c.Preference != "" {
+		return nstance.FieldError("args.capacity_reservation.block", "set id or resource_group_arn", "a capacity block must be named")
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	elb "github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/nstance-go/nstance"
@@ -34,14 +35,16 @@ import (
 // A Provider makes machines in one region of one AWS account. It is safe for
 // concurrent use, owns no goroutine and needs no closing.
 type Provider struct {
-	region   string
-	queueURL string // of events; empty: none
-	queue    *sqs.Client
-	ec2      *ec2.Client
-	balancer *elb.Client
-	identity *sts.Client
-	shifts   *arc.Client // nil: zonal shifts are not followed
-	metadata *imds.Client
+	region     string
+	queueURL   string // of events; empty: none
+	queue      *sqs.Client
+	ec2        *ec2.Client
+	balancer   *elb.Client
+	identity   *sts.Client
+	parameters *ssm.Client
+	shifts     *arc.Client // nil: zonal shifts are not followed
+	metadata   *imds.Client
+	lookups    lookups // by tags
 
 	mu           sync.Mutex
 	ownInterface string            // of this server, once it is known
@@ -72,6 +75,7 @@ type Options struct {
 	ELBEndpoint       string `json:"elb_endpoint" doc:"base URL of the Elastic Load Balancing API" default:"AWS's own for the region"`
 	STSEndpoint       string `json:"sts_endpoint" doc:"base URL of the Security Token Service, which is asked for the account" default:"AWS's own for the region"`
 	SQSEndpoint       string `json:"sqs_endpoint" doc:"base URL of the Simple Queue Service API" default:"AWS's own for the region"`
+	SSMEndpoint       string `json:"ssm_endpoint" doc:"base URL of the Systems Manager API, which is asked for images that a parameter names" default:"AWS's own for the region"`
 	ARCEndpoint       string `json:"arc_endpoint" doc:"base URL of the ARC zonal shift API" default:"AWS's own for the region"`
 	Profile           string `json:"profile" doc:"profile of the shared configuration and credentials files" default:"AWS_PROFILE, or none"`
 	ZonalShift        bool   `json:"zonal_shift" doc:"whether no machine is made in a zone that a zonal shift or an autoshift has moved traffic away from" default:"false"`
@@ -114,6 +118,10 @@ func New(conf aws.Config, o *Options) (*Provider, error) {
 		queue: sqs.NewFromConfig(conf, func(c *sqs.Options) {
 			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
 			c.BaseEndpoint = orDefault(o.SQSEndpoint, c.BaseEndpoint)
+		}),
+		parameters: ssm.NewFromConfig(conf, func(c *ssm.Options) {
+			c.HTTPClient, c.Retryer = client, aws.NopRetryer{}
+			c.BaseEndpoint = orDefault(o.SSMEndpoint, c.BaseEndpoint)
 		}),
 		queueURL:     o.InterruptionQueue,
 		metadata:     imds.NewFromConfig(conf),

@@ -68,7 +68,7 @@ func account() sdk.Config {
 
 func (w *world) open(o *aws.Options) *aws.Provider {
 	w.Helper()
-	o.Endpoint, o.ELBEndpoint, o.STSEndpoint, o.SQSEndpoint, o.ARCEndpoint = w.url, w.url, w.url, w.url, w.url
+	o.Endpoint, o.ELBEndpoint, o.STSEndpoint, o.SQSEndpoint, o.SSMEndpoint, o.ARCEndpoint = w.url, w.url, w.url, w.url, w.url, w.url
 	conf := account()
 	if w.client != nil {
 		conf.HTTPClient = w.client

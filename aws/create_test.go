@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 // recorded returns a provider for w's cloud, and the calls that it makes.
 func (w *world) recorded() (*aws.Provider, *[]url.Values) {
 	var calls []url.Values
+	var mu sync.Mutex
 	cloud := record(w.cloud)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -26,13 +28,15 @@ func (w *world) recorded() (*aws.Provider, *[]url.Values) {
 			return
 		}
 		if form, err := url.ParseQuery(string(body)); err == nil {
+			mu.Lock()
 			calls = append(calls, form)
+			mu.Unlock()
 		}
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
 		cloud.ServeHTTP(rw, r)
 	}))
 	w.Cleanup(server.Close)
-	p, err := aws.New(account(), &aws.Options{Endpoint: server.URL, ELBEndpoint: server.URL, STSEndpoint: server.URL})
+	p, err := aws.New(account(), &aws.Options{Endpoint: server.URL, ELBEndpoint: server.URL, STSEndpoint: server.URL, SSMEndpoint: server.URL})
 	require.NoError(w, err)
 	return p, &calls
 }

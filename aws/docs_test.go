@@ -35,6 +35,16 @@ func TestWalkthrough(t *testing.T) {
 	require.NoError(t, err)
 	require.InDelta(t, 2, c.Shard.CreateRate.PerSecond, 0)
 	require.Equal(t, 5, c.Shard.CreateRate.Burst)
+	named := strings.NewReplacer(
+		"subnet-0a1b2c3d4e5f60718", "zone=eu-central-1a,tag:karpenter.sh/discovery=demo", "subnet-0b1c2d3e4f5061728", "zone=eu-central-1b,tag:karpenter.sh/discovery=demo",
+		`"owner": "self", "name": "nstance-worker-*"`, `"name": "`+parameterName+`"`,
+		`"security_group_ids": ["sg-0c1d2e3f405162738"]`, `"security_group_tags": {"karpenter.sh/discovery": "demo"}`,
+	).Replace(text)
+	require.NotContains(t, named, "sg-")
+	_, err = config.Parse("server.jsonc", []byte(named), aws.Kind())
+	require.NoError(t, err)
+	_, err = config.Parse("server.jsonc", []byte(strings.Replace(named, "zone=eu-central-1b,", "", 1)), aws.Kind())
+	require.ErrorContains(t, err, "needs a zone and a tag")
 	_, err = config.Parse("server.jsonc", []byte(strings.Replace(text, "security_group_ids", "security_groups", 1)), aws.Kind())
 	require.ErrorContains(t, err, "security_group_ids")
 }
@@ -172,6 +182,16 @@ var needs = map[string]need{
 	"ec2:AssignPrivateIpAddresses": {"`shard.leader_address`", func(w *world) error {
 		return w.open(&aws.Options{NetworkInterface: w.server()}).TakeAddress(w.Context(), "10.0.0.200")
 	}},
+	"ec2:DescribeSecurityGroups": {"args with `security_group_tags`", func(w *world) error {
+		s := w.spec()
+		s.Args = []byte(`{"security_group_tags": {"karpenter.sh/discovery": "demo"}}`)
+		_, err := w.Create(w.Context(), s)
+		return err
+	}},
+	"ssm:GetParameter": {"images that a parameter names", func(w *world) error {
+		_, err := w.ResolveImage(w.Context(), nstance.ImageQuery{Name: parameterName})
+		return err
+	}},
 	"ec2:DescribeAvailabilityZones":   {"option `zonal_shift`", (*world).readShifts},
 	"arc-zonal-shift:ListZonalShifts": {"option `zonal_shift`", (*world).readShifts},
 	"arc-zonal-shift:ListAutoshifts":  {"option `zonal_shift`", (*world).readShifts},
@@ -249,9 +269,9 @@ func TestPolicyIsMinimal(t *testing.T) {
 	require.ElementsMatch(t, all, slices.Collect(maps.Keys(needs)))
 	for _, action := range all {
 		t.Run(action, func(t *testing.T) {
-			require.NoError(t, needs[action].try(newWorld(t, &ec2test.Options{Permitted: all, NoSpotRole: true})))
+			require.NoError(t, needs[action].try(newWorld(t, &ec2test.Options{Permitted: all, NoSpotRole: true, Catalog: tagCatalog()})))
 			others := slices.DeleteFunc(slices.Clone(all), func(a string) bool { return a == action })
-			w := newWorld(t, &ec2test.Options{Permitted: others, NoSpotRole: true})
+			w := newWorld(t, &ec2test.Options{Permitted: others, NoSpotRole: true, Catalog: tagCatalog()})
 			w.refused(nstance.Denied, needs[action].try(w))
 		})
 	}

@@ -42,6 +42,7 @@ var errorRows = []errorRow{
 	{code: "InsufficientVolumeCapacity", means: nstance.Capacity},
 	{code: "VolumeTypeNotAvailableInZone", means: nstance.Capacity},
 	{code: "InsufficientFreeAddressesInSubnet", means: nstance.Capacity, field: "subnet", why: "says nothing about the type"},
+	{code: "InsufficientCidrBlocks", means: nstance.Capacity, field: "subnet", why: "the subnet has no free prefix of 16 addresses: says nothing about the type"},
 	{code: "InsufficientAddressCapacity", means: nstance.Capacity, field: "subnet", why: "says nothing about the type"},
 
 	{code: "VcpuLimitExceeded", means: nstance.Quota},
@@ -105,6 +106,8 @@ var errorRows = []errorRow{
 	{code: "KMS.*", means: nstance.Denied, why: "the same in the older protocol"},
 
 	{code: "TargetGroupNotFound", means: nstance.NotFound, why: "there is no such load balancer"},
+	{code: "ParameterNotFound", means: nstance.NotFound, why: "the parameter that names an image"},
+	{code: "ParameterVersionNotFound", means: nstance.NotFound, why: "the same, with a version or label"},
 	{code: "InvalidInstanceID.NotFound", means: nstance.Unavailable, why: "may be an instance that EC2 does not show yet: only an empty answer to a filter proves absence"},
 	{code: "InvalidParameterValue", message: "Invalid IAM Instance Profile", means: nstance.Unavailable, field: "args.iam_instance_profile", why: "a profile is known some seconds after it was made"},
 
@@ -120,6 +123,7 @@ var errorRows = []errorRow{
 	{code: "InvalidSubnet", means: nstance.Invalid, field: "subnet"},
 	{code: "InvalidGroup*", means: nstance.Invalid, field: "args.security_group_ids"},
 	{code: "InvalidSecurityGroupID*", means: nstance.Invalid, field: "args.security_group_ids"},
+	{code: "InvalidCapacityReservationId*", means: nstance.Invalid, field: "args.capacity_reservation"},
 	{code: "InvalidKeyPair*", means: nstance.Invalid, field: "args.key_name"},
 	{code: "InvalidUserData*", means: nstance.Invalid, field: "userdata"},
 	{code: "Invalid*", means: nstance.Invalid},

@@ -84,6 +84,9 @@ func decodeOptions(s provider.Settings) (*Options, error) {
 // region matches what all partitions call their regions, such as us-gov-west-1.
 var region = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$`)
 
+// zoneName matches the names of zones, local zones such as us-west-2-lax-1a included.
+var zoneName = regexp.MustCompile(`^[a-z]{2,4}(-[a-z0-9]+){2,6}[a-z]$`)
+
 func checkRegion(name string) error {
 	if !region.MatchString(name) {
 		return nstance.FieldError("region", "name a region such as eu-central-1", "%.64q is not a region of AWS", name)
@@ -93,7 +96,8 @@ func checkRegion(name string) error {
 
 func (o *Options) check(region string) error {
 	for name, endpoint := range map[string]string{
-		"endpoint": o.Endpoint, "elb_endpoint": o.ELBEndpoint, "sts_endpoint": o.STSEndpoint, "sqs_endpoint": o.SQSEndpoint, "arc_endpoint": o.ARCEndpoint,
+		"endpoint": o.Endpoint, "elb_endpoint": o.ELBEndpoint, "sts_endpoint": o.STSEndpoint, "sqs_endpoint": o.SQSEndpoint,
+		"ssm_endpoint": o.SSMEndpoint, "arc_endpoint": o.ARCEndpoint,
 	} {
 		u, err := url.Parse(endpoint)
 		if endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {

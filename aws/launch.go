@@ -22,7 +22,7 @@ func launchRequest(spec nstance.MachineSpec, a *Args) *ec2.RunInstancesInput {
 		ImageId: &spec.Image, InstanceType: types.InstanceType(spec.InstanceType),
 		TagSpecifications:                 tagSpecifications(spec, a),
 		MetadataOptions:                   metadataOptions(a),
-		InstanceMarketOptions:             marketOptions(spec),
+		InstanceMarketOptions:             marketOptions(spec, a),
 		InstanceInitiatedShutdownBehavior: types.ShutdownBehaviorTerminate,
 		BlockDeviceMappings:               volumes(a.Volumes),
 		EbsOptimized:                      a.EBSOptimized,
@@ -30,6 +30,8 @@ func launchRequest(spec nstance.MachineSpec, a *Args) *ec2.RunInstancesInput {
 		IamInstanceProfile:                instanceProfile(a.IAMInstanceProfile),
 		Placement:                         placement(a),
 		CapacityReservationSpecification:  capacityReservation(a.CapacityReservation),
+		CpuOptions:                        cpuOptions(a.CPU),
+		PrivateDnsNameOptions:             privateDNS(a.PrivateDNS),
 	}
 	setNetwork(in, spec.Subnet, a)
 	if len(spec.UserData) > 0 {
@@ -44,27 +46,69 @@ func launchRequest(spec nstance.MachineSpec, a *Args) *ec2.RunInstancesInput {
 	if a.CPUCredits != "" {
 		in.CreditSpecification = &types.CreditSpecificationRequest{CpuCredits: &a.CPUCredits}
 	}
+	if a.Enclaves {
+		in.EnclaveOptions = &types.EnclaveOptionsRequest{Enabled: aws.Bool(true)}
+	}
 	if a.Monitoring {
 		in.Monitoring = &types.RunInstancesMonitoringEnabled{Enabled: aws.Bool(true)}
 	}
 	return in
 }
 
-// setNetwork describes the network interface where that is needed: the short
-// form is not permitted beside it.
+// setNetwork describes the network interfaces where that is needed: the short form is not
+// permitted beside it.
 func setNetwork(in *ec2.RunInstancesInput, subnet string, a *Args) {
-	if a.PublicIP == nil && a.IPv6Addresses == 0 {
-		in.SubnetId, in.SecurityGroupIds = optional(subnet), a.SecurityGroupIDs
+	first := networkInterface(device{}, subnet, a.SecurityGroupIDs)
+	plain := a.PublicIP == nil && max(a.IPv6Addresses, a.IPv4Prefixes, a.IPv6Prefixes) == 0 && !a.EFA && len(a.NetworkInterfaces) == 0
+	if plain {
+		in.SubnetId, in.SecurityGroupIds = first.SubnetId, first.Groups
 		return
 	}
-	nic := types.InstanceNetworkInterfaceSpecification{
-		DeviceIndex: aws.Int32(0), DeleteOnTermination: aws.Bool(true),
-		SubnetId: optional(subnet), Groups: a.SecurityGroupIDs, AssociatePublicIpAddress: a.PublicIP,
+	first.AssociatePublicIpAddress = a.PublicIP
+	first.Ipv6AddressCount, first.Ipv4PrefixCount, first.Ipv6PrefixCount = positive(a.IPv6Addresses), positive(a.IPv4Prefixes), positive(a.IPv6Prefixes)
+	if a.EFA {
+		first.InterfaceType = aws.String("efa")
 	}
-	if a.IPv6Addresses > 0 {
-		nic.Ipv6AddressCount = &a.IPv6Addresses
+	in.NetworkInterfaces = []types.InstanceNetworkInterfaceSpecification{first}
+	for _, n := range a.NetworkInterfaces {
+		groups := n.SecurityGroupIDs
+		if len(groups) == 0 {
+			groups = a.SecurityGroupIDs
+		}
+		more := networkInterface(n.device(), subnet, groups)
+		more.InterfaceType = optional(n.Type)
+		in.NetworkInterfaces = append(in.NetworkInterfaces, more)
 	}
-	in.NetworkInterfaces = []types.InstanceNetworkInterfaceSpecification{nic}
+}
+
+func networkInterface(at device, subnet string, groups []string) types.InstanceNetworkInterfaceSpecification {
+	return types.InstanceNetworkInterfaceSpecification{
+		DeviceIndex: aws.Int32(at.index), NetworkCardIndex: positive(at.card), DeleteOnTermination: aws.Bool(true),
+		SubnetId: optional(subnet), Groups: groups,
+	}
+}
+
+func cpuOptions(c *CPU) *types.CpuOptionsRequest {
+	if c == nil {
+		return nil
+	}
+	out := &types.CpuOptionsRequest{CoreCount: positive(c.Cores), ThreadsPerCore: positive(c.ThreadsPerCore)}
+	if c.AMDSEVSNP {
+		out.AmdSevSnp = types.AmdSevSnpSpecificationEnabled
+	}
+	if c.NestedVirtualization {
+		out.NestedVirtualization = types.NestedVirtualizationSpecificationEnabled
+	}
+	return out
+}
+
+func privateDNS(d *PrivateDNS) *types.PrivateDnsNameOptionsRequest {
+	if d == nil {
+		return nil
+	}
+	return &types.PrivateDnsNameOptionsRequest{
+		HostnameType: types.HostnameType(d.HostnameType), EnableResourceNameDnsARecord: &d.ARecord, EnableResourceNameDnsAAAARecord: &d.AAAARecord,
+	}
 }
 
 // tagSpecifications mark the machine and all that is made with it, at launch.
@@ -99,7 +143,12 @@ func metadataOptions(a *Args) *types.InstanceMetadataOptionsRequest {
 
 // marketOptions ask for spot capacity that ends with its one machine: persistent
 // requests launch machines by themselves, and stopped ones stay and are charged.
-func marketOptions(spec nstance.MachineSpec) *types.InstanceMarketOptionsRequest {
+// A capacity block is a market of its own ("Launch instances using Capacity Blocks", EC2
+// User Guide).
+func marketOptions(spec nstance.MachineSpec, a *Args) *types.InstanceMarketOptionsRequest {
+	if a.CapacityReservation != nil && a.CapacityReservation.Block {
+		return &types.InstanceMarketOptionsRequest{MarketType: types.MarketTypeCapacityBlock}
+	}
 	if spec.Market != nstance.Spot {
 		return nil
 	}

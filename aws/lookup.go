@@ -3,11 +3,16 @@ package aws
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/nstance-go/nstance"
@@ -33,15 +38,33 @@ var architectures = map[types.ArchitectureType]nstance.Arch{
 }
 
 // ResolveImage implements [nstance.ImageResolver]. It wants an owner: a name alone
-// fits images that any account may have published. Images that were deregistered are
-// left out, and so are those that an account's setting "Allowed AMIs" hides.
+// fits images that any account may have published. A name that begins with resolve:ssm:
+// is that of a parameter instead. Images that were deregistered are left out, and so are
+// those that an account's setting "Allowed AMIs" hides.
 func (p *Provider) ResolveImage(ctx context.Context, q nstance.ImageQuery) (string, error) {
+	if name, ok := strings.CutPrefix(q.Name, parameterPrefix); ok {
+		return p.imageOfParameter(ctx, name, q)
+	}
 	if q.Owner == "" {
 		return "", nstance.FieldError("owner", "name an account ID, self, amazon or aws-marketplace", "is empty, so that any account's image would fit")
 	}
-	in := &ec2.DescribeImagesInput{Owners: []string{q.Owner}, Filters: []types.Filter{filter("state", "available")}, MaxResults: aws.Int32(pageSize)}
+	var more []types.Filter
 	if q.Name != "" {
-		in.Filters = append(in.Filters, types.Filter{Name: aws.String("name"), Values: []string{literal(q.Name, "?")}})
+		more = append(more, types.Filter{Name: aws.String("name"), Values: []string{literal(q.Name, "?")}})
+	}
+	id, err := p.newestImage(ctx, q, more...)
+	if err == nil && id == "" {
+		err = nstance.Errorf(nstance.NotFound, "no image of %s is named %s and available here", q.Owner, cmp.Or(q.Name, "*"))
+	}
+	return id, err
+}
+
+// newestImage returns the ID of the newest available image with q's owner and
+// architecture, each if given, that all of the filters fit; "" if there is none.
+func (p *Provider) newestImage(ctx context.Context, q nstance.ImageQuery, more ...types.Filter) (string, error) {
+	in := &ec2.DescribeImagesInput{Filters: append([]types.Filter{filter("state", "available")}, more...), MaxResults: aws.Int32(pageSize)}
+	if q.Owner != "" {
+		in.Owners = []string{q.Owner}
 	}
 	if q.Arch != "" {
 		name, err := architecture(q.Arch)
@@ -62,13 +85,45 @@ func (p *Provider) ResolveImage(ctx context.Context, q nstance.ImageQuery) (stri
 			}
 		}
 		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
-			break
+			return aws.ToString(newest.ImageId), nil
 		}
 	}
-	if newest.ImageId == nil {
-		return "", nstance.Errorf(nstance.NotFound, "no image of %s is named %s and available here", q.Owner, cmp.Or(q.Name, "*"))
+}
+
+// parameterPrefix begins the names of images that are the value of a parameter, as in
+// RunInstances. EC2 itself would look the parameter up at each launch, so that machines of
+// one definition would differ.
+const parameterPrefix = "resolve:ssm:"
+
+// imageOfParameter returns the image that a parameter of the Parameter Store names:
+// name, or name:version or name:label ("Reference AMIs using Systems Manager parameters",
+// EC2 User Guide). The image must have q's architecture, and its owner if q has one.
+func (p *Provider) imageOfParameter(ctx context.Context, name string, q nstance.ImageQuery) (string, error) {
+	out, err := call(ctx, reading, p.parameters.GetParameter, &ssm.GetParameterInput{Name: &name})
+	if err != nil {
+		return "", fmt.Errorf("parameter %.128q: %w", name, err) // AWS's own words do not name it
 	}
-	return *newest.ImageId, nil
+	id := ""
+	if out.Parameter != nil {
+		id = aws.ToString(out.Parameter.Value)
+	}
+	if !imageID.MatchString(id) {
+		return "", nstance.FieldError("name", "name a parameter whose value is an image ID: those of AWS end in image_id, or have an ami- name", "the value of parameter %.128q is not the ID of an image", name)
+	}
+	found, err := p.newestImage(ctx, q, filter("image-id", id))
+	if err == nil && found == "" {
+		err = nstance.Errorf(nstance.NotFound, "parameter %.128q names image %s, and no such image with architecture %s%s is available here", name, id, cmp.Or(string(q.Arch), "of any kind"), ofOwner(q.Owner))
+	}
+	return found, err
+}
+
+var imageID = regexp.MustCompile(`^ami-[0-9a-f]{8,17}$`)
+
+func ofOwner(owner string) string {
+	if owner == "" {
+		return ""
+	}
+	return " of " + owner
 }
 
 func architecture(arch nstance.Arch) (string, error) {
@@ -93,9 +148,9 @@ const maxFilterValues = 200
 // only, and those of stopped machines as used.
 func (p *Provider) FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error) {
 	free := map[string]int{}
-	err := p.eachSubnet(ctx, subnets, func(s types.Subnet) {
+	err := p.eachSubnet(ctx, subnets, func(name string, s types.Subnet) {
 		if s.AvailableIpAddressCount != nil {
-			free[aws.ToString(s.SubnetId)] = int(*s.AvailableIpAddressCount)
+			free[name] = int(*s.AvailableIpAddressCount)
 		}
 	})
 	if err != nil {
@@ -107,9 +162,9 @@ func (p *Provider) FreeAddresses(ctx context.Context, subnets []string) (map[str
 // SubnetZones implements [nstance.SubnetLocator]. A subnet is in one zone for ever.
 func (p *Provider) SubnetZones(ctx context.Context, subnets []string) (map[string]string, error) {
 	zones := map[string]string{}
-	err := p.eachSubnet(ctx, subnets, func(s types.Subnet) {
+	err := p.eachSubnet(ctx, subnets, func(name string, s types.Subnet) {
 		if zone := aws.ToString(s.AvailabilityZone); zone != "" {
-			zones[aws.ToString(s.SubnetId)] = zone
+			zones[name] = zone
 		}
 	})
 	if err != nil {
@@ -118,24 +173,63 @@ func (p *Provider) SubnetZones(ctx context.Context, subnets []string) (map[strin
 	return zones, nil
 }
 
-// eachSubnet calls do with what EC2 says about each of the subnets that it knows.
-func (p *Provider) eachSubnet(ctx context.Context, subnets []string, do func(types.Subnet)) error {
-	for some := range slices.Chunk(subnets, maxFilterValues) {
-		in := &ec2.DescribeSubnetsInput{Filters: []types.Filter{filter("subnet-id", some...)}, MaxResults: aws.Int32(pageSize)}
-		for {
-			out, err := call(ctx, reading, p.ec2.DescribeSubnets, in)
-			if err != nil {
-				return err
+// eachSubnet calls do with what EC2 says about each of the subnets that it knows, and
+// the name by which the caller knows it: its ID, or a selector.
+func (p *Provider) eachSubnet(ctx context.Context, subnets []string, do func(name string, s types.Subnet)) error {
+	names, err := p.subnetNames(ctx, subnets)
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(names)), maxFilterValues) {
+		if err := p.subnets(ctx, []types.Filter{filter("subnet-id", some...)}, func(s types.Subnet) bool {
+			for _, name := range names[aws.ToString(s.SubnetId)] {
+				do(name, s)
 			}
-			for _, s := range out.Subnets {
-				do(s)
-			}
-			if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
-				break
-			}
+			return true
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// subnetNames returns the names of subnets by their IDs. Selectors that do not fit
+// one subnet are left out.
+func (p *Provider) subnetNames(ctx context.Context, subnets []string) (map[string][]string, error) {
+	names := map[string][]string{}
+	for _, name := range subnets {
+		id := name
+		if isSelector(name) {
+			var err error
+			if id, _, err = p.subnetOf(ctx, name); nstance.CodeOf(err) == nstance.Invalid {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		names[id] = append(names[id], name)
+	}
+	return names, nil
+}
+
+// subnets calls do with the subnets that all filters fit, page by page, while it
+// returns true.
+func (p *Provider) subnets(ctx context.Context, filters []types.Filter, do func(types.Subnet) bool) error {
+	in := &ec2.DescribeSubnetsInput{Filters: filters, MaxResults: aws.Int32(pageSize)}
+	for {
+		out, err := call(ctx, reading, p.ec2.DescribeSubnets, in)
+		if err != nil {
+			return err
+		}
+		for _, s := range out.Subnets {
+			if !do(s) {
+				return nil
+			}
+		}
+		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
+			return nil
+		}
+	}
 }
 
 // maxTypes is how many types DescribeInstanceTypes answers at once.

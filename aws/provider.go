@@ -19,7 +19,7 @@ import (
 // ("Ensuring idempotency in Amazon EC2 API requests", EC2 Developer Guide), so
 // that a spec must not change its subnet after an ambiguous answer. A request for spot
 // capacity that EC2 keeps open because its maximum price is too low is cancelled before the
-// refusal is the answer.
+// refusal is the answer. What is named by tags is looked up before.
 func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
 	a, err := decodeSpec(spec)
 	if err != nil {
@@ -30,6 +30,9 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 	}
 	if spec.InstanceType == "" {
 		return nstance.Machine{}, nstance.FieldError("instance_type", "set instance_type in the template", "without one EC2 would choose an old type")
+	}
+	if spec, a, err = p.place(ctx, spec, a); err != nil {
+		return nstance.Machine{}, err
 	}
 	out, err := call(ctx, changing, p.ec2.RunInstances, launchRequest(spec, a))
 	if err != nil {

@@ -10,6 +10,7 @@ var actions = map[string]action{
 	"DescribeInstanceTypes":        operation(compute, (*Cloud).describeInstanceTypes),
 	"DescribeInstances":            operation(compute, (*Cloud).describeInstances),
 	"DescribeNetworkInterfaces":    operation(compute, (*Cloud).describeNetworkInterfaces),
+	"DescribeSecurityGroups":       operation(compute, (*Cloud).describeSecurityGroups),
 	"DescribeSpotInstanceRequests": operation(compute, (*Cloud).describeSpotInstanceRequests),
 	"DescribeSpotPriceHistory":     operation(compute, (*Cloud).describeSpotPriceHistory),
 	"DescribeSubnets":              operation(compute, (*Cloud).describeSubnets),

@@ -71,6 +71,8 @@ type subnetItem struct {
 	Zone    string `xml:"availabilityZone"`
 	Default bool   `xml:"defaultForAz"`
 	Public  bool   `xml:"mapPublicIpOnLaunch"`
+
+	Tags []tagItem `xml:"tagSet>item"`
 }
 
 func (c *Cloud) describeSubnets(_ call, in *subnetsInput) (*subnetsOutput, error) {
@@ -78,7 +80,7 @@ func (c *Cloud) describeSubnets(_ call, in *subnetsInput) (*subnetsOutput, error
 	for _, s := range c.o.Catalog.Subnets {
 		all = append(all, entry{s.ID, filterable{
 			"subnet-id": {s.ID}, "availability-zone": {s.Zone}, "vpc-id": {c.o.Catalog.VPC}, "cidr-block": {s.Prefix.String()}, "state": {"available"},
-		}, nil})
+		}, c.o.Catalog.Tags[s.ID]})
 	}
 	ids, next, err := c.list(in.listInput, listing{
 		filters: []string{"subnet-id", "availability-zone", "vpc-id", "cidr-block", "state"}, asked: in.SubnetIds,
@@ -96,6 +98,7 @@ func (c *Cloud) describeSubnets(_ call, in *subnetsInput) (*subnetsOutput, error
 			out.Subnets = append(out.Subnets, subnetItem{
 				ID: s.ID, ARN: "arn:aws:ec2:" + c.o.Region + ":" + c.o.Account + ":subnet/" + s.ID, State: "available", Owner: c.o.Account,
 				VPC: c.o.Catalog.VPC, Prefix: s.Prefix.String(), Free: c.freeCount(s), Zone: s.Zone, Default: true, Public: true,
+				Tags: tagItems(c.o.Catalog.Tags[s.ID]),
 			})
 		}
 	}

@@ -89,7 +89,7 @@ func (c *Cloud) checkVolume(l *launch, d deviceInput) error {
 
 // checkPlacementNames refuses placement groups, hosts and reservations that are not there.
 func (c *Cloud) checkPlacementNames(l *launch) error {
-	p, r := l.in.Placement, l.in.CapacityReservationSpecification.CapacityReservationTarget
+	p := l.in.Placement
 	i := slices.IndexFunc(c.o.Catalog.PlacementGroups, func(g PlacementGroup) bool { return g.Name == p.GroupName })
 	switch {
 	case p.GroupName != "" && i < 0:
@@ -100,10 +100,88 @@ func (c *Cloud) checkPlacementNames(l *launch) error {
 		return refuse("InvalidHostID.NotFound", "The host ID '%s' does not exist", p.HostId)
 	case p.Tenancy == "host" && l.in.spot():
 		return badCombination("Spot Instances cannot be launched on Dedicated Hosts")
-	case r.CapacityReservationId != "":
-		return refuse("InvalidCapacityReservationId.NotFound", "The capacity reservation '%s' does not exist", r.CapacityReservationId)
-	case r.CapacityReservationResourceGroupArn != "":
-		return invalid("The resource group '%s' does not exist", r.CapacityReservationResourceGroupArn)
+	}
+	return nil
+}
+
+// checkReservation refuses a reservation that is not there or is of another market.
+func (c *Cloud) checkReservation(l *launch) error {
+	target := l.in.CapacityReservationSpecification.CapacityReservationTarget
+	id, group := target.CapacityReservationId, target.CapacityReservationResourceGroupArn
+	var named []Reservation
+	for _, r := range c.o.Catalog.Reservations {
+		if id != "" && r.ID == id || group != "" && r.Group == group {
+			named = append(named, r)
+		}
+	}
+	switch {
+	case id != "" && group != "":
+		return badCombination("A capacity reservation and a resource group may not be specified on the same request")
+	case id != "" && len(named) == 0:
+		return refuse("InvalidCapacityReservationId.NotFound", "The capacity reservation '%s' does not exist", id)
+	case group != "" && len(named) == 0:
+		return invalid("The resource group '%s' does not exist", group)
+	case l.in.inBlock() && len(named) == 0:
+		return missing("CapacityReservationSpecification.CapacityReservationTarget")
+	case len(named) == 0:
+		return nil
+	}
+	for _, r := range named {
+		if r.Block != l.in.inBlock() {
+			return invalid("The market type (purchasing) option is not valid. Choose a different market type and try again.")
+		}
+	}
+	l.reservations = named
+	return nil
+}
+
+// reserve finds room for a machine in one of the reservations that its launch names.
+func (c *Cloud) reserve(l *launch, m *machine) error {
+	for _, r := range l.reservations {
+		if r.InstanceType == l.kind.Name && (l.zone == "" || r.Zone == l.zone) && c.usersOf(r.ID) < r.Machines {
+			m.capacityReservation = r.ID
+			return nil
+		}
+	}
+	if len(l.reservations) == 0 {
+		return nil
+	}
+	return refuse("ReservationCapacityExceeded", "The requested reservation does not have sufficient compatible and available capacity for this request.")
+}
+
+// usersOf counts the machines in a reservation.
+func (c *Cloud) usersOf(reservation string) (n int) {
+	for _, m := range c.machines {
+		if m.capacityReservation == reservation && m.state != terminated {
+			n++
+		}
+	}
+	return n
+}
+
+// checkProcessor refuses what the type's processor cannot do ("CPU options for Amazon EC2
+// instances", EC2 User Guide), and enclaves on small types and beside hibernation ("Requirements
+// for Nitro Enclaves", Nitro Enclaves User Guide).
+func (c *Cloud) checkProcessor(l *launch) error {
+	o, enclaves := l.in.CpuOptions, l.in.EnclaveOptions.Enabled
+	snp := o.AmdSevSnp == "enabled"
+	switch {
+	case (o.CoreCount == 0) != (o.ThreadsPerCore == 0):
+		return badCombination("CoreCount and ThreadsPerCore must be specified together")
+	case o.CoreCount != 0 && l.kind.Xen:
+		return badCombination("CPU options are not supported for the instance type %s", l.kind.Name)
+	case o.CoreCount < 0 || o.CoreCount > max(1, l.kind.VCPUs/2) || o.ThreadsPerCore < 0 || o.ThreadsPerCore > 2:
+		return invalid("CoreCount %d and ThreadsPerCore %d are not valid for the instance type %s", o.CoreCount, o.ThreadsPerCore, l.kind.Name)
+	case snp && !l.kind.SEVSNP:
+		return badCombination("AMD SEV-SNP is not supported for the instance type %s", l.kind.Name)
+	case snp && (enclaves || l.in.HibernationOptions.Configured || l.in.Placement.Tenancy == "host"):
+		return badCombination("AMD SEV-SNP cannot be combined with enclaves, hibernation or Dedicated Hosts")
+	case o.NestedVirtualization == "enabled" && !l.kind.Nested:
+		return badCombination("Nested virtualization is not supported for the instance type %s", l.kind.Name)
+	case enclaves && l.in.HibernationOptions.Configured:
+		return badCombination("Enclaves and hibernation cannot be enabled on the same instance")
+	case enclaves && (l.kind.Xen || l.kind.VCPUs < 4):
+		return badCombination("Enclaves are not supported for the instance type %s", l.kind.Name)
 	}
 	return nil
 }
@@ -118,7 +196,7 @@ func burstable(name string) bool {
 func (c *Cloud) checkFeatures(l *launch) error {
 	addresses := l.in.Ipv6AddressCount
 	for _, i := range l.in.NetworkInterfaces {
-		addresses += i.Ipv6AddressCount
+		addresses += i.Ipv6AddressCount + i.Ipv6PrefixCount
 	}
 	switch credits := l.in.CreditSpecification.CpuCredits; {
 	case credits != "" && credits != "standard" && credits != "unlimited":

@@ -36,6 +36,19 @@ type machineItem struct {
 	CPU             cpuItem         `xml:"cpuOptions"`
 	Hibernation     configuredItem  `xml:"hibernationOptions"`
 	MetadataOptions metadataItem    `xml:"metadataOptions"`
+	Enclave         enclaveItem     `xml:"enclaveOptions"`
+	PrivateDNS      privateDNSItem  `xml:"privateDnsNameOptions"`
+	Reservation     string          `xml:"capacityReservationId,omitempty"`
+}
+
+type enclaveItem struct {
+	Enabled bool `xml:"enabled"`
+}
+
+type privateDNSItem struct {
+	Kind string `xml:"hostnameType"`
+	A    bool   `xml:"enableResourceNameDnsARecord"`
+	AAAA bool   `xml:"enableResourceNameDnsAAAARecord"`
 }
 
 type stateItem struct {
@@ -74,8 +87,18 @@ type profileItem struct {
 }
 
 type cpuItem struct {
-	Cores   int `xml:"coreCount"`
-	Threads int `xml:"threadsPerCore"`
+	Cores   int    `xml:"coreCount"`
+	Threads int    `xml:"threadsPerCore"`
+	SNP     string `xml:"amdSevSnp,omitempty"`
+}
+
+// cpu is what a machine has of its type's processor.
+func (m *machine) cpu() cpuItem {
+	o := m.launch.CpuOptions
+	if o.CoreCount == 0 {
+		return cpuItem{max(1, m.kind.VCPUs/2), 2, o.AmdSevSnp}
+	}
+	return cpuItem{o.CoreCount, o.ThreadsPerCore, o.AmdSevSnp}
 }
 
 type configuredItem struct {
@@ -107,6 +130,11 @@ type interfaceItem struct {
 	Attachment  attachmentItem     `xml:"attachment"`
 	Addresses   []interfaceAddress `xml:"privateIpAddressesSet>item"`
 	Kind        string             `xml:"interfaceType"`
+	Prefixes    []prefixItem       `xml:"ipv4PrefixSet>item"`
+}
+
+type prefixItem struct {
+	Prefix string `xml:"ipv4Prefix"`
 }
 
 type attachmentItem struct {
@@ -116,6 +144,7 @@ type attachmentItem struct {
 	Status   string `xml:"status"`
 	Attached string `xml:"attachTime"`
 	Delete   bool   `xml:"deleteOnTermination"`
+	Card     int    `xml:"networkCardIndex"`
 }
 
 type interfaceAddress struct {
@@ -131,8 +160,13 @@ func (c *Cloud) item(m *machine, tags bool) machineItem {
 		ID: m.id, Image: m.image.ID, State: m.state.item(), Transition: m.transition, Key: in.KeyName, LaunchIndex: m.launchIndex,
 		Type: m.kind.Name, Launched: stamp(m.launched), Placement: placementItem{m.zone, in.Placement.GroupName, "default"},
 		Monitoring: stateOnly{"disabled"}, Reason: m.reason, Architecture: m.image.Arch, RootType: "ebs", RootName: rootDevice,
-		Virtualization: "hvm", Token: in.ClientToken, Hypervisor: "xen", EBSOptimized: in.EbsOptimized, ENA: true, CPU: cpuItem{max(1, m.kind.VCPUs/2), 2},
+		Virtualization: "hvm", Token: in.ClientToken, Hypervisor: "xen", EBSOptimized: in.EbsOptimized, ENA: true, CPU: m.cpu(),
 		Hibernation: configuredItem{in.HibernationOptions.Configured}, MetadataOptions: in.MetadataOptions.item(),
+		Enclave: enclaveItem{in.EnclaveOptions.Enabled}, Reservation: m.capacityReservation,
+		PrivateDNS: privateDNSItem{orElse(in.PrivateDnsNameOptions.HostnameType, "ip-name"), in.PrivateDnsNameOptions.EnableResourceNameDnsARecord, in.PrivateDnsNameOptions.EnableResourceNameDnsAAAARecord},
+	}
+	if in.inBlock() {
+		out.Lifecycle = "capacity-block"
 	}
 	if in.Monitoring.Enabled {
 		out.Monitoring.State = "enabled"
@@ -188,9 +222,16 @@ func groupItems(ids []string) []groupItem {
 func (c *Cloud) interfaceItem(i *netInterface) interfaceItem {
 	out := interfaceItem{
 		ID: i.id, Subnet: i.subnet.ID, VPC: c.o.Catalog.VPC, Zone: i.subnet.Zone, Description: i.description, Owner: c.o.Account, Status: "in-use",
-		Address: i.addresses[0].String(), PrivateName: privateName(i.addresses[0], c.o.Region), SourceCheck: true, Groups: groupItems(i.groups),
-		Attachment: attachmentItem{i.attachment, i.machine.id, i.deviceIndex, "attached", stamp(i.attached), true}, Kind: "interface",
+		SourceCheck: true, Groups: groupItems(i.groups),
+		Attachment: attachmentItem{i.attachment, i.machine.id, i.deviceIndex, "attached", stamp(i.attached), true, i.card}, Kind: orElse(i.kind, "interface"),
 	}
+	for _, p := range i.prefixes {
+		out.Prefixes = append(out.Prefixes, prefixItem{p.String()})
+	}
+	if len(i.addresses) == 0 {
+		return out
+	}
+	out.Address, out.PrivateName = i.addresses[0].String(), privateName(i.addresses[0], c.o.Region)
 	for n, a := range i.addresses {
 		out.Addresses = append(out.Addresses, interfaceAddress{a.String(), privateName(a, c.o.Region), n == 0})
 	}

@@ -10,21 +10,28 @@ import (
 	"time"
 )
 
-// queues is the service SQS, which speaks AWS JSON 1.0 ("AWS JSON 1.0 protocol", Smithy):
-// X-Amz-Target names the action.
+// The services that speak AWS JSON ("AWS JSON 1.0 protocol" and "AWS JSON 1.1 protocol",
+// Smithy): X-Amz-Target names service and action.
 const (
-	queues       = "sqs"
-	queueTarget  = "AmazonSQS."
-	jsonMimeType = "application/x-amz-json-1.0"
+	queues     = "sqs"
+	parameters = "ssm"
 )
 
-// A jsonAction is an action of SQS, and the permission that it needs.
+// jsonServices are those services, by what begins the target.
+var jsonServices = map[string]struct{ name, mimeType string }{
+	"AmazonSQS": {queues, "application/x-amz-json-1.0"},
+	"AmazonSSM": {parameters, "application/x-amz-json-1.1"},
+}
+
+// A jsonAction is an action, and the permission that it needs, which begins with its
+// service.
 type jsonAction struct {
 	permission string
 	serve      func(*Cloud, context.Context, []byte) (any, error)
 }
 
 var jsonActions = map[string]jsonAction{
+	"GetParameter":       jsonOperation("ssm:GetParameter", (*Cloud).getParameter),
 	"DeleteMessageBatch": jsonOperation("sqs:DeleteMessage", (*Cloud).deleteMessageBatch),
 	"ReceiveMessage":     jsonOperation("sqs:ReceiveMessage", (*Cloud).receiveMessage),
 	"SendMessage":        jsonOperation("sqs:SendMessage", (*Cloud).sendMessage),
@@ -43,34 +50,44 @@ func jsonOperation[In, Out any](permission string, do func(*Cloud, context.Conte
 	}}
 }
 
-// serveJSON answers a call of SQS.
+// serveJSON answers a call of such a service.
 func (c *Cloud) serveJSON(w http.ResponseWriter, r *http.Request, body []byte) {
-	name := strings.TrimPrefix(r.Header.Get("X-Amz-Target"), queueTarget)
+	target, name, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	service := jsonServices[target]
 	c.o.Faults.Serve(w, r, name, func(w http.ResponseWriter, r *http.Request) {
-		out, err := c.doJSON(r, name, body)
+		out, err := c.doJSON(r, service.name, name, body)
 		switch {
 		case errors.Is(err, context.Canceled):
 			panic(http.ErrAbortHandler) // the caller has gone: there is no answer
 		case err != nil:
-			writeJSONError(w, err)
+			writeJSONError(w, service.name, err)
 		default:
-			writeJSON(w, http.StatusOK, out)
+			writeJSON(w, service.name, http.StatusOK, out)
 		}
 	})
 }
 
-func (c *Cloud) doJSON(r *http.Request, name string, body []byte) (any, error) {
-	if err := c.authenticate(queues, r, body, time.Now()); err != nil {
+func (c *Cloud) doJSON(r *http.Request, service, name string, body []byte) (any, error) {
+	if err := c.authenticate(service, r, body, time.Now()); err != nil {
 		return nil, err
 	}
 	a, known := jsonActions[name]
-	if !known || r.Header.Get("Content-Type") != jsonMimeType {
+	if !known || !strings.HasPrefix(a.permission, service+":") || r.Header.Get("Content-Type") != mimeTypeOf(service) {
 		return nil, refuse("UnknownOperationException", "The operation %s is not known", name)
 	}
 	if !c.permits(a.permission) {
-		return nil, refuse("AccessDenied", "User is not authorized to perform: %s on resource: the queue because no identity-based policy allows the action", a.permission)
+		return nil, refuse("AccessDenied", "User is not authorized to perform: %s on the resource because no identity-based policy allows the action", a.permission)
 	}
 	return a.serve(c, r.Context(), body)
+}
+
+func mimeTypeOf(service string) string {
+	for _, s := range jsonServices {
+		if s.name == service {
+			return s.mimeType
+		}
+	}
+	return ""
 }
 
 // jsonErrors are the errors with another name in the JSON protocol than in the older one,
@@ -97,10 +114,10 @@ var jsonErrors = map[string]struct {
 
 // QueueRefusal is a Refusal in the form of SQS.
 func QueueRefusal(code, message string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) { writeJSONError(w, &apiError{code, message}) }
+	return func(w http.ResponseWriter, _ *http.Request) { writeJSONError(w, queues, &apiError{code, message}) }
 }
 
-func writeJSONError(w http.ResponseWriter, err error) {
+func writeJSONError(w http.ResponseWriter, service string, err error) {
 	refused, ok := errors.AsType[*apiError](err)
 	if !ok {
 		refused = &apiError{"InternalFailure", err.Error()}
@@ -113,17 +130,24 @@ func writeJSONError(w http.ResponseWriter, err error) {
 	if status >= http.StatusInternalServerError {
 		fault = "Receiver"
 	}
+	if service != queues { // it has no older protocol, and 400 for every error of a caller
+		if fault == "Sender" {
+			status = http.StatusBadRequest
+		}
+		writeJSON(w, service, status, map[string]string{"__type": name, "message": refused.message})
+		return
+	}
 	w.Header().Set("X-Amzn-Query-Error", query+";"+fault)
-	writeJSON(w, status, map[string]string{"__type": "com.amazonaws.sqs#" + name, "message": refused.message})
+	writeJSON(w, service, status, map[string]string{"__type": "com.amazonaws.sqs#" + name, "message": refused.message})
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, service string, status int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", jsonMimeType)
+	w.Header().Set("Content-Type", mimeTypeOf(service))
 	w.Header().Set("X-Amzn-RequestId", newRequestID())
 	w.WriteHeader(status)
 	_, _ = w.Write(body)

@@ -72,6 +72,8 @@ type machine struct {
 	transition      string
 	holdsCapacity   bool
 
+	capacityReservation string // empty: none
+
 	step          int // counts changes of state, so that a timer knows its own
 	guest         testcloud.Guest
 	console       []byte // what it has printed

@@ -14,6 +14,9 @@ type netInterface struct {
 	subnet      Subnet
 	machine     *machine
 	deviceIndex int
+	card        int
+	kind        string // empty: interface
+	prefixes    []netip.Prefix
 	description string
 	groups      []string
 	tags        map[string]string
@@ -48,14 +51,14 @@ func (c *Cloud) makeInterfaces(l *launch, m *machine, subnet Subnet) (err error)
 			return badCombination("All network interfaces must be in the same Availability Zone")
 		}
 		i := &netInterface{
-			id: newID("eni"), attachment: newID("eni-attach"), subnet: place, machine: m, deviceIndex: *w.DeviceIndex, description: w.Description,
+			id: newID("eni"), attachment: newID("eni-attach"), subnet: place, machine: m, deviceIndex: *w.DeviceIndex, card: w.NetworkCardIndex, kind: w.InterfaceType, description: w.Description,
 			groups: w.Groups, tags: l.tags["network-interface"], attached: m.created,
 		}
 		if len(i.groups) == 0 && len(c.o.Catalog.SecurityGroups) > 0 {
 			i.groups = c.o.Catalog.SecurityGroups[:1]
 		}
 		c.interfaces[i.id] = i
-		if i.deviceIndex == 0 {
+		if i.deviceIndex == 0 && i.card == 0 {
 			m.interfaces = append([]*netInterface{i}, m.interfaces...)
 		} else {
 			m.interfaces = append(m.interfaces, i)
@@ -68,6 +71,9 @@ func (c *Cloud) makeInterfaces(l *launch, m *machine, subnet Subnet) (err error)
 }
 
 func (c *Cloud) addWanted(i *netInterface, w interfaceInput) error {
+	if i.kind == "efa-only" {
+		return nil
+	}
 	primary := w.PrivateIpAddress
 	var secondary []string
 	for _, a := range w.PrivateIpAddresses {
@@ -88,7 +94,47 @@ func (c *Cloud) addWanted(i *netInterface, w interfaceInput) error {
 			return err
 		}
 	}
+	return c.addPrefixes(i, w.Ipv4PrefixCount)
+}
+
+// prefixBits is the length of the IPv4 prefixes that interfaces get: 16 addresses ("Prefix
+// delegation for Amazon EC2 network interfaces", EC2 User Guide).
+const prefixBits = 28
+
+// addPrefixes gives an interface blocks of its subnet in which every address is free.
+func (c *Cloud) addPrefixes(i *netInterface, count int) error {
+	taken := c.taken[i.subnet.ID]
+	for block := netip.PrefixFrom(i.subnet.Prefix.Masked().Addr(), prefixBits); len(i.prefixes) < count; block = netip.PrefixFrom(after(block), prefixBits) {
+		last := after(block)
+		if !i.subnet.Prefix.Contains(block.Addr()) || !i.subnet.Prefix.Contains(last) {
+			return refuse("InsufficientCidrBlocks", "The specified subnet does not have enough free cidr blocks to satisfy the request.")
+		}
+		if block.Addr() != i.subnet.Prefix.Masked().Addr() && free(taken, block) {
+			i.prefixes = append(i.prefixes, block)
+			for a := block.Addr(); block.Contains(a); a = a.Next() {
+				taken[a] = i.id
+			}
+		}
+	}
 	return nil
+}
+
+// after is the first address behind a prefix.
+func after(p netip.Prefix) netip.Addr {
+	a := p.Addr()
+	for p.Contains(a) {
+		a = a.Next()
+	}
+	return a
+}
+
+func free(taken map[netip.Addr]string, p netip.Prefix) bool {
+	for a := p.Addr(); p.Contains(a); a = a.Next() {
+		if taken[a] != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // addAddress gives an interface an address of its subnet: that one, or any free
@@ -150,6 +196,11 @@ func (c *Cloud) freeCount(s Subnet) int {
 func (c *Cloud) deleteInterface(i *netInterface) {
 	for _, a := range i.addresses {
 		delete(c.taken[i.subnet.ID], a)
+	}
+	for _, p := range i.prefixes {
+		for a := p.Addr(); p.Contains(a); a = a.Next() {
+			delete(c.taken[i.subnet.ID], a)
+		}
 	}
 	delete(c.interfaces, i.id)
 }

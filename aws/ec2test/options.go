@@ -81,6 +81,11 @@ type Catalog struct {
 	PlacementGroups []PlacementGroup
 	TargetGroups    []TargetGroup
 	Queues          []string // names of queues of SQS
+
+	Reservations  []Reservation
+	ForeignGroups []string                     // security groups of another VPC
+	Tags          map[string]map[string]string // of subnets and security groups, by ID
+	Parameters    map[string][]string          // of the Parameter Store: the values of each, the newest last
 }
 
 // A Subnet is where machines get their addresses. EC2 keeps the first four and
@@ -96,6 +101,17 @@ type Subnet struct {
 type PlacementGroup struct {
 	Name       string
 	Partitions int // of the strategy partition; 0: another strategy
+}
+
+// A Reservation is a capacity reservation, or a capacity block. A machine uses it only if
+// it names it.
+type Reservation struct {
+	ID           string
+	Group        string // ARN of its resource group, if any
+	InstanceType string
+	Zone         string
+	Machines     int // at most, at once
+	Block        bool
 }
 
 // An Image is a machine image.
@@ -116,9 +132,12 @@ type InstanceType struct {
 	VCPUs                 int
 	MemoryMiB             int
 	Interfaces            int // network interfaces at most
-	AddressesPerInterface int // private IPv4 addresses, the primary one included
+	AddressesPerInterface int // private IPv4 addresses and prefixes, the primary one included
+	Cards                 int // network cards; 0: 1
+	EFAs                  int // Elastic Fabric Adapters at most
 	Hibernation           bool
 	NoSpot                bool
+	SEVSNP, Nested        bool     // what its processor can do
 	Xen                   bool     // not built on the Nitro System
 	Zones                 []string // nil: all
 	SpotPrice             string   // the price now; empty: no maximum is too low

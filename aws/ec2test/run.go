@@ -65,6 +65,9 @@ func (c *Cloud) launchOne(on call, l *launch, reservation string, n int) (*machi
 		id: newID("i"), reservation: reservation, launchIndex: n, launch: l.in, kind: l.kind, image: l.image, volume: newID("vol"),
 		tags: l.tags["instance"], volumeTags: l.tags["volume"], userData: l.userData, created: on.now, launched: on.now, step: 1,
 	}
+	if err := c.reserve(l, m); err != nil {
+		return nil, err
+	}
 	if m.spot = l.request; m.spot == nil && l.in.spot() {
 		m.spot = newSpotRequest(on, l)
 	}

@@ -26,6 +26,8 @@ type launch struct {
 	userData []byte
 	tags     map[string]map[string]string // by resource type
 	request  *spotRequest                 // that was open before; nil: a spot machine gets one of its own
+
+	reservations []Reservation // that it may use; empty: none
 }
 
 // check refuses what does not depend on what else the cloud is doing.
@@ -33,7 +35,7 @@ func (c *Cloud) check(in *runInput) (*launch, error) {
 	l := &launch{in: in}
 	for _, step := range []func(*launch) error{
 		c.checkCounts, c.checkImage, c.checkPlacement, c.checkInterfaces, c.checkNames, c.checkUserData, c.checkMarket, c.checkHibernation,
-		c.checkVolumes, c.checkPlacementNames, c.checkFeatures, c.checkMetadata, c.checkLaunchTags,
+		c.checkVolumes, c.checkPlacementNames, c.checkReservation, c.checkFeatures, c.checkProcessor, c.checkMetadata, c.checkLaunchTags,
 	} {
 		if err := step(l); err != nil {
 			return nil, err
@@ -146,31 +148,70 @@ func (c *Cloud) checkInterfaces(l *launch) error {
 	if n := len(in.NetworkInterfaces); n > 0 && n > l.kind.Interfaces {
 		return refuse("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", n, l.kind.Name)
 	}
-	used := map[int]bool{}
+	used, adapters := map[[2]int]bool{}, 0
 	for _, i := range in.NetworkInterfaces {
-		switch {
-		case i.DeviceIndex == nil:
-			return missing("NetworkInterface.DeviceIndex")
-		case used[*i.DeviceIndex]:
+		if err := c.checkInterface(l, i); err != nil {
+			return err
+		}
+		at := [2]int{i.NetworkCardIndex, *i.DeviceIndex}
+		if used[at] {
 			return invalid("The device index %d is used more than once", *i.DeviceIndex)
-		case i.AssociatePublicIpAddress != nil && *i.AssociatePublicIpAddress && len(in.NetworkInterfaces) > 1:
-			return badCombination("The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
-		case i.NetworkInterfaceId != "" && c.interfaces[i.NetworkInterfaceId] == nil:
-			return refuse("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '%s' does not exist", i.NetworkInterfaceId)
-		case i.NetworkInterfaceId != "":
-			return refuse("InvalidNetworkInterface.InUse", "Interface: [%s] in use.", i.NetworkInterfaceId)
-		case 1+len(i.PrivateIpAddresses)+i.SecondaryPrivateIpAddressCount > l.kind.AddressesPerInterface+1:
-			return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 		}
-		if i.SubnetId != "" {
-			if _, err := c.subnetNamed(i.SubnetId); err != nil {
-				return err
-			}
+		if used[at] = true; i.fabric() {
+			adapters++
 		}
-		used[*i.DeviceIndex] = true
 	}
-	if len(used) > 0 && !used[0] {
+	if len(used) > 0 && !used[[2]int{}] {
 		return badCombination("A network interface with device index 0 is required")
+	}
+	if adapters > l.kind.EFAs {
+		return badCombination("%s instances do not support %d Elastic Fabric Adapters.", l.kind.Name, adapters)
+	}
+	return nil
+}
+
+// fabric reports whether an interface is an Elastic Fabric Adapter.
+func (i interfaceInput) fabric() bool { return strings.HasPrefix(i.InterfaceType, "efa") }
+
+func (c *Cloud) checkInterface(l *launch, i interfaceInput) error {
+	switch {
+	case i.DeviceIndex == nil:
+		return missing("NetworkInterface.DeviceIndex")
+	case i.NetworkCardIndex < 0 || i.NetworkCardIndex >= max(1, l.kind.Cards):
+		return invalid("The network card index %d is not valid for %s", i.NetworkCardIndex, l.kind.Name)
+	case i.AssociatePublicIpAddress != nil && *i.AssociatePublicIpAddress && len(l.in.NetworkInterfaces) > 1:
+		return badCombination("The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
+	case i.NetworkInterfaceId != "" && c.interfaces[i.NetworkInterfaceId] == nil:
+		return refuse("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '%s' does not exist", i.NetworkInterfaceId)
+	case i.NetworkInterfaceId != "":
+		return refuse("InvalidNetworkInterface.InUse", "Interface: [%s] in use.", i.NetworkInterfaceId)
+	case 1+len(i.PrivateIpAddresses)+i.SecondaryPrivateIpAddressCount > l.kind.AddressesPerInterface+1:
+		return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
+	}
+	if i.SubnetId != "" {
+		if _, err := c.subnetNamed(i.SubnetId); err != nil {
+			return err
+		}
+	}
+	return checkPrefixes(l.kind, i)
+}
+
+// checkPrefixes: "Prefix delegation for Amazon EC2 network interfaces" (EC2 User Guide) wants
+// the Nitro System, and counts a prefix as an address; an EFA-only interface has no
+// addresses (InstanceNetworkInterfaceSpecification, EC2 API Reference).
+func checkPrefixes(kind InstanceType, i interfaceInput) error {
+	prefixes, only := i.Ipv4PrefixCount+i.Ipv6PrefixCount, i.InterfaceType == "efa-only"
+	switch {
+	case prefixes > 0 && kind.Xen:
+		return badCombination("Prefixes are not supported for the instance type %s", kind.Name)
+	case i.Ipv4PrefixCount > 0 && len(i.PrivateIpAddresses)+i.SecondaryPrivateIpAddressCount > 0:
+		return badCombination("Secondary private addresses and IPv4 prefixes cannot be specified together")
+	case 1+i.Ipv4PrefixCount > kind.AddressesPerInterface || i.Ipv6PrefixCount > kind.AddressesPerInterface:
+		return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
+	case only && (prefixes+i.Ipv6AddressCount+i.SecondaryPrivateIpAddressCount+len(i.PrivateIpAddresses) > 0 || i.PrivateIpAddress != ""):
+		return badCombination("EFA-only network interfaces do not support IP addresses")
+	case only && i.NetworkCardIndex == 0 && *i.DeviceIndex == 0:
+		return badCombination("The primary network interface cannot be EFA-only")
 	}
 	return nil
 }
@@ -185,6 +226,9 @@ func (c *Cloud) checkNames(l *launch) error {
 	for _, g := range groups {
 		if !strings.HasPrefix(g, "sg-") {
 			return refuse("InvalidGroupId.Malformed", `Invalid id: "%s" (expecting "sg-...")`, g)
+		}
+		if slices.Contains(c.o.Catalog.ForeignGroups, g) {
+			return refuse("InvalidParameter", "Security group %s and subnet %s belong to different networks.", g, l.subnet.ID)
 		}
 		if !slices.Contains(c.o.Catalog.SecurityGroups, g) {
 			return refuse("InvalidGroup.NotFound", "The security group '%s' does not exist", g)
@@ -220,7 +264,7 @@ func (c *Cloud) checkUserData(l *launch) error {
 
 func (c *Cloud) checkMarket(l *launch) error {
 	in, o := l.in, l.in.InstanceMarketOptions.SpotOptions
-	if in.InstanceMarketOptions.MarketType != "" && !in.spot() {
+	if in.InstanceMarketOptions.MarketType != "" && !in.spot() && !in.inBlock() {
 		return refuse("Unsupported", "The requested market type is not supported.")
 	}
 	if !in.spot() {

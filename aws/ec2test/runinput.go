@@ -77,8 +77,10 @@ type interfaceInput struct {
 	SecondaryPrivateIpAddressCount int
 	AssociatePublicIpAddress       *bool
 	DeleteOnTermination            *bool
-	InterfaceType                  string
+	InterfaceType                  string `enum:"interface,efa,efa-only"`
 	Ipv6AddressCount               int
+	Ipv4PrefixCount                int
+	Ipv6PrefixCount                int
 	Ipv6Addresses                  []struct{ Ipv6Address string }
 	PrimaryIpv6                    bool
 }
@@ -142,5 +144,8 @@ func (in *runInput) permissions() []string {
 }
 
 func (in *runInput) resources() int { return max(1, in.MaxCount) }
+
+// inBlock reports whether the machine is to be part of a capacity block.
+func (in *runInput) inBlock() bool { return in.InstanceMarketOptions.MarketType == "capacity-block" }
 
 func (in *runInput) spot() bool { return in.InstanceMarketOptions.MarketType == "spot" }

@@ -127,7 +127,8 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 		return
 	}
-	if r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("X-Amz-Target"), queueTarget) {
+	target, _, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	if _, ok := jsonServices[target]; ok && r.Method == http.MethodPost {
 		c.serveJSON(w, r, body)
 		return
 	}

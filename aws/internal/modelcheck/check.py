@@ -1,8 +1,8 @@
 """Holds recorded calls against AWS's own model of its APIs, as botocore has it.
 
 Reads one JSON object a line: service, request (the form as sent), status and
-answer (the XML as sent). For SQS request and answer are JSON, and the action is
-beside them. Prints one line for each thing that the model does not
+answer (the XML as sent). For SQS and Systems Manager request and answer are JSON, and
+the action is beside them. Prints one line for each thing that the model does not
 know or allow, and at the end how many calls it has read.
 """
 
@@ -193,7 +193,7 @@ class Checker:
     def refusal(self, name, status, body):
         parsed = self.parser.parse({"status_code": status, "headers": {}, "body": body}, None)
         code, message = parsed["Error"].get("Code"), parsed["Error"].get("Message")
-        if not code or not message:
+        if not code or not message and code != "ParameterNotFound":
             yield "%s: a refusal without code or message: %s" % (name, body)
         if self.protocol == "ec2" or name not in self.model.operation_names:
             return
@@ -207,7 +207,7 @@ class Checker:
             yield "%s: the model has no error %s" % (name, code)
 
 
-# SQS is called in JSON. Older models describe the query protocol, with the same shapes.
+# SQS and Systems Manager are called in JSON. Older models describe the query protocol, with the same shapes.
 # "Common errors" of the SQS API reference, in the form of the JSON protocol:
 COMMON_JSON_ERRORS = {"AccessDeniedException", "InvalidParameterValueException", "InvalidSignatureException", "MissingAuthenticationTokenException",
                       "MissingRequiredParameterException", "SerializationException", "ServiceUnavailable", "InternalFailure", "RequestThrottled",
@@ -258,7 +258,7 @@ class JSONChecker:
 
     def refusal(self, name, answer):
         code, message = answer.get("__type", "").rpartition("#")[2], answer.get("message")
-        if not code or not message:
+        if not code or not message and code != "ParameterNotFound":
             yield "%s: a refusal without code or message: %s" % (name, answer)
         if name not in self.model.operation_names or code in COMMON_JSON_ERRORS:
             return
@@ -276,7 +276,7 @@ def main():
         exchange = json.loads(line)
         service = exchange["service"]
         if service not in checkers:
-            checkers[service] = JSONChecker(service) if service == "sqs" else Checker(service)
+            checkers[service] = JSONChecker(service) if service in ("sqs", "ssm") else Checker(service)
         for complaint in checkers[service].call(exchange):
             print(complaint)
         calls += 1

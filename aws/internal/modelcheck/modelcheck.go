@@ -26,6 +26,9 @@ var program string
 // services are the services other than EC2, by the version of their API.
 var services = map[string]string{"2015-12-01": "elasticloadbalancing", "2011-06-15": "sts"}
 
+// jsonServices are the services that are called in JSON, by what begins their target.
+var jsonServices = map[string]string{"AmazonSQS": "sqs", "AmazonSSM": "ssm"}
+
 // An exchange is one recorded call.
 type exchange struct {
 	Service string `json:"service"`
@@ -54,8 +57,9 @@ func (r *Recorder) Record(h http.Handler) http.Handler {
 		q.Body = io.NopCloser(bytes.NewReader(body))
 		answer := &copied{ResponseWriter: w, status: http.StatusOK}
 		h.ServeHTTP(answer, q) // panics for a lost answer: then there is none to record
-		if action, ok := strings.CutPrefix(q.Header.Get("X-Amz-Target"), "AmazonSQS."); ok {
-			r.add(exchange{"sqs", action, string(body), answer.status, answer.body.String()})
+		target, action, _ := strings.Cut(q.Header.Get("X-Amz-Target"), ".")
+		if service, ok := jsonServices[target]; ok {
+			r.add(exchange{service, action, string(body), answer.status, answer.body.String()})
 			return
 		}
 		r.keep(string(body), answer)
