@@ -13,8 +13,6 @@ package s3
 import (
 	"bytes"
 	"context"
-	"crypto/md5" //nolint:gosec // see Put
-	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
@@ -49,6 +47,10 @@ type Options struct {
 
 	// Timeout bounds each call, and each page of a listing. Default: 30 s.
 	Timeout time.Duration
+
+	// Requests are what calls ask of the bucket beyond the protocol's core. Open takes
+	// them from the URL.
+	Requests Requests
 }
 
 // Open opens s3://bucket. Parameters:
@@ -57,11 +59,18 @@ type Options struct {
 //   - region, profile, role, dualstack, fips: as in gocloud.dev/aws
 //   - endpoint: URL of another store than Amazon's
 //   - use_path_style: true puts the bucket into the path, not the host name
+//   - sse, kms_key, bucket_key, checksum, request_payer: see [Requests]
 //
-// Credentials come from where AWS programs find them: environment, shared
+// Certificate authorities other than the system's are those in the file AWS_CA_BUNDLE;
+// HTTPS_PROXY, HTTP_PROXY and NO_PROXY name proxies. Credentials come from where AWS programs find them: environment, shared
 // files, the machine's role. Nothing is asked of the bucket yet.
 func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error) {
-	u, err := bucket.ParseURL(rawURL, Scheme, "region", "profile", "role", "dualstack", "fips", "endpoint", "use_path_style")
+	u, err := bucket.ParseURL(rawURL, Scheme, "region", "profile", "role", "dualstack", "fips", "endpoint", "use_path_style",
+		"sse", "kms_key", "bucket_key", "checksum", "request_payer")
+	if err != nil {
+		return nil, err
+	}
+	requests, err := takeRequests(u)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +109,7 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	if o == nil {
 		o = &Options{}
 	}
-	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+	return New(client, u.Bucket, &Options{Prefix: u.Prefix, Timeout: o.Timeout, Requests: requests})
 }
 
 // reads is how often, and how fast, the client repeats what changes nothing.
@@ -123,6 +132,9 @@ func New(client *s3.Client, name string, o *Options) (storage.Store, error) {
 	if o == nil {
 		o = &Options{}
 	}
+	if err := o.Requests.check(); err != nil {
+		return nil, err
+	}
 	dates, like := &bucket.Dates{}, client.Options()
 	open := func(pool *bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
 		client := s3.New(like, func(so *s3.Options) {
@@ -136,7 +148,11 @@ func New(client *s3.Client, name string, o *Options) (storage.Store, error) {
 		if err != nil {
 			return nil, nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
 		}
-		return b, &driver{client: client, name: name, digests: like.RequestChecksumCalculation == aws.RequestChecksumCalculationWhenRequired}, nil
+		requests := o.Requests
+		if requests.Checksum == "" && like.RequestChecksumCalculation == aws.RequestChecksumCalculationWhenRequired {
+			requests.Checksum = ChecksumMD5 // the client sends none of its own
+		}
+		return b, &driver{client: client, name: name, requests: requests}, nil
 	}
 	return bucket.New(open, poolLike(like.HTTPClient), &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: dates})
 }
@@ -168,9 +184,9 @@ func sameMethod(r *http.Request, via []*http.Request) error {
 func (d *driver) Place() string { return Scheme + "://" + d.name }
 
 type driver struct {
-	client  *s3.Client
-	name    string
-	digests bool // send Content-MD5: the client sends no checksum of its own
+	client   *s3.Client
+	name     string
+	requests Requests
 }
 
 // once keeps the client from repeating a write by itself. What is below it,
@@ -178,7 +194,7 @@ type driver struct {
 func once(o *s3.Options) { o.Retryer = aws.NopRetryer{} }
 
 func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
-	out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &d.name, Key: &key})
+	out, err := d.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &d.name, Key: &key, RequestPayer: d.requests.payer()})
 	if err != nil {
 		return nil, "", err
 	}
@@ -188,7 +204,7 @@ func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Ve
 // Head asks again with a GET when the answer is bad: that to a HEAD has no body,
 // which alone tells a missing key from a missing bucket.
 func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) {
-	out, err := d.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &d.name, Key: &key})
+	out, err := d.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &d.name, Key: &key, RequestPayer: d.requests.payer()})
 	if f, ok := d.Fault(err); ok && f.Status < http.StatusInternalServerError {
 		body, v, err := d.Get(ctx, key)
 		if err == nil {
@@ -205,12 +221,10 @@ func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) 
 func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {
 	in := &s3.PutObjectInput{
 		Bucket: &d.name, Key: &key, Body: bytes.NewReader(data), ContentLength: aws.Int64(int64(len(data))),
-		IfMatch: etag(match),
+		IfMatch: etag(match), RequestPayer: d.requests.payer(),
 	}
-	if d.digests {
-		sum := md5.Sum(data) //nolint:gosec // a checksum against damage, not against forgery
-		in.ContentMD5 = aws.String(base64.StdEncoding.EncodeToString(sum[:]))
-	}
+	d.requests.encrypt(in)
+	d.requests.sum(in, data)
 	if match == "" {
 		in.IfNoneMatch = aws.String("*")
 	}
@@ -224,7 +238,7 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 // Delete sends the condition, which Amazon honours and many others ignore.
 // https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-deletes.html
 func (d *driver) Delete(ctx context.Context, key string, v storage.Version) error {
-	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &d.name, Key: &key, IfMatch: etag(v)}, once)
+	_, err := d.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &d.name, Key: &key, IfMatch: etag(v), RequestPayer: d.requests.payer()}, once)
 	return err
 }
 
@@ -235,6 +249,7 @@ func (d *driver) Query(as func(any) bool, prefix, after string) {
 	if !as(&in) {
 		return
 	}
+	in.RequestPayer = d.requests.payer()
 	in.Prefix = aws.String(prefix) // blob would escape some keys
 	if after != "" {
 		in.StartAfter = aws.String(after)
