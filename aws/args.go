@@ -326,8 +326,6 @@ func (a *Args) checkIsolation(spec nstance.MachineSpec) error {
 		return nstance.FieldError("args.cpu.amd_sev_snp", "use warm_pool.mode stopped or running", "a machine with SEV-SNP cannot hibernate")
 	case snp && a.Enclaves:
 		return nstance.FieldError("args.enclaves", "leave it out, or cpu.amd_sev_snp", "a machine with SEV-SNP has no enclaves")
-	case snp && a.Tenancy == "host":
-		return nstance.FieldError("args.tenancy", "use default or dedicated, or leave out cpu.amd_sev_snp", "a dedicated host has no SEV-SNP")
 	case a.CPU != nil && (snp || a.CPU.NestedVirtualization) && spec.Arch == nstance.ARM64:
 		return nstance.FieldError("args.cpu", "use arch amd64", "arm64 has neither SEV-SNP nor nested virtualization")
 	}

@@ -136,7 +136,6 @@ func TestSpecs(t *testing.T) {
 		{"args.cpu", args(`{"cpu": {"threads_per_core": 1}}`)},
 		{"args.cpu.threads_per_core", args(`{"cpu": {"threads_per_core": 3, "cores": 1}}`)},
 		{"args.cpu", func(s *nstance.MachineSpec) { s.Arch = nstance.ARM64; args(`{"cpu": {"amd_sev_snp": true}}`)(s) }},
-		{"args.tenancy", args(`{"cpu": {"amd_sev_snp": true}, "tenancy": "host"}`)},
 		{"args.enclaves", args(`{"cpu": {"amd_sev_snp": true}, "enclaves": true}`)},
 		{"args.enclaves", func(s *nstance.MachineSpec) { s.Park = nstance.ParkHibernated; args(`{"enclaves": true}`)(s) }},
 		{"args.cpu.amd_sev_snp", func(s *nstance.MachineSpec) {

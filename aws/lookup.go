@@ -198,16 +198,16 @@ func (p *Provider) eachSubnet(ctx context.Context, subnets []string, do func(nam
 func (p *Provider) subnetNames(ctx context.Context, subnets []string) (map[string][]string, error) {
 	names := map[string][]string{}
 	for _, name := range subnets {
-		id := name
-		if isSelector(name) {
-			var err error
-			if id, _, err = p.subnetOf(ctx, name); nstance.CodeOf(err) == nstance.Invalid {
-				continue
-			} else if err != nil {
-				return nil, err
-			}
+		if !isSelector(name) {
+			names[name] = append(names[name], name)
+			continue
 		}
-		names[id] = append(names[id], name)
+		switch id, _, err := p.subnetOf(ctx, name); {
+		case err == nil:
+			names[id] = append(names[id], name)
+		case nstance.CodeOf(err) != nstance.Invalid:
+			return nil, err
+		}
 	}
 	return names, nil
 }

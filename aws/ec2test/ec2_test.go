@@ -264,6 +264,25 @@ func TestLaunchIsRefused(t *testing.T) {
 		"clear hibernation": {"UnsupportedHibernationConfiguration", func(in *ec2.RunInstancesInput) {
 			in.HibernationOptions = &types.HibernationOptionsRequest{Configured: aws.Bool(true)}
 		}},
+		"half of the CPU options": {"InvalidParameterCombination", func(in *ec2.RunInstancesInput) {
+			in.CpuOptions = &types.CpuOptionsRequest{ThreadsPerCore: aws.Int32(1)}
+		}},
+		"enclave and hibernation": {"InvalidParameterCombination", func(in *ec2.RunInstancesInput) {
+			in.BlockDeviceMappings = []types.BlockDeviceMapping{{
+				DeviceName: aws.String("/dev/xvda"), Ebs: &types.EbsBlockDevice{Encrypted: aws.Bool(true), VolumeSize: aws.Int32(16)},
+			}}
+			in.EnclaveOptions, in.HibernationOptions = &types.EnclaveOptionsRequest{Enabled: aws.Bool(true)}, &types.HibernationOptionsRequest{Configured: aws.Bool(true)}
+		}},
+		"EFA-only first": {"InvalidParameterCombination", first(func(n *types.InstanceNetworkInterfaceSpecification) { n.InterfaceType = aws.String("efa-only") })},
+		"EFA":            {"InvalidParameterCombination", first(func(n *types.InstanceNetworkInterfaceSpecification) { n.InterfaceType = aws.String("efa") })},
+		"other kind":     {"InvalidParameterValue", first(func(n *types.InstanceNetworkInterfaceSpecification) { n.InterfaceType = aws.String("trunk") })},
+		"second card":    {"InvalidParameterValue", first(func(n *types.InstanceNetworkInterfaceSpecification) { n.NetworkCardIndex = aws.Int32(1) })},
+		"prefix and address": {"InvalidParameterCombination", first(func(n *types.InstanceNetworkInterfaceSpecification) {
+			n.Ipv4PrefixCount, n.SecondaryPrivateIpAddressCount = aws.Int32(1), aws.Int32(1)
+		})},
+		"block without reservation": {"MissingParameter", func(in *ec2.RunInstancesInput) {
+			in.InstanceMarketOptions = &types.InstanceMarketOptionsRequest{MarketType: types.MarketTypeCapacityBlock}
+		}},
 		"counts": {"InvalidParameterCombination", func(in *ec2.RunInstancesInput) { in.MinCount = aws.Int32(2) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -272,6 +291,15 @@ func TestLaunchIsRefused(t *testing.T) {
 		})
 	}
 	require.Empty(t, r.Machines())
+}
+
+// first launches with one network interface that is changed.
+func first(change func(*types.InstanceNetworkInterfaceSpecification)) func(*ec2.RunInstancesInput) {
+	return func(in *ec2.RunInstancesInput) {
+		n := types.InstanceNetworkInterfaceSpecification{DeviceIndex: aws.Int32(0), SubnetId: in.SubnetId}
+		change(&n)
+		in.SubnetId, in.NetworkInterfaces = nil, []types.InstanceNetworkInterfaceSpecification{n}
+	}
 }
 
 func TestDescribeInPages(t *testing.T) {

@@ -174,8 +174,8 @@ func (c *Cloud) checkProcessor(l *launch) error {
 		return invalid("CoreCount %d and ThreadsPerCore %d are not valid for the instance type %s", o.CoreCount, o.ThreadsPerCore, l.kind.Name)
 	case snp && !l.kind.SEVSNP:
 		return badCombination("AMD SEV-SNP is not supported for the instance type %s", l.kind.Name)
-	case snp && (enclaves || l.in.HibernationOptions.Configured || l.in.Placement.Tenancy == "host"):
-		return badCombination("AMD SEV-SNP cannot be combined with enclaves, hibernation or Dedicated Hosts")
+	case snp && (enclaves || l.in.HibernationOptions.Configured):
+		return badCombination("AMD SEV-SNP cannot be combined with enclaves or hibernation")
 	case o.NestedVirtualization == "enabled" && !l.kind.Nested:
 		return badCombination("Nested virtualization is not supported for the instance type %s", l.kind.Name)
 	case enclaves && l.in.HibernationOptions.Configured:
