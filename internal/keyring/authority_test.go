@@ -2,7 +2,10 @@ package keyring_test
 
 import (
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
 	"net"
 	"net/netip"
 	"testing"
@@ -59,20 +62,41 @@ func TestLoadAuthorityRefuses(t *testing.T) {
 	leaf, _ := issue(t, a, tmpl)
 	leafPEM, err := pki.MarshalKey(leafKey)
 	require.NoError(t, err)
-	for name, pems := range map[string][2][]byte{
-		"nothing":            {nil, nil},
-		"no key":             {a.CertPEM(), nil},
-		"another's key":      {authority(t, keyring.Identity).CertPEM(), keyPEM},
-		"two certificates":   {append(a.CertPEM(), a.CertPEM()...), keyPEM},
-		"a leaf certificate": {pki.MarshalCertificates(leaf.Certificate), leafPEM},
+	for name, tc := range map[string]struct {
+		cert, key []byte
+		says      string
+	}{
+		"nothing":                      {nil, nil, "holds no certificate"},
+		"no certificate":               {nil, keyPEM, "holds no certificate"},
+		"no key":                       {a.CertPEM(), nil, "not exactly one PEM block"},
+		"another's key":                {authority(t, keyring.Identity).CertPEM(), keyPEM, "another key"},
+		"two certificates":             {append(a.CertPEM(), a.CertPEM()...), keyPEM, "2 certificates instead of one"},
+		"a leaf certificate":           {pki.MarshalCertificates(leaf.Certificate), leafPEM, "is not an authority's"},
+		"a leaf with an authority's":   {selfSigned(t, leafKey, "nstance identity", false), leafPEM, "is not an authority's"},
+		"an authority of another kind": {selfSigned(t, leafKey, "nstance root", true), leafPEM, "is not an authority's"},
+		"an authority of others":       {selfSigned(t, leafKey, "identity", true), leafPEM, "is not an authority's"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := keyring.LoadAuthority(pems[0], pems[1])
+			_, err := keyring.LoadAuthority(tc.cert, tc.key)
 			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, tc.says)
 		})
 	}
+	_, err = keyring.LoadAuthority(selfSigned(t, leafKey, "nstance identity", true), leafPEM)
+	require.NoError(t, err)
 	_, err = keyring.NewAuthority("root", epoch)
 	require.ErrorIs(t, err, nstance.Invalid)
+}
+
+// selfSigned returns a certificate of a key by itself, as PEM.
+func selfSigned(t *testing.T, key ed25519.PrivateKey, name string, authority bool) []byte {
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: epoch, NotAfter: epoch.Add(time.Hour),
+		BasicConstraintsValid: true, IsCA: authority, SubjectKeyId: []byte{1},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	require.NoError(t, err)
+	return pki.MarshalCertificates(der)
 }
 
 func TestIssue(t *testing.T) {
@@ -132,6 +156,28 @@ func TestIssue(t *testing.T) {
 		_, err := pki.IdentityOf(cert)
 		require.ErrorIs(t, err, nstance.Denied, "the cluster does not know it")
 	})
+	t.Run("certifies workloads for the uses given, or for both", func(t *testing.T) {
+		both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+		for _, uses := range [][]x509.ExtKeyUsage{nil, {x509.ExtKeyUsageServerAuth}, {x509.ExtKeyUsageClientAuth}, both} {
+			tmpl := agentTemplate()
+			tmpl.Role, tmpl.Uses = "", uses
+			_, cert := issue(t, authority(t, keyring.Workload), tmpl)
+			want := uses
+			if want == nil {
+				want = both
+			}
+			require.Equal(t, want, cert.ExtKeyUsage)
+			require.Empty(t, cert.DNSNames)
+			require.Empty(t, cert.IPAddresses)
+		}
+	})
+	t.Run("back-dates a server's by one hour: clients' clocks differ more", func(t *testing.T) {
+		pair, err := a.Server("eu-1a", "prod", time.Hour, epoch)
+		require.NoError(t, err)
+		require.Equal(t, epoch.Add(-time.Hour), pair.Leaf.NotBefore)
+		_, err = a.Server("", "prod", time.Hour, epoch)
+		require.ErrorIs(t, err, nstance.Invalid)
+	})
 	t.Run("never expires after the authority", func(t *testing.T) {
 		tmpl := agentTemplate()
 		tmpl.Lifetime = 20 * 365 * 24 * time.Hour
@@ -162,9 +208,12 @@ func TestIssueRefuses(t *testing.T) {
 		"no role, of identity":         {func(m *keyring.Template) { m.Role = "" }, keyring.Identity, nstance.Invalid},
 		"a role, of workload":          {func(*keyring.Template) {}, keyring.Workload, nstance.Invalid},
 		"a role with a name":           {func(m *keyring.Template) { m.DNSNames = []string{"server.eu-1a.prod"} }, keyring.Identity, nstance.Invalid},
-		"a role with an address":       {func(m *keyring.Template) { m.Addresses = make([]netip.Addr, 1) }, keyring.Identity, nstance.Invalid},
+		"a role with an address":       {func(m *keyring.Template) { m.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")} }, keyring.Identity, nstance.Invalid},
 		"an address that is none":      {func(m *keyring.Template) { m.Role, m.Addresses = "", make([]netip.Addr, 1) }, keyring.Workload, nstance.Invalid},
-		"a server without shard":       {func(m *keyring.Template) { m.Role = nstance.RoleServer }, keyring.Identity, nstance.Invalid},
+		"a role with a use":            {func(m *keyring.Template) { m.Uses = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, keyring.Identity, nstance.Invalid},
+		"a server without either":      {func(m *keyring.Template) { m.Role = nstance.RoleServer }, keyring.Identity, nstance.Invalid},
+		"a server without shard":       {func(m *keyring.Template) { m.Role, m.Cluster = nstance.RoleServer, "prod" }, keyring.Identity, nstance.Invalid},
+		"a server without cluster":     {func(m *keyring.Template) { m.Role, m.Shard = nstance.RoleServer, "eu-1a" }, keyring.Identity, nstance.Invalid},
 		"after the authority's end":    {func(m *keyring.Template) { m.Now = epoch.AddDate(11, 0, 0) }, keyring.Identity, nstance.Internal},
 		"before the authority's start": {func(m *keyring.Template) { m.Now = epoch.Add(-2 * time.Hour) }, keyring.Identity, nstance.Internal},
 	} {
