@@ -5,7 +5,10 @@
 //	mutants [-tests PACKAGE[,PACKAGE]] [-workers 2] PACKAGE
 //
 // The package is compiled once with all changes; a variable of the environment says which one is
-// made. Changes that no test reaches are not played. It prints those that the tests do not find.
+// made. Only tests that reach a change are run with it, the cheapest first. It prints the changes
+// that the tests do not find, and those with which they only take too long. Limits are of the
+// processor's time, so that other work on the machine finds nothing; a test that waits for ever is
+// run twice.
 package main
 
 import (
@@ -31,11 +34,12 @@ const (
 	envReached = "NSTANCE_MUTANT_REACHED" // a file that gets the numbers of those that are reached
 )
 
-// Limits of one run of the tests.
+// Limits of one run of tests.
 const (
-	firstRun  = 10 * time.Minute
-	timesLong = 8 // as long as without a change
-	atLeast   = 20 * time.Second
+	timesLong = 8 // of the processor's time, as much as without a change
+	atLeast   = 10 * time.Second
+	wait      = 2 * time.Minute // of the clock
+	cheap     = 200 * time.Millisecond
 )
 
 func main() {
@@ -69,24 +73,34 @@ func run(ctx context.Context, pkg, tests string, workers int) error {
 		}
 		suites = append(suites, s)
 	}
-	alive, err := play(ctx, suites, mutants, workers)
+	alive, slow := play(ctx, suites, mutants, workers, wait)
+	missed, slow := play(ctx, suites, slow, 1, 2*wait)
+	for _, m := range slow {
+		fmt.Println(m, "(found by the time limit only)")
+	}
+	alive = append(alive, missed...)
+	slices.SortFunc(alive, func(a, b mutant) int { return cmp.Compare(a.number, b.number) })
 	for _, m := range alive {
 		fmt.Println(m)
 	}
-	if err == nil {
-		fmt.Printf("%s: %d planted, %d found\n", pkg, len(mutants), len(mutants)-len(alive))
-	}
-	return err
+	fmt.Printf("%s: %d planted, %d found\n", pkg, len(mutants), len(mutants)-len(alive))
+	return nil
 }
 
 // A suite is a compiled test program.
 type suite struct {
 	program, dir string
-	limit        time.Duration
-	reached      map[int]bool
+	tests        []test // the cheapest first
 }
 
-// build compiles the tests of a package with all changes, and runs them without one.
+// A test is one of a suite.
+type test struct {
+	name    string
+	cost    time.Duration // of the processor, without a change
+	reached map[int]bool
+}
+
+// build compiles the tests of a package with all changes, and runs each without one.
 func build(ctx context.Context, pkg, overlay, program string) (s suite, err error) {
 	s.program = program
 	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", program, pkg).CombinedOutput(); err != nil {
@@ -96,49 +110,86 @@ func build(ctx context.Context, pkg, overlay, program string) (s suite, err erro
 	if err != nil {
 		return s, err
 	}
-	s.dir, s.limit = found.Dir, firstRun
-	start, file := time.Now(), program+".reached"
-	if out, err := s.test(ctx, envReached+"="+file); err != nil {
-		return s, fmt.Errorf("the tests of %s fail without a change: %w: %s", pkg, err, out)
-	}
-	s.limit = max(atLeast, timesLong*time.Since(start))
-	content, err := os.ReadFile(file)
+	s.dir = found.Dir
+	names, err := exec.CommandContext(ctx, program, "-test.list", ".").Output()
 	if err != nil {
-		return s, fmt.Errorf("the tests of %s reach no change: %w", pkg, err)
+		return s, fmt.Errorf("list the tests of %s: %w", pkg, err)
 	}
-	s.reached = map[int]bool{}
-	for word := range strings.FieldsSeq(string(content)) {
-		n, err := strconv.Atoi(word)
-		if err != nil {
-			return s, err
+	for name := range strings.FieldsSeq(string(names)) {
+		if strings.HasPrefix(name, "Benchmark") {
+			continue
 		}
-		s.reached[n] = true
+		t, err := s.first(ctx, name)
+		if err != nil {
+			return s, fmt.Errorf("%s of %s, without a change: %w", name, pkg, err)
+		}
+		s.tests = append(s.tests, t)
 	}
+	slices.SortStableFunc(s.tests, func(a, b test) int { return cmp.Compare(a.cost, b.cost) })
 	return s, nil
 }
 
-// test runs the tests, with a variable of the environment.
-func (s *suite) test(ctx context.Context, env string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.limit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, s.program, "-test.failfast", "-test.short")
-	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, append(os.Environ(), env), time.Second
-	return cmd.CombinedOutput()
+// first runs a test without a change, to learn what it costs and which changes it reaches.
+func (s *suite) first(ctx context.Context, name string) (t test, err error) {
+	t = test{name: name, reached: map[int]bool{}}
+	file := s.program + ".reached"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return t, err
+	}
+	if t.cost, err = s.run(ctx, []string{name}, envReached+"="+file, time.Hour, 5*wait); err != nil {
+		return t, err
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return t, err
+	}
+	for word := range strings.FieldsSeq(string(content)) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return t, err
+		}
+		t.reached[n] = true
+	}
+	return t, nil
 }
 
-// play makes the changes one at a time, and returns those that no test finds.
-func play(ctx context.Context, suites []suite, mutants []mutant, workers int) (alive []mutant, err error) {
+// errTooSlow is the result of tests that did not end in time.
+var errTooSlow = errors.New("the tests take too long")
+
+// run runs tests with a variable of the environment, and returns the processor's time.
+func (s *suite) run(ctx context.Context, names []string, env string, cost, limit time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	bounded := fmt.Sprintf(`ulimit -t %d; exec "$0" "$@"`, int(cost.Seconds()))
+	cmd := exec.CommandContext(ctx, "sh", "-c", bounded, s.program, "-test.failfast", "-test.short", "-test.run", "^("+strings.Join(names, "|")+")$")
+	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, append(os.Environ(), env), time.Second
+	out, err := cmd.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return 0, errTooSlow
+	case err != nil:
+		return 0, fmt.Errorf("%w: %s", err, out)
+	}
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+}
+
+// play makes the changes one at a time, and returns those that no test finds, and those with
+// which tests do not end in time.
+func play(ctx context.Context, suites []suite, mutants []mutant, workers int, limit time.Duration) (alive, slow []mutant) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	next := make(chan mutant)
 	for range workers {
 		wg.Go(func() {
 			for m := range next {
-				if finds(ctx, suites, m.number) {
-					continue
-				}
+				err := find(ctx, suites, m.number, limit)
 				mu.Lock()
-				alive = append(alive, m)
+				switch {
+				case err == nil:
+					alive = append(alive, m)
+				case errors.Is(err, errTooSlow):
+					slow = append(slow, m)
+				}
 				mu.Unlock()
 			}
 		})
@@ -148,21 +199,48 @@ func play(ctx context.Context, suites []suite, mutants []mutant, workers int) (a
 	}
 	close(next)
 	wg.Wait()
-	slices.SortFunc(alive, func(a, b mutant) int { return cmp.Compare(a.number, b.number) })
-	return alive, ctx.Err()
+	return alive, slow
 }
 
-// finds reports whether a test fails with a change.
-func finds(ctx context.Context, suites []suite, number int) bool {
+// find returns how the tests fail with a change, or nil.
+func find(ctx context.Context, suites []suite, number int, limit time.Duration) (slow error) {
 	for _, s := range suites {
-		if !s.reached[number] {
-			continue
-		}
-		if _, err := s.test(ctx, envMutant+"="+strconv.Itoa(number)); err != nil {
-			return true
+		for _, some := range s.portions(number) {
+			cost, names := time.Duration(0), []string(nil)
+			for _, t := range some {
+				cost, names = cost+t.cost, append(names, t.name)
+			}
+			switch _, err := s.run(ctx, names, envMutant+"="+strconv.Itoa(number), max(atLeast, timesLong*cost), limit); {
+			case errors.Is(err, errTooSlow):
+				slow = err
+			case err != nil:
+				return err
+			}
 		}
 	}
-	return false
+	return slow
+}
+
+// portions returns the tests that reach a change: first those that cost little together.
+func (s *suite) portions(number int) (out [][]test) {
+	var cost time.Duration
+	var first, then []test
+	for _, t := range s.tests {
+		if !t.reached[number] {
+			continue
+		}
+		if cost += t.cost; cost <= cheap {
+			first = append(first, t)
+		} else {
+			then = append(then, t)
+		}
+	}
+	for _, some := range [][]test{first, then} {
+		if len(some) > 0 {
+			out = append(out, some)
+		}
+	}
+	return out
 }
 
 // A listed is what go list says of a package.
