@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -243,7 +245,8 @@ func TestBootstrapCreatesNothingAfterReadError(t *testing.T) {
 	good := newVault()
 	_, err := keyring.Bootstrap(t.Context(), good, epoch)
 	require.NoError(t, err)
-	for name := range good.objects {
+	names := slices.Collect(maps.Keys(good.objects))
+	for _, name := range append(names, "catalogue", "identity-ca.2.key", "workload-ca.2.key", "nonce.2.key") {
 		t.Run(name, func(t *testing.T) {
 			v := newVault()
 			v.objects, v.failing = maps.Clone(good.objects), name
@@ -259,11 +262,70 @@ func TestBootstrapCreatesNothingAfterReadError(t *testing.T) {
 	}
 }
 
+// A server that first starts while another one does, and is slow, keeps what that one has made
+// of the catalogue.
+func TestBootstrapKeepsARotationMeanwhile(t *testing.T) {
+	v := &overtakenVault{vault: newVault()}
+	v.before = func() {
+		v.before = nil
+		ring, err := keyring.OpenKeyring(t.Context(), v.vault, func() time.Time { return epoch })
+		require.NoError(t, err)
+		_, err = ring.Rotate(t.Context(), keyring.Rotation{Set: keyring.Identity, Step: keyring.StepBegin})
+		require.NoError(t, err)
+	}
+	ring, err := keyring.OpenKeyring(t.Context(), v, func() time.Time { return epoch })
+	require.NoError(t, err)
+	require.Equal(t, "1:current 2:next ", phases(ring.Set(keyring.Identity)))
+	require.Len(t, ring.Keys().Identity.Issuers(), 2)
+}
+
+// An overtakenVault has something happen before the next write of the catalogue.
+type overtakenVault struct {
+	*vault
+	before func()
+}
+
+func (o *overtakenVault) UpdateCatalogue(ctx context.Context, fn func(*keyring.Catalogue) error) (keyring.Catalogue, error) {
+	if o.before != nil {
+		o.before()
+	}
+	return o.vault.UpdateCatalogue(ctx, fn)
+}
+
+// TestInstallation: what distinguishes clusters of one name is 32 lower-case hexadecimal digits,
+// as it was first made.
+func TestInstallation(t *testing.T) {
+	good := newVault()
+	_, err := keyring.Bootstrap(t.Context(), good, epoch)
+	require.NoError(t, err)
+	const id = "00112233445566778899aabbccddeeff"
+	for stored, ok := range map[string]bool{
+		id: true, id + "\n": true, strings.ToUpper(id): false, id[2:]: false, id + "00": false, id + "zz": false, "zz" + id[2:]: false, "": false,
+	} {
+		good.objects["installation"] = []byte(stored)
+		keys, err := keyring.Bootstrap(t.Context(), good, epoch)
+		if !ok {
+			require.ErrorIs(t, err, nstance.Invalid, stored)
+			continue
+		}
+		require.NoError(t, err, stored)
+		require.Equal(t, id, keys.Installation)
+	}
+}
+
 // A vault that loses what it acknowledged must not be taken for an empty one.
 func TestBootstrapRefusesLossyVault(t *testing.T) {
 	_, err := keyring.Bootstrap(t.Context(), lossyVault{}, epoch)
 	require.ErrorIs(t, err, nstance.Unavailable)
 	require.ErrorContains(t, err, "read back")
+	_, err = keyring.Bootstrap(t.Context(), readOnlyVault{}, epoch)
+	require.ErrorIs(t, err, nstance.Denied, "what it answered to the write")
+}
+
+type readOnlyVault struct{ lossyVault }
+
+func (readOnlyVault) PutIfAbsent(context.Context, string, []byte) error {
+	return nstance.Errorf(nstance.Denied, "no right to write")
 }
 
 type lossyVault struct{}

@@ -56,6 +56,10 @@ func TestClaim(t *testing.T) {
 	t.Run("a place that was not known is said by the first server that knows it", func(t *testing.T) {
 		w := newWorld(t, nil)
 		require.NoError(t, w.ring.Claim(t.Context(), cluster, ""))
+		require.Equal(t, cluster, w.vault.keys.Cluster)
+		puts := w.vault.puts
+		require.NoError(t, w.ring.Claim(t.Context(), cluster, ""))
+		require.Equal(t, puts, w.vault.puts)
 		require.NoError(t, w.ring.Claim(t.Context(), cluster, "s3://prod"))
 		refused(t, w.other().Claim(t.Context(), cluster, "s3://copy"), "storage")
 	})
@@ -66,6 +70,14 @@ func TestClaim(t *testing.T) {
 		refused(t, late.Claim(t.Context(), "stage", "s3://stage"), "cluster.id", "of cluster prod")
 		require.Equal(t, cluster, w.vault.keys.Cluster)
 		require.Equal(t, "s3://prod", w.vault.keys.Location)
+	})
+	t.Run("what another process has said and is not usable yet is no permission", func(t *testing.T) {
+		w := newWorld(t, nil)
+		late := w.other()
+		require.NoError(t, w.ring.Claim(t.Context(), cluster, "s3://prod"))
+		w.mustStep(keyring.Workload, keyring.StepBegin)
+		delete(w.vault.objects, "workload-ca.2.key")
+		require.ErrorIs(t, late.Claim(t.Context(), "stage", "s3://prod"), nstance.Invalid)
 	})
 	t.Run("a rotation keeps both", func(t *testing.T) {
 		w := newWorld(t, nil)

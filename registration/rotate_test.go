@@ -159,9 +159,10 @@ func TestStepsOutOfOrder(t *testing.T) {
 		w := newWorld(t, nil)
 		for _, step := range []keyring.Step{keyring.StepBegin, keyring.StepActivate, keyring.StepFinish} {
 			first := w.mustStep(set, step)
-			objects := maps.Clone(w.vault.objects)
+			objects, puts := maps.Clone(w.vault.objects), w.vault.puts
 			require.Equal(t, first, w.mustStep(set, step))
 			require.Equal(t, objects, w.vault.objects)
+			require.LessOrEqual(t, w.vault.puts, puts+1)
 			w.pass(keyring.Settle)
 		}
 	})
@@ -178,13 +179,20 @@ func TestStepsOutOfOrder(t *testing.T) {
 		w := newWorld(t, nil)
 		w.mustStep(set, keyring.StepBegin)
 		conflict(t, w, keyring.StepFinish, "activate the next key, or abort")
+		_, err := w.ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepFinish})
+		require.ErrorIs(t, err, nstance.Conflict, "not even forced")
 		w.pass(keyring.Settle)
 		w.mustStep(set, keyring.StepActivate)
 		conflict(t, w, keyring.StepFinish, "may sign with it until 2026-03-01T12:10:00Z")
 		conflict(t, w, keyring.StepBegin, "finish the rotation under way")
 		conflict(t, w, keyring.StepAbort, "has already replaced")
-		_, err := w.ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepFinish})
+		_, err = w.ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepFinish})
 		require.NoError(t, err, "unless forced")
+		_, err = w.ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepFinish, Free: func(context.Context, keyring.KeyEntry) error {
+			t.Error("there is no retired key to ask for")
+			return nil
+		}})
+		require.NoError(t, err)
 	})
 	t.Run("finish waits for certificates of the key", func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -203,7 +211,9 @@ func TestStepsOutOfOrder(t *testing.T) {
 		w := newWorld(t, nil)
 		w.mustStep(set, keyring.StepBegin)
 		require.Equal(t, "1:current ", phases(w.mustStep(set, keyring.StepAbort)))
+		objects := maps.Clone(w.vault.objects)
 		require.Equal(t, "1:current ", phases(w.mustStep(set, keyring.StepAbort)))
+		require.Equal(t, objects, w.vault.objects, "nothing more is destroyed")
 		require.Equal(t, deletedKey, string(w.vault.objects["workload-ca.2.key"]))
 		require.Equal(t, "1:current 3:next ", phases(w.mustStep(set, keyring.StepBegin)))
 	})
@@ -218,8 +228,10 @@ func TestStepsOutOfOrder(t *testing.T) {
 	})
 	t.Run("of an unknown set", func(t *testing.T) {
 		w := newWorld(t, nil)
+		puts := w.vault.puts
 		_, err := w.step("encryption", keyring.StepBegin)
 		require.ErrorIs(t, err, nstance.Invalid)
+		require.Equal(t, puts, w.vault.puts)
 		_, err = w.step(set, "end")
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
@@ -228,7 +240,10 @@ func TestStepsOutOfOrder(t *testing.T) {
 func TestOperatorNoncesHoldTheirKey(t *testing.T) {
 	w := newWorld(t, nil)
 	until := epoch.Add(3 * time.Hour)
-	require.NoError(t, w.ring.UseUntil(t.Context(), keyring.Nonces, w.keys.Nonces.KeyID(), until))
+	require.NoError(t, w.ring.UseUntil(t.Context(), keyring.Nonces, "of another key", until))
+	require.Zero(t, w.other().Set(keyring.Nonces).Keys[0].UsedUntil)
+	require.NoError(t, w.ring.UseUntil(t.Context(), keyring.Nonces, w.keys.Nonces.KeyID(), until.Add(time.Millisecond).Local()))
+	require.Equal(t, until, w.other().Set(keyring.Nonces).Keys[0].UsedUntil, "in whole seconds")
 	require.NoError(t, w.ring.UseUntil(t.Context(), keyring.Nonces, w.keys.Nonces.KeyID(), epoch.Add(time.Hour)), "the latest counts")
 	w.mustStep(keyring.Nonces, keyring.StepBegin)
 	w.pass(keyring.Settle)
@@ -358,7 +373,14 @@ func TestRefresh(t *testing.T) {
 				corrupt(w.vault)
 				w.pass(time.Minute)
 				_, err := standby.Refresh(t.Context())
-				require.Error(t, err)
+				if name == "unreadable" {
+					require.ErrorIs(t, err, nstance.Unavailable)
+				} else {
+					require.ErrorIs(t, err, nstance.Invalid)
+				}
+				if name == "gone" {
+					require.ErrorContains(t, err, "restore it from a backup")
+				}
 				require.Equal(t, before, standby.Keys().Identity.Issuers())
 				require.Equal(t, at, standby.ReadAt())
 			})
@@ -379,4 +401,161 @@ func TestNextStepAt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, tc.key.NextStepAt()) })
 	}
+}
+
+// TestStepsOfTwoProcesses: a step that was decided on what another process has changed meanwhile
+// is decided again.
+func TestStepsOfTwoProcesses(t *testing.T) {
+	const set = keyring.Identity
+	// overtaken returns a ring over the same vault; before happens ahead of its next writes.
+	overtaken := func(w *world, before func()) *keyring.Keyring {
+		v := &overtakenVault{vault: w.vault}
+		ring, err := keyring.OpenKeyring(t.Context(), v, w.clock)
+		require.NoError(t, err)
+		v.before = before
+		return ring
+	}
+	once := func(do func()) func() {
+		var done bool
+		return func() {
+			if !done {
+				done = true
+				do()
+			}
+		}
+	}
+	t.Run("a key that has become current is not aborted", func(t *testing.T) {
+		w := newWorld(t, nil)
+		w.mustStep(set, keyring.StepBegin)
+		w.pass(keyring.Settle)
+		ring := overtaken(w, once(func() { w.mustStep(set, keyring.StepActivate) }))
+		_, err := ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepAbort})
+		require.ErrorIs(t, err, nstance.Conflict)
+		require.ErrorContains(t, err, "has already replaced")
+		require.Equal(t, "1:retired 2:current ", phases(w.other().Set(set)))
+		require.NotEqual(t, deletedKey, string(w.vault.objects["identity-ca.2.key"]))
+	})
+	t.Run("a generation that was destroyed is not used", func(t *testing.T) {
+		w := newWorld(t, nil)
+		ring := overtaken(w, once(func() {
+			w.mustStep(set, keyring.StepBegin)
+			w.mustStep(set, keyring.StepAbort)
+		}))
+		s, err := ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepBegin})
+		require.NoError(t, err)
+		require.Equal(t, "1:current 3:next ", phases(s))
+		require.Equal(t, "1:current 3:next ", phases(w.other().Set(set)))
+	})
+	t.Run("a change at every attempt is told", func(t *testing.T) {
+		w := newWorld(t, nil)
+		ring := overtaken(w, func() {
+			w.mustStep(set, keyring.StepBegin)
+			w.mustStep(set, keyring.StepAbort)
+		})
+		_, err := ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepBegin})
+		require.ErrorIs(t, err, nstance.Conflict)
+		require.ErrorContains(t, err, "begin of the identity keys: they were changed concurrently 5 times, repeat it")
+	})
+}
+
+// TestStepReadsFirst: no step is decided on a catalogue or keys that cannot be read.
+func TestStepReadsFirst(t *testing.T) {
+	const set = keyring.Identity
+	w := newWorld(t, nil)
+	late := w.other()
+	w.mustStep(set, keyring.StepBegin)
+	w.pass(keyring.Settle)
+	before := w.vault.keys
+	activate := func() error {
+		_, err := late.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepActivate})
+		return err
+	}
+	w.vault.failing = "catalogue"
+	require.ErrorIs(t, activate(), nstance.Unavailable)
+	w.vault.failing = "identity-ca.2.key"
+	require.ErrorIs(t, activate(), nstance.Unavailable)
+	require.Equal(t, before, w.vault.keys)
+	w.vault.failing = ""
+	require.NoError(t, activate())
+}
+
+// TestKeyThatCannotBeRead: an object that does not answer is not one that is missing.
+func TestKeyThatCannotBeRead(t *testing.T) {
+	for name, set := range map[string]string{"nonce.2.key": keyring.Nonces, "identity-ca.2.key": keyring.Identity, "identity-ca.2.crt": keyring.Identity} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			standby := w.other()
+			w.mustStep(set, keyring.StepBegin)
+			w.vault.failing = name
+			_, err := standby.Refresh(t.Context())
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.ErrorContains(t, err, name)
+			w.vault.failing = ""
+			kept := w.vault.objects[name]
+			delete(w.vault.objects, name)
+			_, err = standby.Refresh(t.Context())
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, name+" is missing: restore it from a backup")
+			w.vault.objects[name] = kept
+			changed, err := standby.Refresh(t.Context())
+			require.NoError(t, err)
+			require.True(t, changed)
+		})
+	}
+}
+
+// A failingVault refuses some writes.
+type failingVault struct {
+	*vault
+	puts, destroys error
+}
+
+func (f *failingVault) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+	if f.puts != nil {
+		return f.puts
+	}
+	return f.vault.PutIfAbsent(ctx, name, data)
+}
+
+func (f *failingVault) Destroy(ctx context.Context, name string) error {
+	if f.destroys != nil {
+		return f.destroys
+	}
+	return f.vault.Destroy(ctx, name)
+}
+
+// TestStepsWithoutTheirWrites: what a step could not write is told, and done when it is repeated.
+func TestStepsWithoutTheirWrites(t *testing.T) {
+	const set = keyring.Workload
+	denied := nstance.Errorf(nstance.Denied, "no right to write")
+	open := func(w *world) (*keyring.Keyring, *failingVault) {
+		v := &failingVault{vault: w.vault}
+		ring, err := keyring.OpenKeyring(t.Context(), v, w.clock)
+		require.NoError(t, err)
+		return ring, v
+	}
+	t.Run("a key that cannot be stored", func(t *testing.T) {
+		w := newWorld(t, nil)
+		ring, v := open(w)
+		v.puts = denied
+		_, err := ring.Rotate(t.Context(), keyring.Rotation{Set: set, Step: keyring.StepBegin})
+		require.ErrorIs(t, err, nstance.Denied)
+		require.Equal(t, "1:current ", phases(w.other().Set(set)))
+	})
+	t.Run("a key that cannot be destroyed", func(t *testing.T) {
+		w := newWorld(t, nil)
+		ring, v := open(w)
+		abort := keyring.Rotation{Set: set, Step: keyring.StepAbort}
+		w.mustStep(set, keyring.StepBegin)
+		v.destroys = denied
+		_, err := ring.Rotate(t.Context(), abort)
+		require.ErrorIs(t, err, nstance.Denied)
+		require.ErrorContains(t, err, "abort is done, but a private key has not been destroyed, repeat the step: workload-ca.2.key")
+		require.Equal(t, []int{2}, w.other().Set(set).Gone)
+		v.destroys = nil
+		s, err := ring.Rotate(t.Context(), abort)
+		require.NoError(t, err)
+		require.Empty(t, s.Gone)
+		require.Equal(t, deletedKey, string(w.vault.objects["workload-ca.2.key"]))
+	})
 }

@@ -101,7 +101,7 @@ func (r *Keyring) Claim(ctx context.Context, id nstance.ClusterID, location stri
 // checkLocation fails with Invalid when the vault says that it is elsewhere.
 func (r *Keyring) checkLocation(location string) error {
 	was := r.catalogue.Load().Location
-	if was == "" || location == "" || was == location {
+	if location == "" || was == location {
 		return nil
 	}
 	return nstance.FieldError("storage", "use the original; where this one is to replace it, stop every server of the original, then nstance-admin restore --in-place",

@@ -108,10 +108,13 @@ func TestMintRefuses(t *testing.T) {
 		"expiry before start":   {[]func(*keyring.Claims){func(c *keyring.Claims) { c.Expiry = c.NotBefore }}, "exp"},
 		"an operator's own sub": {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.Subject = "me" }}, "sub"},
 		"an operator's no jti":  {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "" }}, "jti"},
-		"a short jti":           {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "1" }}, "jti"},
-		"a long jti":            {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = strings.Repeat("a", 65) }}, "jti"},
-		"a jti that is a path":  {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "../../secret/key" }}, "jti"},
-		"a jti with a path":     {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "aaaaaaaa/aaaaaaaa" }}, "jti"},
+		"a cluster as its jti": {[]func(*keyring.Claims){operator, func(c *keyring.Claims) {
+			c.Cluster, c.Subject, c.JTI = "a-cluster-with-a-long-name", "a-cluster-with-a-long-name", ""
+		}}, "jti"},
+		"a short jti":          {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "1" }}, "jti"},
+		"a long jti":           {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = strings.Repeat("a", 65) }}, "jti"},
+		"a jti that is a path": {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "../../secret/key" }}, "jti"},
+		"a jti with a path":    {[]func(*keyring.Claims){operator, func(c *keyring.Claims) { c.JTI = "aaaaaaaa/aaaaaaaa" }}, "jti"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := agentClaims(fixedID, epoch)
@@ -169,45 +172,47 @@ func TestVerifyRefusesNonces(t *testing.T) {
 		code  nstance.Code
 		says  string
 	}{
-		"empty":                      {token: "", code: nstance.Invalid, says: "not a signed JSON Web Token"},
-		"text":                       {token: "hello", code: nstance.Invalid, says: "not a signed JSON Web Token"},
-		"JSON serialization":         {token: `{"payload":"e30","signatures":[]}`, code: nstance.Invalid, says: "not a signed JSON Web Token"},
-		"a missing part":             {token: parts[0] + "." + parts[1], code: nstance.Invalid, says: "not a signed JSON Web Token"},
-		"too long":                   {token: strings.Repeat("a", 4097), code: nstance.Invalid, says: "4097 bytes"},
-		"claims that are no object":  {token: sign(t, jose.EdDSA, raw, key.ID(), []int{1}), code: nstance.Invalid, says: "cannot be read"},
-		"claims of the wrong type":   {token: with("exp", "tomorrow"), code: nstance.Invalid, says: "cannot be read"},
-		"algorithm none":             {token: none, code: nstance.Denied, says: "not signed with EdDSA"},
-		"algorithm ES256":            {token: sign(t, jose.ES256, ec, key.ID(), good), code: nstance.Denied, says: "not signed with EdDSA"},
-		"HS256 with the public key":  {token: sign(t, jose.HS256, []byte(raw.Public().(ed25519.PublicKey)), key.ID(), good), code: nstance.Denied, says: "not signed with EdDSA"},
-		"an altered payload":         {token: parts[0] + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"kind":"admin"}`)) + "." + parts[2], code: nstance.Denied, says: "forged"},
-		"another key, our key ID":    {token: sign(t, jose.EdDSA, pki.NewKey(), key.ID(), good), code: nstance.Denied, says: "forged"},
-		"another key":                {token: sign(t, jose.EdDSA, pki.NewKey(), "0011", good), code: nstance.Denied, says: `unknown key "0011"`},
-		"no key ID":                  {token: sign(t, jose.EdDSA, raw, "", good), code: nstance.Denied, says: "unknown key"},
-		"another cluster and key":    {token: sign(t, jose.EdDSA, pki.NewKey(), "0011", foreigners), code: nstance.Denied, says: `for cluster "stage", this is cluster "prod"`},
-		"another cluster":            {token: with("cluster_id", "stage"), code: nstance.Denied, says: `for cluster "stage"`},
-		"another issuer":             {token: with("iss", "nstance/stage"), code: nstance.Denied, says: "issuer"},
-		"another audience":           {token: with("aud", "nstance/prod"), code: nstance.Denied, says: "audience"},
-		"another shard":              {token: with("shard", "eu-1b"), code: nstance.Denied, says: `for shard "eu-1b", this is shard "eu-1a"`},
-		"an unknown kind":            {token: with("kind", "root"), code: nstance.Denied, says: "kind"},
-		"kind server":                {token: with("kind", "server"), code: nstance.Denied, says: "kind"},
-		"another kind than wanted":   {token: valid, want: keyring.Expect{Cluster: cluster, Shard: shard, Kind: nstance.RoleAdmin}, code: nstance.Denied, says: "kind agent, this needs kind admin"},
-		"a subject that is no ID":    {token: with("sub", "web-1"), code: nstance.Denied, says: "instance_id"},
-		"a bad tenant":               {token: with("tenant", "../x"), code: nstance.Denied, says: "tenant"},
-		"a jti that is a path":       {token: with("jti", "../../../secret/x"), code: nstance.Denied, says: "jti"},
-		"an expiry before its start": {token: with("exp", epoch.Unix()-1), code: nstance.Denied, says: "exp"},
-		"expired":                    {token: valid, at: epoch.Add(time.Hour), code: nstance.Denied, says: "expired at 2026-03-01T13:00:00Z"},
-		"not yet valid":              {token: valid, at: epoch.Add(-61 * time.Second), code: nstance.Denied, says: "not valid before 2026-03-01T12:00:00Z"},
-		"without iss":                {token: with("iss", nil), code: nstance.Denied, says: "lacks the claim iss"},
-		"without aud":                {token: with("aud", nil), code: nstance.Denied, says: "lacks the claim aud"},
-		"without sub":                {token: with("sub", nil), code: nstance.Denied, says: "lacks the claim sub"},
-		"without jti":                {token: with("jti", nil), code: nstance.Denied, says: "lacks the claim jti"},
-		"without nbf":                {token: with("nbf", nil), code: nstance.Denied, says: "lacks the claim nbf"},
-		"without exp":                {token: with("exp", nil), code: nstance.Denied, says: "lacks the claim exp"},
-		"without iat":                {token: with("iat", nil), code: nstance.Denied, says: "lacks the claim iat"},
-		"without cluster":            {token: with("cluster_id", nil), code: nstance.Denied, says: "for cluster"},
-		"without tenant":             {token: with("tenant", nil), code: nstance.Denied, says: "tenant"},
-		"without group":              {token: with("group", nil), code: nstance.Denied, says: "group"},
-		"without shard":              {token: with("shard", nil), code: nstance.Denied, says: "shard"},
+		"empty":                       {token: "", code: nstance.Invalid, says: "not a signed JSON Web Token"},
+		"text":                        {token: "hello", code: nstance.Invalid, says: "not a signed JSON Web Token"},
+		"JSON serialization":          {token: `{"payload":"e30","signatures":[]}`, code: nstance.Invalid, says: "not a signed JSON Web Token"},
+		"a missing part":              {token: parts[0] + "." + parts[1], code: nstance.Invalid, says: "not a signed JSON Web Token"},
+		"too long":                    {token: strings.Repeat("a", 4097), code: nstance.Invalid, says: "4097 bytes"},
+		"claims that are no object":   {token: sign(t, jose.EdDSA, raw, key.ID(), []int{1}), code: nstance.Invalid, says: "cannot be read"},
+		"claims of the wrong type":    {token: with("exp", "tomorrow"), code: nstance.Invalid, says: "cannot be read"},
+		"algorithm none":              {token: none, code: nstance.Denied, says: "not signed with EdDSA"},
+		"algorithm ES256":             {token: sign(t, jose.ES256, ec, key.ID(), good), code: nstance.Denied, says: "not signed with EdDSA"},
+		"HS256 with the public key":   {token: sign(t, jose.HS256, []byte(raw.Public().(ed25519.PublicKey)), key.ID(), good), code: nstance.Denied, says: "not signed with EdDSA"},
+		"an altered payload":          {token: parts[0] + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"kind":"admin"}`)) + "." + parts[2], code: nstance.Denied, says: "forged"},
+		"another key, our key ID":     {token: sign(t, jose.EdDSA, pki.NewKey(), key.ID(), good), code: nstance.Denied, says: "forged"},
+		"another key":                 {token: sign(t, jose.EdDSA, pki.NewKey(), "0011", good), code: nstance.Denied, says: `unknown key "0011"`},
+		"no key ID":                   {token: sign(t, jose.EdDSA, raw, "", good), code: nstance.Denied, says: "unknown key"},
+		"another cluster and key":     {token: sign(t, jose.EdDSA, pki.NewKey(), "0011", foreigners), code: nstance.Denied, says: `for cluster "stage", this is cluster "prod"`},
+		"another key, no cluster":     {token: sign(t, jose.EdDSA, pki.NewKey(), "0011", map[string]any{"kind": "agent"}), code: nstance.Denied, says: `unknown key "0011"`},
+		"another key, damaged claims": {token: sign(t, jose.EdDSA, pki.NewKey(), "0011", map[string]any{"kind": 5, "cluster_id": "stage"}), code: nstance.Denied, says: `unknown key "0011"`},
+		"another cluster":             {token: with("cluster_id", "stage"), code: nstance.Denied, says: `for cluster "stage"`},
+		"another issuer":              {token: with("iss", "nstance/stage"), code: nstance.Denied, says: "issuer"},
+		"another audience":            {token: with("aud", "nstance/prod"), code: nstance.Denied, says: "audience"},
+		"another shard":               {token: with("shard", "eu-1b"), code: nstance.Denied, says: `for shard "eu-1b", this is shard "eu-1a"`},
+		"an unknown kind":             {token: with("kind", "root"), code: nstance.Denied, says: "kind"},
+		"kind server":                 {token: with("kind", "server"), code: nstance.Denied, says: "kind"},
+		"another kind than wanted":    {token: valid, want: keyring.Expect{Cluster: cluster, Shard: shard, Kind: nstance.RoleAdmin}, code: nstance.Denied, says: "kind agent, this needs kind admin"},
+		"a subject that is no ID":     {token: with("sub", "web-1"), code: nstance.Denied, says: "instance_id"},
+		"a bad tenant":                {token: with("tenant", "../x"), code: nstance.Denied, says: "tenant"},
+		"a jti that is a path":        {token: with("jti", "../../../secret/x"), code: nstance.Denied, says: "jti"},
+		"an expiry before its start":  {token: with("exp", epoch.Unix()-1), code: nstance.Denied, says: "exp"},
+		"expired":                     {token: valid, at: epoch.Add(time.Hour), code: nstance.Denied, says: "expired at 2026-03-01T13:00:00Z"},
+		"not yet valid":               {token: valid, at: epoch.Add(-61 * time.Second), code: nstance.Denied, says: "not valid before 2026-03-01T12:00:00Z"},
+		"without iss":                 {token: with("iss", nil), code: nstance.Denied, says: "lacks the claim iss"},
+		"without aud":                 {token: with("aud", nil), code: nstance.Denied, says: "lacks the claim aud"},
+		"without sub":                 {token: with("sub", nil), code: nstance.Denied, says: "lacks the claim sub"},
+		"without jti":                 {token: with("jti", nil), code: nstance.Denied, says: "lacks the claim jti"},
+		"without nbf":                 {token: with("nbf", nil), code: nstance.Denied, says: "lacks the claim nbf"},
+		"without exp":                 {token: with("exp", nil), code: nstance.Denied, says: "lacks the claim exp"},
+		"without iat":                 {token: with("iat", nil), code: nstance.Denied, says: "lacks the claim iat"},
+		"without cluster":             {token: with("cluster_id", nil), code: nstance.Denied, says: "for cluster"},
+		"without tenant":              {token: with("tenant", nil), code: nstance.Denied, says: "tenant"},
+		"without group":               {token: with("group", nil), code: nstance.Denied, says: "group"},
+		"without shard":               {token: with("shard", nil), code: nstance.Denied, says: "shard"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.at.IsZero() {
@@ -225,6 +230,20 @@ func TestVerifyRefusesNonces(t *testing.T) {
 			require.Equal(t, "nonce", e.Field)
 		})
 	}
+	t.Run("an expired one by its kind", func(t *testing.T) {
+		for kind, remedy := range map[nstance.Role]string{nstance.RoleAgent: "raise registration_timeout", nstance.RoleOperator: "nstance-admin cluster nonce"} {
+			claims := agentClaims(fixedID, epoch)
+			if kind != nstance.RoleAgent {
+				claims = operatorClaims(kind, "0123456789abcdef", epoch)
+			}
+			token, err := key.Mint(claims)
+			require.NoError(t, err)
+			_, err = key.Verify(token, claims.Expiry, here)
+			e, ok := errors.AsType[*nstance.Error](err)
+			require.True(t, ok)
+			require.Contains(t, e.Remedy, remedy)
+		}
+	})
 	t.Run("but no valid one", func(t *testing.T) {
 		for _, at := range []time.Time{epoch.Add(-time.Minute), epoch, epoch.Add(time.Hour - time.Second)} {
 			_, err := key.Verify(valid, at, here)
@@ -362,6 +381,11 @@ func TestOperatorNoncesExpire(t *testing.T) {
 	_, err = key.Mint(claims)
 	require.ErrorIs(t, err, nstance.Invalid)
 	require.ErrorContains(t, err, "exp")
+
+	agent := agentClaims(fixedID, epoch)
+	agent.Expiry = claims.Expiry
+	_, err = key.Mint(agent)
+	require.NoError(t, err, "an agent's nonce lasts as long as its group's registration_timeout")
 }
 
 func BenchmarkVerifyNonce(b *testing.B) {

@@ -93,7 +93,7 @@ func (r *Keyring) next(ctx context.Context, s KeySet, o Rotation, now time.Time)
 	switch o.Step {
 	case StepBegin:
 		todo, err := s.mayBegin(o.Set)
-		if !todo || err != nil {
+		if !todo {
 			return s, err
 		}
 		return r.begin(ctx, s, o, now)

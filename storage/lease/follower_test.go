@@ -157,6 +157,20 @@ func TestFollower(t *testing.T) {
 			require.Equal(t, want, d, ttl)
 		}
 	})
+	bubble(t, "reads a lease of a short ttl thrice within it, by default", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		putForeign(t, f, foreign, 4, "w", 6000, false)
+		startCampaign(t, candidate(t, f, lease.Options{TTL: time.Second}))
+		after(t.Context(), 3*time.Second-time.Millisecond)
+		require.Equal(t, 9, f.Count(storagetest.Get))
+	})
+	bubble(t, "reads it as often as Poll says", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		putForeign(t, f, foreign, 4, "w", 6000, false)
+		startCampaign(t, candidate(t, f, lease.Options{Poll: time.Second}))
+		after(t.Context(), 3*time.Second-time.Millisecond)
+		require.Equal(t, 3, f.Count(storagetest.Get))
+	})
 	bubble(t, "one of many candidates wins", func(t *testing.T) {
 		s := storage.NewMemory()
 		putForeign(t, s, foreign, 4, "w", 6000, false)
@@ -400,7 +414,7 @@ func TestHolder(t *testing.T) {
 	bubble(t, "is what Holder returns and OnChange receives", func(t *testing.T) {
 		s := newShardStore(t)
 		var changes []lease.Holder
-		a := candidate(t, s, lease.Options{Address: "a:1"})
+		a := candidate(t, s, lease.Options{Address: "a:1", Registration: "a:2", Peer: "a:3"})
 		b := candidate(t, s, lease.Options{Address: "b:1", OnChange: func(h lease.Holder) { changes = append(changes, h) }})
 		require.Zero(t, a.Holder())
 		campaign(t, a)
@@ -408,7 +422,7 @@ func TestHolder(t *testing.T) {
 		granted := startCampaign(t, b)
 		after(t.Context(), 10*time.Second)
 		have := b.Holder()
-		require.Equal(t, lease.Holder{ID: a.Holder().ID, Address: "a:1", Epoch: 1}, have)
+		require.Equal(t, lease.Holder{ID: a.Holder().ID, Address: "a:1", Registration: "a:2", Peer: "a:3", Epoch: 1}, have)
 		require.NoError(t, a.Resign(t.Context()))
 		<-granted
 		released, own := have, b.Holder()

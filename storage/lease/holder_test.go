@@ -135,6 +135,12 @@ func TestTermOfTheHolder(t *testing.T) {
 		require.ErrorIs(t, term.Err(), nstance.Unavailable)
 		require.ErrorContains(t, term.Err(), "term 1 is over: it was not renewed in time")
 	})
+	bubble(t, "counts whole milliseconds of its ttl, as standbys do", func(t *testing.T) {
+		s := &slow{Store: newShardStore(t)}
+		term := campaign(t, candidate(t, s, lease.Options{TTL: 6*time.Second + 999*time.Microsecond}))
+		s.pace(0, time.Hour)
+		require.Equal(t, 5*time.Second, termDuration(term))
+	})
 	bubble(t, "lasts as long from the send time of the last renewal", func(t *testing.T) {
 		s := &slow{Store: newShardStore(t)}
 		term := campaign(t, candidate(t, s, lease.Options{}))

@@ -74,9 +74,9 @@ func TestAcquireAtOnce(t *testing.T) {
 func TestObject(t *testing.T) {
 	bubble(t, "has the documented shape", func(t *testing.T) {
 		s := storage.NewMemory()
-		e := candidate(t, s, lease.Options{TakeAtOnce: true, Address: "10.0.0.1:8993", Peer: "10.0.0.1:8991", TTL: 9 * time.Second})
+		e := candidate(t, s, lease.Options{TakeAtOnce: true, Address: "10.0.0.1:8993", Registration: "10.0.0.1:8992", Peer: "10.0.0.1:8991", TTL: 9 * time.Second})
 		campaign(t, e)
-		const shape = `^\{"format":"1\.0","epoch":1,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"10\.0\.0\.1:8993","peer":"10\.0\.0\.1:8991","ttl_ms":9000,"released":%t\}\n$`
+		const shape = `^\{"format":"1\.0","epoch":1,"write_id":"[A-Z2-7]{26}","holder":"[A-Z2-7]{26}","address":"10\.0\.0\.1:8993","peer":"10\.0\.0\.1:8991","registration":"10\.0\.0\.1:8992","ttl_ms":9000,"released":%t\}\n$`
 		require.Regexp(t, fmt.Sprintf(shape, false), content(t, s))
 		require.NoError(t, e.Resign(t.Context()))
 		require.Regexp(t, fmt.Sprintf(shape, true), content(t, s))
