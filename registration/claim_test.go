@@ -77,7 +77,7 @@ func TestClaim(t *testing.T) {
 		require.NoError(t, w.ring.Claim(t.Context(), cluster, "s3://prod"))
 		w.mustStep(keyring.Workload, keyring.StepBegin)
 		delete(w.vault.objects, "workload-ca.2.key")
-		require.ErrorIs(t, late.Claim(t.Context(), "stage", "s3://prod"), nstance.Invalid)
+		require.ErrorIs(t, late.Claim(t.Context(), "stage", ""), nstance.Invalid)
 	})
 	t.Run("a rotation keeps both", func(t *testing.T) {
 		w := newWorld(t, nil)

@@ -106,7 +106,7 @@ func alarm(c Clock, d time.Duration) (rings <-chan struct{}, stop func() bool) {
 
 // sleep waits for d, and reports false if ctx ended first.
 func sleep(ctx context.Context, c Clock, d time.Duration) bool {
-	if d <= 0 || ctx.Err() != nil {
+	if d <= 0 {
 		return ctx.Err() == nil
 	}
 	rings, stop := alarm(c, d)

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,18 @@ func TestSystemClock(t *testing.T) {
 		began := c.Now()
 		c.AfterFunc(300*time.Millisecond, func() { rang <- c.Now() })
 		require.GreaterOrEqual(t, <-rang-began, 300*time.Millisecond)
+	})
+	t.Run("is what Elapsed reads, where it counts the sleep of the machine", func(t *testing.T) {
+		elapsed := lease.Elapsed()
+		if runtime.GOOS == "linux" {
+			require.NotNil(t, elapsed)
+		}
+		if elapsed == nil {
+			return
+		}
+		before := lease.SystemClock().Now()
+		require.GreaterOrEqual(t, elapsed(), before)
+		require.Less(t, elapsed(), before+time.Minute)
 	})
 	// jumping is a clock that jumps relative to Go's own, as after a sleep of the machine.
 	jumping := func() (lease.Clock, *atomic.Int64) {

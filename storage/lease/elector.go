@@ -159,11 +159,7 @@ func (l *Lease) read(ctx context.Context) (s records.Lease, err error) {
 		if errors.Is(err, nstance.NotFound) {
 			return nil
 		}
-		switch {
-		case err != nil:
-		case obj.Version == l.current.Version:
-			s = l.current
-		default:
+		if err == nil {
 			s, err = records.DecodeLease(obj)
 		}
 		return err
@@ -198,9 +194,6 @@ func (l *Lease) observe(s records.Lease) {
 	l.observed = true
 	l.current, l.highestEpoch = s, max(l.highestEpoch, s.Epoch)
 	h := Holder{ID: s.Holder, Address: s.Address, Registration: s.Registration, Peer: s.Peer, Epoch: s.Epoch, Self: s.Holder == l.id, Released: s.Released}
-	if s.Version == "" {
-		h = Holder{}
-	}
 	l.mu.Lock()
 	changed := h != l.holder
 	l.holder = h

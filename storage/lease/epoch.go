@@ -30,7 +30,7 @@ func Prepare(ctx context.Context, s storage.Store, shard nstance.ShardID) (prepa
 		return false, nstance.Errorf(nstance.Internal, "encode the lease: %w", err)
 	}
 	standing, err := records.PutOnce(ctx, s, layout.LeaseKey(shard), data)
-	return err == nil && bytes.Equal(standing, data), err
+	return bytes.Equal(standing, data), err
 }
 
 // epochs finds the highest epoch in any document of a shard. It is needed once,
@@ -71,7 +71,7 @@ func (e *epochs) keys(ctx context.Context) iter.Seq2[string, error] {
 			}
 		}
 		for entry, err := range e.store.List(ctx, layout.InstancePrefix(e.shard), "") {
-			if !yield(entry.Key, err) || err != nil {
+			if !yield(entry.Key, err) {
 				return
 			}
 		}

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -219,6 +220,22 @@ func TestMissingLease(t *testing.T) {
 		require.Equal(t, records.MaxLeaseTTL, d)
 		require.EqualValues(t, 1, term.Epoch())
 	})
+	bubble(t, "is waited for as long by a process that has run for long", func(t *testing.T) {
+		l := candidate(t, storage.NewMemory(), lease.Options{})
+		after(t.Context(), time.Hour)
+		d, _ := campaignDuration(t, l)
+		require.Equal(t, records.MaxLeaseTTL, d)
+	})
+	bubble(t, "has its epochs read from 64 objects at a time", func(t *testing.T) {
+		s := storage.NewMemory()
+		for i := range 200 {
+			_, err := s.PutIfAbsent(t.Context(), fmt.Sprintf("instance/z1/default/web/knd%03d.json", i), fmt.Appendf(nil, `{"format":"1.0","epoch":%d}`, i))
+			require.NoError(t, err)
+		}
+		c := &crowded{Store: s}
+		require.EqualValues(t, 200, campaign(t, electorWithoutWait(t, c)).Epoch())
+		require.EqualValues(t, 64, c.most.Load())
+	})
 	bubble(t, "restarts the wait when it goes missing", func(t *testing.T) {
 		s := storage.NewMemory()
 		v := putForeign(t, s, foreign, 4, "w", 60000, false)
@@ -291,11 +308,34 @@ func TestMissingLease(t *testing.T) {
 			f.Inject(fault)
 			d, _ := campaignDuration(t, electorWithoutWait(t, f))
 			require.Equal(t, 3*400*time.Millisecond, d)
+			f = storagetest.NewFaulty(storage.NewMemory())
+			f.Inject(fault)
+			marked := lease.Options{TakeAtOnce: true, Marks: func(context.Context) (uint64, error) { return 7, nil }}
+			d, term := campaignDuration(t, candidate(t, f, marked))
+			require.Equal(t, 3*400*time.Millisecond, d, "marks do not replace them")
+			require.EqualValues(t, 8, term.Epoch())
 		}
 		blind := candidate(t, newShardStore(t), lease.Options{Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
 		_, err := blind.Campaign(t.Context())
 		require.ErrorIs(t, err, nstance.Denied)
 	})
+}
+
+// crowded is a store whose reads of records take some time; it counts those at the same time.
+type crowded struct {
+	storage.Store
+	now, most atomic.Int32
+}
+
+func (c *crowded) Get(ctx context.Context, key string) (storage.Object, error) {
+	if strings.HasPrefix(key, "instance/") {
+		n := c.now.Add(1)
+		defer c.now.Add(-1)
+		for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+		}
+		after(ctx, 10*time.Millisecond)
+	}
+	return c.Store.Get(ctx, key)
 }
 
 func TestStandbyTakesLeaseFirst(t *testing.T) {
@@ -311,6 +351,10 @@ func TestStandbyTakesLeaseFirst(t *testing.T) {
 	}
 	bubble(t, "a holder that released the lease waits for two ttl", func(t *testing.T) {
 		require.Equal(t, 12*time.Second, again(func() bool { return true })(t))
+	})
+	bubble(t, "but not one that has released nothing", func(t *testing.T) {
+		d, _ := campaignDuration(t, candidate(t, newShardStore(t), lease.Options{Standby: func() bool { return true }}))
+		require.Zero(t, d)
 	})
 	bubble(t, "unless no other server is known", func(t *testing.T) {
 		require.Zero(t, again(nil)(t))
@@ -350,6 +394,20 @@ func TestCampaign(t *testing.T) {
 		campaign(t, l)
 		require.Equal(t, 6*time.Second, time.Since(began))
 	})
+	bubble(t, "returns what refuses its write", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Err: nstance.Denied})
+		l := candidate(t, f, lease.Options{})
+		_, err := l.Campaign(t.Context())
+		require.ErrorIs(t, err, nstance.Denied)
+		require.EqualValues(t, 1, campaign(t, l).Epoch())
+	})
+	bubble(t, "asks for marks only where the lease has no epoch", func(t *testing.T) {
+		s := storage.NewMemory()
+		putForeign(t, s, foreign, 4, "w", 6000, true)
+		l := candidate(t, s, lease.Options{Marks: func(context.Context) (uint64, error) { return 0, nstance.Denied }})
+		require.EqualValues(t, 5, campaign(t, l).Epoch())
+	})
 	bubble(t, "called again, ends the term without release", func(t *testing.T) {
 		l := candidate(t, newShardStore(t), lease.Options{})
 		first := campaign(t, l)
@@ -370,6 +428,14 @@ func TestCampaign(t *testing.T) {
 			<-term.Context().Done()
 			require.Equal(t, 5*time.Second, time.Since(began), "%s", code)
 		}
+	})
+	bubble(t, "called again after such a write, has another term", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Mode: storagetest.LoseAnswer},
+			storagetest.Fault{Op: storagetest.Get, Prefix: leaseKey, Skip: 1})
+		l := candidate(t, f, lease.Options{})
+		require.EqualValues(t, 1, campaign(t, l).Epoch())
+		require.EqualValues(t, 2, campaign(t, l).Epoch())
 	})
 	bubble(t, "creates no term from a write that landed too late", func(t *testing.T) {
 		f := storagetest.NewFaulty(newShardStore(t))

@@ -94,7 +94,7 @@ func (l *Lease) settle(t *tenure, s records.Lease, cause error) error {
 	case mine:
 		l.confirm(t, s, sent)
 		return nil
-	case s.Version != "" && s.Version == l.current.Version:
+	case s.Version == l.current.Version:
 		return cause
 	}
 	t.lost = true
@@ -141,7 +141,7 @@ func (l *Lease) release(ctx context.Context, t *tenure) error {
 		case mine && s.Version != l.current.Version: // a renewal landed late
 			l.observe(s)
 			continue
-		case s.Version == "" || s.Version != l.current.Version:
+		case s.Version != l.current.Version:
 			l.observe(s)
 			l.backingOff = false
 			return nil // the lease is not this process's any more

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,6 +83,20 @@ func (s *slow) PutIfAbsent(ctx context.Context, key string, data []byte) (storag
 	return s.Store.PutIfAbsent(ctx, key, data)
 }
 
+// stuck is a store whose writes do not end with their context while it hangs.
+type stuck struct {
+	storage.Store
+	hangs   atomic.Bool
+	release chan struct{}
+}
+
+func (s *stuck) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	if s.hangs.Load() {
+		<-s.release
+	}
+	return s.Store.PutIfMatch(ctx, key, data, v)
+}
+
 func writeID(t *testing.T, s storage.Store) string {
 	var w written
 	require.NoError(t, json.Unmarshal([]byte(content(t, s)), &w))
@@ -107,7 +122,9 @@ func TestTermOfTheHolder(t *testing.T) {
 	})
 	bubble(t, "is as old as its last renewal", func(t *testing.T) {
 		s := &slow{Store: newShardStore(t)}
-		term := campaign(t, candidate(t, s, lease.Options{}))
+		l := candidate(t, s, lease.Options{})
+		after(t.Context(), time.Hour)
+		term := campaign(t, l)
 		after(t.Context(), 1500*time.Millisecond)
 		require.Equal(t, 1500*time.Millisecond, term.Age())
 		after(t.Context(), time.Second) // renewed after 2 s
@@ -254,6 +271,9 @@ func TestRenewalAnswers(t *testing.T) {
 			f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Err: code, Do: func() { overwriteLease(t, f) }})
 			require.Equal(t, 2*time.Second, termDuration(term))
 			require.ErrorIs(t, term.Err(), lease.ErrLost)
+			synctest.Wait()
+			require.EqualValues(t, 9, l.Holder().Epoch)
+			require.False(t, l.Holder().Self)
 			require.NoError(t, l.Resign(t.Context()))
 			require.Contains(t, content(t, f), `"write_id":"usurper"`, "there is nothing to release")
 		})
@@ -273,20 +293,26 @@ func TestRenewalAnswers(t *testing.T) {
 		require.Equal(t, 5*time.Second, termDuration(term))
 	})
 	bubble(t, "a missing lease is lost", func(t *testing.T) {
-		f, _, term := start(t)
+		f, l, term := start(t)
 		obj, err := f.Get(t.Context(), leaseKey)
 		require.NoError(t, err)
 		require.NoError(t, f.DeleteIfMatch(t.Context(), leaseKey, obj.Version))
 		require.Equal(t, 2*time.Second, termDuration(term))
 		require.ErrorIs(t, term.Err(), lease.ErrLost)
+		synctest.Wait()
+		require.Zero(t, l.Holder())
 	})
 	bubble(t, "an unreadable lease is lost", func(t *testing.T) {
-		f, _, term := start(t)
+		f, l, term := start(t)
+		was := l.Holder()
 		obj, err := f.Get(t.Context(), leaseKey)
 		require.NoError(t, err)
 		_, err = f.PutIfMatch(t.Context(), leaseKey, []byte("?"), obj.Version)
 		require.NoError(t, err)
 		require.Equal(t, 2*time.Second, termDuration(term))
+		require.ErrorIs(t, term.Err(), lease.ErrLost)
+		synctest.Wait()
+		require.Equal(t, was, l.Holder(), "as it was last seen")
 	})
 }
 
@@ -337,7 +363,9 @@ func TestHandover(t *testing.T) {
 		term := campaign(t, l)
 		var err error
 		f.Inject(storagetest.Fault{Pass: true, Do: func() { err = term.Err() }})
+		f.Reset()
 		require.NoError(t, l.Resign(t.Context()))
+		require.Equal(t, 1, f.Count(""), "and takes one")
 		require.ErrorIs(t, err, lease.ErrResigned)
 		require.Contains(t, content(t, f), `"released":true`)
 		require.NoError(t, l.Resign(t.Context()), "nothing to release any more")
@@ -390,6 +418,26 @@ func TestHandover(t *testing.T) {
 			require.Greater(t, d, 11*time.Second, "and left to others")
 		})
 	}
+	bubble(t, "repeats a write that did not land", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
+		l := candidate(t, f, lease.Options{})
+		campaign(t, l)
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: 3})
+		require.NoError(t, l.Resign(t.Context()))
+		require.Contains(t, content(t, f), `"released":true`)
+	})
+	bubble(t, "gives up likewise after a renewal that landed late", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
+		l := candidate(t, f, lease.Options{})
+		campaign(t, l)
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer}, storagetest.Fault{Op: storagetest.Get, Times: -1})
+		after(t.Context(), 3*time.Second) // the renewal has landed
+		f.ClearFaults()
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: -1})
+		began := time.Now()
+		require.ErrorIs(t, l.Resign(t.Context()), nstance.Unavailable)
+		require.Equal(t, 6*time.Second, time.Since(began))
+	})
 	bubble(t, "gives up when the lease has expired", func(t *testing.T) {
 		f := storagetest.NewFaulty(newShardStore(t))
 		l := candidate(t, f, lease.Options{})
@@ -399,6 +447,26 @@ func TestHandover(t *testing.T) {
 		require.ErrorIs(t, l.Resign(t.Context()), nstance.Unavailable)
 		require.Equal(t, 6*time.Second, time.Since(began))
 		require.Error(t, term.Err())
+	})
+	bubble(t, "waits no longer than its context for a renewal that does not end", func(t *testing.T) {
+		s := &stuck{Store: newShardStore(t), release: make(chan struct{})}
+		l := candidate(t, s, lease.Options{})
+		term := campaign(t, l)
+		s.hangs.Store(true)
+		after(t.Context(), 3*time.Second) // the renewal is stuck since a second
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		require.ErrorIs(t, l.Resign(ctx), nstance.Unavailable)
+		require.Equal(t, time.Second, time.Since(began))
+		require.ErrorIs(t, term.Err(), lease.ErrResigned)
+		_, err := l.Campaign(ctx)
+		require.ErrorIs(t, err, nstance.Unavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		s.hangs.Store(false)
+		close(s.release)
+		require.NoError(t, l.Resign(t.Context()))
+		require.Contains(t, content(t, s), `"released":true`)
 	})
 	bubble(t, "gives up with its context", func(t *testing.T) {
 		f := storagetest.NewFaulty(newShardStore(t))
@@ -424,14 +492,19 @@ func TestHandover(t *testing.T) {
 	bubble(t, "does not release a successor's lease", func(t *testing.T) {
 		mem := newShardStore(t)
 		f := storagetest.NewFaulty(mem)
-		a := candidate(t, f, lease.Options{})
+		a := candidate(t, f, lease.Options{Standby: func() bool { return true }})
 		term := campaign(t, a)
 		f.Inject(storagetest.Fault{Times: -1})
 		termDuration(term)
-		campaign(t, candidate(t, mem, lease.Options{}))
+		b := candidate(t, mem, lease.Options{})
+		campaign(t, b)
 		f.ClearFaults()
 		require.NoError(t, a.Resign(t.Context()))
 		require.Contains(t, content(t, mem), `"epoch":2`)
 		require.Contains(t, content(t, mem), `"released":false`)
+		require.Equal(t, b.Holder().ID, a.Holder().ID)
+		require.NoError(t, b.Resign(t.Context()))
+		d, _ := campaignDuration(t, a)
+		require.Zero(t, d, "it has given nothing away")
 	})
 }

@@ -3,8 +3,10 @@ package lease_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +42,7 @@ func TestLog(t *testing.T) {
 		campaign(t, l)
 		after(t.Context(), time.Minute)
 		require.NoError(t, l.Resign(t.Context()))
+		require.Equal(t, 2, strings.Count(log.String(), "shard=z1"), log.String())
 		require.Equal(t, []string{"lease acquired", "lease released"}, messages(log))
 	})
 	bubble(t, "of storage that cannot be reached, and can be again", func(t *testing.T) {
@@ -74,6 +77,23 @@ func TestLog(t *testing.T) {
 		campaign(t, l)
 		campaign(t, l)
 		require.Equal(t, []string{"lease acquired", "lease acquired"}, messages(log))
+	})
+	bubble(t, "not of a lease that another process takes first", func(t *testing.T) {
+		mem := storage.NewMemory()
+		putForeign(t, mem, foreign, 4, "w", 6000, false)
+		l, f, log := setUp(t, mem, lease.Options{})
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Pass: true, Do: func() {
+			obj, err := mem.Get(t.Context(), leaseKey)
+			require.NoError(t, err)
+			_, err = mem.PutIfMatch(t.Context(), leaseKey, fmt.Appendf(nil, foreign, 5, "x", 6000, false), obj.Version)
+			require.NoError(t, err)
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
+		defer cancel()
+		_, err := l.Campaign(ctx)
+		require.ErrorIs(t, err, nstance.Unavailable, "the lease is held")
+		require.Equal(t, 1, f.Count(storagetest.PutIfMatch))
+		require.Empty(t, messages(log))
 	})
 	bubble(t, "of a lease that is missing, once", func(t *testing.T) {
 		l, _, log := setUp(t, storage.NewMemory(), lease.Options{})

@@ -91,6 +91,12 @@ func TestPrepare(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 1, len(a)+len(b))
 	})
+	bubble(t, "saves the search for epochs", func(t *testing.T) {
+		f := storagetest.NewFaulty(newShardStore(t))
+		f.Inject(storagetest.Fault{Op: storagetest.List, Times: -1})
+		d, _ := campaignDuration(t, candidate(t, f, lease.Options{}))
+		require.Zero(t, d)
+	})
 	bubble(t, "continues after the machines' marks", func(t *testing.T) {
 		d, term := campaignDuration(t, candidate(t, newShardStore(t), lease.Options{Marks: func(context.Context) (uint64, error) { return 7, nil }}))
 		require.Zero(t, d)
@@ -123,6 +129,15 @@ func TestPrepare(t *testing.T) {
 			require.Equal(t, records.MaxLeaseTTL, d)
 		})
 	}
+	bubble(t, "reports that another process was faster", func(t *testing.T) {
+		mem := storage.NewMemory()
+		f := storagetest.NewFaulty(mem)
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Pass: true, Do: func() { putForeign(t, mem, foreign, 4, "w", 6000, false) }})
+		made, err := lease.Prepare(t.Context(), f, "z1")
+		require.NoError(t, err)
+		require.False(t, made)
+		require.Contains(t, content(t, mem), `"epoch":4`)
+	})
 	bubble(t, "resolves a lost answer by a read", func(t *testing.T) {
 		f := storagetest.NewFaulty(storage.NewMemory())
 		f.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer})

@@ -160,6 +160,26 @@ func TestWatch(t *testing.T) {
 			require.Less(t, d, 2*time.Second, "the release is seen after one second")
 		}
 	})
+	bubble(t, "a read that it causes may show this process's own write", func(t *testing.T) {
+		f := storagetest.NewFaulty(storage.NewMemory())
+		putForeign(t, f, watchable, 4, "w", 6000, false)
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Mode: storagetest.LoseAnswer}, storagetest.Fault{Op: storagetest.Get, Skip: 15})
+		newer := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
+			return func(yield func(lease.Announcement, error) bool) {
+				if after(ctx, 6100*time.Millisecond) && yield(lease.Announcement{Epoch: 9}, nil) {
+					<-ctx.Done()
+				}
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		began := time.Now()
+		term, err := candidate(t, f, lease.Options{Watch: newer}).Campaign(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 5, term.Epoch())
+		require.Equal(t, 6100*time.Millisecond, time.Since(began), "before it would try again")
+		require.Equal(t, 1, f.Count(storagetest.PutIfMatch))
+	})
 	bubble(t, "cannot replace an unseen lease", func(t *testing.T) {
 		mem := storage.NewMemory()
 		putForeign(t, mem, watchable, 4, "w", 6000, false)
@@ -204,6 +224,18 @@ func TestAnnouncements(t *testing.T) {
 		require.Equal(t, last, got[2])
 		require.True(t, got[3].Released)
 		require.Equal(t, got[3:], slices.Collect(l.Announcements(t.Context())), "a late receiver gets the end")
+	})
+	bubble(t, "of a term end when its process campaigns again", func(t *testing.T) {
+		l := candidate(t, newShardStore(t), lease.Options{TakeAtOnce: true})
+		campaign(t, l)
+		done := make(chan []lease.Announcement, 1)
+		go func() { done <- slices.Collect(l.Announcements(t.Context())) }()
+		synctest.Wait()
+		campaign(t, l)
+		for _, a := range <-done {
+			require.EqualValues(t, 1, a.Epoch)
+			require.False(t, a.Released)
+		}
 	})
 	bubble(t, "skip what a slow listener missed", func(t *testing.T) {
 		l := candidate(t, newShardStore(t), lease.Options{})
