@@ -180,6 +180,18 @@ func TestWatch(t *testing.T) {
 		require.Equal(t, 6100*time.Millisecond, time.Since(began), "before it would try again")
 		require.Equal(t, 1, f.Count(storagetest.PutIfMatch))
 	})
+	bubble(t, "what comes with an error is ignored", func(t *testing.T) {
+		mem := storage.NewMemory()
+		held := putForeign(t, mem, watchable, 4, "w", 6000, false)
+		broken := func(ctx context.Context, _ lease.Holder) iter.Seq2[lease.Announcement, error] {
+			return func(yield func(lease.Announcement, error) bool) {
+				after(ctx, time.Second)
+				yield(lease.Announcement{Epoch: 4, Version: held, WriteID: "w", Released: true}, nstance.Unavailable)
+			}
+		}
+		d, _ := campaignDuration(t, candidate(t, mem, lease.Options{Watch: broken}))
+		require.Equal(t, 6*time.Second, d)
+	})
 	bubble(t, "cannot replace an unseen lease", func(t *testing.T) {
 		mem := storage.NewMemory()
 		putForeign(t, mem, watchable, 4, "w", 6000, false)

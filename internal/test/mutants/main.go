@@ -2,7 +2,7 @@
 // a condition that is always or never true, an operand of && or || that is left out, or a
 // statement that is left out.
 //
-//	mutants [-tests PACKAGE[,PACKAGE]] [-workers 2] PACKAGE
+//	mutants [-tests PACKAGE[,PACKAGE]] [-skip TEST[,TEST]] [-workers 2] PACKAGE
 //
 // The package is compiled once with all changes; a variable of the environment says which one is
 // made. Only tests that reach a change are run with it, the cheapest first. It prints the changes
@@ -44,15 +44,16 @@ const (
 
 func main() {
 	tests := flag.String("tests", "", "packages whose tests are to find the changes, separated by commas; empty: its own")
+	skip := flag.String("skip", "", "tests that are left out because they cost much, separated by commas")
 	workers := flag.Int("workers", 2, "runs at the same time")
 	flag.Parse()
-	if err := run(context.Background(), flag.Arg(0), *tests, *workers); err != nil {
+	if err := run(context.Background(), flag.Arg(0), *tests, strings.Split(*skip, ","), *workers); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, pkg, tests string, workers int) error {
+func run(ctx context.Context, pkg, tests string, skip []string, workers int) error {
 	if pkg == "" || workers < 1 {
 		return errors.New("name a package, such as ./reconcile/plan, and at least one worker")
 	}
@@ -67,7 +68,7 @@ func run(ctx context.Context, pkg, tests string, workers int) error {
 	}
 	var suites []suite
 	for i, name := range strings.Split(cmp.Or(tests, pkg), ",") {
-		s, err := build(ctx, name, overlay, filepath.Join(dir, "tests"+strconv.Itoa(i)))
+		s, err := build(ctx, name, overlay, filepath.Join(dir, "tests"+strconv.Itoa(i)), skip)
 		if err != nil {
 			return err
 		}
@@ -100,8 +101,9 @@ type test struct {
 	reached map[int]bool
 }
 
-// build compiles the tests of a package with all changes, and runs each without one.
-func build(ctx context.Context, pkg, overlay, program string) (s suite, err error) {
+// build compiles the tests of a package with all changes, and runs each without one, but for those
+// to skip.
+func build(ctx context.Context, pkg, overlay, program string, skip []string) (s suite, err error) {
 	s.program = program
 	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", program, pkg).CombinedOutput(); err != nil {
 		return s, fmt.Errorf("compile %s: %w: %s", pkg, err, out)
@@ -116,7 +118,7 @@ func build(ctx context.Context, pkg, overlay, program string) (s suite, err erro
 		return s, fmt.Errorf("list the tests of %s: %w", pkg, err)
 	}
 	for name := range strings.FieldsSeq(string(names)) {
-		if strings.HasPrefix(name, "Benchmark") {
+		if strings.HasPrefix(name, "Benchmark") || slices.Contains(skip, name) {
 			continue
 		}
 		t, err := s.first(ctx, name)
