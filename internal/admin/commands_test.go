@@ -121,6 +121,7 @@ func TestTop(t *testing.T) {
 	require.Contains(t, r.out, "GROUP")
 	require.Contains(t, r.out, string(webB))
 	require.Contains(t, r.out, "notice:reclaim")
+	require.Regexp(t, `WAVE +RECLAIMED[^\n]*\ndefault/web, 60m ago +1 +0 +0 +1 +1:(29|30) +passed 58m ago\n`, r.out)
 	require.Equal(t, 2, newWorld(t).run("top", "--interval", "1ms").code)
 }
 

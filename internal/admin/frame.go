@@ -21,7 +21,25 @@ type frame struct {
 	failed        error // why the snapshot could not be refreshed
 	width, height int   // of the screen; 0: without limit
 	chosen        nstance.GroupKey
-	problems      bool // instead of members
+	detail        detail
+}
+
+// A detail is what a frame shows under the groups.
+type detail int
+
+const (
+	showMembers detail = iota
+	showProblems
+	showPools
+	showInterruptions
+)
+
+// toggle shows a detail, or members again.
+func (f *frame) toggle(d detail) {
+	if f.detail == d {
+		d = showMembers
+	}
+	f.detail = d
 }
 
 // move moves the selection by so many lines.
@@ -48,6 +66,9 @@ func (f *frame) text(now time.Time) string {
 	head := f.head(now)
 	if f.at.IsZero() {
 		return f.fit(head)
+	}
+	if waves := f.waveLines(now); len(waves) > 0 {
+		head = append(append(head, waves...), "")
 	}
 	groups := f.groupLines()
 	rest := f.detailLines(now)
@@ -110,10 +131,15 @@ func holdsOf(g *apiv1.Group, now time.Time) string {
 	return cmp.Or(strings.Join(out, "; "), " ")
 }
 
-// detailLines returns the lines under the groups: problems, or the members of the
-// chosen group, or all members.
+// detailLines returns the lines under the groups: problems, pools, interruptions, or the
+// members of the chosen group, or all members.
 func (f *frame) detailLines(now time.Time) []string {
-	if f.problems {
+	switch f.detail {
+	case showPools:
+		return f.poolLines()
+	case showInterruptions:
+		return f.interruptionLines(now)
+	case showProblems:
 		out := []string{"NEEDS ATTENTION"}
 		needs := needsAttention(f.status, f.at)
 		for _, line := range needs {
@@ -196,7 +222,11 @@ func (f *frame) fit(lines []string) string {
 			lines[i] = runewidth.Truncate(line, f.width, "")
 		}
 	}
-	return strings.Join(lines, "\n") + "\n"
+	text := strings.Join(lines, "\n")
+	if f.height == 0 {
+		return text + "\n"
+	}
+	return text // one more line would push the first one off a full screen
 }
 
 // aligned returns the table's lines with their columns aligned.

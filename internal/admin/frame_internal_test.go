@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/wave"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -36,6 +37,32 @@ func sample(members int) frame {
 		Drain: &apiv1.Drain{Deadline: wire.Time(noon.Add(90 * time.Second)), Executor: string(nstance.ExecutorAgent)},
 	}}, f.instances...)
 	return f
+}
+
+// reclaims are interruptions that began 50 s before noon, one every tenth of a second: a
+// third is drained, the last one was cut short, most are replaced.
+func reclaims(count int) (list []*apiv1.Interruption) {
+	for n := range count {
+		at := noon.Add(-50*time.Second + time.Duration(n)*100*time.Millisecond)
+		i := &apiv1.Interruption{
+			EventId: fmt.Sprint(n), Tenant: "default", Group: "web", Instance: fmt.Sprintf("i%03d", n), InstanceType: "m7g.large", Zone: "zone-a", Market: "spot",
+			DetectedAt: wire.Time(at), Notice: &apiv1.Notice{Kind: "reclaim", Deadline: wire.Time(at.Add(2 * time.Minute))},
+		}
+		if n >= 90 {
+			i.Zone = "zone-b"
+		}
+		if n < 111 {
+			i.Replacement, i.ReplacementReadyAt = "r", wire.Time(at.Add(9*time.Second))
+		}
+		if n < 40 {
+			i.DrainOutcome, i.DrainedAt, i.DeletedAt = "drained", wire.Time(at.Add(30*time.Second)), wire.Time(at.Add(31*time.Second))
+		}
+		if n == 119 {
+			i.DrainOutcome, i.DrainedAt = "cut short", wire.Time(at.Add(100*time.Second+100*time.Millisecond))
+		}
+		list = append(list, i)
+	}
+	return list
 }
 
 func TestFrame(t *testing.T) {
@@ -100,11 +127,43 @@ func TestFrame(t *testing.T) {
 	})
 	t.Run("problems take the place of members", func(t *testing.T) {
 		f := sample(2)
-		f.problems = true
+		f.toggle(showProblems)
 		require.Contains(t, f.text(noon), "NEEDS ATTENTION\na record [2J is broken")
 		require.NotContains(t, f.text(noon), "web000")
 		f.status.Problems = nil
 		require.Contains(t, f.text(noon), "NEEDS ATTENTION\nnothing")
+	})
+	t.Run("waves come first", func(t *testing.T) {
+		f := sample(2)
+		f.waves = wave.Of(reclaims(120))
+		f.width, f.height = 140, 40
+		got := lines(&f)
+		require.Equal(t, []string{
+			"WAVE                      RECLAIMED   REPLACED   DRAINED   INCOMPLETE   TIGHTEST   DEADLINE",
+			"default/web, 50s ago      120         111        40        1            0:19       in 1:14",
+			"· m7g.large zone-a spot   90          90         40        0            -          -",
+			"· m7g.large zone-b spot   30          21         0         1            -          -",
+			"",
+		}, got[3:8])
+		f.toggle(showInterruptions)
+		require.Regexp(t, `INSTANCE +GROUP +KIND +DEADLINE +DRAIN +REPLACEMENT\ni040 +default/web +reclaim +in 1:14`, f.text(noon))
+		require.Regexp(t, `\.\.\. \d+ more`, f.text(noon), "the latest deadlines are cut")
+		f.toggle(showInterruptions)
+		require.Contains(t, f.text(noon), "web000", "the same key leads back")
+	})
+	t.Run("a wave that is over", func(t *testing.T) {
+		f, list := sample(1), reclaims(1)
+		list[0].DeletedAt = wire.Time(noon)
+		f.waves = wave.Of(list)
+		require.Regexp(t, `default/web, 50s ago +1 +1 +1 +0 +\d:\d\d +over`, f.text(noon))
+	})
+	t.Run("pools", func(t *testing.T) {
+		f := sample(2)
+		for n, i := range f.instances {
+			i.InstanceType, i.Zone, i.Market, i.PricePerHour = "m7g.large", []string{"zone-a", "zone-b", "zone-b"}[n], "spot", .0421
+		}
+		f.toggle(showPools)
+		require.Contains(t, f.text(noon), "POOL                    MEMBERS   READY   LEAVING   PRICE/H\nm7g.large zone-b spot   2         2       0         0.0421\nm7g.large zone-a spot   1         0       1         0.0421\n")
 	})
 	t.Run("what cannot be seen any more keeps its last look, and says so", func(t *testing.T) {
 		v := &view{frame: sample(1)}

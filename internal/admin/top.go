@@ -15,13 +15,17 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/wave"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 func (p *program) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "top", Short: "Watch groups, members, drains and holds",
-		Long: `Watch groups, their members, drains and holds, in a view that is refreshed.
-Keys: up and down choose a group, p shows what needs attention, q ends.
+		Use: "top", Short: "Watch waves of interruptions, groups, pools, members and holds",
+		Long: `Watch waves of interruptions, groups, their members and holds, in a view that is
+refreshed; what was interrupted is read every 10s. Keys: up and down choose a
+group; p shows what needs attention, o pools (type, zone and market), i the
+interruptions that run, by deadline; the same key shows members again; q ends.
 
 Where standard output is no terminal it is printed once.`,
 		Args: arguments(),
@@ -52,7 +56,15 @@ type snapshot struct {
 	status    *apiv1.GetShardStatusResponse
 	groups    []*apiv1.Group
 	instances []*apiv1.Instance
+	waves     []*wave.Wave // of the last hour, as of the last time that they were read
 }
+
+// Interruptions are read less often than the rest: the server lists its ledger for them.
+const (
+	wavesInterval = 10 * time.Second
+	wavesPeriod   = time.Hour
+	wavesLimit    = 5000 // interruptions
+)
 
 // A view shows snapshots. It is a bubbletea model: only its loop uses the frame.
 type view struct {
@@ -60,6 +72,9 @@ type view struct {
 	link     link // used only by the polling goroutine
 	tenant   nstance.TenantID
 	interval time.Duration
+
+	lastWaves   []*wave.Wave // used only by the polling goroutine
+	lastWavesAt time.Time    // likewise: when they were read; zero: not yet
 
 	frame
 }
@@ -135,8 +150,37 @@ func (v *view) fetch(ctx context.Context) (snapshot, error) {
 		return s, err
 	}
 	slices.SortStableFunc(s.instances, compareUrgency)
+	if s.waves, err = v.readWaves(ctx, c, s.at); err != nil {
+		return s, err
+	}
 	v.link.recordSuccess()
 	return s, nil
+}
+
+// readWaves returns the waves of the last hour; those that it read before, for a while.
+func (v *view) readWaves(ctx context.Context, c *client, now time.Time) ([]*wave.Wave, error) {
+	if !v.lastWavesAt.IsZero() && now.Sub(v.lastWavesAt) < wavesInterval {
+		return v.lastWaves, nil
+	}
+	var list []*apiv1.Interruption
+	req := &apiv1.ListInterruptionsRequest{Since: wire.Time(now.Add(-wavesPeriod)), Limit: 1000}
+	err := eachPage(func(page string) (paged, error) {
+		req.Page = page
+		resp, err := c.ListInterruptions(ctx, req)
+		list = append(list, resp.GetInterruptions()...)
+		if len(list) >= wavesLimit && resp != nil {
+			resp.NextPage = ""
+		}
+		return resp, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if v.tenant != "" {
+		list = slices.DeleteFunc(list, func(i *apiv1.Interruption) bool { return i.GetTenant() != string(v.tenant) })
+	}
+	v.lastWaves, v.lastWavesAt = wave.Of(list), now
+	return v.lastWaves, nil
 }
 
 // Init implements tea.Model.
@@ -173,7 +217,11 @@ func (v *view) key(name string) tea.Cmd {
 	case "down", "j":
 		v.move(1)
 	case "p":
-		v.problems = !v.problems
+		v.toggle(showProblems)
+	case "o":
+		v.toggle(showPools)
+	case "i":
+		v.toggle(showInterruptions)
 	}
 	return nil
 }
