@@ -232,10 +232,14 @@ examples: ## whole programs of another module, each of which ends by itself
 	cd examples && go test -race ./...
 	cd examples && for d in */ shortest/*/; do test $$d = shortest/ || { echo "== $$d"; go run "./$$d" || exit 1; }; done
 
-test-browser: ## the status page in Chromium, beside real shards; NSTANCE_SCREENSHOTS=directory keeps pictures
+$(BIN)/axe.stamp: tools/npm/axe/package-lock.json
+	$(call npm,axe,$(BIN)/axe)
+	touch $@
+
+test-browser: $(BIN)/axe.stamp ## the status page in Chromium, beside real shards; NSTANCE_SCREENSHOTS=directory keeps pictures
 	mkdir -p $(BIN)/browser
 	$(call programs,$(BIN)/browser,cmd/nstance-server cmd/nstance-admin)
-	cd integration && NSTANCE_BROWSER_PROGRAMS=$(BIN)/browser go test -count=1 -timeout 10m -tags browser ./browser
+	cd integration && NSTANCE_BROWSER_PROGRAMS=$(BIN)/browser NSTANCE_AXE=$(BIN)/axe/node_modules/axe-core/axe.min.js go test -count=1 -timeout 10m -tags browser ./browser
 
 operator-components: $(BIN)/kustomize ## what clusterctl installs
 	mkdir -p dist

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nstance-go/nstance/internal/attention"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/agents"
@@ -25,6 +26,7 @@ const (
 	attentionNotices    = "notices"        // the provider's notices cannot be read
 	attentionVersions   = "agent_version"  // agents are too old or too new for this server
 	attentionNotLeading = "not_leading"    // this server cannot lead
+	attentionRecord     = "record"         // of the reconciler: its text has keys of the storage
 )
 
 // attentionKinds returns every kind, sorted.
@@ -91,25 +93,39 @@ func groupEntries(kind reconcile.AttentionKind, remedy string, problems []agents
 	return out
 }
 
-// attentionRows counts entries by kind for the status page, which has no login. Only
-// entries that operators of every tenant may see have their text.
-func attentionRows(list []reconcile.Attention) []web.Attention {
-	rows := []web.Attention{}
+// attentionRows returns entries for the status page, which has no login, and how many are left
+// out. Entries that operators of every tenant may see have their text; if the page is full,
+// those of groups and instances too. The others are counted by kind: they may quote settings.
+func attentionRows(list []reconcile.Attention, full bool) (rows []web.Attention, omitted int) {
+	rows = []web.Attention{}
+	counted := map[reconcile.AttentionKind]int{}
 	for _, a := range list {
-		i := slices.IndexFunc(rows, func(r web.Attention) bool { return r.Kind == string(a.Kind) })
-		if i < 0 {
-			i, rows = len(rows), append(rows, web.Attention{Kind: string(a.Kind), Since: a.Since})
+		if operators.VisibleToAll(a) || full && a.Tenant != "" && a.Kind != attentionRecord {
+			if len(rows) >= shownAttention {
+				omitted++
+				continue
+			}
+			rows = append(rows, web.Attention{
+				Kind: string(a.Kind), Count: 1, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Instance: string(a.ID),
+				Since: a.Since, Until: a.Until, Why: clip.Text(a.Why, maxPageText), Remedy: clip.Text(a.Remedy, maxPageText),
+			})
+			continue
+		}
+		i, ok := counted[a.Kind]
+		if !ok {
+			i, rows = len(rows), append(rows, web.Attention{Kind: string(a.Kind)})
+			counted[a.Kind] = i
 		}
 		r := &rows[i]
 		if r.Count++; !a.Since.IsZero() && (r.Since.IsZero() || a.Since.Before(r.Since)) {
 			r.Since = a.Since
 		}
-		if operators.VisibleToAll(a) {
-			r.Why, r.Remedy = a.Why, a.Remedy
-		}
 	}
-	return rows
+	return rows, omitted
 }
+
+// maxPageText is how many bytes of one text the status page shows.
+const maxPageText = 1 << 10
 
 // attentionCounts counts entries by kind, including kinds without entries.
 func attentionCounts(list []reconcile.Attention) map[string]int {

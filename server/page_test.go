@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/wave"
 	"github.com/nstance-go/nstance/internal/web"
 )
 
@@ -30,6 +31,12 @@ func TestPageOfInterruption(t *testing.T) {
 	for _, at := range []time.Time{i.Deadline, i.ReplacementRequestedAt, i.ReplacementReadyAt, i.DrainStartedAt, i.DrainedAt, i.DeletedAt} {
 		require.False(t, at.Before(i.NoticedAt), "%+v", i)
 	}
+	require.Equal(t, "cut short", i.Result)
+	require.Len(t, s.Waves, 1)
+	require.Equal(t, s.Waves[0].ID, i.Wave)
+	require.Equal(t, wave.Count{Machines: 1, Requested: 1, Replaced: 1, Incomplete: 1}, s.Waves[0].Count)
+	require.Equal(t, web.Slot{Incomplete: 1}, s.Day.Total)
+	require.Zero(t, s.InterruptionsRunning)
 
 	require.NoError(t, w.stopServer())
 	running := newWorld(t, setup{webSize: 1})
@@ -42,6 +49,9 @@ func TestPageOfInterruption(t *testing.T) {
 	s = next.status()
 	require.Len(t, s.Interruptions, 1, "another server goes on showing what runs")
 	require.Equal(t, "e2", s.Interruptions[0].Event)
+	require.Equal(t, 1, s.InterruptionsRunning)
+	require.Equal(t, 1, s.Waves[0].Running)
+	require.True(t, s.Interruptions[0].DrainDeadline.Before(s.Interruptions[0].Deadline), "the margin is between the two deadlines")
 	require.Zero(t, s.Interruptions[0].DeletedAt)
 }
 

@@ -22,7 +22,7 @@ func (t *term) keepRates(ctx context.Context) {
 		return
 	}
 	for pause := t.server.opts.intervals.firstRates; sleep.For(ctx, pause); pause = rateInterval {
-		err := cmp.Or(t.readRates(ctx), t.server.operators.RememberInterruptions(ctx, shownInterruptions))
+		err := cmp.Or(t.readRates(ctx), t.server.operators.RememberInterruptions(ctx, knownInterruptions))
 		if err != nil && ctx.Err() == nil {
 			t.log.Warn("interruption rates not read, the last ones count", "code", nstance.CodeOf(err), "err", err)
 		}
@@ -41,5 +41,6 @@ func (t *term) readRates(ctx context.Context) error {
 		known[i] = loop.PoolRate{InstanceType: r.Pool.InstanceType, Zone: r.Pool.Zone, Market: r.Pool.Market, MachineTime: r.MachineTime, Reclaims: r.Reclaims, LastReclaim: r.LastReclaim}
 	}
 	t.reconciler.SetPoolRates(known)
+	t.poolRates.Store(&known)
 	return nil
 }

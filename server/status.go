@@ -10,18 +10,27 @@ import (
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/version"
+	"github.com/nstance-go/nstance/internal/wave"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/internal/wire"
-	"github.com/nstance-go/nstance/journal"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/operators"
 )
 
 // Bounds on what the status page shows.
 const (
-	shownInstances     = 2000
-	shownInterruptions = 100
-	shownEvents        = 50
+	shownInstances = 2000
+	shownPools     = 200
+	shownWaves     = 20
+	shownRunning   = 200 // interruptions
+	shownEnded     = 60  // likewise
+	shownEvents    = 50
+	shownMarks     = 100
+	shownAttention = 100
+
+	// knownInterruptions is how many of those that have ended are counted: the others of the
+	// last day are in the ledger alone.
+	knownInterruptions = 2000
 )
 
 // status returns what the status page shows. The page has no authentication: unless it
@@ -30,60 +39,55 @@ func (s *Server) status(ctx context.Context) web.Status {
 	conf := s.config.InForce()
 	out := web.Status{
 		Version: version.Software, Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Time: s.opts.Now().UTC(),
-		Groups: []web.Group{}, Instances: []web.Instance{}, Interruptions: []web.Interruption{}, Events: []nstance.Event{},
+		Groups: []web.Group{}, Pools: []web.Pool{}, Instances: []web.Instance{}, Waves: []*wave.Wave{}, Interruptions: []web.Interruption{}, Events: []nstance.Event{},
 		Summary: conf.Shard.StatusPage.Detail != config.StatusFull,
 	}
 	attention := s.attention()
 	if out.Summary {
 		attention = slices.DeleteFunc(attention, func(a reconcile.Attention) bool { return !operators.VisibleToAll(a) })
 	}
-	out.Attention = attentionRows(attention)
+	out.Attention, out.AttentionOmitted = attentionRows(attention, !out.Summary)
 	out.LeaderAddress = s.leaderAddress()
 	t := s.term.Load()
 	if t == nil {
 		return out
 	}
-	out.Leader, out.Epoch = true, t.granted.Epoch()
+	out.Leader, out.Epoch, out.Since = true, t.granted.Epoch(), t.began.UTC()
 	for _, b := range s.peers.List() {
 		out.Standbys = append(out.Standbys, web.Standby{Address: b.GetAddress(), Version: b.GetVersion(), AddressFailed: b.GetAddressFailed(), Since: b.GetSince().AsTime()})
 	}
 	if out.Summary {
 		return out
 	}
-	for _, g := range t.reconciler.Groups() {
-		row := web.Group{Tenant: string(g.Key.Tenant), Group: string(g.Key.Group), Size: g.Size, Ready: g.Ready, Booting: g.Booting, Leaving: g.Leaving, Stale: g.Stale, Standby: g.Standby, Parked: g.Parked}
-		for _, h := range g.Holds {
-			row.Holds = append(row.Holds, web.Hold{Kind: string(h.Kind), Reason: h.Reason, Since: h.Since, Until: h.Until})
-		}
-		out.Groups = append(out.Groups, row)
-	}
 	instances := t.reconciler.Instances()
+	addGroups(&out, t.reconciler.Groups(), instances)
+	addPools(&out, instances, t.poolRates.Load())
+	addInstances(&out, instances)
+	if err := s.addHistory(ctx, &out, t, instances); err != nil {
+		s.log.Warn("the journal cannot be read", "err", err)
+		out.Attention = append(out.Attention, web.Attention{Kind: attentionJournal, Count: 1})
+	}
+	return out
+}
+
+func addInstances(out *web.Status, instances []reconcile.InstanceView) {
 	out.InstancesTotal = len(instances)
 	if len(instances) > shownInstances {
 		slices.SortStableFunc(instances, func(a, b reconcile.InstanceView) int { return readyLast(a) - readyLast(b) })
 	}
-	for _, v := range instances[:min(shownInstances, len(instances))] {
+	for i := range instances[:min(shownInstances, len(instances))] {
+		v := &instances[i]
 		row := web.Instance{
 			ID: string(v.ID), Tenant: string(v.Group.Tenant), Group: string(v.Group.Group), State: string(v.State),
 			Market: string(v.Market), InstanceType: cmp.Or(v.Machine.InstanceType, v.InstanceType), Zone: v.Zone, ProviderID: v.Machine.ProviderID, CreatedAt: v.CreatedAt,
 			ReportedAt: v.ReportedAt, Connected: v.Connected, CPU: v.Report.OneMinute.CPUPercent, Memory: v.Report.OneMinute.MemoryPercent,
+			Stale: v.Drifted, Price: v.PricePerHour,
 		}
 		if v.Drain != nil && !v.Drain.Unlimited() {
 			row.Deadline = v.Drain.Deadline
 		}
 		out.Instances = append(out.Instances, row)
 	}
-	interruptions, err := s.operators.LatestInterruptions(ctx, t.reconciler.Internals, shownInterruptions)
-	for _, i := range interruptions {
-		out.Interruptions = append(out.Interruptions, interruptionRow(i))
-	}
-	events, unread := s.events.Events(ctx, journal.Filter{Limit: shownEvents, Newest: true})
-	out.Events = append(out.Events, public(events)...)
-	if err = cmp.Or(err, unread); err != nil {
-		s.log.Warn("the journal cannot be read", "err", err)
-		out.Attention = append(out.Attention, web.Attention{Kind: attentionJournal, Count: 1})
-	}
-	return out
 }
 
 func interruptionRow(i *apiv1.Interruption) web.Interruption {
@@ -94,6 +98,7 @@ func interruptionRow(i *apiv1.Interruption) web.Interruption {
 		Replacement: i.GetReplacement(), ReplacementRequestedAt: wire.TimeOf(i.GetReplacementRequestedAt()), ReplacementReadyAt: wire.TimeOf(i.GetReplacementReadyAt()),
 		DrainStartedAt: wire.TimeOf(i.GetDrainStartedAt()), DrainedAt: wire.TimeOf(i.GetDrainedAt()), DrainOutcome: i.GetDrainOutcome(),
 		DeletedAt: wire.TimeOf(i.GetDeletedAt()), Withdrawn: i.GetWithdrawn(), Ignored: i.GetIgnored(),
+		Result: string(wave.ResultOf(i)), InstanceType: i.GetInstanceType(), Zone: i.GetZone(), Market: i.GetMarket(),
 	}
 	if gone := wire.TimeOf(i.GetGoneAt()); !gone.IsZero() {
 		row.DeletedAt = gone

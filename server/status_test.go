@@ -41,6 +41,18 @@ func TestStatusPage(t *testing.T) {
 		require.Equal(t, w.server.Addresses().Operator, s.LeaderAddress)
 		require.Empty(t, s.Standbys)
 		require.Equal(t, 1, s.Groups[1].Ready)
+		require.Equal(t, 1, s.Groups[1].States["ready"])
+		require.Equal(t, 31, s.Totals.Size)
+		require.Equal(t, 1, s.Totals.Ready)
+		require.Equal(t, 31, s.Totals.Unpriced, "this cloud knows no prices")
+		require.Equal(t, 31, s.Totals.Spot+s.Totals.OnDemand)
+		members := 0
+		for _, p := range s.Pools {
+			members += p.Members
+		}
+		require.Equal(t, 31, members)
+		require.Equal(t, len(s.Pools), s.PoolsTotal)
+		require.NotZero(t, s.Since)
 		require.True(t, s.Leader)
 		require.EqualValues(t, 1, s.Epoch)
 		require.Equal(t, "c1 s1", s.Cluster+" "+s.Shard)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -49,6 +50,7 @@ type term struct {
 	agents     *agents.Agents
 	config     *configuration.Term
 	tuner      *tuner
+	poolRates  atomic.Pointer[pageRates] // for the status page; nil: not read yet
 	records    *registrar.Records
 	collector  *garbage.Collector
 	ledger     *ledger.Writer

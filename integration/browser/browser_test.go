@@ -31,6 +31,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/wave"
 	"github.com/nstance-go/nstance/internal/web"
 )
 
@@ -143,13 +144,13 @@ func (s *shard) handler() http.Handler {
 	return web.Handler(&web.Options{Status: s.now, Leading: func() bool { return true }, Ending: make(chan struct{})})
 }
 
-// fleet is a status with members in groups of 100.
+// fleet is a status with members in groups of 100, without sums.
 func fleet(members int) web.Status {
 	s := web.Status{Version: "0.3.0", Cluster: "prod", Shard: "eu1a", Leader: true, Epoch: 7, LeaderAddress: "10.0.0.1:8993", InstancesTotal: members}
 	for n := range members {
 		group := fmt.Sprintf("group-%02d", n/100)
 		if n%100 == 0 {
-			s.Groups = append(s.Groups, web.Group{Tenant: "default", Group: group, Size: 100, Ready: 100})
+			s.Groups = append(s.Groups, web.Group{Tenant: "default", Group: group, Size: 100, Ready: 100, States: map[string]int{"ready": min(100, members-n)}})
 		}
 		s.Instances = append(s.Instances, web.Instance{
 			ID: fmt.Sprintf("i%04d", n), Tenant: "default", Group: group, State: "ready", Market: "spot", InstanceType: "m7g.large", Zone: "eu-1a",
@@ -176,7 +177,7 @@ func TestPage(t *testing.T) {
 			st.Instances[500].Deadline = time.Now().Add(90 * time.Second)
 		})
 		b.await(`document.querySelector("#member-i0500").classList.contains("draining")`)
-		b.await(`/deleted in \d+ s/.test(document.querySelector("#instance-i0500").innerText)`)
+		b.await(`/drain is cut in \d:\d\d/.test(document.querySelector("#instance-i0500").innerText)`)
 		require.Less(t, eval[int](b, `window.touched`), 300, "ages change, a thousand rows do not")
 	})
 	t.Run("what is gone goes, what is new comes", func(t *testing.T) {
@@ -211,7 +212,6 @@ func TestPage(t *testing.T) {
 		b.run(chromedp.EmulateViewport(360, 740), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
 		b.await(`document.documentElement.scrollWidth <= 360`)
 		require.NotEqual(t, light, eval[string](b, `getComputedStyle(document.querySelector("#tools")).backgroundColor`))
-		b.shoot("narrow")
 	})
 	t.Run("nothing from elsewhere, and nothing wrong", func(t *testing.T) {
 		b.requireNothingWrong()
@@ -227,14 +227,15 @@ func TestPage(t *testing.T) {
 func TestInterruptionToScale(t *testing.T) {
 	noticed := time.Now().Add(-60 * time.Second)
 	s := &shard{status: fleet(10)}
+	s.status.Waves = []*wave.Wave{{ID: "w1", Began: noticed, Groups: []string{"default/group-00"}, Count: wave.Count{Machines: 1, Running: 1}, Deadline: noticed.Add(120 * time.Second)}}
 	s.status.Interruptions = []web.Interruption{
 		{
-			Event: "e1", Tenant: "default", Group: "group-00", Instance: "i0000", Kind: "reclaim", Source: "aws", NoticedAt: noticed, Deadline: noticed.Add(120 * time.Second),
+			Wave: "w1", Result: "drained", DrainDeadline: noticed.Add(108 * time.Second), Event: "e1", Tenant: "default", Group: "group-00", Instance: "i0000", Kind: "reclaim", Source: "aws", NoticedAt: noticed, Deadline: noticed.Add(120 * time.Second),
 			Replacement: "i0009", ReplacementRequestedAt: noticed, ReplacementReadyAt: noticed.Add(30 * time.Second),
 			DrainStartedAt: noticed.Add(12 * time.Second), DrainedAt: noticed.Add(48 * time.Second), DrainOutcome: "drained",
 		},
-		{Event: "e0", Tenant: "default", Group: "group-00", Instance: "i0xxx", Kind: "reclaim", NoticedAt: noticed.Add(-time.Hour), Deadline: noticed.Add(-58 * time.Minute), DrainedAt: noticed.Add(-57 * time.Minute), DrainOutcome: "cut short", DeletedAt: noticed.Add(-57 * time.Minute)},
-		{Event: "e-", Tenant: "default", Group: "group-00", Instance: "i0yyy", Kind: "reclaim", NoticedAt: noticed.Add(-time.Hour), Deadline: noticed.Add(-58 * time.Minute), DrainedAt: noticed.Add(-59 * time.Minute), DrainOutcome: "drained", DeletedAt: noticed.Add(-59 * time.Minute)},
+		{Result: "cut short", Event: "e0", Tenant: "default", Group: "group-00", Instance: "i0xxx", Kind: "reclaim", NoticedAt: noticed.Add(-time.Hour), Deadline: noticed.Add(-58 * time.Minute), DrainedAt: noticed.Add(-57 * time.Minute), DrainOutcome: "cut short", DeletedAt: noticed.Add(-57 * time.Minute)},
+		{Result: "drained", Event: "e-", Tenant: "default", Group: "group-00", Instance: "i0yyy", Kind: "reclaim", NoticedAt: noticed.Add(-time.Hour), Deadline: noticed.Add(-58 * time.Minute), DrainedAt: noticed.Add(-59 * time.Minute), DrainOutcome: "drained", DeletedAt: noticed.Add(-59 * time.Minute)},
 	}
 	srv := httptest.NewServer(s.handler())
 	t.Cleanup(srv.Close)
@@ -248,15 +249,106 @@ func TestInterruptionToScale(t *testing.T) {
 		selector, edge string
 		share          float64
 	}{
-		{".bar.drain", "left", .1}, {".bar.drain", "right", .4}, {".bar.replacement", "left", 0}, {".bar.replacement", "right", .25}, {".mark.deadline", "left", 1},
+		{".bar.drain", "left", .1}, {".bar.drain", "right", .4}, {".bar.replacement", "left", 0}, {".bar.replacement", "right", .25}, {".mark.deadline", "left", 1}, {".mark.drain-deadline", "left", .9},
 	} {
 		require.InDelta(t, want.share, share(want.selector, want.edge), .01, "%s of %s", want.edge, want.selector)
 	}
 	require.InDelta(t, .52, share(".mark.now", "left"), .08)
-	require.Regexp(t, `drained after 48 s, replacement ready after 30 s, \d+ s until the deadline`, eval[string](b, `document.querySelector(".track").getAttribute("aria-label")`))
+	require.Regexp(t, `drained after 48 s, replacement ready after 30 s, \d:\d\d to the cloud’s deadline, drain is cut in \d:\d\d`, eval[string](b, `document.querySelector(".track").getAttribute("aria-label")`))
 	rows := eval[[]string](b, `[...document.querySelectorAll("#recent tr")].map(tr => tr.innerText)`)
-	require.Regexp(t, `cut short\s+missed by 60 s`, rows[0])
-	require.Regexp(t, `drained\s+60 s`, rows[1])
+	require.Regexp(t, `✗ cut short\s+missed by 1:00`, rows[0])
+	require.Regexp(t, `✓ drained\s+1:00`, rows[1])
+	require.Equal(t, []string{"bad", "good"}, eval[[]string](b, `[...document.querySelectorAll("#recent td:nth-child(5)")].map(td => td.className)`), "a drain that was cut short is not green")
+	require.True(t, eval[bool](b, `document.querySelector(".bar.drain").classList.contains("done")`))
+	s.change(func(st *web.Status) {
+		st.Interruptions[0].DrainOutcome, st.Interruptions[0].Result = "cut short", "cut short"
+	})
+	b.await(`document.querySelector(".bar.drain.incomplete:not(.done)")`)
+	b.requireNothingWrong()
+}
+
+// TestStates: each state of a shard can be read in light and dark, on narrow and wide screens.
+func TestStates(t *testing.T) {
+	axe, err := os.ReadFile(os.Getenv("NSTANCE_AXE"))
+	require.NoError(t, err, "set NSTANCE_AXE to axe.min.js of axe-core, as make test-browser does")
+	for name, state := range states() {
+		t.Run(name, func(t *testing.T) {
+			s := &shard{status: state()}
+			srv := httptest.NewServer(s.handler())
+			t.Cleanup(srv.Close)
+			b := newTab(t, srv.URL)
+			for _, view := range []struct {
+				width  int64
+				scheme string
+			}{{1280, "light"}, {1280, "dark"}, {320, "light"}, {2560, "dark"}} {
+				b.run(chromedp.EmulateViewport(view.width, 1300), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: view.scheme}}))
+				b.await(`document.querySelectorAll(".member").length > 0`)
+				b.await(fmt.Sprintf(`innerWidth === %[1]d && document.documentElement.scrollWidth <= %[1]d`, view.width))
+				require.Empty(t, b.violations(string(axe)), "%d %s", view.width, view.scheme)
+				b.shoot(picture(name, view.scheme, view.width))
+			}
+			b.requireNothingWrong()
+		})
+	}
+}
+
+// picture returns the name of a picture of the documents, or of one to look at.
+func picture(state, scheme string, width int64) string {
+	switch {
+	case width == 1280 && scheme == "light":
+		return state
+	case width == 1280 && state == "wave":
+		return "dark"
+	case width == 320 && state == "wave":
+		return "narrow"
+	}
+	return fmt.Sprintf("%s-%s-%d", state, scheme, width)
+}
+
+// violations returns what axe-core finds wrong: contrast, names, roles, headings, landmarks.
+func (b *tab) violations(axe string) (found []string) {
+	b.Helper()
+	b.run(chromedp.Evaluate(axe+`;0`, nil), chromedp.Evaluate(`axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}).then(r => r.violations.map(v => v.id + ": " + v.nodes.map(n => n.target + " " + n.failureSummary).join("; ")))`,
+		&found, func(p *cdpruntime.EvaluateParams) *cdpruntime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	return found
+}
+
+// TestThousandReclaims: counts are the server's, what is cut is the least urgent, and the page
+// stays short.
+func TestThousandReclaims(t *testing.T) {
+	s := &shard{status: estate(1000, "web")}
+	take(&s.status, 1000, 30*time.Second)
+	srv := httptest.NewServer(s.handler())
+	t.Cleanup(srv.Close)
+	b := newTab(t, srv.URL)
+	b.await(`document.querySelectorAll(".wave").length === 1`)
+	require.Contains(t, eval[string](b, `document.querySelector("#running-count").innerText`), "1,000 interruptions running")
+	require.Regexp(t, `1,000 reclaimed · 901 replaced · 333 drained · 20 incomplete · tightest 79 s`, eval[string](b, `document.querySelector(".wave .sum").innerText`))
+	require.Zero(t, eval[int](b, `document.querySelectorAll(".run").length`), "its rows are behind a click")
+	b.run(chromedp.Click(".wave summary"))
+	b.await(`document.querySelectorAll(".run").length === 30`)
+	require.Equal(t, s.status.Interruptions[0].Instance, eval[string](b, `document.querySelector(".run a").innerText`), "the earliest deadline comes first")
+	require.Contains(t, eval[string](b, `document.querySelector(".wave").innerText`), "and 970 more with later deadlines")
+	require.Regexp(t, `^[01]:\d\d$`, eval[string](b, `document.querySelector(".wave .countdown b").innerText`))
+	require.Less(t, eval[int](b, `document.documentElement.scrollHeight`), 8000)
+	require.Contains(t, eval[string](b, `document.querySelector(".group").innerText`), "and 1,700 more", "of 1,000 that drain and 1,000 that replace them")
+	b.requireNothingWrong()
+}
+
+// TestLinks: an instance's name leads to its interruption, its row and its events, and back.
+func TestLinks(t *testing.T) {
+	s := &shard{status: reclaim()}
+	srv := httptest.NewServer(s.handler())
+	t.Cleanup(srv.Close)
+	b := newTab(t, srv.URL)
+	b.await(`document.querySelectorAll(".run").length === 1 && document.querySelectorAll("#instances tr").length === 24`)
+	id := s.status.Instances[0].ID
+	b.run(chromedp.Click(".run a"))
+	b.await(`document.querySelectorAll("#instances tr").length === 1 && document.querySelectorAll(".run").length === 1`)
+	require.Equal(t, id, eval[string](b, `document.querySelector("#filter").value`))
+	require.Equal(t, []string{id}, eval[[]string](b, `[...new Set([...document.querySelectorAll("#events a")].map(a => a.innerText).filter(Boolean))]`))
+	b.run(chromedp.NavigateBack())
+	b.await(`document.querySelector("#filter").value === "" && document.querySelectorAll("#instances tr").length === 24`)
 	b.requireNothingWrong()
 }
 
@@ -266,16 +358,19 @@ func TestNamesAreText(t *testing.T) {
 	s := &shard{status: fleet(1)}
 	s.status.Instances[0].Note, s.status.Instances[0].State, s.status.Instances[0].Connected = evil, evil, false
 	s.status.Groups[0].Holds = []web.Hold{{Kind: "paused", Reason: evil}}
-	s.status.Attention = []web.Attention{{Kind: evil, Count: 1, Why: evil}}
+	s.status.Attention = []web.Attention{{Kind: evil, Count: 1, Subject: evil, Why: evil, Remedy: evil}}
+	s.status.Pools = []web.Pool{{InstanceType: evil, Zone: evil}}
+	s.status.Day.Marks = []web.Mark{{Time: time.Now(), Event: evil, Reason: evil}}
+	s.status.Waves = []*wave.Wave{{ID: evil, Groups: []string{evil}, Count: wave.Count{Machines: 1, Running: 1}, Pools: []wave.Pool{{Zone: evil}}}}
 	s.status.Events = []nstance.Event{{Seq: 1, Type: "ready", Reason: evil}}
-	s.status.Interruptions = []web.Interruption{{Event: "e", Instance: evil, Group: evil, Kind: evil, NoticedAt: time.Now()}}
+	s.status.Interruptions = []web.Interruption{{Event: "e", Wave: evil, Instance: evil, Group: evil, Kind: evil, NoticedAt: time.Now()}}
 	srv := httptest.NewServer(s.handler())
 	t.Cleanup(srv.Close)
 	b := newTab(t, srv.URL)
 	b.await(`document.querySelectorAll(".run").length === 1`)
 	require.Zero(t, eval[int](b, `document.querySelectorAll("img").length`))
 	require.NotEqual(t, "owned", eval[string](b, `document.title`))
-	require.GreaterOrEqual(t, eval[int](b, `document.body.innerText.split("<img src=x").length - 1`), 6)
+	require.GreaterOrEqual(t, eval[int](b, `document.body.innerText.split("<img src=x").length - 1`), 12)
 }
 
 // TestServerStaysAway: the page says that it is old, and goes on when there is a server
@@ -313,16 +408,16 @@ func TestReclaims(t *testing.T) {
 		shows     string
 	}{
 		{"interrupt", 3, 1, `document.querySelector(".run .bar.replacement:not([hidden])") && document.querySelector(".member:is(.draining, .deleting)")`},
-		{"mass", 12, 12, `document.querySelectorAll(".run").length >= 6`},
+		{"mass", 12, 12, `(document.querySelector(".wave details:not([open]) summary:not([hidden])")?.click(), document.querySelectorAll(".run").length >= 6)`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newShard(t, c.instances)
 			b.admin("interrupt", "--group", "web", "--count", strconv.Itoa(c.reclaimed), "--yes")
 			b.await(c.shows)
-			b.shoot(c.name)
+			b.shoot("real-" + c.name)
 			b.await(fmt.Sprintf(`document.querySelectorAll("#recent tr").length === %d && document.querySelectorAll(".member.ready").length === %d`, c.reclaimed, c.instances))
-			b.shoot(c.name + "-over")
-			require.Regexp(t, `reclaim \(rehearsal\)\s+drained\s+(2 min|\d+ s)\s+after \d+ s`, eval[string](b.tab, `document.querySelector("#recent tr").innerText`))
+			b.shoot("real-" + c.name + "-over")
+			require.Regexp(t, `reclaim \(rehearsal\)\s+✓ drained\s+\d:\d\d\s+ready after \d+ s`, eval[string](b.tab, `document.querySelector("#recent tr").innerText`))
 			b.requireNothingWrong()
 		})
 	}
@@ -330,7 +425,7 @@ func TestReclaims(t *testing.T) {
 		b := newShard(t, 3)
 		b.configure(release+"2", release+"3")
 		b.await(`document.querySelector(".member.draining") && document.querySelectorAll(".member").length > 3`)
-		b.shoot("rollout")
+		b.shoot("real-rollout")
 		b.requireNothingWrong()
 	})
 }

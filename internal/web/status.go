@@ -4,35 +4,91 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/wave"
 )
 
-// A Status is what the status page shows.
+// A Status is what the status page shows. Counts are of everything the shard has; lists are
+// cut where they say so, and what is cut is the least urgent.
 type Status struct {
-	Version        string          `json:"version"`
-	Cluster        string          `json:"cluster"`
-	Shard          string          `json:"shard"`
-	Leader         bool            `json:"leader"`                   // this server leads
-	LeaderAddress  string          `json:"leader_address,omitempty"` // operator API address of the one that leads; absent: not known
-	Epoch          uint64          `json:"epoch,omitempty"`
-	Standbys       []Standby       `json:"standbys,omitempty"` // of a leader: the shard's other servers
-	Time           time.Time       `json:"time"`
-	Groups         []Group         `json:"groups"`
-	Instances      []Instance      `json:"instances"`
-	InstancesTotal int             `json:"instances_total"` // those that are not shown among them
-	Interruptions  []Interruption  `json:"interruptions"`   // the latest first
-	Events         []nstance.Event `json:"events"`
-	Attention      []Attention     `json:"attention"`
-	Summary        bool            `json:"summary,omitempty"` // groups, instances, interruptions, events, and what needs attention about them, are left out
+	Version              string          `json:"version"`
+	Cluster              string          `json:"cluster"`
+	Shard                string          `json:"shard"`
+	Leader               bool            `json:"leader"`                   // this server leads
+	LeaderAddress        string          `json:"leader_address,omitempty"` // operator API address of the one that leads; absent: not known
+	Epoch                uint64          `json:"epoch,omitempty"`
+	Since                time.Time       `json:"since,omitzero"`     // of a leader: when its term began
+	Standbys             []Standby       `json:"standbys,omitempty"` // of a leader: the shard's other servers
+	Time                 time.Time       `json:"time"`
+	Totals               Totals          `json:"totals"`
+	Groups               []Group         `json:"groups"`
+	Pools                []Pool          `json:"pools"`       // the largest first
+	PoolsTotal           int             `json:"pools_total"` // also those that are not listed
+	Instances            []Instance      `json:"instances"`
+	InstancesTotal       int             `json:"instances_total"`       // also those that are not listed
+	Waves                []*wave.Wave    `json:"waves"`                 // those that run first
+	WavesTotal           int             `json:"waves_total"`           // also those that are not listed
+	Interruptions        []Interruption  `json:"interruptions"`         // those that run first, by their deadlines; then the others, the latest first
+	InterruptionsRunning int             `json:"interruptions_running"` // also those that are not listed
+	InterruptionsTotal   int             `json:"interruptions_total"`   // that this server knows, also those that are not listed
+	Day                  Day             `json:"day"`
+	Events               []nstance.Event `json:"events"`
+	Attention            []Attention     `json:"attention"`
+	AttentionOmitted     int             `json:"attention_omitted,omitempty"` // entries that are not listed
+	Summary              bool            `json:"summary,omitempty"`           // all but servers and attention that concerns the whole shard is left out
 }
 
-// An Attention is how much of one kind needs attention. What it is about is for
-// those who have logged in: nstance-admin status.
+// Totals are sums over all groups.
+type Totals struct {
+	Size        int     `json:"size"`
+	Ready       int     `json:"ready"`
+	Booting     int     `json:"booting"`
+	Leaving     int     `json:"leaving"`
+	Stale       int     `json:"stale"`
+	Spot        int     `json:"spot"` // members in this market
+	OnDemand    int     `json:"on_demand"`
+	CostPerHour float64 `json:"cost_per_hour"` // of machines with a known price, at launch, in the cloud's currency
+	Unpriced    int     `json:"unpriced"`      // machines without a known price: not in CostPerHour
+}
+
+// A Day is what happened in the last 24 hours, or since Known.
+type Day struct {
+	From  time.Time `json:"from"`           // full quarter of an hour, UTC
+	Known time.Time `json:"known,omitzero"` // earlier interruptions of the day are more than this server keeps; absent: all are here
+	Slots []Slot    `json:"slots"`          // quarters of an hour in which notices came, oldest first
+	Marks []Mark    `json:"marks"`          // the latest 100, oldest first
+	Total Slot      `json:"total"`          // of the day
+}
+
+// A Slot counts machines by when their notices came. Rehearsals count too.
+type Slot struct {
+	At         time.Time `json:"at,omitzero"`
+	Running    int       `json:"running"`
+	Drained    int       `json:"drained"`
+	Incomplete int       `json:"incomplete"` // lost, or drained too late or not to the end
+}
+
+// A Mark is an event that operators look for afterwards: an alarm, or a decision.
+type Mark struct {
+	Time   time.Time `json:"time"`
+	Event  string    `json:"event"`
+	Tenant string    `json:"tenant,omitempty"`
+	Group  string    `json:"group,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// An Attention is an entry that needs attention; or, without Subject, a number of entries of
+// one kind, whose text is for those who have logged in: nstance-admin status.
 type Attention struct {
-	Kind   string    `json:"kind"`
-	Count  int       `json:"count"`
-	Since  time.Time `json:"since,omitzero"` // of the oldest; absent: not known
-	Why    string    `json:"why,omitempty"`  // of what concerns the whole shard and every operator may see
-	Remedy string    `json:"remedy,omitempty"`
+	Kind     string    `json:"kind"`
+	Count    int       `json:"count"`
+	Subject  string    `json:"subject,omitempty"`
+	Tenant   string    `json:"tenant,omitempty"`
+	Group    string    `json:"group,omitempty"`
+	Instance string    `json:"instance,omitempty"`
+	Since    time.Time `json:"since,omitzero"` // of the oldest; absent: not known
+	Until    time.Time `json:"until,omitzero"` // when it ends or is tried again by itself; absent: not known
+	Why      string    `json:"why,omitempty"`
+	Remedy   string    `json:"remedy,omitempty"`
 }
 
 // A Standby is a server that would lead if the present leader did not.
@@ -45,16 +101,35 @@ type Standby struct {
 
 // A Group is a group and how many members it has.
 type Group struct {
-	Tenant  string `json:"tenant"`
-	Group   string `json:"group"`
-	Size    int    `json:"size"`
-	Ready   int    `json:"ready"`
-	Booting int    `json:"booting"`
-	Leaving int    `json:"leaving"`
-	Stale   int    `json:"stale"`
-	Standby int    `json:"standby,omitempty"` // in none of the numbers above
-	Parked  int    `json:"parked,omitempty"`  // of those
-	Holds   []Hold `json:"holds"`
+	Tenant      string         `json:"tenant"`
+	Group       string         `json:"group"`
+	Size        int            `json:"size"`
+	Ready       int            `json:"ready"`
+	Booting     int            `json:"booting"`
+	Leaving     int            `json:"leaving"`
+	Stale       int            `json:"stale"`
+	Standby     int            `json:"standby,omitempty"` // in none of the numbers above
+	Parked      int            `json:"parked,omitempty"`  // of those
+	Spot        int            `json:"spot"`              // members in this market
+	OnDemand    int            `json:"on_demand"`
+	CostPerHour float64        `json:"cost_per_hour"` // as in Totals
+	Unpriced    int            `json:"unpriced"`
+	States      map[string]int `json:"states"` // instances by state, also those that are not listed
+	Holds       []Hold         `json:"holds"`
+}
+
+// A Pool is what a cloud takes capacity back by: machines of one type in one zone and market.
+// Empty fields are not known.
+type Pool struct {
+	InstanceType    string    `json:"instance_type"`
+	Zone            string    `json:"zone"`
+	Market          string    `json:"market"`
+	Members         int       `json:"members"`
+	PricePerHour    float64   `json:"price_per_hour,omitempty"` // of the machine that was launched last; absent: not known
+	MachineHours    float64   `json:"machine_hours"`            // in the last 30 days
+	Reclaims        int       `json:"reclaims"`                 // likewise
+	ReclaimsPer100H float64   `json:"reclaims_per_100_hours"`   // that one machine runs
+	LastReclaim     time.Time `json:"last_reclaim,omitzero"`
 }
 
 // A Hold is why a group does not change.
@@ -81,6 +156,8 @@ type Instance struct {
 	CPU          float64   `json:"cpu"`
 	Memory       float64   `json:"memory"`
 	Deadline     time.Time `json:"deadline,omitzero"` // of its drain
+	Stale        bool      `json:"stale,omitempty"`   // of another definition than its group has now
+	Price        float64   `json:"price,omitempty"`   // per hour, when it was launched
 	Note         string    `json:"note,omitempty"`
 }
 
@@ -94,8 +171,14 @@ type Interruption struct {
 	Kind                   string    `json:"kind"` // of the notice
 	Source                 string    `json:"source,omitempty"`
 	Rehearsal              bool      `json:"rehearsal,omitempty"`
+	Wave                   string    `json:"wave,omitempty"` // its ID; absent: of no wave
+	Result                 string    `json:"result"`         // running, drained, late, cut short, failed, lost, withdrawn, ignored
+	InstanceType           string    `json:"instance_type,omitempty"`
+	Zone                   string    `json:"zone,omitempty"`
+	Market                 string    `json:"market,omitempty"`
 	NoticedAt              time.Time `json:"noticed_at"`
-	Deadline               time.Time `json:"deadline,omitzero"`
+	Deadline               time.Time `json:"deadline,omitzero"`       // the cloud's
+	DrainDeadline          time.Time `json:"drain_deadline,omitzero"` // when the drain is cut short; absent: it has ended, or has none
 	Replacement            string    `json:"replacement,omitempty"`
 	ReplacementRequestedAt time.Time `json:"replacement_requested_at,omitzero"`
 	ReplacementReadyAt     time.Time `json:"replacement_ready_at,omitzero"`

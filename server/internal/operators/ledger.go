@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -415,16 +416,16 @@ func (o *Service) RememberInterruptions(ctx context.Context, limit int) error {
 	return nil
 }
 
-// LatestInterruptions returns the latest interruptions of every tenant: those that are
-// running, from the records of r, and others from this server's journal, or as they were
-// remembered. It costs no call of storage.
+// LatestInterruptions returns interruptions of every tenant, the latest first: all that are
+// running, from the records of r, and the latest others, from this server's journal or as they
+// were remembered. Of each of these two at most limit. It costs no call of storage.
 func (o *Service) LatestInterruptions(ctx context.Context, r loop.Internals, limit int) ([]*apiv1.Interruption, error) {
-	s := newSelection(interruptionQuery{limit: limit})
-	journalled, err := interruptions(ctx, o.Events, journal.Filter{Types: noticeTypes, Limit: limit})
-	for _, i := range journalled {
-		s.add(i)
-	}
 	live := r.LivingRecords()
+	s := newSelection(interruptionQuery{limit: 2*limit + noticesOf(live)}) // so many are added at most
+	journalled, err := o.journalled(ctx, limit)
+	for _, i := range journalled {
+		s.add(proto.CloneOf(i))
+	}
 	s.learnRecords(live)
 	s.addRunning(live)
 	if remembered := o.remembered.Load(); remembered != nil {
@@ -432,7 +433,49 @@ func (o *Service) LatestInterruptions(ctx context.Context, r loop.Internals, lim
 			s.add(proto.CloneOf(i))
 		}
 	}
-	return s.answer().GetInterruptions(), err
+	list := s.sorted()
+	for _, i := range list {
+		s.link(i)
+	}
+	return list, err
+}
+
+// noticesOf counts the notices of records.
+func noticesOf(live []records.Instance) (n int) {
+	for i := range live {
+		n += len(live[i].Notices)
+		for _, c := range live[i].Cancelled {
+			n += len(c.Notices)
+		}
+	}
+	return n
+}
+
+// A journalCache is the latest interruptions by the journal, as of one of its events. The
+// status page asks every second, and mostly nothing has happened since.
+type journalCache struct {
+	mu   sync.Mutex
+	seq  nstance.Seq
+	list []*apiv1.Interruption // not to be changed
+}
+
+// journalled returns the latest interruptions by the journal. The caller must not change them.
+func (o *Service) journalled(ctx context.Context, limit int) ([]*apiv1.Interruption, error) {
+	newest, err := o.Events.Events(ctx, journal.Filter{Types: interruptionTypes, Limit: 1, Newest: true})
+	if err != nil || len(newest) == 0 {
+		return nil, err
+	}
+	c := &o.journalCache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seq == newest[0].Seq {
+		return c.list, nil
+	}
+	list, err := interruptions(ctx, o.Events, journal.Filter{Types: noticeTypes, Limit: limit})
+	if err == nil {
+		c.seq, c.list = newest[0].Seq, list
+	}
+	return list, err
 }
 
 func problemTexts(all []ledger.Problem) (out []string) {

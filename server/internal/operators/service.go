@@ -57,10 +57,11 @@ type clusterKeys interface {
 type Service struct {
 	apiv1.UnimplementedOperatorServiceServer
 	Options
-	budgets    budgets
-	calls      *fair.Queue[nstance.TenantID] // of the calls of each tenant, and of the administrators
-	plans      *fair.Queue[nstance.TenantID] // of those that compare whole groups
-	remembered atomic.Pointer[[]*apiv1.Interruption]
+	budgets      budgets
+	calls        *fair.Queue[nstance.TenantID] // of the calls of each tenant, and of the administrators
+	plans        *fair.Queue[nstance.TenantID] // of those that compare whole groups
+	remembered   atomic.Pointer[[]*apiv1.Interruption]
+	journalCache journalCache
 }
 
 // NewService returns a service. Calls need a caller in their context: WithCaller.
