@@ -85,6 +85,15 @@ func TestInterruptOnGCP(t *testing.T) {
 	require.Empty(t, left, "a temporary directory stays behind")
 }
 
+// TestDemo: four scenes, each explained, in order. The third waits for an attempt after 30 s.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	var out screen
+	err := dev.Run(t.Context(), dev.WithoutPauses(dev.Options{Temp: t.TempDir(), Scenario: dev.Demo, Instances: 2, DrainHook: []string{"/bin/true"}, Out: &out, HTTP: "127.0.0.1:0"}))
+	require.NoError(t, err, out.String())
+	require.Regexp(t, `(?s)^status page .*--- 1 of 4, reclaim.*notice_published.*--- 2 of 4, wave.*--- 3 of 4, rollout.*config_accepted.*--- 4 of 4, shortage.*notice_published.*hold_started[^\n]*sold out.*has capacity again.*that was all.*scenario demo: ok`, out.String())
+}
+
 func TestFailureNamesItsStage(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -12,6 +12,12 @@ func Impatient(o Options, stage time.Duration) *Options {
 	return &o
 }
 
+// WithoutPauses returns o with hardly a pause after each scene of scenario demo.
+func WithoutPauses(o Options) *Options {
+	o.pause = time.Millisecond
+	return &o
+}
+
 // Seams of the tests.
 var (
 	Free     = free

@@ -26,10 +26,13 @@ const (
 	Failover  = "failover"
 	Kill      = "kill"
 	Bridge    = "bridge"
+	Demo      = "demo"
 )
 
 // Scenarios are the values that Options.Scenario may have besides "".
-func Scenarios() []string { return []string{Interrupt, Mass, Crash, Rollout, Failover, Kill, Bridge} }
+func Scenarios() []string {
+	return []string{Interrupt, Mass, Crash, Rollout, Failover, Kill, Bridge, Demo}
+}
 
 const (
 	defaultInstances = 3
@@ -46,7 +49,7 @@ type Options struct {
 	// Scenario to play; empty: none, Run serves until its context ends.
 	Scenario string
 
-	Instances int // size of the group; 3, of virtual machines 1, in scenario failover 2
+	Instances int // size of the group; 3, of virtual machines 1, in scenario failover 2, in scenario demo 6
 	Count     int // its size in scenario mass; 50, of virtual machines 4. How often scenario kill kills; 20. Members of each group that scenario bridge loses at a time; 1
 
 	// Rounds is how often scenario bridge loses members; 1.
@@ -87,7 +90,7 @@ type Options struct {
 	Cloud *Cloud
 
 	// QEMU has virtual machines, with the kernel and the initramfs that it names.
-	// Nil: child processes. For all scenarios but kill and bridge.
+	// Nil: child processes. For all scenarios but kill, bridge and demo.
 	QEMU *qemu.Options
 
 	// JSON has every event written to Out as one JSON object a line, and
@@ -116,7 +119,8 @@ type Options struct {
 
 	Log *slog.Logger // of the server and the cloud; nil: discarded
 
-	patience time.Duration // for one stage, to which the machines' number adds; 20s
+	patience time.Duration // for one stage, to which the machines' number adds; 20s, in scenario demo 1m
+	pause    time.Duration // after each scene of scenario demo; 4s
 }
 
 // complete returns a copy of o with the defaults filled in, or what is wrong.
@@ -132,6 +136,11 @@ func (o *Options) complete() (*Options, error) {
 		}
 		fill(&c.patience, guestPatience)
 	}
+	if c.Scenario == Demo {
+		fill(&c.Instances, demoInstances)
+		fill(&c.patience, demoPatience)
+	}
+	fill(&c.pause, demoPause)
 	fill(&c.Instances, defaultInstances)
 	fill(&c.Count, defaultCounts(c.Scenario))
 	fill(&c.Rounds, 1)
@@ -180,8 +189,11 @@ func (o *Options) commands() error {
 	}
 	if len(o.DrainHook) == 0 {
 		o.DrainHook = []string{self, "drain-demo"}
-		if o.Scenario == Failover {
+		switch o.Scenario {
+		case Failover:
 			o.DrainHook = append(o.DrainHook, "--work", o.slowDrain().String())
+		case Demo:
+			o.DrainHook = append(o.DrainHook, "--work", demoWork.String())
 		}
 	}
 	if len(o.Server) == 0 {
@@ -219,9 +231,11 @@ func (o *Options) check() error {
 	return nil
 }
 
-// checkBridge refuses what scenario bridge cannot do.
+// checkBridge refuses what scenarios bridge and demo cannot do.
 func (o *Options) checkBridge() error {
 	switch {
+	case o.Scenario == Demo && (o.Cloud != nil || o.QEMU != nil):
+		return nstance.FieldError("scenario", "leave out the provider", "demo needs provider local, which can be sold out")
 	case o.Scenario != Bridge:
 		return nil
 	case o.Cloud != nil || o.QEMU != nil:

@@ -40,6 +40,9 @@ func (o *output) event(e nstance.Event) error {
 	if o.json {
 		return o.line(e)
 	}
+	if e.Type == scene {
+		return o.say("%s", sceneText(e))
+	}
 	if e.Type == nstance.EventCreated || e.Type == nstance.EventRegistered { // of interest to programs only
 		return nil
 	}

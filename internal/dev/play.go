@@ -48,10 +48,13 @@ func (w *shard) play(ctx context.Context) (Summary, error) {
 	if w.o.Scenario == Bridge {
 		limit += time.Duration(w.o.Rounds) * 2 * bridgeNotice
 	}
+	if w.o.Scenario == Demo {
+		limit += demoLimit
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, nstance.Errorf(nstance.Unavailable, "the scenario took longer than %s", limit))
 	defer cancel()
 	scenario := map[string]func(context.Context) error{
-		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout, Failover: p.failover, Kill: p.kill, Bridge: p.bridge,
+		Interrupt: p.interrupt, Mass: p.mass, Crash: p.crash, Rollout: p.rollout, Failover: p.failover, Kill: p.kill, Bridge: p.bridge, Demo: p.demo,
 	}[w.o.Scenario]
 	err := scenario(ctx)
 	sum := p.summary()

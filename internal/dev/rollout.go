@@ -9,6 +9,12 @@ import (
 
 // rollout changes the template and sees the members replaced one by one.
 func (p *play) rollout(ctx context.Context) error {
+	return p.replaceAll(ctx, func(h history) error { return orderly(h, p.size) })
+}
+
+// replaceAll changes the template and sees the members replaced. check looks at the events so
+// far, again and again.
+func (p *play) replaceAll(ctx context.Context, check func(history) error) error {
 	members, err := p.full(ctx)
 	if err != nil {
 		return err
@@ -21,7 +27,7 @@ func (p *play) rollout(ctx context.Context) error {
 	}
 	for n := 1; n <= p.size; n++ {
 		err := p.await(ctx, fmt.Sprintf("rollout %d of %d", n, p.size), func(h history) (bool, error) {
-			return p.size-len(p.missing(h, nstance.EventDeleted)) >= n, orderly(h, p.size)
+			return p.size-len(p.missing(h, nstance.EventDeleted)) >= n, check(h)
 		}, func(h history) string {
 			return fmt.Sprintf("%d of %d members have been replaced", p.size-len(p.missing(h, nstance.EventDeleted)), p.size)
 		})

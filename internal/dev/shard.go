@@ -38,6 +38,7 @@ type shard struct {
 	cloud  cloud
 	server *server.Server // nil in scenarios with two servers
 	pair   *pair          // instead, in those
+	stock  *stock         // in front of the cloud, in scenario demo; else nil
 	keys   *keyring.Keys
 
 	wg   sync.WaitGroup
@@ -79,6 +80,12 @@ func (w *shard) newServer(ctx context.Context) error {
 	machines, err := w.cloud.open(ctx)
 	if err != nil {
 		return err
+	}
+	if w.o.Scenario == Demo {
+		if w.stock, err = newStock(machines); err != nil {
+			return err
+		}
+		machines = w.stock
 	}
 	// the directory's lock keeps others away
 	elector, err := lease.New(w.depot.store, shardID, &lease.Options{TakeAtOnce: true, Log: w.o.Log})

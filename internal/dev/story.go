@@ -127,12 +127,12 @@ func (h history) index() index {
 		}
 		keep(x.about, indexKey{e.Type, e.Instance}, e)
 		switch {
+		case e.Type == nstance.EventDrainStarted && e.Drain != nil && e.Drain.Voluntary: // also of one that replaced another before
+			retired = append(retired, e.Instance)
 		case e.Replaces != "":
 			keep(x.replacing, indexKey{e.Type, e.Replaces}, e)
 		case e.Type == nstance.EventCreateRequested && e.Reason == string(plan.ReasonRollout):
 			fresh = append(fresh, e.Instance)
-		case e.Type == nstance.EventDrainStarted && e.Drain != nil && e.Drain.Voluntary:
-			retired = append(retired, e.Instance)
 		}
 	}
 	x.pair(fresh, retired)

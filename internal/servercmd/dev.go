@@ -42,6 +42,8 @@ A scenario runs one case and exits with 0 only if all expected steps happened:
   bridge     --count members of a group with a warm pool and of one without are
              reclaimed at the same moment: how soon each has its capacity back,
              and the pool is parked again
+  demo       a show of two minutes: reclaim, wave, rollout and shortage, each with a
+             line of explanation, to watch on the status page
 
 With --json, standard output has one JSON object per line for each event, and at
 the end a summary with the milliseconds of each stage.`,
@@ -49,7 +51,7 @@ the end a summary with the milliseconds of each stage.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Scenario, "scenario", "", strings.Join(dev.Scenarios(), ", ")+" (default: none, run until Ctrl-C)")
-	f.IntVar(&o.Instances, "instances", 3, "members of the group")
+	f.IntVar(&o.Instances, "instances", 3, "members of the group; in scenario demo 6")
 	f.IntVar(&o.Count, "count", 0, "members of the group in scenario mass (default 50, of virtual machines 4); kills in scenario kill (default 20); members of each group that scenario bridge loses (default 1)")
 	f.StringVar((*string)(&o.Park), "park", string(nstance.ParkStopped), "how the pool of scenario bridge is parked: stopped, or hibernated")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of scenario kill (default: random)")
@@ -63,7 +65,7 @@ the end a summary with the milliseconds of each stage.`,
 	f.StringVar(&o.HTTP, "http", "127.0.0.1:8990", "where the status page listens; the next free port, if that is taken")
 	f.StringVar(&o.Protocol, "metadata", "aws", "the machines' metadata services: aws, gcp or azure")
 	var cloud string
-	places := "where the machines are: local, or qemu for virtual machines, in all scenarios but kill and bridge"
+	places := "where the machines are: local, or qemu for virtual machines, in all scenarios but kill, bridge and demo"
 	if clouds := slices.Sorted(maps.Keys(p.parts.Clouds)); len(clouds) > 0 {
 		places += "; or the test server of a cloud, through its real provider: " + strings.Join(clouds, ", ")
 	}
@@ -79,11 +81,11 @@ the end a summary with the milliseconds of each stage.`,
 		if cloud != virtual && (f.Changed("kernel") || f.Changed("initrd")) {
 			return nstance.FieldError("--kernel", "add --provider qemu", "belongs to virtual machines")
 		}
+		if !f.Changed("instances") && (cloud == virtual || o.Scenario == dev.Demo) {
+			o.Instances = 0 // the default of these
+		}
 		if cloud == virtual {
 			o.QEMU = &guest
-			if !f.Changed("instances") {
-				o.Instances = 0 // the default for them
-			}
 		} else if o.Cloud, err = p.devCloud(cloud); err != nil {
 			return err
 		}

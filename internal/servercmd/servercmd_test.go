@@ -71,6 +71,7 @@ func TestDevRefuses(t *testing.T) {
 		"park: \"running\" is no mode":                       {"--scenario", "bridge", "--park", "running"},
 		"count: 4 members of 3 cannot be lost":               {"--scenario", "bridge", "--count", "4"},
 		"scenario: bridge needs provider local":              {"--provider", "qemu", "--scenario", "bridge"},
+		"scenario: demo needs provider local":                {"--provider", "qemu", "--scenario", "demo"},
 		"--seed: belongs to scenario kill":                   {"--scenario", "failover", "--seed", "3"},
 		"--election-ttl: belongs to scenario failover or ki": {"--scenario", "mass", "--election-ttl", "3s"},
 		"--instances: does not belong to scenario mass":      {"--scenario", "mass", "--instances", "3"},
