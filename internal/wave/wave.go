@@ -168,7 +168,7 @@ func (w *Wave) count() {
 			pools[key] = &Count{}
 		}
 		groups[i.GetTenant()+"/"+i.GetGroup()] = true
-		w.Count.add(i)
+		w.add(i)
 		pools[key].add(i)
 	}
 	if w.Running > 0 {
