@@ -51,6 +51,15 @@ type Options struct {
 
 	// Timeout bounds each call, and each page of a listing. Default: 30 s.
 	Timeout time.Duration
+
+	// EncryptionScope encrypts what is written. Open takes it from the URL. Default: the
+	// container's.
+	EncryptionScope string
+
+	// EncryptionKey encrypts the objects: 32 bytes that the service does not keep. Whatever
+	// was written with one is read with it alone. Open takes it from the file that the URL
+	// names. Default: keys of the account.
+	EncryptionKey []byte
 }
 
 // Open opens azblob://container. Parameters, each with a default from the
@@ -59,12 +68,15 @@ type Options struct {
 //   - prefix: folder within the container
 //   - storage_account: name of the account
 //   - domain, protocol, localemu: where it is, if not at blob.core.windows.net
+//   - encryption_scope: name of the scope that encrypts what is written
+//   - encryption_key_file: file with a key of 32 bytes in base64, which encrypts the objects
+//   - ca_file: file with certificates in PEM that are trusted in addition to the system's
 //
 // Credentials come from AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN,
 // AZURE_STORAGE_CONNECTION_STRING, or else from Azure's default chain, which
 // finds the machine's managed identity. Nothing is asked of the container yet.
 func Open(_ context.Context, rawURL string, o *Options) (storage.Store, error) {
-	u, err := bucket.ParseURL(rawURL, Scheme, "storage_account", "domain", "protocol", "localemu")
+	u, err := bucket.ParseURL(rawURL, Scheme, "storage_account", "domain", "protocol", "localemu", "encryption_scope", "encryption_key_file", "ca_file")
 	if err != nil {
 		return nil, err
 	}
@@ -72,14 +84,26 @@ func Open(_ context.Context, rawURL string, o *Options) (storage.Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	own, err := transport(u)
+	if err != nil {
+		return nil, err
+	}
 	dial, err := dialer(string(service), u.Bucket)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "storage.url: Azure credentials: %w", err)
 	}
-	if o == nil {
-		o = &Options{}
+	opts := Options{Prefix: u.Prefix}
+	if o != nil {
+		opts.Timeout = o.Timeout
 	}
-	return newStore(dial, bucket.DefaultPool(), &Options{Prefix: u.Prefix, Timeout: o.Timeout})
+	if err := opts.encryption(u, string(service)); err != nil {
+		return nil, err
+	}
+	pool := bucket.DefaultPool()
+	if own != nil {
+		pool = bucket.NewPool(own, nil)
+	}
+	return newStore(dial, pool, &opts)
 }
 
 // A dial makes a client over a pool.
@@ -165,6 +189,9 @@ func New(client *container.Client, o *Options) (storage.Store, error) {
 }
 
 func newStore(dial dial, pool *bucket.Pool, o *Options) (storage.Store, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	dates := &bucket.Dates{}
 	open := func(p *bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
 		client, err := dial(p)
@@ -175,7 +202,7 @@ func newStore(dial dial, pool *bucket.Pool, o *Options) (storage.Store, error) {
 		if err != nil {
 			return nil, nil, nstance.Errorf(nstance.Invalid, "open container: %w", err)
 		}
-		return b, &driver{client: client, dates: dates}, nil
+		return b, &driver{client: client, dates: dates, key: o.key(), scope: o.scope()}, nil
 	}
 	return bucket.New(open, pool, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: dates})
 }
@@ -196,6 +223,8 @@ func (d *driver) Place() string {
 type driver struct {
 	client *container.Client
 	dates  *bucket.Dates
+	key    *azblob.CPKInfo
+	scope  *azblob.CPKScopeInfo
 }
 
 // dated has the date of a call's last answer noted, when note is called.
@@ -218,7 +247,7 @@ func reads(ctx context.Context) context.Context {
 
 func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Version, error) {
 	ctx, note := d.dated(reads(ctx))
-	out, err := d.client.NewBlobClient(key).DownloadStream(ctx, nil)
+	out, err := d.client.NewBlobClient(key).DownloadStream(ctx, &azblob.DownloadStreamOptions{CPKInfo: d.key})
 	note()
 	if err != nil {
 		return nil, "", err
@@ -229,7 +258,7 @@ func (d *driver) Get(ctx context.Context, key string) (io.ReadCloser, storage.Ve
 func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) {
 	ctx, note := d.dated(reads(ctx))
 	defer note()
-	out, err := d.client.NewBlobClient(key).GetProperties(ctx, nil)
+	out, err := d.client.NewBlobClient(key).GetProperties(ctx, &azblob.GetPropertiesOptions{CPKInfo: d.key})
 	if err != nil {
 		return "", err // its code is in a header
 	}
@@ -240,7 +269,7 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 	body := streaming.NopCloser(bytes.NewReader(data))
 	ctx, note := d.dated(once(ctx))
 	defer note()
-	out, err := d.client.NewBlockBlobClient(key).Upload(ctx, body, &blockblob.UploadOptions{AccessConditions: only(match)})
+	out, err := d.client.NewBlockBlobClient(key).Upload(ctx, body, &blockblob.UploadOptions{AccessConditions: only(match), CPKInfo: d.key, CPKScopeInfo: d.scope})
 	if err != nil {
 		return "", err
 	}
