@@ -19,6 +19,7 @@ var (
 	_ nstance.NodeNamer     = (*Provider)(nil)
 	_ nstance.ImageResolver = (*Provider)(nil)
 	_ nstance.SubnetCounter = (*Provider)(nil)
+	_ nstance.SubnetLocator = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)
 	_ nstance.Balancer      = (*Provider)(nil)
 	_ nstance.AddressMover  = (*Provider)(nil)
@@ -141,7 +142,7 @@ func (p *Provider) FreeAddresses(ctx context.Context, subnets []string) (map[str
 	asked := map[network][]string{}
 	for _, id := range subnets {
 		if m := subnetID.FindStringSubmatch(id); m != nil {
-			n := network{strings.ToLower(m[1]), strings.ToLower(m[2])}
+			n := network{strings.ToLower(m[2]), strings.ToLower(m[3])}
 			asked[n] = append(asked[n], id)
 		}
 	}
@@ -157,9 +158,10 @@ func (p *Provider) FreeAddresses(ctx context.Context, subnets []string) (map[str
 				return nil, readError(err)
 			}
 			for _, usage := range page.Value {
-				i := slices.IndexFunc(ids, func(id string) bool { return strings.EqualFold(id, deref(usage.ID)) })
-				if i >= 0 && deref(usage.Limit) >= 0 {
-					free[ids[i]] = max(0, int(deref(usage.Limit)-deref(usage.CurrentValue)))
+				for _, id := range ids {
+					if strings.EqualFold(subnetID.FindStringSubmatch(id)[1], deref(usage.ID)) && deref(usage.Limit) >= 0 {
+						free[id] = max(0, int(deref(usage.Limit)-deref(usage.CurrentValue)))
+					}
 				}
 			}
 		}
@@ -168,6 +170,21 @@ func (p *Provider) FreeAddresses(ctx context.Context, subnets []string) (map[str
 		return nil, readError(err)
 	}
 	return free, nil
+}
+
+// SubnetZones implements [nstance.SubnetLocator]. Azure's subnets are in all zones: it is
+// their entry in the pool that says in which one its machines are. It asks Azure nothing.
+func (*Provider) SubnetZones(ctx context.Context, subnets []string) (map[string]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, readError(err)
+	}
+	zones := map[string]string{}
+	for _, id := range subnets {
+		if m := subnetID.FindStringSubmatch(id); m != nil && m[4] != "" {
+			zones[id] = m[4]
+		}
+	}
+	return zones, nil
 }
 
 // typesAge is how long the sizes of the location are remembered: their list is

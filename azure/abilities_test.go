@@ -104,6 +104,42 @@ func TestAbilities(t *testing.T) {
 	})
 }
 
+// TestZones: entries of one subnet for several zones are places of their own: one zone is sold
+// out, and the next one is not.
+func TestZones(t *testing.T) {
+	s := newSite(t, nil)
+	places := []string{subnetA + "?zone=1", subnetA + "?zone=3", subnetA}
+	zones, err := s.p.SubnetZones(t.Context(), places)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{places[0]: "1", places[1]: "3"}, zones)
+	free, err := s.p.FreeAddresses(t.Context(), places)
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{places[0]: 251, places[1]: 251, places[2]: 251}, free)
+
+	s.cloud.Capacity.Set(testcloud.Shape{Type: "Standard_D2s_v5", Zone: "1", Spot: true}, 0)
+	spec := newSpec(t)
+	spec.Market, spec.Subnet = nstance.Spot, places[0]
+	require.NoError(t, azure.Kind().CheckSpec(settings, spec))
+	_, err = s.p.Create(t.Context(), spec)
+	code(t, nstance.Capacity, err)
+	spec = newSpec(t)
+	spec.Market, spec.Subnet = nstance.Spot, places[1]
+	m, err := s.p.Create(t.Context(), spec)
+	require.NoError(t, err)
+	require.Equal(t, zones[places[1]], m.Zone)
+	require.Contains(t, s.machine(m), `"zones":["3"]`)
+	require.Contains(t, s.read("Microsoft.Network/networkInterfaces", string(m.ID)), `"id":"`+subnetA+`"`)
+
+	for _, wrong := range []string{subnetA + "?zone=", subnetA + "?zone=all", subnetA + "?region=1"} {
+		spec.Subnet = wrong
+		code(t, nstance.Invalid, azure.Kind().CheckSpec(settings, spec))
+	}
+	spec.Subnet, spec.Args = places[0], args(t, map[string]any{"zone": "2"})
+	var e *nstance.Error
+	require.ErrorAs(t, azure.Kind().CheckSpec(settings, spec), &e)
+	require.Equal(t, "args.zone", e.Field)
+}
+
 // TestNewestImage: the highest version by number, of those that Azure itself would
 // select.
 func TestNewestImage(t *testing.T) {

@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,17 +15,32 @@ import (
 
 // Args are a template's provider-specific arguments.
 type Args struct {
-	AdminUsername  string            `json:"admin_username" doc:"user that Azure creates for the keys" default:"nstance"`
-	SSHPublicKeys  []string          `json:"ssh_public_keys" doc:"public keys of that user in OpenSSH's format; Azure creates no Linux machine without one" required:"true"`
-	Zone           string            `json:"zone" doc:"availability zone 1, 2 or 3" default:"shard.provider.zone"`
-	Disk           Disk              `json:"os_disk" doc:"the disk that the machine boots from"`
-	EvictionPolicy string            `json:"eviction_policy" doc:"what Azure does with evicted spot machines until the server deletes them" default:"Deallocate" enum:"Deallocate|Delete"`
-	SecurityGroup  string            `json:"network_security_group" doc:"ARM ID of the network security group of the interface"`
-	Accelerated    bool              `json:"accelerated_networking" doc:"give the interface direct access to the host's hardware" default:"false"`
-	Forwarding     bool              `json:"ip_forwarding" doc:"let the interface forward packets for other addresses" default:"false"`
-	Identities     []string          `json:"user_assigned_identities" doc:"ARM IDs of managed identities that the machine can use"`
-	Console        *bool             `json:"boot_diagnostics" doc:"keep the output of the machine's serial console, in storage that Azure manages" default:"true"`
-	Security       string            `json:"security_type" doc:"security of the machine; it must fit the image" default:"Azure's choice" enum:"Standard|TrustedLaunch|ConfidentialVM"`
+	AdminUsername  string      `json:"admin_username" doc:"user that Azure creates for the keys" default:"nstance"`
+	SSHPublicKeys  []string    `json:"ssh_public_keys" doc:"public keys of that user in OpenSSH's format; Azure creates no Linux machine without one" required:"true"`
+	Zone           string      `json:"zone" doc:"availability zone 1, 2 or 3; none: without one" default:"that of the subnet's entry in subnet_pools, else shard.provider.zone"`
+	Disk           Disk        `json:"os_disk" doc:"the disk that the machine boots from"`
+	DataDisks      []DataDisk  `json:"data_disks" doc:"empty disks beside it, deleted with the machine; the first is LUN 0"`
+	EvictionPolicy string      `json:"eviction_policy" doc:"what Azure does with evicted spot machines until the server deletes them" default:"Deallocate" enum:"Deallocate|Delete"`
+	SecurityGroup  string      `json:"network_security_group" doc:"ARM ID of the network security group of the interface"`
+	Groups         []string    `json:"application_security_groups" doc:"ARM IDs of the application security groups of the interface"`
+	Accelerated    bool        `json:"accelerated_networking" doc:"give the interface direct access to the host's hardware" default:"false"`
+	Forwarding     bool        `json:"ip_forwarding" doc:"let the interface forward packets for other addresses" default:"false"`
+	PublicIP       bool        `json:"public_ip" doc:"give the interface a public IPv4 address of the kind Standard; only a network security group opens it" default:"false"`
+	IPv6           bool        `json:"ipv6" doc:"give the interface an IPv6 address of its subnet, which needs an IPv6 range" default:"false"`
+	PublicIPv6     bool        `json:"public_ipv6" doc:"give that a public address too" default:"false"`
+	Interfaces     []Interface `json:"interfaces" doc:"network interfaces behind the first one"`
+	SystemIdentity bool        `json:"system_assigned_identity" doc:"give the machine a managed identity of its own, which is deleted with it" default:"false"`
+	Identities     []string    `json:"user_assigned_identities" doc:"ARM IDs of managed identities that the machine can use"`
+	Console        *bool       `json:"boot_diagnostics" doc:"keep the output of the machine's serial console, in storage that Azure manages" default:"true"`
+	Security       string      `json:"security_type" doc:"security of the machine; it must fit the image, and ConfidentialVM the size" default:"Azure's choice" enum:"Standard|TrustedLaunch|ConfidentialVM"`
+	SecureBoot     *bool       `json:"secure_boot" doc:"boot signed software only, with TrustedLaunch and ConfidentialVM" default:"true"`
+	VTPM           *bool       `json:"vtpm" doc:"give the machine a virtual TPM, with TrustedLaunch; confidential machines always have one" default:"true"`
+	HostEncryption bool        `json:"encryption_at_host" doc:"encrypt temporary disks and caches on the host; the subscription must have the feature EncryptionAtHost" default:"false"`
+
+	Reservation     string `json:"capacity_reservation_group" doc:"ARM ID of the capacity reservation group; on-demand only"`
+	Proximity       string `json:"proximity_placement_group" doc:"ARM ID of the proximity placement group"`
+	AvailabilitySet string `json:"availability_set" doc:"ARM ID of the availability set, in the resource group of the machines; on-demand and without zone only"`
+
 	TerminateAfter provider.Duration `json:"terminate_notice" doc:"how long before deleting the machine Azure notifies it, 5m to 15m; 0s: without notification" default:"0s"`
 	Plan           *Plan             `json:"plan" doc:"purchase plan of a marketplace image"`
 	Tags           map[string]string `json:"tags" doc:"more tags of the machine and its interface"`
@@ -32,9 +48,11 @@ type Args struct {
 
 // Disk describes the disk that a machine boots from.
 type Disk struct {
-	SizeGB    int32  `json:"size_gb" doc:"size in GiB" default:"the image's" min:"1" max:"4095"`
-	Type      string `json:"type" doc:"kind of storage" default:"Azure's choice" enum:"Standard_LRS|StandardSSD_LRS|StandardSSD_ZRS|Premium_LRS|Premium_ZRS"`
-	Ephemeral bool   `json:"ephemeral" doc:"keep it on the host only; it cannot be stopped, and spot machines need the eviction policy Delete" default:"false"`
+	SizeGB        int32  `json:"size_gb" doc:"size in GiB" default:"the image's" min:"1" max:"4095"`
+	Type          string `json:"type" doc:"kind of storage" default:"Azure's choice" enum:"Standard_LRS|StandardSSD_LRS|StandardSSD_ZRS|Premium_LRS|Premium_ZRS"`
+	EncryptionSet string `json:"disk_encryption_set" doc:"ARM ID of the disk encryption set whose key encrypts it" default:"a key of Azure's"`
+	Encryption    string `json:"security_encryption" doc:"what of it a confidential machine encrypts itself" default:"VMGuestStateOnly, with ConfidentialVM" enum:"VMGuestStateOnly|DiskWithVMGuestState|NonPersistedTPM"`
+	Ephemeral     bool   `json:"ephemeral" doc:"keep it on the host only; it cannot be stopped, and spot machines need the eviction policy Delete" default:"false"`
 }
 
 // Plan is a purchase plan.
@@ -62,7 +80,7 @@ const maxSpareTags = 50 - 14
 
 var (
 	subnetParts = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/([^/]+)$`)
-	subnetID    = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/[^/]+$`)
+	subnetID    = regexp.MustCompile(`(?i)^(/subscriptions/[^/]+/resourceGroups/([^/]+)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/[^/?]+)(?:\?zone=([1-9]))?$`)
 	resourceID  = regexp.MustCompile(`(?i)^/subscriptions/[^/]+/resourceGroups/[^/]+/providers/[^/]+(/[^/]+/[^/]+)+$`)
 	sharedID    = regexp.MustCompile(`(?i)^/(CommunityGalleries|SharedGalleries)/[^/]+/images/[^/]+/versions/[^/]+$`)
 	urn         = regexp.MustCompile(`^[^/:]+:[^/:]+:[^/:]+:[^/:]+$`)
@@ -76,7 +94,10 @@ type request struct {
 	o    Options
 	spec nstance.MachineSpec
 	args Args
-	max  float64 // price of spot capacity; -1: never too high
+
+	subnet string  // its ARM ID
+	zone   string  // empty: none
+	max    float64 // price of spot capacity; -1: never too high
 }
 
 // request checks a spec offline.
@@ -88,7 +109,7 @@ func (o Options) request(s nstance.MachineSpec) (*request, error) {
 	if err := provider.DecodeArgs(s.Args, &r.args, managed); err != nil {
 		return nil, err
 	}
-	for _, check := range []func() error{r.checkShape, r.checkSize, r.checkMarket, r.checkAccess, r.checkDisk, r.checkReferences, r.checkTags} {
+	for _, check := range []func() error{r.checkShape, r.checkSize, r.checkMarket, r.checkAccess, r.checkDisk, r.checkDataDisks, r.checkSecurity, r.checkNetwork, r.checkPlacement, r.checkReferences, r.checkTags} {
 		if err := check(); err != nil {
 			return nil, err
 		}
@@ -102,15 +123,29 @@ func (r *request) checkShape() error {
 	case !sizeName.MatchString(s.InstanceType):
 		return nstance.FieldError("instance_type", "use a size such as Standard_D2s_v5", "%q is no size of Azure", s.InstanceType)
 	case !subnetID.MatchString(s.Subnet):
-		return nstance.FieldError("subnet_pool", "list ARM IDs of subnets: /subscriptions/…/virtualNetworks/…/subnets/…", "%q is no ID of a subnet", s.Subnet)
+		return nstance.FieldError("subnet_pool", "list ARM IDs of subnets: /subscriptions/…/virtualNetworks/…/subnets/…, each with ?zone=1, 2 or 3 if its machines are to be in that zone", "%q is no ID of a subnet", s.Subnet)
 	case !resourceID.MatchString(s.Image) && !sharedID.MatchString(s.Image) && !urn.MatchString(s.Image):
 		return nstance.FieldError("image", "use an ARM ID of an image or image version, or publisher:offer:sku:version", "%q is no image", s.Image)
 	}
-	if r.args.Zone == "" {
-		r.args.Zone = r.o.Zone
+	return r.checkZone()
+}
+
+// noZone is the zone of machines that have none, although the shard has one.
+const noZone = "none"
+
+// checkZone takes the zone from the subnet's place in its pool, the arguments or the shard.
+func (r *request) checkZone() error {
+	place := subnetID.FindStringSubmatch(r.spec.Subnet)
+	r.subnet = place[1]
+	if place[4] != "" && r.args.Zone != "" && r.args.Zone != place[4] {
+		return nstance.FieldError("args.zone", "leave it out", "is %s, and subnet_pool says zone %s", r.args.Zone, place[4])
 	}
-	if r.args.Zone != "" && !zoneName.MatchString(r.args.Zone) {
-		return nstance.FieldError("args.zone", "use 1, 2 or 3", "%q is no zone of Azure", r.args.Zone)
+	r.zone = cmp.Or(place[4], r.args.Zone, r.o.Zone)
+	if r.zone == noZone {
+		r.zone = ""
+	}
+	if r.zone != "" && !zoneName.MatchString(r.zone) {
+		return nstance.FieldError("args.zone", "use 1, 2, 3 or none", "%q is no zone of Azure", r.zone)
 	}
 	return nil
 }
@@ -129,10 +164,9 @@ func (r *request) checkSize() error {
 	if parts == nil {
 		return nil // Azure knows it, or not
 	}
-	family, features, name := parts[1], parts[3], r.spec.InstanceType
-	premium := strings.Contains(features, "s") || strings.HasSuffix(family, "S")
+	family, name := parts[1], r.spec.InstanceType
 	switch {
-	case strings.HasPrefix(r.args.Disk.Type, "Premium_") && !premium:
+	case strings.HasPrefix(r.args.Disk.Type, "Premium_") && premiumless(name):
 		return nstance.FieldError("args.os_disk.type", "use StandardSSD_LRS, or a size with an s in its name such as Standard_D2s_v5", "%s takes no premium storage", name)
 	case r.args.Accelerated && family == "A":
 		return nstance.FieldError("args.accelerated_networking", "remove it, or use another size", "%s cannot have it", name)
@@ -140,6 +174,12 @@ func (r *request) checkSize() error {
 		return nstance.FieldError("args.os_disk.size_gb", "use at most "+strconv.Itoa(maxEphemeral), "no size keeps a disk of %d GiB on its host", r.args.Disk.SizeGB)
 	}
 	return nil
+}
+
+// premiumless reports whether the name of a size says that it takes no premium storage.
+func premiumless(size string) bool {
+	parts := sizeFeatures.FindStringSubmatch(size)
+	return parts != nil && !strings.Contains(parts[3], "s") && !strings.HasSuffix(parts[1], "S")
 }
 
 // checkMarket: the price is in US dollars with up to five decimals, and 0 is none
@@ -198,21 +238,15 @@ func (r *request) checkDisk() error {
 	case d.Ephemeral && r.spec.Market == nstance.Spot && r.args.EvictionPolicy != "Delete":
 		return nstance.FieldError("args.eviction_policy", "set it to Delete", "spot machines with an ephemeral disk need the policy Delete")
 	}
-	return nil
+	return checkID("args.os_disk.disk_encryption_set", encryptionSets, d.EncryptionSet)
 }
 
 func (r *request) checkReferences() error {
 	a := r.args
-	if a.SecurityGroup != "" && !resourceID.MatchString(a.SecurityGroup) {
-		return nstance.FieldError("args.network_security_group", "use its ARM ID", "%q is no ARM ID", a.SecurityGroup)
-	}
 	for _, id := range a.Identities {
 		if !resourceID.MatchString(id) {
 			return nstance.FieldError("args.user_assigned_identities", "use ARM IDs", "%q is no ARM ID", id)
 		}
-	}
-	if !slices.Contains([]string{"", "Standard", "TrustedLaunch", "ConfidentialVM"}, a.Security) {
-		return nstance.FieldError("args.security_type", "use Standard, TrustedLaunch or ConfidentialVM", "%q is not known", a.Security)
 	}
 	if n := a.TerminateAfter; n != 0 && (n < minTerminate || n > maxTerminate) {
 		return nstance.FieldError("args.terminate_notice", "use 5m to 15m, or 0s", "Azure gives no such notice")

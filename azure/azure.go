@@ -4,7 +4,8 @@
 // A machine is three resources of one resource group, all with the instance ID as
 // their name: a network interface, which is made first, a virtual machine, and its
 // disk. The interface and the disk are deleted with the machine, and Delete looks
-// for both by name until they are gone.
+// for both by name until they are gone. Whatever else it has is its parts: the first
+// interface names them, is made before them, and is deleted after them.
 //
 // The interface has a write of its own, since the names of interfaces that Azure
 // makes out of networkProfile.networkInterfaceConfigurations are Azure's choice
@@ -52,6 +53,7 @@ type Provider struct {
 	images   *armcompute.GalleryImagesClient
 	versions *armcompute.GalleryImageVersionsClient
 	nics     *armnetwork.InterfacesClient
+	publics  *armnetwork.PublicIPAddressesClient
 	networks *armnetwork.VirtualNetworksClient
 	subnets  *armnetwork.SubnetsClient
 	pools    *armnetwork.LoadBalancerBackendAddressPoolsClient
@@ -98,7 +100,7 @@ func (p *Provider) connect(cred azcore.TokenCredential, o *arm.ClientOptions) er
 	p.vms, p.disks = compute.NewVirtualMachinesClient(), compute.NewDisksClient()
 	p.sizes, p.images, p.versions = compute.NewResourceSKUsClient(), compute.NewGalleryImagesClient(), compute.NewGalleryImageVersionsClient()
 	p.nics, p.networks, p.subnets = network.NewInterfacesClient(), network.NewVirtualNetworksClient(), network.NewSubnetsClient()
-	p.pools = network.NewLoadBalancerBackendAddressPoolsClient()
+	p.pools, p.publics = network.NewLoadBalancerBackendAddressPoolsClient(), network.NewPublicIPAddressesClient()
 	return nil
 }
 

@@ -47,11 +47,11 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 	if since := p.created.since(spec.ID); !since.IsZero() {
 		return p.existing(ctx, r, since)
 	}
-	nic, err := p.ensureNIC(ctx, r)
+	n, err := p.ensureParts(ctx, r)
 	if err != nil {
 		return nstance.Machine{}, err
 	}
-	vm, err := p.put(ctx, r, nic)
+	vm, err := p.put(ctx, r, n)
 	switch {
 	case exists(err):
 		return p.existing(ctx, r, time.Now())
@@ -63,9 +63,9 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 }
 
 // put sends the one PUT of a machine.
-func (p *Provider) put(ctx context.Context, r *request, nic *armnetwork.Interface) (*armcompute.VirtualMachine, error) {
+func (p *Provider) put(ctx context.Context, r *request, n *network) (*armcompute.VirtualMachine, error) {
 	var resp *http.Response
-	_, err := p.vms.BeginCreateOrUpdate(policy.WithCaptureResponse(ctx, &resp), p.o.ResourceGroup, string(r.spec.ID), r.vm(nic),
+	_, err := p.vms.BeginCreateOrUpdate(policy.WithCaptureResponse(ctx, &resp), p.o.ResourceGroup, string(r.spec.ID), r.vm(n),
 		&armcompute.VirtualMachinesClientBeginCreateOrUpdateOptions{IfNoneMatch: new("*")})
 	if err != nil {
 		return nil, err
@@ -100,16 +100,15 @@ func (p *Provider) existing(ctx context.Context, r *request, since time.Time) (n
 	return p.machine(vm), nil
 }
 
-// ensureNIC returns the machine's interface, and makes it if there is none. One
-// that is there is left as it is: it may have joined load balancers.
-func (p *Provider) ensureNIC(ctx context.Context, r *request) (*armnetwork.Interface, error) {
-	name := string(r.spec.ID)
+// ensureNIC returns interface i of the machine, and makes it if there is none.
+func (p *Provider) ensureNIC(ctx context.Context, r *request, i int) (*armnetwork.Interface, error) {
+	name := nicName(string(r.spec.ID), i)
 	got, err := p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
 	if isGone(err) {
 		// Whether Network honours the condition is not documented; the read before
 		// is what counts.
 		header := http.Header{"If-None-Match": {"*"}}
-		_, err = p.nics.BeginCreateOrUpdate(policy.WithHTTPHeader(ctx, header), p.o.ResourceGroup, name, r.nic(), nil)
+		_, err = p.nics.BeginCreateOrUpdate(policy.WithHTTPHeader(ctx, header), p.o.ResourceGroup, name, r.nic(i), nil)
 		if err != nil && !exists(err) {
 			return nil, createError(before(err))
 		}
@@ -124,7 +123,7 @@ func (p *Provider) ensureNIC(ctx context.Context, r *request) (*armnetwork.Inter
 	if err != nil {
 		return nil, createError(before(err))
 	}
-	if m := readMarks(got.Tags); m.owner() != r.spec.Owner || m[tagID] != name {
+	if m := readMarks(got.Tags); m.owner() != r.spec.Owner || m[tagID] != string(r.spec.ID) {
 		return nil, nstance.Errorf(nstance.Conflict, "network interface %s belongs to %+v", name, m.owner())
 	}
 	return &got.Interface, nil
@@ -147,37 +146,13 @@ func isBefore(err error) bool {
 	return ok
 }
 
-// nic is the interface of a machine.
-func (r *request) nic() armnetwork.Interface {
-	p := &armnetwork.InterfacePropertiesFormat{
-		EnableAcceleratedNetworking: &r.args.Accelerated, EnableIPForwarding: &r.args.Forwarding,
-		IPConfigurations: []*armnetwork.InterfaceIPConfiguration{{
-			Name: new(primaryConfiguration),
-			Properties: &armnetwork.InterfaceIPConfigurationPropertiesFormat{
-				Primary: new(true), Subnet: &armnetwork.Subnet{ID: new(r.spec.Subnet)},
-				PrivateIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic),
-			},
-		}},
-	}
-	if r.args.SecurityGroup != "" {
-		p.NetworkSecurityGroup = &armnetwork.SecurityGroup{ID: new(r.args.SecurityGroup)}
-	}
-	return armnetwork.Interface{Location: new(r.o.Location), Tags: r.tags(), Properties: p}
-}
-
-// primaryConfiguration is the name of an interface's first IP configuration.
-const primaryConfiguration = "primary"
-
 // vm is the machine, as it is put.
-func (r *request) vm(nic *armnetwork.Interface) armcompute.VirtualMachine {
+func (r *request) vm(n *network) armcompute.VirtualMachine {
 	p := &armcompute.VirtualMachineProperties{
-		HardwareProfile: &armcompute.HardwareProfile{VMSize: new(armcompute.VirtualMachineSizeTypes(r.spec.InstanceType))},
-		StorageProfile:  &armcompute.StorageProfile{ImageReference: imageReference(r.spec.Image), OSDisk: r.disk()},
-		OSProfile:       r.os(),
-		NetworkProfile: &armcompute.NetworkProfile{NetworkInterfaces: []*armcompute.NetworkInterfaceReference{{
-			ID:         nic.ID,
-			Properties: &armcompute.NetworkInterfaceReferenceProperties{Primary: new(true), DeleteOption: new(armcompute.DeleteOptionsDelete)},
-		}}},
+		HardwareProfile:    &armcompute.HardwareProfile{VMSize: new(armcompute.VirtualMachineSizeTypes(r.spec.InstanceType))},
+		StorageProfile:     &armcompute.StorageProfile{ImageReference: imageReference(r.spec.Image), OSDisk: r.disk(), DataDisks: r.dataDisks()},
+		OSProfile:          r.os(),
+		NetworkProfile:     r.network(n),
 		DiagnosticsProfile: &armcompute.DiagnosticsProfile{BootDiagnostics: &armcompute.BootDiagnostics{Enabled: new(r.args.Console == nil || *r.args.Console)}},
 		Priority:           new(armcompute.VirtualMachinePriorityTypesRegular),
 	}
@@ -186,32 +161,55 @@ func (r *request) vm(nic *armnetwork.Interface) armcompute.VirtualMachine {
 		p.EvictionPolicy = new(armcompute.VirtualMachineEvictionPolicyTypes(r.args.EvictionPolicy))
 		p.BillingProfile = &armcompute.BillingProfile{MaxPrice: &r.max}
 	}
-	if r.spec.Park == nstance.ParkHibernated {
-		p.AdditionalCapabilities = &armcompute.AdditionalCapabilities{HibernationEnabled: new(true)}
-	}
-	if r.args.Security != "" {
-		p.SecurityProfile = security(r.args.Security)
-	}
+	p.AdditionalCapabilities = r.capabilities()
+	p.SecurityProfile = r.security()
+	r.place(p)
 	if d := time.Duration(r.args.TerminateAfter); d > 0 {
 		p.ScheduledEventsProfile = &armcompute.ScheduledEventsProfile{TerminateNotificationProfile: &armcompute.TerminateNotificationProfile{
 			Enable: new(true), NotBeforeTimeout: new(isoMinutes(d)),
 		}}
 	}
 	out := armcompute.VirtualMachine{Location: new(r.o.Location), Tags: r.tags(), Properties: p}
-	if a := privateAddress(nic); a != "" {
-		out.Tags[tagAddress] = &a
+	if len(n.addresses) > 0 {
+		out.Tags[tagAddress] = new(strings.Join(n.addresses, ","))
 	}
-	if r.args.Zone != "" {
-		out.Zones = []*string{&r.args.Zone}
+	if r.zone != "" {
+		out.Zones = []*string{&r.zone}
 	}
 	if plan := r.args.Plan; plan != nil {
 		out.Plan = &armcompute.Plan{Name: &plan.Name, Product: &plan.Product, Publisher: &plan.Publisher}
 	}
-	if len(r.args.Identities) > 0 {
-		out.Identity = &armcompute.VirtualMachineIdentity{Type: new(armcompute.ResourceIdentityTypeUserAssigned), UserAssignedIdentities: map[string]*armcompute.UserAssignedIdentitiesValue{}}
-		for _, id := range r.args.Identities {
-			out.Identity.UserAssignedIdentities[id] = &armcompute.UserAssignedIdentitiesValue{}
+	out.Identity = r.identity()
+	return out
+}
+
+// network are the interfaces of a machine. Azure deletes them with it, except for one that
+// names further parts.
+func (r *request) network(n *network) *armcompute.NetworkProfile {
+	out := &armcompute.NetworkProfile{}
+	for i, nic := range n.nics {
+		option := armcompute.DeleteOptionsDelete
+		if i == 0 && r.parts().any() {
+			option = armcompute.DeleteOptionsDetach
 		}
+		out.NetworkInterfaces = append(out.NetworkInterfaces, &armcompute.NetworkInterfaceReference{
+			ID: nic.ID, Properties: &armcompute.NetworkInterfaceReferenceProperties{Primary: new(i == 0), DeleteOption: &option},
+		})
+	}
+	return out
+}
+
+// capabilities returns what the machine has to be able to; nil: nothing special.
+func (r *request) capabilities() *armcompute.AdditionalCapabilities {
+	out := &armcompute.AdditionalCapabilities{}
+	if r.spec.Park == nstance.ParkHibernated {
+		out.HibernationEnabled = new(true)
+	}
+	if r.ultraDisks() {
+		out.UltraSSDEnabled = new(true)
+	}
+	if *out == (armcompute.AdditionalCapabilities{}) {
+		return nil
 	}
 	return out
 }
@@ -221,28 +219,14 @@ func isoMinutes(d time.Duration) string {
 	return "PT" + strings.TrimSuffix(d.Round(time.Minute).String(), "m0s") + "M"
 }
 
-// confidential is the security type of machines whose memory the host cannot read.
-const confidential = "ConfidentialVM"
-
-func security(kind string) *armcompute.SecurityProfile {
-	out := &armcompute.SecurityProfile{SecurityType: new(armcompute.SecurityTypes(kind))}
-	if kind != "Standard" {
-		out.UefiSettings = &armcompute.UefiSettings{SecureBootEnabled: new(true), VTpmEnabled: new(true)}
-	}
-	return out
-}
-
-// privateAddress returns the first address of an interface.
-func privateAddress(nic *armnetwork.Interface) string {
-	if nic.Properties == nil {
-		return ""
-	}
-	for _, c := range nic.Properties.IPConfigurations {
-		if c.Properties != nil && c.Properties.PrivateIPAddress != nil {
-			return *c.Properties.PrivateIPAddress
+// privateAddresses returns the addresses of an interface, as far as it shows them.
+func privateAddresses(nic *armnetwork.Interface) (out []string) {
+	for _, c := range configurations(nic) {
+		if c.Properties.PrivateIPAddress != nil {
+			out = append(out, *c.Properties.PrivateIPAddress)
 		}
 	}
-	return ""
+	return out
 }
 
 func (r *request) disk() *armcompute.OSDisk {
@@ -253,17 +237,13 @@ func (r *request) disk() *armcompute.OSDisk {
 	if d.SizeGB > 0 {
 		out.DiskSizeGB = &d.SizeGB
 	}
+	disk := &armcompute.ManagedDiskParameters{}
 	if d.Type != "" {
-		out.ManagedDisk = &armcompute.ManagedDiskParameters{StorageAccountType: new(armcompute.StorageAccountTypes(d.Type))}
+		disk.StorageAccountType = new(armcompute.StorageAccountTypes(d.Type))
 	}
-	if r.args.Security == confidential {
-		// The state of the firmware is encrypted, the disk itself by the platform as any
-		// other. Azure refuses a confidential machine that does not say which
-		// (VMDiskSecurityProfile.securityEncryptionType, Compute REST API).
-		if out.ManagedDisk == nil {
-			out.ManagedDisk = &armcompute.ManagedDiskParameters{}
-		}
-		out.ManagedDisk.SecurityProfile = &armcompute.VMDiskSecurityProfile{SecurityEncryptionType: new(armcompute.SecurityEncryptionTypesVMGuestStateOnly)}
+	r.diskSecurity(disk)
+	if *disk != (armcompute.ManagedDiskParameters{}) {
+		out.ManagedDisk = disk
 	}
 	if d.Ephemeral {
 		out.Caching = new(armcompute.CachingTypesReadOnly)

@@ -10,8 +10,8 @@ import (
 )
 
 // Delete implements [nstance.Provider]. NotFound means that the machine, its
-// interface and its disk are gone: Azure deletes these two with the machine, unless
-// its create has failed.
+// interface, its disk and its parts are gone: Azure deletes most of them with the machine,
+// unless its create has failed.
 func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 	name := string(m.ID)
 	if m.ProviderID != "" {
@@ -56,14 +56,17 @@ func (p *Provider) deleteVM(ctx context.Context, name string, vm *armcompute.Vir
 	return nil
 }
 
-// deleteNIC deletes an interface that was left behind, and reports whether there
-// was one. Azure reserves it for three minutes after a failed create.
+// deleteNIC deletes an interface that was left behind, after the parts that it names, and
+// reports whether there was one. Azure reserves it for three minutes after a failed create.
 func (p *Provider) deleteNIC(ctx context.Context, name string, m nstance.Machine) (bool, error) {
 	nic, err := p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
 	if err != nil {
 		return false, unlessGone(err)
 	}
 	if err := checkMarks("network interface "+name, nic.Tags, m); err != nil {
+		return true, err
+	}
+	if left, err := p.deleteParts(ctx, name, &nic.Interface, m); left || err != nil {
 		return true, err
 	}
 	_, err = p.nics.BeginDelete(ctx, p.o.ResourceGroup, name, nil)

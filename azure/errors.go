@@ -58,6 +58,7 @@ var rules = []rule{
 	{codes: []string{"Conflict", "OperationPreempted", "AnotherOperationInProgress", "CanceledAndSupersededDueToAnotherOperation", "VMNotRunning"}, ours: nstance.Conflict,
 		why: "another operation is under way"},
 	{codes: []string{"NicReservedForAnotherVm", "NicInUse"}, ours: nstance.Conflict, why: "the network interface is held for up to three minutes after a failed create"},
+	{codes: []string{"PublicIPAddressCannotBeDeleted"}, ours: nstance.Conflict, why: "the public address is still at an interface"},
 	{codes: []string{"PrivateIPAddressIsAllocated", "PrivateIPAddressInUse"}, ours: nstance.Conflict, why: "the address is still at another interface"},
 	{codes: []string{"InvalidResourceReference"}, text: regexp.MustCompile(`(?i)/backendAddressPools/`), ours: nstance.Conflict, why: "a backend pool that an interface is in was removed meanwhile"},
 
@@ -188,6 +189,15 @@ func createError(err error) error {
 		return nstance.Errorf(nstance.Invalid, "something that the machine needs: %w", err)
 	}
 	return out
+}
+
+// partError does the same for the PUT of a part: what is not found is something that the part
+// needs.
+func partError(err error) error {
+	if isGone(err) {
+		return nstance.Errorf(nstance.Invalid, "something that the machine needs: %w", err)
+	}
+	return createError(before(err))
 }
 
 // classify gives an error its code. silent is that of one without an answer.

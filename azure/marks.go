@@ -27,8 +27,9 @@ const (
 	tagCreated      = tagPrefix + "created-at"
 	tagEpoch        = tagPrefix + "epoch"
 	tagDigest       = tagPrefix + "digest"  // of the whole spec: custom data is never shown
-	tagAddress      = tagPrefix + "address" // of the interface, which keeps it as long as it exists
+	tagAddress      = tagPrefix + "address" // those of the first interface, which keeps them as long as it exists, and public ones
 	tagPark         = tagPrefix + "park"
+	tagParts        = tagPrefix + "parts" // of the first interface, which names what else the machine has
 )
 
 // tags returns the marks of a spec's resources, and the tags that were asked for.
@@ -86,8 +87,10 @@ func (m marks) machine() nstance.Machine {
 	out := nstance.Machine{
 		ID: nstance.InstanceID(m[tagID]), Owner: m.owner(), Group: nstance.GroupID(m[tagGroup]), CreatedAt: created.UTC(), Epoch: epoch,
 	}
-	if a, err := netip.ParseAddr(m[tagAddress]); err == nil {
-		out.Addresses = []netip.Addr{a}
+	for text := range strings.SplitSeq(m[tagAddress], ",") {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out.Addresses = append(out.Addresses, a)
+		}
 	}
 	return out
 }

@@ -44,6 +44,7 @@ func TestPermissions(t *testing.T) {
 func exercise(t *testing.T, actions []string) (errs []error) {
 	t.Helper()
 	o := equipped()
+	o.DualStack = []string{subnetA}
 	o.Delays = testcloud.Delays{Start: time.Minute, Stop: time.Minute}
 	o.Tokens = map[string][]string{"secret": nil, "limited": actions}
 	c, connect := within(t, o)
@@ -71,8 +72,13 @@ func exercise(t *testing.T, actions []string) (errs []error) {
 			"user_assigned_identities": []string{"/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/i"},
 		})
 	})
+	made(p, func(s *nstance.MachineSpec) { s.Args = args(t, everything()) })
+	made(p, func(s *nstance.MachineSpec) {
+		s.Args = args(t, map[string]any{"capacity_reservation_group": reservation})
+	})
+	made(p, func(s *nstance.MachineSpec) { s.Args = args(t, map[string]any{"availability_set": set}) })
 	c.FailCreates(1, "ZonalAllocationFailed", "no")
-	broken := made(all, nil)
+	broken := made(all, func(s *nstance.MachineSpec) { s.Args = args(t, everything()) })
 	<-time.After(10 * time.Minute)
 	_, err := p.Get(t.Context(), m.ID)
 	check(err)
@@ -98,7 +104,7 @@ func exercise(t *testing.T, actions []string) (errs []error) {
 	<-time.After(2 * time.Minute)
 	check(p.TakeAddress(t.Context(), c.Prefix(subnetA).Addr().Next().String()))
 	for _, m := range []nstance.Machine{m, broken} {
-		for range 5 {
+		for range 8 {
 			err = p.Delete(t.Context(), m)
 			if nstance.CodeOf(err) == nstance.NotFound {
 				break

@@ -1,6 +1,6 @@
 // Package armtest is a test cloud that speaks Azure Resource Manager: virtual
-// machines, network interfaces, disks, virtual networks, load balancers, sizes
-// and images of one subscription and one location.
+// machines, network interfaces, public addresses, disks, virtual networks, load
+// balancers, sizes and images of one subscription and one location.
 //
 // Requests are parsed and answers are written by the fake servers that Microsoft
 // generates from its own API description, together with the SDK's clients
@@ -12,6 +12,7 @@ package armtest
 import (
 	"maps"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -42,9 +43,16 @@ type Options struct {
 	Sizes  []Size   // nil: every one whose name Azure could have given
 	Images []Image
 
-	// Resources are the ARM IDs of network security groups and managed identities.
+	// DualStack are the subnets that have an IPv6 range too, by ARM ID. In their order
+	// these are fd00:1::/64, fd00:2::/64 and so on.
+	DualStack []string
+
+	// Resources are the ARM IDs of what machines refer to: security groups, managed
+	// identities, disk encryption sets, reservations, placement groups and availability sets.
 	// Nil: there is every one that is asked for.
 	Resources []string
+
+	NoZones bool // the location has no zones: disks that would need one do without
 
 	// Cores is how many cores of machines the quotas permit, by the market.
 	// 0: endless.
@@ -92,6 +100,7 @@ type Cloud struct {
 	vms        map[string]*vm // by lower-case name
 	nics       map[string]*nic
 	disks      map[string]*disk
+	publics    map[string]*public
 	subnets    map[string]*subnet // by lower-case ID
 	pools      map[string]string  // their IDs by lower-case ID
 	operations operations
@@ -110,7 +119,7 @@ var (
 // New returns a cloud without machines. nil is allowed.
 func New(o *Options) *Cloud {
 	c := &Cloud{
-		vms: map[string]*vm{}, nics: map[string]*nic{}, disks: map[string]*disk{},
+		vms: map[string]*vm{}, nics: map[string]*nic{}, disks: map[string]*disk{}, publics: map[string]*public{},
 		subnets: map[string]*subnet{}, pools: map[string]string{},
 	}
 	if o != nil {
@@ -119,6 +128,11 @@ func New(o *Options) *Cloud {
 	c.o.fill()
 	for i, id := range slices.Sorted(maps.Keys(c.o.Subnets)) {
 		c.subnets[strings.ToLower(id)] = newSubnet(id, c.o.Subnets[id], i)
+	}
+	for i, id := range c.o.DualStack {
+		if s := c.subnets[strings.ToLower(id)]; s != nil {
+			s.prefix6 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, 0, byte(i + 1)}), 64)
+		}
 	}
 	for _, id := range c.o.Pools {
 		c.pools[strings.ToLower(id)] = id

@@ -29,7 +29,7 @@ func (k *call) checkVM(name string, m *armcompute.VirtualMachine) (Size, *Refusa
 	}
 	for _, check := range []func(*armcompute.VirtualMachine) *Refusal{
 		func(m *armcompute.VirtualMachine) *Refusal { return checkTags(m.Tags) },
-		checkMarket, checkOS, checkDisk, checkSecurity, k.checkNICs, k.checkImage,
+		checkMarket, checkOS, checkDisk, k.checkDataDisks, checkSecurity, k.checkKeys, k.checkPlacement, k.checkNICs, k.checkImage,
 		func(*armcompute.VirtualMachine) *Refusal {
 			return k.linked(compute+"disks/write", k.vmID(name))
 		},
@@ -150,6 +150,8 @@ func checkSecurity(m *armcompute.VirtualMachine) *Refusal {
 	}
 	size := sizeName.FindStringSubmatch(string(*p.HardwareProfile.VMSize))
 	switch {
+	case kind != armcompute.SecurityTypesConfidentialVM && kind != armcompute.SecurityTypesTrustedLaunch && p.SecurityProfile != nil && p.SecurityProfile.UefiSettings != nil:
+		return badParameter("securityProfile.uefiSettings", "UefiSettings need the security type TrustedLaunch or ConfidentialVM.")
 	case kind != armcompute.SecurityTypesConfidentialVM && encryption != "":
 		return badParameter("osDisk.managedDisk.securityProfile", "securityEncryptionType can be set only for Confidential VMs.")
 	case kind != armcompute.SecurityTypesConfidentialVM:
@@ -160,7 +162,11 @@ func checkSecurity(m *armcompute.VirtualMachine) *Refusal {
 		return badParameter("securityProfile.uefiSettings.vTpmEnabled", "It must be true for a Confidential VM.")
 	case encryption == armcompute.SecurityEncryptionTypesDiskWithVMGuestState && !deref(uefi.SecureBootEnabled):
 		return badParameter("securityProfile.uefiSettings.secureBootEnabled", "It must be true if the disk is encrypted with the guest's state.")
-	case size != nil && !slices.Contains([]string{"DC", "EC", "NCC"}, strings.ToUpper(size[2])):
+	case encryption == armcompute.SecurityEncryptionTypesDiskWithVMGuestState && deref(p.SecurityProfile.EncryptionAtHost):
+		return badParameter("securityProfile.encryptionAtHost", "It cannot be true if the disk is encrypted with the guest's state.")
+	case encryption != armcompute.SecurityEncryptionTypesDiskWithVMGuestState && p.StorageProfile.OSDisk.ManagedDisk.SecurityProfile.DiskEncryptionSet != nil:
+		return badParameter("osDisk.managedDisk.securityProfile.diskEncryptionSet", "It needs the securityEncryptionType DiskWithVMGuestState.")
+	case size != nil && !(slices.Contains([]string{"DC", "EC", "NCC"}, strings.ToUpper(size[2])) && strings.ContainsAny(size[5], "ae")):
 		return badParameter("vmSize", "The VM size '%s' is not supported for creation of VMs and Virtual Machine Scale Set with '%s' security type.", size[0], kind)
 	case p.AdditionalCapabilities != nil && deref(p.AdditionalCapabilities.HibernationEnabled):
 		return refuse(http.StatusBadRequest, "OperationNotAllowed", "Hibernation is not supported on Confidential VMs.")
@@ -168,12 +174,15 @@ func checkSecurity(m *armcompute.VirtualMachine) *Refusal {
 	return nil
 }
 
-// exists reports whether a network security group or an identity is there.
+// exists reports whether a resource is there that machines refer to.
 func (c *Cloud) exists(id string) bool {
 	return c.o.Resources == nil || slices.ContainsFunc(c.o.Resources, func(r string) bool { return strings.EqualFold(r, id) })
 }
 
 func (k *call) checkNICs(m *armcompute.VirtualMachine) *Refusal {
+	if err := k.checkPrimary(m.Properties.NetworkProfile.NetworkInterfaces); err != nil {
+		return err
+	}
 	for _, ref := range m.Properties.NetworkProfile.NetworkInterfaces {
 		n := k.c.nicByID(ref.ID)
 		switch {
@@ -194,9 +203,35 @@ func (k *call) checkNICs(m *armcompute.VirtualMachine) *Refusal {
 	return nil
 }
 
+// checkPrimary refuses several interfaces of which not one is the primary one, or which are
+// in several virtual networks ("Create a Linux virtual machine with multiple NICs").
+func (k *call) checkPrimary(refs []*armcompute.NetworkInterfaceReference) *Refusal {
+	primary, networks := 0, map[string]bool{}
+	for _, ref := range refs {
+		if ref.Properties != nil && deref(ref.Properties.Primary) {
+			primary++
+		}
+		if n := k.c.nicByID(ref.ID); n != nil {
+			before, _, _ := strings.Cut(strings.ToLower(deref(n.model.Properties.IPConfigurations[0].Properties.Subnet.ID)), "/subnets/")
+			networks[before] = true
+		}
+	}
+	switch {
+	case len(refs) > 1 && primary != 1:
+		return refuse(http.StatusBadRequest, "VirtualMachineMustHaveOneNetworkInterfaceAsPrimary", "Virtual machine must have one network interface set as the primary.")
+	case len(networks) > 1:
+		return refuse(http.StatusBadRequest, "MultipleNetworkInterfacesInDifferentVnets", "The network interfaces of a virtual machine must be in one virtual network.")
+	}
+	return nil
+}
+
 func (k *call) checkIdentities(m *armcompute.VirtualMachine) *Refusal {
 	if m.Identity == nil {
 		return nil
+	}
+	kind, users := string(deref(m.Identity.Type)), len(m.Identity.UserAssignedIdentities)
+	if kind == "" || strings.Contains(kind, "UserAssigned") != (users > 0) {
+		return refuse(http.StatusBadRequest, "InvalidIdentityType", "The identity type '%s' does not fit the %d user assigned identities.", kind, users)
 	}
 	for id := range m.Identity.UserAssignedIdentities {
 		if err := k.linked("Microsoft.ManagedIdentity/userAssignedIdentities/assign/action", id); err != nil {

@@ -44,16 +44,12 @@ func (c *Cloud) nicsOf(v *vm) (out []*nic) {
 	return out
 }
 
-// attach binds the interfaces of a new machine, and makes its disk. It needs the
-// lock.
+// attach binds the interfaces and the disks of a new machine. It needs the lock.
 func (c *Cloud) attach(v *vm) {
 	for _, n := range c.nicsOf(v) {
 		n.vm = v
 	}
-	name := deref(v.model.Properties.StorageProfile.OSDisk.Name)
-	if v.model.Properties.StorageProfile.OSDisk.DiffDiskSettings == nil {
-		c.disks[strings.ToLower(name)] = &disk{name: name, vm: v}
-	}
+	c.attachDisks(v)
 }
 
 // detach frees them, or deletes them as their delete options say. The default is
@@ -69,13 +65,7 @@ func (c *Cloud) detach(v *vm, keep bool) {
 			c.dropNIC(n)
 		}
 	}
-	d := v.model.Properties.StorageProfile.OSDisk
-	if held := c.disks[strings.ToLower(deref(d.Name))]; held != nil {
-		held.vm = nil
-		if !keep && deref(d.DeleteOption) == armcompute.DiskDeleteOptionTypesDelete {
-			delete(c.disks, strings.ToLower(held.name))
-		}
-	}
+	c.detachDisks(v, keep)
 }
 
 func (c *Cloud) dropNIC(n *nic) {
@@ -86,7 +76,7 @@ func (c *Cloud) dropNIC(n *nic) {
 func (c *Cloud) freeAddresses(n *nic) {
 	for _, a := range n.addresses {
 		for _, s := range c.subnets {
-			delete(s.used, a)
+			s.free(a)
 		}
 	}
 }
@@ -214,9 +204,15 @@ func (k *call) checkNIC(m *armnetwork.Interface, old *nic) *Refusal {
 			return err
 		}
 	}
-	for _, config := range m.Properties.IPConfigurations {
+	for i, config := range m.Properties.IPConfigurations {
 		if err := k.checkConfiguration(config); err != nil {
 			return err
+		}
+		if err := k.checkBinding(config, old); err != nil {
+			return err
+		}
+		if i == 0 && deref(config.Properties.PrivateIPAddressVersion) == armnetwork.IPVersionIPv6 {
+			return refuse(http.StatusBadRequest, "InvalidRequestFormat", "The primary IP configuration of a network interface must be IPv4.")
 		}
 	}
 	return nil
@@ -232,6 +228,14 @@ func (k *call) checkConfiguration(config *armnetwork.InterfaceIPConfiguration) *
 	}
 	if err := k.linked(network+"virtualNetworks/subnets/join/action", id); err != nil {
 		return err
+	}
+	for _, g := range config.Properties.ApplicationSecurityGroups {
+		if !k.c.exists(deref(g.ID)) {
+			return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", deref(g.ID))
+		}
+		if err := k.linked(network+"applicationSecurityGroups/joinIpConfiguration/action", deref(g.ID)); err != nil {
+			return err
+		}
 	}
 	for _, pool := range config.Properties.LoadBalancerBackendAddressPools {
 		if k.c.pools[strings.ToLower(deref(pool.ID))] == "" {
@@ -261,14 +265,14 @@ func (k *call) assign(n, old *nic) *Refusal {
 			return err
 		}
 		n.addresses = append(n.addresses, a)
-		c.subnets[strings.ToLower(*config.Properties.Subnet.ID)].used[a] = true
+		c.subnets[strings.ToLower(*config.Properties.Subnet.ID)].hold(a)
 	}
 	return nil
 }
 
 func (c *Cloud) holdAddresses(n *nic) {
 	for i, config := range n.model.Properties.IPConfigurations {
-		c.subnets[strings.ToLower(*config.Properties.Subnet.ID)].used[n.addresses[i]] = true
+		c.subnets[strings.ToLower(*config.Properties.Subnet.ID)].hold(n.addresses[i])
 	}
 }
 
@@ -286,9 +290,12 @@ func (c *Cloud) pick(n, old *nic, config *armnetwork.InterfaceIPConfiguration) (
 	}
 	if old != nil {
 		i := slices.IndexFunc(old.model.Properties.IPConfigurations, func(other *armnetwork.InterfaceIPConfiguration) bool { return deref(other.Name) == *config.Name })
-		if i >= 0 && s.prefix.Contains(old.addresses[i]) {
+		if i >= 0 && (s.prefix.Contains(old.addresses[i]) || s.prefix6.Contains(old.addresses[i])) {
 			return old.addresses[i], nil
 		}
+	}
+	if deref(config.Properties.PrivateIPAddressVersion) == armnetwork.IPVersionIPv6 {
+		return s.next6()
 	}
 	return s.next()
 }

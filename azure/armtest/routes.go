@@ -50,6 +50,7 @@ var (
 	vmPath   = "G/$compute/virtualMachines/{name}"
 	nicPath  = "G/$network/networkInterfaces/{name}"
 	diskPath = "G/$compute/disks/{name}"
+	ipPath   = "G/$network/publicIPAddresses/{name}"
 )
 
 // routes is the table of all operations.
@@ -70,6 +71,11 @@ var routes = []route{
 	{http.MethodGet, pattern("G/$network/networkInterfaces"), "InterfacesClient.NewListPager", network + "networkInterfaces/read", []string{"$skiptoken"}, nicServer, nil, nil},
 	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/subnets/{name}"), "SubnetsClient.Get", network + "virtualNetworks/subnets/read", nil, subnetServer, nil, nil},
 
+	{http.MethodPut, pattern(ipPath), "PublicIPAddressesClient.BeginCreateOrUpdate", network + "publicIPAddresses/write", nil, publicServer, nil, parse[armnetwork.PublicIPAddress]},
+	{http.MethodGet, pattern(ipPath), "PublicIPAddressesClient.Get", network + "publicIPAddresses/read", nil, publicServer, nil, nil},
+	{http.MethodDelete, pattern(ipPath), "PublicIPAddressesClient.BeginDelete", network + "publicIPAddresses/delete", nil, publicServer, nil, nil},
+
+	{http.MethodPut, pattern(diskPath), "DisksClient.BeginCreateOrUpdate", compute + "disks/write", nil, diskServer, nil, parse[armcompute.Disk]},
 	{http.MethodGet, pattern(diskPath), "DisksClient.Get", compute + "disks/read", nil, diskServer, nil, nil},
 	{http.MethodDelete, pattern(diskPath), "DisksClient.BeginDelete", compute + "disks/delete", nil, diskServer, nil, nil},
 
@@ -103,7 +109,13 @@ func subnetServer(k *call) doer {
 }
 
 func diskServer(k *call) doer {
-	return computefake.NewDisksServerTransport(&computefake.DisksServer{Get: k.getDisk, BeginDelete: k.deleteDisk})
+	return computefake.NewDisksServerTransport(&computefake.DisksServer{BeginCreateOrUpdate: k.putDisk, Get: k.getDisk, BeginDelete: k.deleteDisk})
+}
+
+func publicServer(k *call) doer {
+	return networkfake.NewPublicIPAddressesServerTransport(&networkfake.PublicIPAddressesServer{
+		BeginCreateOrUpdate: k.putPublic, Get: k.getPublic, BeginDelete: k.deletePublic,
+	})
 }
 
 func vnetServer(k *call) doer {

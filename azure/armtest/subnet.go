@@ -13,15 +13,17 @@ import (
 
 // A subnet hands out addresses. The first four of each are Azure's own.
 type subnet struct {
-	id     string
-	size   int
-	prefix netip.Prefix
-	used   map[netip.Addr]bool
+	id      string
+	size    int // of IPv4
+	prefix  netip.Prefix
+	prefix6 netip.Prefix // invalid: it has no IPv6
+	used    map[netip.Addr]bool
+	used6   map[netip.Addr]bool
 }
 
 func newSubnet(id string, size, index int) *subnet {
 	base := netip.AddrFrom4([4]byte{10, byte(index + 1), 0, 0})
-	return &subnet{id: id, size: size, prefix: netip.PrefixFrom(base, 16), used: map[netip.Addr]bool{}}
+	return &subnet{id: id, size: size, prefix: netip.PrefixFrom(base, 16), used: map[netip.Addr]bool{}, used6: map[netip.Addr]bool{}}
 }
 
 // next returns an address that is free.
@@ -41,6 +43,35 @@ func (s *subnet) next() (netip.Addr, *Refusal) {
 		return a, full
 	}
 	return a, nil
+}
+
+// next6 returns an IPv6 address that is free.
+func (s *subnet) next6() (netip.Addr, *Refusal) {
+	if !s.prefix6.IsValid() {
+		return netip.Addr{}, refuse(http.StatusBadRequest, "InvalidRequestFormat", "Subnet %s has no IPv6 address prefix.", s.id)
+	}
+	a := s.prefix6.Addr()
+	for range 4 {
+		a = a.Next()
+	}
+	for s.used6[a] {
+		a = a.Next()
+	}
+	return a, nil
+}
+
+// hold takes an address; free gives it back.
+func (s *subnet) hold(a netip.Addr) {
+	if a.Is6() {
+		s.used6[a] = true
+		return
+	}
+	s.used[a] = true
+}
+
+func (s *subnet) free(a netip.Addr) {
+	delete(s.used, a)
+	delete(s.used6, a)
 }
 
 // Prefix returns the addresses of a subnet, so that a test can choose one.
