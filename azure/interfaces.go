@@ -176,7 +176,7 @@ func (p *Provider) ensurePublicIP(ctx context.Context, r *request, a publicIP) (
 	name := a.name(string(r.spec.ID))
 	got, err := p.publics.Get(ctx, p.o.ResourceGroup, name, nil)
 	if isGone(err) {
-		_, err := p.publics.BeginCreateOrUpdate(ctx, p.o.ResourceGroup, name, armnetwork.PublicIPAddress{
+		_, err = p.publics.BeginCreateOrUpdate(ctx, p.o.ResourceGroup, name, armnetwork.PublicIPAddress{
 			Location: new(r.o.Location), Tags: r.tags(), SKU: &armnetwork.PublicIPAddressSKU{Name: new(armnetwork.PublicIPAddressSKUNameStandard)},
 			Properties: &armnetwork.PublicIPAddressPropertiesFormat{PublicIPAddressVersion: &a.version, PublicIPAllocationMethod: new(armnetwork.IPAllocationMethodStatic)},
 		}, nil)

@@ -166,7 +166,7 @@ func checkSecurity(m *armcompute.VirtualMachine) *Refusal {
 		return badParameter("securityProfile.encryptionAtHost", "It cannot be true if the disk is encrypted with the guest's state.")
 	case encryption != armcompute.SecurityEncryptionTypesDiskWithVMGuestState && p.StorageProfile.OSDisk.ManagedDisk.SecurityProfile.DiskEncryptionSet != nil:
 		return badParameter("osDisk.managedDisk.securityProfile.diskEncryptionSet", "It needs the securityEncryptionType DiskWithVMGuestState.")
-	case size != nil && !(slices.Contains([]string{"DC", "EC", "NCC"}, strings.ToUpper(size[2])) && strings.ContainsAny(size[5], "ae")):
+	case size != nil && (!slices.Contains([]string{"DC", "EC", "NCC"}, strings.ToUpper(size[2])) || !strings.ContainsAny(size[5], "ae")):
 		return badParameter("vmSize", "The VM size '%s' is not supported for creation of VMs and Virtual Machine Scale Set with '%s' security type.", size[0], kind)
 	case p.AdditionalCapabilities != nil && deref(p.AdditionalCapabilities.HibernationEnabled):
 		return refuse(http.StatusBadRequest, "OperationNotAllowed", "Hibernation is not supported on Confidential VMs.")
