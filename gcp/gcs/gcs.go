@@ -13,8 +13,11 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	gcstorage "cloud.google.com/go/storage"
@@ -43,25 +46,35 @@ type Options struct {
 	// Timeout bounds each call, and each page of a listing. Default: 30 s.
 	Timeout time.Duration
 
+	// KMSKey is the path of the Cloud KMS key that encrypts what is written:
+	// projects/P/locations/L/keyRings/R/cryptoKeys/K. Open takes it from the URL.
+	// Default: the bucket's.
+	KMSKey string
+
 	// Emulator is for services that ignore the conditions of deletions, as
 	// emulators do: the version is then looked at before. Open sets it when
 	// STORAGE_EMULATOR_HOST is set.
 	Emulator bool
 }
 
-// Open opens gs://bucket. The only parameter is prefix, a folder within the
-// bucket. Credentials are Google's application default credentials; with
+// Open opens gs://bucket. The parameters are prefix, a folder within the bucket;
+// kms_key, the path of a Cloud KMS key that encrypts what is written; user_project, the
+// project that pays for the calls, where the requester pays; endpoint, the URL of the
+// service, for private endpoints. Credentials are Google's application default credentials; with
 // STORAGE_EMULATOR_HOST set, none are used. Nothing is asked of the bucket yet.
 func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error) {
-	u, err := bucket.ParseURL(rawURL, Scheme)
+	u, err := bucket.ParseURL(rawURL, Scheme, "kms_key", "user_project", "endpoint")
 	if err != nil {
+		return nil, err
+	}
+	if err := checkParams(u); err != nil {
 		return nil, err
 	}
 	if o == nil {
 		o = &Options{}
 	}
 	dates := &bucket.Dates{}
-	dial, err := dialer(ctx, dates)
+	dial, err := dialer(ctx, u.Params, dates)
 	if err != nil {
 		return nil, err
 	}
@@ -71,18 +84,44 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 		if err != nil {
 			return nil, nil, err
 		}
-		return over(client, u.Bucket, emulator)
+		return over(client, u.Bucket, cmp.Or(u.Params.Get("kms_key"), o.KMSKey), emulator)
 	}
 	return bucket.New(open, bucket.DefaultPool(), &bucket.Options{Prefix: u.Prefix, Timeout: o.Timeout, Dates: dates})
 }
 
+var (
+	keyPattern     = regexp.MustCompile(`^projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+$`)
+	projectPattern = regexp.MustCompile(`^(([a-z0-9-]+\.)+[a-z]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]$`)
+)
+
+func checkParams(u *bucket.URL) error {
+	key, project, endpoint := u.Params.Get("kms_key"), u.Params.Get("user_project"), u.Params.Get("endpoint")
+	if key != "" && !keyPattern.MatchString(key) {
+		return u.Invalid("kms_key", "write projects/P/locations/L/keyRings/R/cryptoKeys/K")
+	}
+	if project != "" && !projectPattern.MatchString(project) {
+		return u.Invalid("user_project", "write the ID of a project, such as my-project")
+	}
+	if e, err := url.Parse(endpoint); endpoint != "" && (err != nil || e.Scheme != "https" && e.Scheme != "http" || e.Host == "" || e.User != nil || strings.Trim(e.Path, "/") != "" || e.RawQuery != "") {
+		return u.Invalid("endpoint", "write a URL without path, such as https://storage-nstance.p.googleapis.com")
+	}
+	return nil
+}
+
 // dialer returns what makes a client over a pool. The credentials are looked for
 // once.
-func dialer(ctx context.Context, dates *bucket.Dates) (func(*bucket.Pool) (*gcstorage.Client, error), error) {
+func dialer(ctx context.Context, params url.Values, dates *bucket.Dates) (func(*bucket.Pool) (*gcstorage.Client, error), error) {
 	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
+	watched := func(p *bucket.Pool) http.RoundTripper {
+		return payer{params.Get("user_project"), dates.Watch(p.RoundTrip)}
+	}
+	var opts []option.ClientOption
+	if endpoint := params.Get("endpoint"); endpoint != "" {
+		opts = append(opts, option.WithEndpoint(strings.TrimSuffix(endpoint, "/")+"/storage/v1/"))
+	}
 	if os.Getenv("STORAGE_EMULATOR_HOST") != "" {
 		return func(p *bucket.Pool) (*gcstorage.Client, error) {
-			return newClient(ctx, option.WithHTTPClient(&http.Client{Transport: dates.Watch(p.RoundTrip)}))
+			return newClient(ctx, append(opts, option.WithHTTPClient(&http.Client{Transport: watched(p)})))
 		}, nil
 	}
 	creds, err := gcp.DefaultCredentials(ctx)
@@ -90,16 +129,40 @@ func dialer(ctx context.Context, dates *bucket.Dates) (func(*bucket.Pool) (*gcst
 		return nil, nstance.Errorf(nstance.Denied, "storage.url: Google credentials: %w", err)
 	}
 	return func(p *bucket.Pool) (*gcstorage.Client, error) {
-		transport, err := gcp.NewHTTPClient(dates.Watch(p.RoundTrip), gcp.CredentialsTokenSource(creds))
+		transport, err := gcp.NewHTTPClient(watched(p), gcp.CredentialsTokenSource(creds))
 		if err != nil {
 			return nil, unusable(err)
 		}
-		return newClient(ctx, option.WithHTTPClient(&transport.Client))
+		return newClient(ctx, append(opts, option.WithHTTPClient(&transport.Client)))
 	}, nil
 }
 
-func newClient(ctx context.Context, o option.ClientOption) (*gcstorage.Client, error) {
-	client, err := gcstorage.NewClient(ctx, o)
+// A payer names the project that pays for each request, where that is not the bucket's: in
+// the header that the XML API reads, and in the parameter of the JSON API
+// (https://cloud.google.com/storage/docs/using-requester-pays). The SDK can do so for most
+// calls only: listings are made by gocloud.dev/blob, which cannot.
+type payer struct {
+	project string // empty: the bucket's pays
+	base    http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (p payer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if p.project == "" {
+		return p.base.RoundTrip(r)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Goog-User-Project", p.project)
+	if strings.HasPrefix(r.URL.Path, "/storage/v1/") || strings.HasPrefix(r.URL.Path, "/upload/storage/v1/") {
+		q := r.URL.Query()
+		q.Set("userProject", p.project)
+		r.URL.RawQuery = q.Encode()
+	}
+	return p.base.RoundTrip(r)
+}
+
+func newClient(ctx context.Context, opts []option.ClientOption) (*gcstorage.Client, error) {
+	client, err := gcstorage.NewClient(ctx, opts...)
 	if err != nil {
 		return nil, unusable(err)
 	}
@@ -128,16 +191,18 @@ func New(client *gcstorage.Client, name string, o *Options) (storage.Store, erro
 	if o == nil {
 		o = &Options{}
 	}
-	open := func(*bucket.Pool) (*blob.Bucket, bucket.Driver, error) { return over(client, name, o.Emulator) }
+	open := func(*bucket.Pool) (*blob.Bucket, bucket.Driver, error) {
+		return over(client, name, o.KMSKey, o.Emulator)
+	}
 	return bucket.New(open, nil, &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout})
 }
 
-func over(client *gcstorage.Client, name string, emulator bool) (*blob.Bucket, bucket.Driver, error) {
+func over(client *gcstorage.Client, name, key string, emulator bool) (*blob.Bucket, bucket.Driver, error) {
 	b, err := gcsblob.OpenBucket(context.Background(), nil, name, &gcsblob.Options{Client: client})
 	if err != nil {
 		return nil, nil, nstance.Errorf(nstance.Invalid, "open bucket: %w", err)
 	}
-	return b, &driver{bucket: client.Bucket(name).Retryer(reads()...), looks: emulator}, nil
+	return b, &driver{bucket: client.Bucket(name).Retryer(reads()...), key: key, looks: emulator}, nil
 }
 
 // Place implements bucket.Driver.
@@ -145,6 +210,7 @@ func (d *driver) Place() string { return Scheme + "://" + d.bucket.BucketName() 
 
 type driver struct {
 	bucket *gcstorage.BucketHandle
+	key    string // of Cloud KMS; empty: the bucket's
 	looks  bool
 }
 
@@ -201,6 +267,7 @@ func (d *driver) Put(ctx context.Context, key string, data []byte, match storage
 	w := d.once(key, c).NewWriter(ctx)
 	w.ChunkSize = 0 // one request
 	w.ContentType = "application/octet-stream"
+	w.KMSKeyName = d.key
 	_, err := w.Write(data) // which fails only when the request has
 	if err = cmp.Or(w.Close(), err); err != nil {
 		return "", err
