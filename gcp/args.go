@@ -12,13 +12,27 @@ import (
 
 // Args are the args of a template, a group or a request.
 type Args struct {
-	Network        string            `json:"network,omitempty" doc:"network of the machine when the group has no subnet" default:"default"`
-	ExternalIP     bool              `json:"external_ip,omitempty" doc:"give the machine a public address" default:"false"`
-	NetworkTags    []string          `json:"network_tags,omitempty" doc:"network tags, for firewall rules"`
-	CanIPForward   bool              `json:"can_ip_forward,omitempty" doc:"let the machine send packets from other addresses" default:"false"`
-	NICType        string            `json:"nic_type,omitempty" doc:"kind of network interface" enum:"GVNIC|VIRTIO_NET"`
-	DiskType       string            `json:"disk_type,omitempty" doc:"type of the boot disk, such as pd-balanced or hyperdisk-balanced" default:"the cloud's"`
-	DiskSizeGB     int64             `json:"disk_size_gb,omitempty" doc:"size of the boot disk" default:"that of the image" min:"1" max:"65536"`
+	Network        string       `json:"network,omitempty" doc:"network of the machine when the group has no subnet" default:"default"`
+	ExternalIP     bool         `json:"external_ip,omitempty" doc:"give the machine a public address" default:"false"`
+	NetworkTags    []string     `json:"network_tags,omitempty" doc:"network tags, for firewall rules"`
+	CanIPForward   bool         `json:"can_ip_forward,omitempty" doc:"let the machine send packets from other addresses" default:"false"`
+	NICType        string       `json:"nic_type,omitempty" doc:"kind of network interface" enum:"GVNIC|VIRTIO_NET"`
+	NetworkTier    string       `json:"network_tier,omitempty" doc:"network tier of the public address" enum:"PREMIUM|STANDARD" default:"the project's"`
+	StackType      string       `json:"stack_type,omitempty" doc:"which addresses the machine has; those of its subnet must include them" enum:"IPV4_ONLY|IPV4_IPV6|IPV6_ONLY" default:"IPV4_ONLY"`
+	ExternalIPv6   bool         `json:"external_ipv6,omitempty" doc:"give the machine a public IPv6 address; its subnet must have external ones" default:"false"`
+	AliasRanges    []AliasRange `json:"alias_ranges,omitempty" doc:"alias ranges, such as addresses for pods"`
+	Interfaces     []Interface  `json:"interfaces,omitempty" doc:"further network interfaces, each in another network"`
+	DiskType       string       `json:"disk_type,omitempty" doc:"type of the boot disk, such as pd-balanced or hyperdisk-balanced" default:"the cloud's"`
+	DiskSizeGB     int64        `json:"disk_size_gb,omitempty" doc:"size of the boot disk" default:"that of the image" min:"1" max:"65536"`
+	DiskIOPS       int64        `json:"disk_iops,omitempty" doc:"provisioned operations a second of the boot disk, for Hyperdisk and pd-extreme; needs disk_size_gb" min:"1"`
+	DiskThroughput int64        `json:"disk_throughput,omitempty" doc:"provisioned MiB a second of the boot disk, for Hyperdisk; needs disk_size_gb" min:"1"`
+	Disks          []Disk       `json:"disks,omitempty" doc:"further disks, created and deleted with the machine"`
+	KMSKey         string       `json:"kms_key,omitempty" doc:"path of the Cloud KMS key that encrypts the boot disk and the further disks: projects/P/locations/L/keyRings/R/cryptoKeys/K" default:"Google's own"`
+
+	KMSServiceAccount string `json:"kms_service_account,omitempty" doc:"mail address of the service account that uses the keys" default:"Compute Engine's own"`
+	LocalSSDs         int    `json:"local_ssds,omitempty" doc:"local SSDs of 375 GiB; their content is lost when the machine stops" min:"1" max:"32" default:"0, or those built into the machine type"`
+	LocalSSDInterface string `json:"local_ssd_interface,omitempty" doc:"how local SSDs are attached" enum:"NVME|SCSI" default:"NVME"`
+
 	ServiceAccount string            `json:"service_account,omitempty" doc:"mail address of the machine's service account" default:"none"`
 	Scopes         []string          `json:"scopes,omitempty" doc:"access scopes of the service account" default:"https://www.googleapis.com/auth/cloud-platform"`
 	Labels         map[string]string `json:"labels,omitempty" doc:"further labels of the machine and its disks; keys that begin with nstance- are the system's"`
@@ -30,6 +44,14 @@ type Args struct {
 
 	NestedVirtualization bool `json:"nested_virtualization,omitempty" doc:"let the machine run virtual machines" default:"false"`
 	ThreadsPerCore       int  `json:"threads_per_core,omitempty" doc:"threads of each core" min:"1" max:"2"`
+
+	Confidential    string         `json:"confidential,omitempty" doc:"encrypt the memory by this technology; the machine ends when its host is maintained, unless on_host_maintenance says otherwise" enum:"SEV|SEV_SNP|TDX"`
+	Reservation     *Reservation   `json:"reservation,omitempty" doc:"which reservations on-demand machines use" default:"any open one that fits"`
+	PlacementPolicy string         `json:"placement_policy,omitempty" doc:"name or path of a compact or spread placement policy of the region; a compact one needs on_host_maintenance TERMINATE"`
+	NodeAffinities  []NodeAffinity `json:"node_affinities,omitempty" doc:"labels of the sole-tenant nodes to run on" default:"shared hosts"`
+
+	OnHostMaintenance string `json:"on_host_maintenance,omitempty" doc:"what happens to an on-demand machine when its host is maintained; spot machines always end" enum:"MIGRATE|TERMINATE" default:"MIGRATE where the machine can move"`
+	AutomaticRestart  *bool  `json:"automatic_restart,omitempty" doc:"whether the cloud restarts an on-demand machine that it has stopped for a failure or maintenance of its host; it never restarts spot machines" default:"true"`
 
 	SpotModel         string             `json:"spot_model,omitempty" doc:"how spot capacity is requested: SPOT, or the older PREEMPTIBLE, whose machines live 24 hours at most" enum:"SPOT|PREEMPTIBLE" default:"SPOT"`
 	TerminationAction string             `json:"termination_action,omitempty" doc:"what the cloud does with a reclaimed spot machine: DELETE, or STOP, which keeps its disks until the server has deleted it" enum:"DELETE|STOP" default:"DELETE"`
@@ -103,6 +125,16 @@ func (a *Args) check() error {
 		return nstance.FieldError("args.service_account", "write its mail address, or default", "%.64q is no mail address", a.ServiceAccount)
 	case len(a.Scopes) > 0 && a.ServiceAccount == "":
 		return nstance.FieldError("args.scopes", "set args.service_account too", "scopes without a service account do nothing")
+	case a.KMSServiceAccount != "" && a.KMSKey == "" && !slices.ContainsFunc(a.Disks, func(d Disk) bool { return d.KMSKey != "" }):
+		return nstance.FieldError("args.kms_service_account", "set args.kms_key too", "there is no key to use")
+	case a.KMSServiceAccount != "" && !accountSyntax.MatchString(a.KMSServiceAccount):
+		return nstance.FieldError("args.kms_service_account", "write its mail address", "%.64q is no mail address", a.KMSServiceAccount)
+	}
+	if err := a.checkDisks(); err != nil {
+		return err
+	}
+	if err := a.checkInterfaces(); err != nil {
+		return err
 	}
 	return a.checkTimes()
 }
@@ -185,18 +217,19 @@ func (a *Args) checkType(name string) error {
 		return nstance.FieldError("args.accelerators", "remove them, or use an n1 machine type", "accelerators cannot be attached to %s; types such as g2 and a2 have theirs built in", name)
 	case a.MinCPUPlatform != "" && is("e2", "f1", "g1", "t2a", "t2d", "c4a"):
 		return nstance.FieldError("args.min_cpu_platform", "remove it", "%s has no choice of CPU platforms", name)
+	case a.PlacementPolicy != "" && slices.Contains(withoutPlacement, family):
+		return nstance.FieldError("args.placement_policy", "remove it, or use a machine type such as n2-standard-2", "%s has no placement policies", name)
 	case a.NestedVirtualization && is("e2", "t2a", "t2d", "c4a"):
 		return nstance.FieldError("args.nested_virtualization", "remove it, or use an Intel type such as n2", "%s cannot run virtual machines", name)
 	case a.ThreadsPerCore != 0 && shared:
 		return nstance.FieldError("args.threads_per_core", "remove it", "%s shares a core", name)
 	case a.ThreadsPerCore == 2 && is("t2a", "t2d", "c4a"):
 		return nstance.FieldError("args.threads_per_core", "use 1, or remove it", "cores of %s have one thread", name)
-	case strings.HasPrefix(a.DiskType, "hyperdisk-") && is("e2", "f1", "g1"):
-		return nstance.FieldError("args.disk_type", "use pd-balanced or pd-ssd, or another machine type", "%s has no Hyperdisk", name)
-	case a.DiskType == "hyperdisk-throughput" || a.DiskType == "hyperdisk-ml":
-		return nstance.FieldError("args.disk_type", "use hyperdisk-balanced or pd-balanced", "%s cannot be a boot disk", a.DiskType)
-	case a.DiskType != "" && !namePattern.MatchString(a.DiskType):
-		return nstance.FieldError("args.disk_type", "name one, such as pd-balanced", "%.64q is no type of disk", a.DiskType)
+	}
+	for _, err := range []error{a.checkDiskTypes(name), a.checkInterfaceCount(name), a.checkConfidential(name), a.checkMaintenance(name)} {
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

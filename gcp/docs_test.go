@@ -135,8 +135,12 @@ var needs = map[string]need{
 	"compute.instances.setTags":           {"args with `network_tags`", with(`{"network_tags": ["web"]}`)},
 	"compute.instances.setServiceAccount": {"args with `service_account`", with(`{"service_account": "default"}`)},
 	"iam.serviceAccounts.actAs":           {"args with `service_account`, on that account", with(`{"service_account": "default"}`)},
-	"compute.subnetworks.useExternalIp":   {"args with `external_ip`", with(`{"external_ip": true}`)},
-	"compute.instances.get":               {"reading machines, and before each change of one", made(func(*testing.T, *gcp.Provider, nstance.Machine) error { return nil })},
+	"compute.subnetworks.useExternalIp":   {"args with `external_ip` or `external_ipv6`", with(`{"external_ip": true}`)},
+	"compute.snapshots.useReadOnly":       {"args with `disks[].snapshot`", with(`{"disks": [{"snapshot": "data"}]}`)},
+	"compute.resourcePolicies.use": {"args with `placement_policy`", creating(func(s *nstance.MachineSpec) {
+		s.InstanceType, s.Args = "n2-standard-2", []byte(`{"placement_policy": "apart"}`)
+	})},
+	"compute.instances.get": {"reading machines, and before each change of one", made(func(*testing.T, *gcp.Provider, nstance.Machine) error { return nil })},
 	"compute.instances.list": {"listing machines", func(t *testing.T, p *gcp.Provider) error {
 		for _, err := range p.List(t.Context(), spec(t).Owner) {
 			return err
@@ -189,7 +193,11 @@ func permitted(permissions []string) *gcetest.Options {
 	published := time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC)
 	return &gcetest.Options{
 		Permissions: permissions,
-		Groups:      []gcetest.Group{{Name: "web", Type: "GCE_VM_IP_PORT", Port: 80}, {Name: "old"}},
+		Types: []gcetest.MachineType{
+			{Name: "e2-small", Arch: nstance.AMD64}, {Name: "n2-standard-2", Arch: nstance.AMD64}, {Name: "t2a-standard-1", Arch: nstance.ARM64},
+		},
+		Snapshots: []gcetest.Snapshot{{Name: "data"}}, Policies: []gcetest.PlacementPolicy{{Name: "apart"}},
+		Groups: []gcetest.Group{{Name: "web", Type: "GCE_VM_IP_PORT", Port: 80}, {Name: "old"}},
 		Images: []gcetest.Image{
 			{Project: "debian-cloud", Name: "debian-12-bookworm-v20261001", Family: "debian-12", Arch: nstance.AMD64, Created: published},
 			{Name: "own", Created: published},

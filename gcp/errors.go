@@ -30,6 +30,9 @@ type rule struct {
 var rules = []rule{
 	{"*", "does not have enough resources available", nstance.Capacity, "of the zone, machine type and market"},
 	{"*", "is currently unavailable in the", nstance.Capacity, "also when a machine is started or resumed"},
+	{"*", "does not have available resources for the request", nstance.Capacity, "of the reservation that `args.reservation` names"},
+	{"*", "No available resources in specified reservations", nstance.Capacity, "of that reservation, for this machine type"},
+	{"*", "No feasible nodes found", nstance.Capacity, "no sole-tenant node has room, or none has the labels"},
 	{"ZONE_RESOURCE_POOL_EXHAUSTED*", "", nstance.Capacity, "also with _WITH_DETAILS"},
 	{"RESOURCE_POOL_EXHAUSTED", "", nstance.Capacity, ""},
 	{"insufficientCapacity", "", nstance.Capacity, ""},

@@ -12,7 +12,10 @@ import (
 
 // The words for what happens to a machine when its host is maintained
 // (Scheduling.onHostMaintenance).
-const terminateOnMaintenance = "TERMINATE"
+const (
+	terminateOnMaintenance = "TERMINATE"
+	migrateOnMaintenance   = "MIGRATE"
+)
 
 // noMigration is part of the cloud's refusal of a machine that is to move to another host
 // and cannot: "Instances with guest accelerators do not support live migration." Its pages

@@ -2,6 +2,7 @@ package gcp
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
 	"cloud.google.com/go/compute/apiv1/computepb"
@@ -17,7 +18,7 @@ func (p *Provider) ParkModes() []nstance.ParkMode {
 }
 
 // Park implements [nstance.Parker]. To hibernate is to suspend, which the guest
-// has to support.
+// has to support. Stopping a machine loses the content of its local SSDs.
 func (p *Provider) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
 	i, err := p.own(ctx, m)
 	if err != nil {
@@ -34,14 +35,25 @@ func (p *Provider) Park(ctx context.Context, m nstance.Machine, mode nstance.Par
 		return nil
 	case status != "RUNNING":
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s", m.ID, status)
+	case mode == nstance.ParkHibernated && hasLocalSSD(i):
+		return nstance.FieldError("warm_pool.mode", "use stopped", "machine %s has local SSDs, and would wake without their content", m.ID)
 	}
 	err = p.change(ctx, []string{"park", string(mode), number, i.GetLastStartTimestamp()}, func(ctx context.Context, request string) (operationHandle, error) {
 		if mode == nstance.ParkHibernated {
 			return p.instances.Suspend(ctx, &computepb.SuspendInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
 		}
-		return p.instances.Stop(ctx, &computepb.StopInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+		q := &computepb.StopInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)}
+		if hasLocalSSD(i) { // the cloud wants to be told
+			q.DiscardLocalSsd = proto.Bool(true)
+		}
+		return p.instances.Stop(ctx, q)
 	})
 	return classify(err, p.path(number), true)
+}
+
+// hasLocalSSD reports whether a machine has local SSDs, of args or of its type.
+func hasLocalSSD(i *computepb.Instance) bool {
+	return slices.ContainsFunc(i.GetDisks(), func(d *computepb.AttachedDisk) bool { return d.GetType() == "SCRATCH" })
 }
 
 // Wake implements [nstance.Parker]. That there is no capacity may show after the

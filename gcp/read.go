@@ -158,15 +158,25 @@ func (p *Provider) machine(i *computepb.Instance) nstance.Machine {
 	if m.Status == "" {
 		m.Status = nstance.StatusUnknown
 	}
+	m.Addresses = addressesOf(i)
+	return m
+}
+
+// addressesOf returns the internal addresses of a machine, then its public ones, each in the
+// order of its interfaces. Alias ranges are not among them.
+func addressesOf(i *computepb.Instance) []netip.Addr {
+	var internal, external []netip.Addr
 	for _, n := range i.GetNetworkInterfaces() {
-		m.Addresses = appendAddress(m.Addresses, n.GetNetworkIP())
-	}
-	for _, n := range i.GetNetworkInterfaces() {
+		internal = appendAddress(internal, n.GetNetworkIP())
+		internal = appendAddress(internal, n.GetIpv6Address())
 		for _, a := range n.GetAccessConfigs() {
-			m.Addresses = appendAddress(m.Addresses, a.GetNatIP())
+			external = appendAddress(external, a.GetNatIP())
+		}
+		for _, a := range n.GetIpv6AccessConfigs() {
+			external = appendAddress(external, a.GetExternalIpv6())
 		}
 	}
-	return m
+	return append(internal, external...)
 }
 
 func marketOf(s *computepb.Scheduling) nstance.MarketType {

@@ -35,14 +35,10 @@ func (o *Options) request(zone string, spec nstance.MachineSpec) (*computepb.Ins
 	if err := provider.DecodeArgs(spec.Args, &a, managed); err != nil {
 		return nil, err
 	}
-	if err := a.check(); err != nil {
-		return nil, err
-	}
-	if err := checkShape(spec); err != nil {
-		return nil, err
-	}
-	if err := a.checkType(spec.InstanceType); err != nil {
-		return nil, err
+	for _, err := range []error{a.check(), checkShape(spec), a.checkType(spec.InstanceType), a.checkLocalSSDs(spec), a.checkPlacement(spec.Market)} {
+		if err != nil {
+			return nil, err
+		}
 	}
 	labels, err := marks(spec, a.Labels)
 	if err != nil {
@@ -54,11 +50,12 @@ func (o *Options) request(zone string, spec nstance.MachineSpec) (*computepb.Ins
 	}
 	out := &computepb.Instance{
 		Name: proto.String(string(spec.ID)), MachineType: proto.String("zones/" + zone + "/machineTypes/" + spec.InstanceType),
-		Labels: labels, Metadata: data, Disks: []*computepb.AttachedDisk{a.disk(o.imagePath(spec.Image), labels)},
-		NetworkInterfaces: []*computepb.NetworkInterface{a.nic(o, zone, spec.Subnet)}, Scheduling: a.scheduling(spec.Market),
+		Labels: labels, Metadata: data, Disks: a.allDisks(o, zone, spec.Image, labels),
+		NetworkInterfaces: a.nics(o, zone, spec.Subnet), Scheduling: a.scheduling(spec.Market),
 		CanIpForward: proto.Bool(a.CanIPForward),
 	}
 	a.extras(out)
+	a.place(o, zone, out)
 	return out, nil
 }
 
@@ -74,12 +71,15 @@ func checkShape(spec nstance.MachineSpec) error {
 	return nil
 }
 
-// imagePath returns the path of an image that may be named shortly.
-func (o *Options) imagePath(image string) string {
-	if strings.Contains(image, "/") {
-		return image
+// imagePath returns the path of an image, named by itself or by a path.
+func (o *Options) imagePath(image string) string { return o.globalPath("images", image) }
+
+// globalPath returns the path of a global resource, named by itself or by a path.
+func (o *Options) globalPath(collection, name string) string {
+	if strings.Contains(name, "/") {
+		return name
 	}
-	return "projects/" + o.Project + "/global/images/" + image
+	return "projects/" + o.Project + "/global/" + collection + "/" + name
 }
 
 // subnetPath returns the path of a subnet, named by itself or by a path.
@@ -87,10 +87,19 @@ func (o *Options) subnetPath(zone, subnet string) string {
 	if i := strings.Index(subnet, "projects/"); i >= 0 {
 		return subnet[i:]
 	}
-	if !strings.Contains(subnet, "/") {
-		subnet = "regions/" + zonePattern.FindStringSubmatch(zone)[1] + "/subnetworks/" + subnet
+	if strings.Contains(subnet, "/") {
+		return "projects/" + o.Project + "/" + subnet
 	}
-	return "projects/" + o.Project + "/" + subnet
+	return o.regionalPath(zone, "subnetworks", subnet)
+}
+
+// regionalPath returns the path of a resource of the zone's region, named by itself or by a
+// path.
+func (o *Options) regionalPath(zone, collection, name string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
+	return "projects/" + o.Project + "/regions/" + zonePattern.FindStringSubmatch(zone)[1] + "/" + collection + "/" + name
 }
 
 func (a *Args) metadata(userData []byte) (*computepb.Metadata, error) {
@@ -124,37 +133,6 @@ func (a *Args) metadata(userData []byte) (*computepb.Metadata, error) {
 	return out, nil
 }
 
-// disk is the boot disk: it goes with its machine, and carries its marks, so
-// that one left behind is found.
-func (a *Args) disk(image string, labels map[string]string) *computepb.AttachedDisk {
-	init := &computepb.AttachedDiskInitializeParams{SourceImage: proto.String(image), Labels: labels}
-	if a.DiskSizeGB != 0 {
-		init.DiskSizeGb = proto.Int64(a.DiskSizeGB)
-	}
-	return &computepb.AttachedDisk{Boot: proto.Bool(true), AutoDelete: proto.Bool(true), InitializeParams: init}
-}
-
-func (a *Args) nic(o *Options, zone, subnet string) *computepb.NetworkInterface {
-	out := &computepb.NetworkInterface{}
-	switch {
-	case subnet != "":
-		out.Subnetwork = proto.String(o.subnetPath(zone, subnet))
-	case strings.Contains(a.Network, "/"):
-		out.Network = proto.String(a.Network)
-	case a.Network != "":
-		out.Network = proto.String("projects/" + o.Project + "/global/networks/" + a.Network)
-	default:
-		out.Network = proto.String("projects/" + o.Project + "/global/networks/default")
-	}
-	if a.NICType != "" {
-		out.NicType = proto.String(a.NICType)
-	}
-	if a.ExternalIP {
-		out.AccessConfigs = []*computepb.AccessConfig{{Name: proto.String("External NAT"), Type: proto.String("ONE_TO_ONE_NAT")}}
-	}
-	return out
-}
-
 // scheduling is how capacity is bought, and what ends the machine. A spot
 // machine neither migrates nor restarts: the cloud permits nothing else.
 func (a *Args) scheduling(market nstance.MarketType) *computepb.Scheduling {
@@ -178,16 +156,26 @@ func (a *Args) scheduling(market nstance.MarketType) *computepb.Scheduling {
 	if a.TerminationAction != "" && out.InstanceTerminationAction != nil {
 		out.InstanceTerminationAction = proto.String(a.TerminationAction)
 	}
-	if market == nstance.Spot || len(a.Accelerators) > 0 {
-		out.OnHostMaintenance = proto.String("TERMINATE")
-	}
-	if market == nstance.Spot {
-		out.AutomaticRestart = proto.Bool(false)
-	}
+	a.hostMaintenance(market, out)
 	if a.GracefulShutdown > 0 {
 		out.GracefulShutdown = &computepb.SchedulingGracefulShutdown{Enabled: proto.Bool(true), MaxDuration: lasting(time.Duration(a.GracefulShutdown))}
 	}
 	return out
+}
+
+// hostMaintenance says what a failure or the maintenance of its host does to a machine. A
+// confidential machine ends by default: only some can move.
+func (a *Args) hostMaintenance(market nstance.MarketType, out *computepb.Scheduling) {
+	switch {
+	case market == nstance.Spot:
+		out.OnHostMaintenance, out.AutomaticRestart = proto.String(terminateOnMaintenance), proto.Bool(false)
+		return
+	case a.OnHostMaintenance != "":
+		out.OnHostMaintenance = proto.String(a.OnHostMaintenance)
+	case len(a.Accelerators) > 0 || a.Confidential != "":
+		out.OnHostMaintenance = proto.String(terminateOnMaintenance)
+	}
+	out.AutomaticRestart = a.AutomaticRestart
 }
 
 func lasting(d time.Duration) *computepb.Duration {
@@ -197,9 +185,6 @@ func lasting(d time.Duration) *computepb.Duration {
 // extras fills in what is absent unless args ask for it.
 func (a *Args) extras(out *computepb.Instance) {
 	zone := strings.TrimSuffix(out.GetMachineType(), "/machineTypes/"+lastPart(out.GetMachineType()))
-	if a.DiskType != "" {
-		out.Disks[0].InitializeParams.DiskType = proto.String(zone + "/diskTypes/" + a.DiskType)
-	}
 	if len(a.NetworkTags) > 0 {
 		out.Tags = &computepb.Tags{Items: a.NetworkTags}
 	}

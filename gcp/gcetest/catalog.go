@@ -1,8 +1,6 @@
 package gcetest
 
 import (
-	"cmp"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -96,29 +94,6 @@ func (c *Cloud) hasAccount(email string) bool {
 		strings.HasSuffix(email, "@"+c.o.Project+".iam.gserviceaccount.com")
 }
 
-// checkDiskKind refuses a type of disk that the machine's type cannot have, and a disk
-// that its image does not fit.
-func (c *Cloud) checkDiskKind(m *machine, p *initializeParams, i Image) *apiError {
-	size, name := cmp.Or(i.DiskSizeGB, 10), lastPart(m.MachineType)
-	if p.DiskSizeGB != 0 && p.DiskSizeGB < size {
-		return invalidField("resource.disks[0].initializeParams.diskSizeGb", fmt.Sprint(p.DiskSizeGB), "Requested disk size cannot be smaller than the image size (%d GB)", size)
-	}
-	if p.DiskType == "" {
-		return nil
-	}
-	kind := lastPart(p.DiskType)
-	hyperdisk := strings.HasPrefix(kind, "hyperdisk-")
-	switch {
-	case !slices.Contains(diskTypes, kind):
-		return invalidField("resource.disks[0].initializeParams.diskType", p.DiskType, "The referenced resource does not exist.")
-	case hyperdisk && inFamily(name, withoutHyperdisk), !hyperdisk && inFamily(name, onlyHyperdisk):
-		return refuse(http.StatusBadRequest, "invalid", "[%s, %s] features are not compatible for creating instance.", name, kind)
-	case kind == "hyperdisk-throughput" || kind == "hyperdisk-ml":
-		return refuse(http.StatusBadRequest, "invalid", "Disk type %s cannot be used for boot disks.", kind)
-	}
-	return nil
-}
-
 // An Image is a disk image.
 type Image struct {
 	Project    string // test-project
@@ -128,41 +103,8 @@ type Image struct {
 	Created    time.Time
 	Deprecated string // DEPRECATED, OBSOLETE or DELETED
 	DiskSizeGB int64  // 10
-}
 
-// A Subnet is a subnetwork of the network default.
-type Subnet struct {
-	Name   string
-	Region string // that of the first zone
-	Range  netip.Prefix
-}
-
-// reserved is how many addresses of a subnet the cloud keeps for itself: the
-// first two and the last two ("Subnets", VPC documentation).
-const reserved = 4
-
-type subnet struct {
-	Subnet
-	path string
-	used map[netip.Addr]string
-}
-
-// allocate gives an address to a holder, or reports that there is none.
-func (s *subnet) allocate(holder string) (netip.Addr, bool) {
-	if s.free() == 0 {
-		return netip.Addr{}, false
-	}
-	for a := s.Range.Masked().Addr().Next().Next(); s.Range.Contains(a); a = a.Next() {
-		if _, taken := s.used[a]; !taken {
-			s.used[a] = holder
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
-}
-
-func (s *subnet) free() int {
-	return max(1<<(s.Range.Addr().BitLen()-s.Range.Bits())-reserved-len(s.used), 0)
+	Features []string // guest OS features, such as SEV_CAPABLE
 }
 
 func region(zone string) string {
@@ -190,9 +132,9 @@ func (c *Cloud) fillCatalog() {
 		if s.Region == "" {
 			s.Region = region(c.o.Zones[0])
 		}
-		path := "projects/" + c.o.Project + "/regions/" + s.Region + "/subnetworks/" + s.Name
-		c.subnets[s.Region+"/"+s.Name] = &subnet{Subnet: s, path: path, used: map[netip.Addr]string{}}
+		c.subnets[s.Region+"/"+s.Name] = c.newSubnet(s)
 	}
+	c.fillPlacement()
 	for _, g := range c.o.Groups {
 		if g.Zone == "" {
 			g.Zone = c.o.Zones[0]
@@ -237,72 +179,6 @@ func (c *Cloud) checkType(m *machine) (nstance.Arch, *apiError) {
 		}
 	}
 	return "", invalidField("resource.machineType", m.MachineType, "Machine type with name '%s' does not exist in zone '%s'.", name, m.zone)
-}
-
-func (c *Cloud) diskOf(m *machine, d *attachedDisk) string {
-	name := m.Name
-	if d.InitializeParams != nil && d.InitializeParams.DiskName != "" {
-		name = d.InitializeParams.DiskName
-	} else if i := slices.Index(m.Disks, d); i > 0 {
-		name = fmt.Sprint(m.Name, "-", i)
-	}
-	return "projects/" + c.o.Project + "/zones/" + m.zone + "/disks/" + name
-}
-
-// checkDisks needs c.mu.
-func (c *Cloud) checkDisks(m *machine, arch nstance.Arch) *apiError {
-	boots := 0
-	for _, d := range m.Disks {
-		p := d.InitializeParams
-		if p == nil {
-			return invalidField("resource.disks.initializeParams", "", "Existing disks are not known here.")
-		}
-		if err := checkLabels("resource.disks.initializeParams.labels", p.Labels); err != nil {
-			return err
-		}
-		if d.Boot {
-			boots++
-			image, err := c.image(p.SourceImage)
-			if err != nil {
-				return err
-			}
-			if err := c.checkDiskKind(m, p, image); err != nil {
-				return err
-			}
-			if image.Arch != "" && arch != "" && image.Arch != arch {
-				return refuse(http.StatusBadRequest, "invalid", "Requested boot disk architecture (%s) is not compatible with machine type architecture (%s).", archWord[image.Arch], archWord[arch])
-			}
-		}
-	}
-	if boots != 1 || !m.Disks[0].Boot {
-		return invalidField("resource.disks", "", "Exactly one boot disk must be specified, as the first.")
-	}
-	return nil
-}
-
-// checkNetwork needs c.mu.
-func (c *Cloud) checkNetwork(m *machine) *apiError {
-	if len(m.NetworkInterfaces) != 1 {
-		return invalidField("resource.networkInterfaces", "", "At least one network interface is required, and more are not known here.")
-	}
-	n := m.NetworkInterfaces[0]
-	path := n.Subnetwork
-	if network := n.Network; path == "" && network != "" && lastPart(network) != "default" {
-		return notFound("projects/" + c.o.Project + "/global/networks/" + lastPart(network))
-	}
-	if path == "" {
-		path = "regions/" + region(m.zone) + "/subnetworks/default"
-	}
-	m.subnet = c.subnets[region(m.zone)+"/"+lastPart(path)]
-	if !strings.HasSuffix(path, "regions/"+region(m.zone)+"/subnetworks/"+lastPart(path)) {
-		return invalidField("resource.networkInterfaces[0].subnetwork", path, "The referenced subnetwork resource cannot be found in the region of the zone.")
-	}
-	if m.subnet == nil {
-		return notFound("projects/" + c.o.Project + "/regions/" + region(m.zone) + "/subnetworks/" + lastPart(path))
-	}
-	n.Subnetwork = "https://www.googleapis.com/compute/v1/" + m.subnet.path
-	n.Network = "https://www.googleapis.com/compute/v1/projects/" + c.o.Project + "/global/networks/default"
-	return nil
 }
 
 // image finds the image that a path names. It needs c.mu.
@@ -391,26 +267,4 @@ func (c *Cloud) listImages(q *call) (any, *apiError) {
 		all = append(all, viewImage(i))
 	}
 	return c.list(q, "compute#imageList", all)
-}
-
-func (c *Cloud) getSubnet(q *call) (any, *apiError) {
-	s := c.subnets[q.r.PathValue("region")+"/"+q.name]
-	if s == nil {
-		return nil, notFound("projects/" + c.o.Project + "/regions/" + q.r.PathValue("region") + "/subnetworks/" + q.name)
-	}
-	base := "https://www.googleapis.com/compute/v1/"
-	out := map[string]any{
-		"kind": "compute#subnetwork", "id": "3000", "name": s.Name, "ipCidrRange": s.Range.String(), "selfLink": base + s.path,
-		"network": base + "projects/" + c.o.Project + "/global/networks/default", "region": base + "projects/" + c.o.Project + "/regions/" + s.Region,
-	}
-	switch views := q.query.Get("views"); views {
-	case "", "DEFAULT":
-	case "WITH_UTILIZATION":
-		out["utilizationDetails"] = map[string]any{"ipv4Utilizations": []map[string]any{{
-			"totalFreeIp": fmt.Sprint(s.free()), "totalAllocatedIp": fmt.Sprint(len(s.used)),
-		}}}
-	default:
-		return nil, invalidField("views", views, "Unknown value.")
-	}
-	return out, nil
 }

@@ -31,6 +31,12 @@ type Options struct {
 	Subnets []Subnet      // default, 10.0.0.0/20, in each zone's region
 	Groups  []Group       // no network endpoint groups and instance groups
 
+	Snapshots    []Snapshot        // none
+	Keys         []string          // paths of the keys of Cloud KMS that the cloud may use; none
+	Policies     []PlacementPolicy // none
+	Reservations []Reservation     // none
+	NodeGroups   []NodeGroup       // none
+
 	// PageSize bounds a page of a list below the cloud's own 500.
 	PageSize int
 
@@ -172,9 +178,21 @@ func (c *Cloud) Disks() []string {
 	defer c.mu.Unlock()
 	var out []string
 	for _, d := range c.disks {
-		out = append(out, d.path)
+		out = append(out, d.Path)
 	}
 	slices.Sort(out)
+	return out
+}
+
+// DiskStates returns all disks, by their paths, for audits.
+func (c *Cloud) DiskStates() []DiskState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []DiskState
+	for _, d := range c.disks {
+		out = append(out, d.DiskState)
+	}
+	slices.SortFunc(out, func(a, b DiskState) int { return cmp.Compare(a.Path, b.Path) })
 	return out
 }
 

@@ -296,22 +296,22 @@ func (c *Cloud) updateNIC(q *call) (any, *apiError) {
 	}
 	for _, r := range *in.AliasIPRanges {
 		p, bad := netip.ParsePrefix(r.IPCidrRange)
-		if bad != nil || !m.subnet.Range.Contains(p.Addr()) {
+		if bad != nil || !m.subnets[0].Range.Contains(p.Addr()) {
 			return nil, invalidField("resource.aliasIpRanges[0].ipCidrRange", r.IPCidrRange, "The range is not in the subnetwork.")
 		}
-		if holder, taken := m.subnet.used[p.Addr()]; taken && holder != m.key() {
+		if holder, taken := m.subnets[0].used[p.Addr()]; taken && holder != m.key() {
 			c.fail(op, &OperationError{"IP_IN_USE_BY_ANOTHER_RESOURCE", "IP '" + p.Addr().String() + "' is already being used by another resource."})
 			return op, nil
 		}
 	}
 	c.timers.After(max(c.o.Delays.Stop, 0), func() {
-		for a, holder := range m.subnet.used {
+		for a, holder := range m.subnets[0].used {
 			if holder == m.key() && a != m.address {
-				delete(m.subnet.used, a)
+				delete(m.subnets[0].used, a)
 			}
 		}
 		for _, r := range *in.AliasIPRanges {
-			m.subnet.used[netip.MustParsePrefix(r.IPCidrRange).Addr()] = m.key()
+			m.subnets[0].used[netip.MustParsePrefix(r.IPCidrRange).Addr()] = m.key()
 		}
 		n.AliasIPRanges, n.Fingerprint = in.AliasIPRanges, c.print()
 		c.finish(op)

@@ -56,7 +56,7 @@ func (c *Cloud) insert(q *call) (any, *apiError) {
 		return nil, refuse(http.StatusConflict, "alreadyExists", "The resource '%s' already exists", m.path())
 	}
 	for _, d := range m.Disks {
-		if path := c.diskOf(m, d); c.disks[m.zone+"/"+lastPart(path)] != nil {
+		if path := c.diskOf(m, d); !d.scratch() && c.disks[m.zone+"/"+lastPart(path)] != nil {
 			return nil, refuse(http.StatusConflict, "alreadyExists", "The resource '%s' already exists", path)
 		}
 	}
@@ -83,11 +83,13 @@ func insertPermissions(i *instance) []string {
 		if d.InitializeParams != nil {
 			add(d.InitializeParams.SourceImage != "" && !strings.Contains(d.InitializeParams.SourceImage, "-cloud/"), "compute.images.useReadOnly")
 			add(len(d.InitializeParams.Labels) > 0, "compute.disks.setLabels")
+			add(d.InitializeParams.Snapshot != "", "compute.snapshots.useReadOnly")
 		}
 	}
 	for _, n := range i.NetworkInterfaces {
-		add(len(n.AccessConfigs) > 0, "compute.subnetworks.useExternalIp")
+		add(len(n.AccessConfigs)+len(n.IPv6Access) > 0, "compute.subnetworks.useExternalIp")
 	}
+	add(len(i.ResourcePolicies) > 0, "compute.resourcePolicies.use")
 	return out
 }
 
@@ -116,7 +118,10 @@ func (c *Cloud) check(m *machine) *apiError {
 	if len(m.ServiceAccounts) > 1 {
 		return refuse(http.StatusBadRequest, "invalid", "At most one service account can be specified.")
 	}
-	return checkScheduling(m)
+	if err := checkScheduling(m); err != nil {
+		return err
+	}
+	return c.checkPlacement(m)
 }
 
 func checkLabels(field string, labels map[string]string) *apiError {
@@ -231,22 +236,14 @@ func (c *Cloud) fill(m *machine) {
 		m.Tags = &tags{}
 	}
 	m.Tags.Fingerprint = c.print()
-	for i, d := range m.Disks {
-		path := c.diskOf(m, d)
-		c.disks[m.zone+"/"+lastPart(path)] = &disk{path: path, zone: m.zone, name: lastPart(path)}
-		d.Kind, d.Source, d.Index = "compute#attachedDisk", base+path, i
-		d.InitializeParams = nil // the cloud does not show it again
-		if d.Type == "" {
-			d.Type = "PERSISTENT"
-		}
-		if d.Mode == "" {
-			d.Mode = "READ_WRITE"
-		}
-	}
+	c.fillDisks(m, base)
 	for i, n := range m.NetworkInterfaces {
 		n.Kind, n.Name, n.Fingerprint = "compute#networkInterface", fmt.Sprint("nic", i), c.print()
+		for _, a := range append(n.AccessConfigs, n.IPv6Access...) {
+			a.Kind = "compute#accessConfig"
+		}
 		for _, a := range n.AccessConfigs {
-			a.Kind, a.NatIP = "compute#accessConfig", fmt.Sprintf("203.0.113.%d", 1+len(c.instances)%250)
+			a.NatIP = fmt.Sprintf("203.0.113.%d", 1+len(c.instances)%250)
 		}
 	}
 	m.visible = now.Add(c.o.Delays.Visible)

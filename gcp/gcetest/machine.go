@@ -1,7 +1,6 @@
 package gcetest
 
 import (
-	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -20,18 +19,31 @@ type machine struct {
 	placed  bool // it takes capacity of its shape
 	leaving bool // a delete is under way
 	guest   testcloud.Guest
-	boots   int // distinguishes guests of earlier starts
-	subnet  *subnet
-	address netip.Addr
-	serial  []byte // the last of what it printed
-	printed int64  // how much it printed in all
+	boots   int        // distinguishes guests of earlier starts
+	subnets []*subnet  // of its network interfaces
+	address netip.Addr // of the first one
+	node    *NodeGroup // nil: on a shared host
+	serial  []byte     // the last of what it printed
+	printed int64      // how much it printed in all
 }
 
 // A disk exists by itself: it may outlive its machine.
 type disk struct {
-	path string
+	DiskState
 	zone string
 	name string
+}
+
+// A DiskState is what there is of a disk, for audits.
+type DiskState struct {
+	Path       string
+	Type       string // empty: the cloud's default
+	SizeGB     int64  // 0: that of its source
+	IOPS       int64  // 0: the cloud's default
+	Throughput int64  // MiB a second; 0: the cloud's default
+	Key        string // of Cloud KMS; empty: Google's own
+	Snapshot   string // that it was created from
+	Labels     map[string]string
 }
 
 func (m *machine) key() string { return m.zone + "/" + m.Name }
@@ -212,7 +224,9 @@ func (c *Cloud) forget(m *machine) {
 	}
 	c.end(m)
 	delete(c.instances, m.key())
-	maps.DeleteFunc(m.subnet.used, func(_ netip.Addr, holder string) bool { return holder == m.key() })
+	for _, s := range m.subnets {
+		s.release(m.key())
+	}
 	for _, d := range m.Disks {
 		if d.AutoDelete {
 			delete(c.disks, m.zone+"/"+lastPart(d.Source))

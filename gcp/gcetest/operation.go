@@ -135,14 +135,16 @@ func (c *Cloud) carryOut(m *machine, op *operation) {
 	})
 }
 
-// place gives a machine an address and capacity. It needs c.mu.
+// place gives a machine addresses and capacity. It needs c.mu.
 func (c *Cloud) place(m *machine) *OperationError {
-	address, ok := m.subnet.allocate(m.key())
-	if !ok {
-		return &OperationError{"IP_SPACE_EXHAUSTED", "IP space of '" + m.subnet.path + "' is exhausted."}
+	for i, s := range m.subnets {
+		if failure := s.connect(m, m.NetworkInterfaces[i]); failure != nil {
+			return failure
+		}
 	}
-	m.address = address
-	m.NetworkInterfaces[0].NetworkIP = address.String()
+	if failure := c.seat(m); failure != nil {
+		return failure
+	}
 	if !c.o.Capacity.Take(m.shape) {
 		return stockout(m)
 	}

@@ -2,6 +2,7 @@ package gcetest
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 )
 
@@ -78,6 +79,8 @@ func (c *Cloud) change(q *call, want change) (any, *apiError) {
 		return nil, refuse(http.StatusBadRequest, "unsupportedOperation", "Instance '%s' is in state %s. Operation %s is not supported in this state.", m.Name, m.Status, want.kind)
 	case want.kind == "suspend" && len(m.GuestAccelerators) > 0:
 		return nil, refuse(http.StatusBadRequest, "unsupportedOperation", "Instances with guest accelerators cannot be suspended.")
+	case want.to != "" && q.query.Get("discardLocalSsd") == "" && slices.ContainsFunc(m.Disks, (*attachedDisk).scratch):
+		return nil, refuse(http.StatusBadRequest, "invalid", "VM has a Local SSD attached but an undefined value for `discard-local-ssd`.")
 	}
 	op := c.begin(q, m, want.kind)
 	failure := c.armed(want.kind)

@@ -33,6 +33,8 @@ type instance struct {
 	ResourcePolicies        []string          `json:"resourcePolicies,omitempty"`
 	ShieldedInstanceConfig  *shielded         `json:"shieldedInstanceConfig,omitempty"`
 	AdvancedMachineFeatures *advanced         `json:"advancedMachineFeatures,omitempty"`
+	ReservationAffinity     *affinity         `json:"reservationAffinity,omitempty"`
+	Confidential            *confidential     `json:"confidentialInstanceConfig,omitempty"`
 	LastStartTimestamp      string            `json:"lastStartTimestamp,omitempty"`
 	LastStopTimestamp       string            `json:"lastStopTimestamp,omitempty"`
 	LastSuspendedTimestamp  string            `json:"lastSuspendedTimestamp,omitempty"`
@@ -52,6 +54,10 @@ type nic struct {
 	NicType       string          `json:"nicType,omitempty"`
 	StackType     string          `json:"stackType,omitempty"`
 	AccessConfigs []*accessConfig `json:"accessConfigs,omitempty"`
+	IPv6Access    []*accessConfig `json:"ipv6AccessConfigs,omitempty"`
+	IPv6Address   string          `json:"ipv6Address,omitempty"`
+	IPv6Type      string          `json:"ipv6AccessType,omitempty"`
+	IPv6Prefix    int             `json:"internalIpv6PrefixLength,omitempty"`
 	AliasIPRanges *[]aliasRange   `json:"aliasIpRanges,omitempty"` // a pointer: an empty list is not an absent one
 	Fingerprint   string          `json:"fingerprint,omitempty"`
 }
@@ -67,6 +73,8 @@ type accessConfig struct {
 	Name        string `json:"name,omitempty"`
 	NatIP       string `json:"natIP,omitempty"`
 	NetworkTier string `json:"networkTier,omitempty"`
+	IPv6        string `json:"externalIpv6,omitempty"`
+	IPv6Prefix  int    `json:"externalIpv6PrefixLength,omitempty"`
 }
 
 type attachedDisk struct {
@@ -82,11 +90,35 @@ type attachedDisk struct {
 	Interface        string            `json:"interface,omitempty"`
 	DiskSizeGB       int64             `json:"diskSizeGb,omitempty,string"`
 	Architecture     string            `json:"architecture,omitempty"`
+	EncryptionKey    *encryptionKey    `json:"diskEncryptionKey,omitempty"`
+}
+
+type encryptionKey struct {
+	Name           string `json:"kmsKeyName,omitempty"`
+	ServiceAccount string `json:"kmsKeyServiceAccount,omitempty"`
+}
+
+type affinity struct {
+	Use    string   `json:"consumeReservationType,omitempty"`
+	Key    string   `json:"key,omitempty"`
+	Values []string `json:"values,omitempty"`
+}
+
+type confidential struct {
+	Enabled bool   `json:"enableConfidentialCompute,omitempty"`
+	Type    string `json:"confidentialInstanceType,omitempty"`
+}
+
+type nodeAffinity struct {
+	Key      string   `json:"key,omitempty"`
+	Operator string   `json:"operator,omitempty"`
+	Values   []string `json:"values,omitempty"`
 }
 
 type initializeParams struct {
 	DiskName      string            `json:"diskName,omitempty"`
 	SourceImage   string            `json:"sourceImage,omitempty"`
+	Snapshot      string            `json:"sourceSnapshot,omitempty"`
 	DiskSizeGB    int64             `json:"diskSizeGb,omitempty,string"`
 	DiskType      string            `json:"diskType,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
@@ -119,6 +151,8 @@ type scheduling struct {
 	MaxRunDuration            *apiDuration `json:"maxRunDuration,omitempty"`
 	PreemptionNoticeDuration  *apiDuration `json:"preemptionNoticeDuration,omitempty"`
 	GracefulShutdown          *graceful    `json:"gracefulShutdown,omitempty"`
+
+	NodeAffinities []nodeAffinity `json:"nodeAffinities,omitempty"`
 }
 
 type graceful struct {
