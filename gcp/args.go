@@ -21,7 +21,7 @@ type Args struct {
 	StackType      string       `json:"stack_type,omitempty" doc:"which addresses the machine has; those of its subnet must include them" enum:"IPV4_ONLY|IPV4_IPV6|IPV6_ONLY" default:"IPV4_ONLY"`
 	ExternalIPv6   bool         `json:"external_ipv6,omitempty" doc:"give the machine a public IPv6 address; its subnet must have external ones" default:"false"`
 	AliasRanges    []AliasRange `json:"alias_ranges,omitempty" doc:"alias ranges, such as addresses for pods"`
-	Interfaces     []Interface  `json:"interfaces,omitempty" doc:"further network interfaces, each in another network"`
+	Interfaces     []Interface  `json:"interfaces,omitempty" doc:"further network interfaces"`
 	DiskType       string       `json:"disk_type,omitempty" doc:"type of the boot disk, such as pd-balanced or hyperdisk-balanced" default:"the cloud's"`
 	DiskSizeGB     int64        `json:"disk_size_gb,omitempty" doc:"size of the boot disk" default:"that of the image" min:"1" max:"65536"`
 	DiskIOPS       int64        `json:"disk_iops,omitempty" doc:"provisioned operations a second of the boot disk, for Hyperdisk and pd-extreme; needs disk_size_gb" min:"1"`
