@@ -5,10 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"runtime/debug"
+	"runtime"
 	"strings"
 
 	"github.com/nstance-go/nstance/agent"
+	"github.com/nstance-go/nstance/internal/version"
 )
 
 // A command is the parsed command line.
@@ -90,11 +91,5 @@ that do not answer, or refuse, do not end the agent: see GET /healthz at
 	return b.String()
 }
 
-// version returns the toolchain's information about this build.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return info.Main.Version + " " + info.GoVersion
-}
+// versionText is the software's version, and the toolchain's.
+func versionText() string { return version.Software + " " + runtime.Version() }

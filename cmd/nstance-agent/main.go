@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		fmt.Fprint(stdout, usage())
 		return exitOK
 	case cmd.version:
-		fmt.Fprintln(stdout, "nstance-agent", version())
+		fmt.Fprintln(stdout, "nstance-agent", versionText())
 		return exitOK
 	}
 	return serve(ctx, cmd.getenv, stderr)
@@ -90,7 +90,7 @@ func serve(ctx context.Context, getenv func(string) string, stderr io.Writer) in
 		fmt.Fprintln(lines, clip.Text(err.Error(), math.MaxInt))
 		return exitUsage
 	}
-	o.Log.Info("nstance-agent starts", "version", version(), "instance_id", o.InstanceID)
+	o.Log.Info("nstance-agent starts", "version", versionText(), "instance_id", o.InstanceID)
 	if err := a.Run(ctx); err != nil {
 		o.Log.Error("nstance-agent ends", "err", err)
 		return exitError

@@ -8,12 +8,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance/agent"
+	"github.com/nstance-go/nstance/internal/version"
 )
 
 // call runs the command line in a context that has ended, so that an agent that
@@ -50,7 +52,7 @@ func TestCommandLine(t *testing.T) {
 	t.Run("version is one line", func(t *testing.T) {
 		code, out, _ := call(nil, "--version")
 		require.Equal(t, exitOK, code)
-		require.Regexp(t, `^nstance-agent \S+ go\S+.*\n$`, out)
+		require.Regexp(t, `^nstance-agent `+regexp.QuoteMeta(version.Software)+` go\S+.*\n$`, out)
 	})
 	t.Run("an empty environment is a mistake that is explained", func(t *testing.T) {
 		code, _, errs := call(nil)
