@@ -16,7 +16,7 @@ comma := ,
 # Runs a command in the folder of every module of a list: $(call each,MODULES,COMMAND).
 each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
 
-.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube e2e e2e-bridge test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release image bench bench-kube bench-karpenter bench-orders mutants fuzz clean
+.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release image bench bench-kube bench-karpenter bench-orders mutants fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
 
@@ -235,6 +235,12 @@ examples: ## whole programs of another module, each of which ends by itself
 $(BIN)/axe.stamp: tools/npm/axe/package-lock.json
 	$(call npm,axe,$(BIN)/axe)
 	touch $@
+
+test-tutorial: $(BIN)/versitygw ## the commands of docs/tutorial.md, word for word; needs curl, openssl and iproute2
+	mkdir -p $(BIN)/tutorial
+	$(call programs,$(BIN)/tutorial,cmd/nstance-server cmd/nstance-admin)
+	ln -sf ../versitygw $(BIN)/tutorial/versitygw
+	cd integration && NSTANCE_TUTORIAL_PROGRAMS=$(BIN)/tutorial go test -count=1 -timeout 10m -tags servers -run '^TestServers' ./tutorial
 
 test-browser: $(BIN)/axe.stamp ## the status page in Chromium, beside real shards; NSTANCE_SCREENSHOTS=directory keeps pictures
 	mkdir -p $(BIN)/browser

@@ -1,0 +1,2 @@
+// Package tutorial runs the commands of docs/tutorial.md.
+package tutorial
