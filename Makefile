@@ -16,7 +16,7 @@ comma := ,
 # Runs a command in the folder of every module of a list: $(call each,MODULES,COMMAND).
 each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
 
-.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release image bench bench-kube bench-karpenter bench-orders mutants fuzz clean
+.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-orders mutants fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
 
@@ -272,19 +272,31 @@ vulncheck: $(BIN)/supply.stamp ## known weaknesses that the programs call; go ge
 	$(RELEASE)
 	for p in $(BIN)/vuln/*; do $(BIN)/govulncheck -db file://$(BIN)/vulndb -mode binary -format json $$p | $(BIN)/release vulns $$(basename $$p); done
 
-release: build $(BIN)/supply.stamp ## programs, with a list of what each links (CycloneDX) and checksums, in dist/release
-	rm -rf dist/release
-	mkdir -p dist/release
-	cp dist/nstance-{agent,dev,server,admin,operator} deploy/systemd/* dist/release/
-	for p in agent dev server admin operator; do $(BIN)/cyclonedx-gomod bin -json -version v$$(sed -n 's/^const Software = "\(.*\)"/\1/p' internal/version/version.go) -output dist/release/nstance-$$p.cdx.json dist/release/nstance-$$p; done
-	cd dist/release && sha256sum * > SHA256SUMS
+# What makes packages and images. None of it needs a daemon.
+$(BIN)/packages.stamp: tools/packages/go.mod tools/packages/go.sum $(wildcard tools/packages/image/*.go)
+	mkdir -p $(BIN)
+	cd tools/packages && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./image
+	touch $@
 
-image: ## an image of a program, of nothing but the program and the authorities of this machine: PROGRAM=nstance-server IMAGE=name:tag
-	$(MAKE) build
-	mkdir -p dist/image
-	cp dist/$(PROGRAM) dist/image/program
-	cp /etc/ssl/certs/ca-certificates.crt dist/image/
-	docker build --tag $(IMAGE) --file deploy/docker/Dockerfile dist/image
+PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+RELEASE_TOOLS := $(BIN)/supply.stamp $(BIN)/packages.stamp
+
+release: $(RELEASE_TOOLS) ## in dist/release: programs for each of PLATFORMS, with a list of what each links (CycloneDX), packages, images, checksums
+	rm -rf dist/release
+	PLATFORMS="$(PLATFORMS)" TOOLS=$(BIN) tools/release/build.sh dist/release
+
+release-packages-check: $(RELEASE_TOOLS) ## packages, images and checksums of dist/release, installed and run in trees of their own; needs root, Linux and rpm
+	cd tools/packages && go test -count=1 ./...
+	TOOLS=$(BIN) tools/release/check-packages.sh dist/release
+
+# One release has the images of all platforms.
+IMAGE_ARCHIVE = dist/release/$(PROGRAM)-$(shell sed -n 's/^const Software = "\(.*\)"/\1/p' internal/version/version.go).oci.tar
+
+image: $(BIN)/packages.stamp ## an image of dist/release for `docker load`, in dist/PROGRAM.tar: PROGRAM=nstance-server IMAGE=name:tag PLATFORM=linux/amd64
+	$(BIN)/image docker -from $(IMAGE_ARCHIVE) -to dist/$(PROGRAM).tar -platform $(or $(PLATFORM),linux/amd64) $(IMAGE)
+
+image-push: $(BIN)/packages.stamp ## an image of dist/release to a registry, for all platforms: PROGRAM=nstance-server IMAGE=name:tag
+	$(BIN)/image push -from $(IMAGE_ARCHIVE) $(IMAGE)
 
 # Go refuses to install a program by its version if its module has a replace directive, so the tags of a release point to
 # a commit of their own, beside the main branch.
@@ -299,6 +311,14 @@ release-commit: ## the commit that the tags of this version point to; prints its
 	$(BIN)/release commit -dir $(BIN)/release-tree -proxy $(BIN)/release-proxy -modcache $(BIN)/release-modules
 	git fetch -q $(BIN)/release-tree HEAD
 	@git rev-parse FETCH_HEAD
+
+$(BIN)/actionlint: tools/actionlint/go.mod tools/actionlint/go.sum
+	mkdir -p $(BIN)
+	cd tools/actionlint && CGO_ENABLED=0 go build -trimpath -o $(BIN)/ tool
+	touch $@
+
+workflows-check: $(BIN)/actionlint ## the workflows of .github
+	$(BIN)/actionlint
 
 release-check: ## that a release of this tree can be installed and embedded
 	tools/release/check.sh
