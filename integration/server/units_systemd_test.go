@@ -173,24 +173,33 @@ func TestUnitOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestUnitOfTheServer: under systemd the shipped unit waits for the lease of a new shard, with its state below /var/lib.
+// TestUnitOfTheServer: under systemd the shipped unit waits for the lease of a new shard, with its
+// state below /var/lib. It has the configuration of /etc/nstance, or the flags of server.env.
 func TestUnitOfTheServer(t *testing.T) {
-	address, err := freeport.Address()
-	require.NoError(t, err)
-	m := newBootedMachine(t, map[string]string{"server.env": "NSTANCE_SECRET_KEY=" + base64.StdEncoding.EncodeToString([]byte(rand.Text()[:16]+rand.Text()[:16])) + "\n"})
-	m.write("nstance/server.jsonc", fmt.Sprintf(`{
-		"cluster": {"id": "c1"},
-		"shard": {"id": "s1", "provider": {"kind": "local"}, "bind": {"http": %q, "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}}
-	}`, address), 0o644)
-	m.start("nstance-server.service")
-	require.Eventually(t, func() bool {
-		resp, err := http.Get("http://" + address + "/status.json")
-		if err != nil {
-			return false
-		}
-		defer resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	}, eventually, 50*time.Millisecond)
+	for config, env := range map[string]string{
+		"server.jsonc": "",
+		"shard.jsonc":  "NSTANCE_SERVER_FLAGS=--config /etc/nstance/shard.jsonc --shard s1\n",
+	} {
+		t.Run(config, func(t *testing.T) {
+			address, err := freeport.Address()
+			require.NoError(t, err)
+			key := "NSTANCE_SECRET_KEY=" + base64.StdEncoding.EncodeToString([]byte(rand.Text()[:16]+rand.Text()[:16])) + "\n"
+			m := newBootedMachine(t, map[string]string{"server.env": key + env})
+			m.write("nstance/"+config, fmt.Sprintf(`{
+				"cluster": {"id": "c1"},
+				"shard": {"id": "s1", "provider": {"kind": "local"}, "bind": {"http": %q, "registration": "127.0.0.1:0", "operator": "127.0.0.1:0", "agent": "127.0.0.1:0"}}
+			}`, address), 0o644)
+			m.start("nstance-server.service")
+			require.Eventually(t, func() bool {
+				resp, err := http.Get("http://" + address + "/status.json")
+				if err != nil {
+					return false
+				}
+				defer resp.Body.Close()
+				return resp.StatusCode == http.StatusOK
+			}, eventually, 50*time.Millisecond)
+		})
+	}
 }
 
 // TestUnitOfEachIsConfined: systemd's own measure of what a unit exposes, from 0 to 10, is at most 2.5.

@@ -1,0 +1,47 @@
+package repository_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFirstDays: each cloud's first day has a secret key, keys in storage and an administrator
+// before it asks the server anything, all for the cluster and shard of its own configuration.
+func TestFirstDays(t *testing.T) {
+	for _, cloud := range []string{"aws", "azure", "gcp", "proxmox"} {
+		_, text, found := strings.Cut(read(t, "docs/providers/"+cloud+".md"), "\n## First day\n")
+		require.True(t, found, cloud)
+		text, _, _ = strings.Cut(text, "\n## ")
+		cluster := only(t, text, `"cluster": \{"id": "([^"]+)"\}`)
+		shard := only(t, text, `"shard": \{\s+"id": "([^"]+)"`)
+		storage := only(t, text, `cluster init [^\n]*--storage (\S+)\n`)
+		rest := text
+		for _, step := range []string{
+			"export NSTANCE_SECRET_KEY=", "nstance-admin cluster init --cluster " + cluster + " --shard " + shard + " --storage " + storage + "\n",
+			"nstance-server run --config ", "nstance-admin cluster nonce --cluster " + cluster + " --shard " + shard + " --storage " + storage + " --kind admin",
+			"nstance-admin login ", "nstance-admin group ",
+		} {
+			if step == "nstance-admin group " && cloud == "gcp" {
+				step = "nstance-admin instance list"
+			}
+			before, after, found := strings.Cut(rest, step)
+			require.True(t, found, "%s: %q comes after %q", cloud, step, before)
+			rest = after
+		}
+		require.Contains(t, text, "--storage "+storage+" --data ", "%s: the server has the storage that was prepared", cloud)
+	}
+}
+
+// only returns what a pattern's group matches, which is the same wherever the pattern is found.
+func only(t *testing.T, text, pattern string) string {
+	t.Helper()
+	found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
+	require.NotEmpty(t, found, pattern)
+	for _, m := range found {
+		require.Equal(t, found[0][1], m[1], pattern)
+	}
+	return found[0][1]
+}
