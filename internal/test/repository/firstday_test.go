@@ -9,19 +9,20 @@ import (
 )
 
 // TestFirstDays: each cloud's first day has a secret key, keys in storage and an administrator
-// before it asks the server anything, all for the cluster and shard of its own configuration.
+// before it asks the server anything, all for one cluster and shard: those of the tutorial.
 func TestFirstDays(t *testing.T) {
+	require.Contains(t, read(t, "docs/tutorial.md"), "nstance-admin cluster init --cluster prod --shard eu1a ")
 	for _, cloud := range []string{"aws", "azure", "gcp", "proxmox"} {
 		_, text, found := strings.Cut(read(t, "docs/providers/"+cloud+".md"), "\n## First day\n")
 		require.True(t, found, cloud)
 		text, _, _ = strings.Cut(text, "\n## ")
-		cluster := only(t, text, `"cluster": \{"id": "([^"]+)"\}`)
-		shard := only(t, text, `"shard": \{\s+"id": "([^"]+)"`)
+		require.Equal(t, "prod", only(t, text, `"cluster": \{"id": "([^"]+)"\}`), cloud)
+		require.Equal(t, "eu1a", only(t, text, `"shard": \{\s+"id": "([^"]+)"`), cloud)
 		storage := only(t, text, `cluster init [^\n]*--storage (\S+)\n`)
 		rest := text
 		for _, step := range []string{
-			"export NSTANCE_SECRET_KEY=", "nstance-admin cluster init --cluster " + cluster + " --shard " + shard + " --storage " + storage + "\n",
-			"nstance-server run --config ", "nstance-admin cluster nonce --cluster " + cluster + " --shard " + shard + " --storage " + storage + " --kind admin",
+			"export NSTANCE_SECRET_KEY=", "nstance-admin cluster init --cluster prod --shard eu1a --storage " + storage + "\n",
+			"nstance-server run --config ", "nstance-admin cluster nonce --cluster prod --shard eu1a --storage " + storage + " --kind admin",
 			"nstance-admin login ", "nstance-admin group ",
 		} {
 			if step == "nstance-admin group " && cloud == "gcp" {
