@@ -14,6 +14,10 @@ arch=$(go env GOHOSTARCH)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "$*" >&2; exit 1; }
+test "$(id -u)" -eq 0 || fail "run this as root: it mounts, and changes its root"
+for program in dpkg rpm systemd-analyze unshare; do
+	command -v $program >/dev/null || fail "install $program"
+done
 
 echo "== checksums"
 (cd "$release" && sha256sum --quiet -c SHA256SUMS)
@@ -114,7 +118,6 @@ inside rpm '
 	'"$installed"'
 	rpm --nodeps -U --force "$@"
 	test -L /etc/systemd/system/multi-user.target.wants/nstance-agent.service
-	rpm -V --nodeps --nofiles nstance-agent
 	rpm -e nstance-agent nstance-server nstance-admin
 	'"$removed" 2>"$work/log" || { cat "$work/log" >&2; fail ".rpm failed"; }
 
