@@ -25,11 +25,19 @@ listed=$(wc -l <"$release/SHA256SUMS")
 test "$listed" -eq "$(($(ls "$release" | wc -l) - 1))" || fail "SHA256SUMS names $listed files, there are others"
 
 echo "== programs"
+# says PROGRAM COMMAND...: the program, run by a command, says its version.
+says() {
+	local program=$1 flag=version
+	shift
+	case $program in
+	agent | operator) flag=--version ;;
+	dev) "$@" --help >"$work/out" || fail "nstance-dev --help: $?" && return ;; # it has no version of its own
+	esac
+	"$@" $flag >"$work/out" || fail "nstance-$program $flag: $?"
+	grep -qF "$version" "$work/out" || fail "nstance-$program says it is $(cat "$work/out")"
+}
 for program in agent dev server admin operator; do
-	flag=--help
-	test $program = dev || { flag=version && test $program != agent || flag=--version; }
-	"$release/nstance-$program-$version-linux-$arch" $flag >"$work/out" || fail "nstance-$program $flag: $?"
-	test $flag = --help || grep -qF "$version" "$work/out" || fail "nstance-$program says it is $(cat "$work/out")"
+	says $program "$release/nstance-$program-$version-linux-$arch"
 	grep -q '"bomFormat": "CycloneDX"' "$release/nstance-$program-$version-linux-$arch.cdx.json"
 done
 
@@ -126,7 +134,6 @@ for program in server admin operator; do
 	mkdir "$work/$program"
 	chmod 755 "$work" "$work/$program"
 	"$TOOLS/image" unpack -from "$release/nstance-$program-$version.oci.tar" -to "$work/$program" -platform "linux/$arch"
-	chroot --userspec=65532:65532 "$work/$program" /program version >"$work/out"
-	grep -qF "$version" "$work/out" || fail "nstance-$program in its image says it is $(cat "$work/out")"
+	says $program chroot --userspec=65532:65532 "$work/$program" /program
 done
 echo "packages and images of $version work"
