@@ -22,7 +22,14 @@ func For(ctx context.Context, d time.Duration) bool {
 // Backoff returns the wait after a number of failures in a row: first after one, or
 // none, then doubling up to limit.
 func Backoff(failures int, first, limit time.Duration) time.Duration {
-	return min(first<<min(max(failures-1, 0), 16), limit)
+	wait := min(first, limit)
+	for n := 1; n < failures && 0 < wait && wait < limit; n++ {
+		if wait > limit/2 {
+			return limit
+		}
+		wait *= 2
+	}
+	return wait
 }
 
 // Jitter returns a random duration in the upper half of d, so that callers that

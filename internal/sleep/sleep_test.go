@@ -2,6 +2,7 @@ package sleep_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,4 +41,7 @@ func TestBackoff(t *testing.T) {
 	}
 	require.Equal(t, time.Hour, sleep.Backoff(1<<40, time.Minute, time.Hour), "however many")
 	require.Equal(t, time.Second, sleep.Backoff(1, time.Minute, time.Second))
+	require.Equal(t, 48*time.Hour, sleep.Backoff(1<<40, 48*time.Hour, 48*time.Hour), "however long")
+	require.Equal(t, time.Duration(math.MaxInt64), sleep.Backoff(1<<40, time.Hour, math.MaxInt64))
+	require.Zero(t, sleep.Backoff(1<<40, 0, time.Hour))
 }
