@@ -54,7 +54,7 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 		}
 		request := s.requestFor(g, def)
 		if a.LastGood {
-			request.Definition = definitionKey(g.key, g.history.LastGoodHash, g.runtime, def.Image, g.spec.BootstrapData)
+			request.Definition = definitionKey(g.key, g.history.LastGood.Hash, g.runtime, def.Image, g.spec.BootstrapData)
 		}
 		request.Class, request.Count, request.Index, request.Spread = admission.Growth, a.Count, len(g.creates), spread
 		if a.Reason == plan.ReasonReplace {
@@ -73,7 +73,7 @@ func (s *shard) createDefinition(g *group, a plan.Action) (nstance.Definition, s
 	def := g.spec.Definition
 	if a.LastGood {
 		var why string
-		if def, why = s.definitions.Get(g.key, g.history.LastGood); why != "" {
+		if def, why = s.definitions.Get(g.key, g.history.Digest); why != "" {
 			return def, "the last good definition " + why
 		}
 	}
@@ -204,7 +204,7 @@ func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold) {
 		case admission.WaitAvoided:
 			holds = append(holds, plan.Hold{Kind: plan.HoldAvoided, Reason: allAvoidedReason(w), Until: w.Until})
 		case admission.WaitRefused:
-			holds = append(holds, plan.Hold{Kind: plan.HoldRefused, Reason: clip.Text("every permitted shape is refused or sold out"+orAvoided(w)+"; "+w.Refused, maxFailure), Until: w.Until})
+			holds = append(holds, plan.Hold{Kind: plan.HoldRefused, Reason: clip.Text("every permitted shape is refused or sold out"+orAvoided(w)+"; "+w.Refused, maxReason), Until: w.Until})
 		case admission.WaitBudget:
 			holds = append(holds, plan.Hold{Kind: plan.HoldBudget, Reason: budgetReason(w.Before), Until: w.Until})
 		case admission.WaitAnswer, admission.WaitPrices:
@@ -329,10 +329,10 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 	}
 	kind := def.Kind
 	if a.LastGood {
-		h := &g.history
-		rec.InfraHash, rec.Definition, kind = h.LastGoodHash, h.LastGood, h.LastGoodKind
-		if h.LastGoodLaunch > 0 || h.LastGoodRegistration > 0 {
-			rec.LaunchTimeout, rec.RegistrationTimeout = h.LastGoodLaunch, h.LastGoodRegistration
+		last := &g.history.LastGood
+		rec.InfraHash, rec.Definition, kind = last.Hash, last.Digest, last.Kind
+		if last.Launch > 0 || last.Registration > 0 {
+			rec.LaunchTimeout, rec.RegistrationTimeout = last.Launch, last.Registration
 		}
 	}
 	id, err := nstance.NewInstanceID(kind, rec.CreatedAt)

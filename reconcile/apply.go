@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -124,13 +123,8 @@ func (s *shard) publishCauses(m *member, a plan.Action) {
 }
 
 func (s *shard) recordHalt(g *group) {
-	if g.history.HaltedHash == g.hash {
+	if !g.history.Halt(g.hash, s.opts.Now()) {
 		return
-	}
-	g.history.HaltedHash, g.history.HaltedAt = g.hash, s.opts.Now().UTC()
-	g.history.HaltReason = fmt.Sprintf("%d replacements in a row did not become ready", g.history.Failures)
-	if why := g.history.LastFailure; why != "" {
-		g.history.HaltReason += "; the latest: " + why
 	}
 	s.publishGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
 	s.saver.Changed()

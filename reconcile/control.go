@@ -5,6 +5,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/reconcile/internal/history"
 )
 
 // Pause stops the rollout of a group: stale members stay, and losses are
@@ -15,10 +16,9 @@ import (
 // Run.
 func (r *Admin) Pause(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
-		if g.history.Paused {
+		if !g.history.Pause(reason, r.opts.Now()) {
 			return nstance.Event{}, nil
 		}
-		g.history.Paused, g.history.PausedAt, g.history.PauseReason = true, r.opts.Now().UTC(), reason
 		return nstance.Event{Type: eventtype.RolloutPaused, Reason: reason}, nil
 	})
 }
@@ -29,16 +29,10 @@ func (r *Admin) Pause(ctx context.Context, key nstance.GroupKey, reason string) 
 // journal. Fails as Pause does.
 func (r *Admin) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
-		h := &g.history
 		r.forgiveRefusals(g)
-		if !h.Paused && !g.halted() && h.Failures == 0 {
+		if !g.history.Resume(g.hash) {
 			return nstance.Event{}, nil
 		}
-		h.Paused, h.PausedAt, h.PauseReason = false, nstance.Event{}.Time, ""
-		if g.halted() {
-			h.HaltedHash, h.HaltedAt, h.HaltReason = "", nstance.Event{}.Time, ""
-		}
-		h.clearFailures()
 		return nstance.Event{Type: eventtype.RolloutResumed, Reason: reason}, nil
 	})
 }
@@ -85,7 +79,7 @@ func (r *Admin) Freeze(ctx context.Context, key nstance.GroupKey, reason string)
 		if g.history.Frozen != nil {
 			return nstance.Event{}, nil
 		}
-		g.history.Frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
+		g.history.Frozen = &history.Freeze{Since: r.opts.Now().UTC(), Reason: reason}
 		r.discardPendingCreates(g)
 		return nstance.Event{Type: eventtype.Frozen, Reason: reason}, nil
 	})
@@ -112,7 +106,7 @@ func (r *Admin) FreezeShard(ctx context.Context, reason string) error {
 		if r.frozen != nil {
 			return nstance.Event{}, false
 		}
-		r.frozen = &freeze{Since: r.opts.Now().UTC(), Reason: reason}
+		r.frozen = &history.Freeze{Since: r.opts.Now().UTC(), Reason: reason}
 		return nstance.Event{Type: eventtype.Frozen, Reason: reason}, true
 	})
 }
@@ -172,10 +166,10 @@ func (r *Admin) Rollback(ctx context.Context, key nstance.GroupKey, reason strin
 		if g.history.Rollback != nil && g.rollbackSpec != nil {
 			return nstance.Event{}, nil
 		}
-		if g.history.LastGood != digest {
+		if g.history.Digest != digest {
 			return nstance.Event{}, nstance.Errorf(nstance.Conflict, "the last good definition of group %s has changed meanwhile", key)
 		}
-		g.history.Rollback = &rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
+		g.history.Rollback = &history.Rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
 		g.rollbackSpec = &back
 		r.resolveDesired(g)
 		return nstance.Event{Type: eventtype.RolledBack, Reason: "the last good definition is the desired one" + withMessage(reason)}, nil
@@ -194,12 +188,12 @@ func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
 		return g.history.Rollback.Definition, nil
 	case !g.defined():
 		return "", nstance.Errorf(nstance.Unavailable, "it is not known yet what group %s should be", key)
-	case g.history.LastGood == "":
+	case g.history.Digest == "":
 		return "", noTarget("no definition of group %s has ever had all members ready", key)
-	case g.history.LastGoodHash == g.configured.hash:
+	case g.history.LastGood.Hash == g.configured.hash:
 		return "", noTarget("all members of group %s were ready with the configured definition: it is the last good one", key)
 	}
-	return g.history.LastGood, nil
+	return g.history.Digest, nil
 }
 
 func noTarget(format string, key nstance.GroupKey) error {

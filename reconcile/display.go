@@ -16,7 +16,7 @@ func (s *shard) groupView(g *group) GroupView {
 	v := GroupView{
 		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime,
 		Paused: g.history.Paused, Frozen: s.freezeOf(g) != nil, FrozenAlone: g.history.Frozen != nil, RolledBack: g.history.Rollback != nil,
-		LastGoodHash: g.history.LastGoodHash, Failures: g.history.Failures, BackoffUntil: g.history.BackoffUntil,
+		LastGoodHash: g.history.LastGood.Hash, Failures: g.history.InRow, BackoffUntil: g.history.BackoffUntil,
 		Holds: s.withPending(g, g.holds),
 	}
 	v.Key = g.key
@@ -29,7 +29,7 @@ func (s *shard) groupView(g *group) GroupView {
 	g.buffer = view.Members
 	n := plan.NewCensus(view, now).Counts()
 	v.Ready, v.Booting, v.Leaving, v.Gone, v.Stale, v.OnDemand, v.Preserved = n.Ready, n.Booting, n.Leaving, n.Gone, n.Stale, n.OnDemand, n.Preserved
-	v.Standby, v.Parked, v.Claims = n.Standby, n.Parked, slices.Clone(g.claims())
+	v.Standby, v.Parked, v.Claims = n.Standby, n.Parked, g.claims()
 	return v
 }
 
@@ -152,5 +152,5 @@ func (g *group) setMarkets(v *GroupView) {
 			v.SpotMarket++
 		}
 	}
-	v.ReturnAt, v.FailedReturns = g.returnAt(), g.history.Returns
+	v.ReturnAt, v.FailedReturns = g.history.ReturnAt(g.spec.Definition.Market), g.history.Returns
 }

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -9,7 +8,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/internal/groupspec"
-	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/reconcile/internal/history"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -23,7 +22,7 @@ type group struct {
 	rollbackSpec     *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
 	members          []*member
 	ownBalancers     map[string]int // by name: members that name a load balancer in place of the group
-	history          groupState
+	history          history.Group
 	recorded         bool // history stands in storage, or will
 	pace             pace
 	unreadable       int
@@ -143,8 +142,18 @@ func (g *group) isGone() bool {
 	return true
 }
 
+// resolve sets what the group should be: what is configured, with the last good definition
+// while the group is rolled back.
+func (g *group) resolve() (rollbackEnded, changed bool) {
+	if rollbackEnded = g.rollbackOver(); rollbackEnded {
+		g.history.Rollback, g.rollbackSpec = nil, nil
+	}
+	g.desiredSpec = g.effective()
+	return rollbackEnded, g.history.Desire(g.hash) || rollbackEnded
+}
+
 // halted reports whether the rollout to what the group should be is halted.
-func (g *group) halted() bool { return g.history.HaltedHash != "" && g.history.HaltedHash == g.hash }
+func (g *group) halted() bool { return g.history.Halted(g.hash) }
 
 func (g *group) hashOrUnknown() string {
 	if !g.defined() {
@@ -156,20 +165,10 @@ func (g *group) hashOrUnknown() string {
 func (g *group) plan() plan.History {
 	s := &g.history
 	return plan.History{
-		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.Failures, LastFailure: s.LastFailure,
-		BackoffUntil: s.BackoffUntil, LastGoodHash: s.LastGoodHash,
-		ReturnAt: g.returnAt(), FullAt: s.FullAt,
+		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.InRow, LastFailure: s.LastFailure,
+		BackoffUntil: s.BackoffUntil, LastGoodHash: s.LastGood.Hash,
+		ReturnAt: s.ReturnAt(g.spec.Definition.Market), FullAt: s.FullAt,
 	}
-}
-
-// returnAt is when a member of g may go back to spot; zero: none waits for that.
-func (g *group) returnAt() time.Time {
-	h := &g.history
-	if h.FallbackAt.IsZero() {
-		return time.Time{}
-	}
-	wait := cmp.Or(g.spec.Definition.Market.ReturnAfter, defaultReturnAfter)
-	return latest(h.FallbackAt.Add(sleep.Backoff(h.Returns+1, wait, max(wait, longestReturn))), g.reclaimedUntil())
 }
 
 // definitionHold returns the hold of members of g whose recorded definition cannot
@@ -206,10 +205,6 @@ func (g *group) marketsDiffer() (n int) {
 	}
 	return n
 }
-
-// longestReturn is where the doubling of the pauses between two attempts to go
-// back to spot ends, unless the group's own is longer.
-const longestReturn = 24 * time.Hour
 
 // inMarket returns a definition as it is for a create that may be in one market
 // only; empty: as the definition says.

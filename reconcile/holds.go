@@ -8,6 +8,9 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
+// maxReason is how many bytes a hold keeps of what others say.
+const maxReason = 256
+
 // holdViews says what keeps a group from acting: since when, until when and why.
 // A hold that stays keeps its beginning; one that is durable has its own.
 func (s *shard) holdViews(g *group, holds []plan.Hold, now time.Time) []HoldView {

@@ -1,9 +1,11 @@
 package reconcile
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
 )
 
 // compareMarket publishes, once, that the machine of m is in another market than was
@@ -21,25 +23,19 @@ func (s *shard) compareMarket(m *member) {
 // group does not go back soon.
 func (s *shard) recordFallback(m *member, now time.Time) {
 	if !m.rec.OnDemand {
-		m.group.history.FallbackAt = now.UTC()
+		m.group.history.WaitForSpot(now)
 		s.saver.Changed()
 	}
 }
 
 // recordReturn records whether m, a spot member in place of an on-demand one, has
-// become ready or failed. Each failure in a row
-// doubles the time until the next attempt.
+// become ready or failed.
 func (s *shard) recordReturn(m *member, ok bool) {
 	if !m.returnsToSpot() {
 		return
 	}
 	m.requiredMarket = ""
-	h := &m.group.history
-	if ok {
-		h.Returns = 0
-	} else {
-		h.Returns, h.FallbackAt = h.Returns+1, s.opts.Now().UTC()
-	}
+	m.group.history.ReturnEnded(ok, s.opts.Now())
 	s.saver.Changed()
 }
 
@@ -47,24 +43,10 @@ func (s *shard) recordReturn(m *member, ok bool) {
 // long as this one did.
 func (s *shard) abandonReturn(m *member) {
 	if m.returnsToSpot() {
-		m.requiredMarket, m.group.history.FallbackAt = "", s.opts.Now().UTC()
+		m.requiredMarket = ""
+		m.group.history.WaitForSpot(s.opts.Now())
 		s.saver.Changed()
 	}
-}
-
-// recordMarkets begins the wait for spot of a group that has on-demand members
-// beyond its base, and ends it when there are none.
-func (s *shard) recordMarkets(g *group, now time.Time) {
-	h, beyond := &g.history, g.onDemandBeyondBase()
-	switch {
-	case beyond && h.FallbackAt.IsZero():
-		h.FallbackAt = now.UTC()
-	case !beyond && (h.Returns > 0 || !h.FallbackAt.IsZero()):
-		h.FallbackAt, h.Returns = time.Time{}, 0
-	default:
-		return
-	}
-	s.saver.Changed()
 }
 
 // spotFree reports whether spot capacity for g is not known to be sold out.
@@ -74,4 +56,29 @@ func (s *shard) spotFree(g *group, now time.Time) bool {
 	}
 	_, _, free := s.admission.Choose(s.requestFor(g, inMarket(g.spec.Definition, nstance.Spot)), now)
 	return free
+}
+
+// recordReclaim counts a reclaim of m for market.fallback_when.
+func (s *shard) recordReclaim(m *member, now time.Time) {
+	g := m.group
+	if !m.rec.OnDemand && m.market() == nstance.Spot && g.history.Reclaimed(g.spec.Definition.Market.FallbackWhen, now) {
+		s.saver.Changed()
+	}
+}
+
+// reclaimNoticed reports whether a reclaim was announced: it is counted, or was rehearsed.
+func reclaimNoticed(notices []nstance.Notice) bool {
+	return slices.ContainsFunc(notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim })
+}
+
+// rehearsed reports whether the only reclaims that were announced of m were rehearsed.
+func (m *member) rehearsed() bool {
+	announced := slices.ContainsFunc(m.notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim && !notice.Rehearsed(n) })
+	return reclaimNoticed(m.notices) && !announced
+}
+
+// reclaimsStand reports whether g makes on-demand members for its reclaims.
+func (s *shard) reclaimsStand(g *group, now time.Time) bool {
+	until := g.history.ReclaimedUntil(g.spec.Definition.Market.FallbackWhen)
+	return !until.IsZero() && !s.reached(until, now)
 }

@@ -128,9 +128,6 @@ type Tuning struct {
 	Provider       provider.Tuning
 }
 
-// defaultReturnAfter is how long after a fallback a group tries spot again.
-const defaultReturnAfter = 30 * time.Minute
-
 const defaultDrainTimeout = 5 * time.Minute
 
 var defaultMaxUnhealthy = nstance.Count{N: 20, Percent: true}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/internal/history"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -12,17 +13,17 @@ import (
 // storage, so another server leads from a copy of it. Of two such leaders the one with the
 // lower epoch stands still until the machine is gone, or an operator has adopted it. Reading
 // the storage again does not help: this leader's term stands.
-func (s *shard) overtaken() *freeze {
+func (s *shard) overtaken() *history.Freeze {
 	o, ok := s.orphans.Newer(s.opts.Epoch)
 	if !ok {
 		return nil
 	}
-	return &freeze{Since: o.FirstListed, Reason: fmt.Sprintf(
+	return &history.Freeze{Since: o.FirstListed, Reason: fmt.Sprintf(
 		"machine %s (%s) was made by term %d, this is term %d: another server leads this shard from a copy of its storage", o.Machine.ProviderID, o.Machine.ID, o.Machine.Epoch, s.opts.Epoch)}
 }
 
 // publishOvertaken plans every group again when a copy of the storage begins to lead or ends.
-func (s *shard) publishOvertaken(before *freeze) {
+func (s *shard) publishOvertaken(before *history.Freeze) {
 	now := s.overtaken()
 	if (before == nil) == (now == nil) {
 		return

@@ -193,19 +193,13 @@ func (g *group) recordGoingFirst() {
 			named = append(named, m.id)
 		}
 	}
-	g.history.GoFirst = nil
-	if slices.Sort(named); len(named) > 0 {
-		g.history.GoFirst = &named
-	}
+	g.history.SetGoFirst(named)
 }
 
 // restoreGoingFirst names the members that are recorded as named.
 func (g *group) restoreGoingFirst() {
-	if g.history.GoFirst == nil {
-		return
-	}
 	for _, m := range g.members {
-		m.goesFirst = m.goesFirst || slices.Contains(*g.history.GoFirst, m.id)
+		m.goesFirst = m.goesFirst || g.history.GoesFirst(m.id)
 	}
 }
 

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/internal/history"
 )
 
 // group returns the group's state, made when it is first mentioned.
@@ -75,7 +75,7 @@ func (s *shard) drop(g *group) {
 	s.publishHolds(g, nil, s.opts.Now())
 	s.notifyGone(g)
 	switch {
-	case !g.recorded && g.history == (groupState{}):
+	case !g.recorded && g.history.Empty():
 	case g.spec.Removing:
 		s.saver.Changed()
 	default:
@@ -175,7 +175,7 @@ func (s *shard) restoreStates(states shardState, backs map[string]desiredSpec) {
 	s.frozen, s.rollbackSpecs = states.Frozen, backs
 	s.absentGroups = maps.Clone(states.Groups)
 	if s.absentGroups == nil {
-		s.absentGroups = map[string]groupState{}
+		s.absentGroups = map[string]history.Group{}
 	}
 	for _, g := range s.groups {
 		s.restoreGroup(g)
@@ -188,11 +188,7 @@ func (s *shard) restoreStates(states shardState, backs map[string]desiredSpec) {
 func (s *shard) restoreGroup(g *group) {
 	key := g.key.String()
 	if h, ok := s.absentGroups[key]; ok {
-		h.BackoffUntil = bounded(h.BackoffUntil, s.opts.Now())
-		if now := s.opts.Now(); h.FallbackAt.After(now) { // by another leader's clock
-			h.FallbackAt = now
-		}
-		h.Reclaims = h.Reclaims.before(s.opts.Now())
+		h.Restore(s.opts.Now())
 		g.history, g.recorded = h, true
 		g.restoreGoingFirst()
 		delete(s.absentGroups, key)
@@ -206,8 +202,8 @@ func (s *shard) restoreGroup(g *group) {
 // after it was gone has no history.
 func (s *shard) setRemoving(g *group, removing bool) {
 	if g.spec.Removing && !removing {
-		if g.isGone() && g.history != (groupState{}) {
-			g.history, g.rollbackSpec = groupState{}, nil
+		if g.isGone() && !g.history.Empty() {
+			g.history, g.rollbackSpec = history.Group{}, nil
 			s.saver.Changed()
 		}
 		g.published.removal = false
@@ -218,15 +214,11 @@ func (s *shard) setRemoving(g *group, removing bool) {
 // resolveDesired sets what a group should be: what is configured, with the last good
 // definition while the group is rolled back.
 func (s *shard) resolveDesired(g *group) {
-	if g.rollbackOver() {
-		g.history.Rollback, g.rollbackSpec = nil, nil
+	rollbackEnded, changed := g.resolve()
+	if rollbackEnded {
 		s.publishGroup(g, nstance.Event{Type: eventtype.RollbackEnded, Reason: "another definition is configured"})
-		s.saver.Changed()
 	}
-	g.desiredSpec = g.effective()
-	h := &g.history
-	if h.FailureHash != "" && g.hash != "" && h.FailureHash != g.hash {
-		h.clearFailures()
+	if changed {
 		s.saver.Changed()
 	}
 }
@@ -235,18 +227,7 @@ func (s *shard) resolveDesired(g *group) {
 // records why it failed.
 func (s *shard) failedToBecomeReady(m *member, why string) {
 	m.replacement = replacementNotOwed
-	h := &m.group.history
-	h.Refusals++
-	h.LastFailure = clip.Text(why, maxFailure)
-	if m.rec.InfraHash == m.group.hash {
-		h.Failures++
-		h.FailureHash = m.group.hash
-	}
-	wait := maxBackoff
-	if h.Refusals < 7 {
-		wait = min(firstBackoff<<(h.Refusals-1), maxBackoff)
-	}
-	h.BackoffUntil = s.opts.Now().Add(wait)
+	m.group.history.Failed(m.rec.InfraHash, m.group.hash, why, s.opts.Now())
 	s.queue.Add(m.group.key, false) // which then waits until then
 	s.saver.Changed()
 }

@@ -7,13 +7,25 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/reconcile/internal/history"
 )
+
+// shardState is the durable state of a shard and its groups: state/{shard}.json.
+// Values behind its pointers are replaced, never changed.
+type shardState struct {
+	records.Header
+	Account string                   `json:"account,omitempty"` // of the provider, in which the machines are; empty: not known
+	Frozen  *history.Freeze          `json:"frozen,omitempty"`  // the whole shard
+	Avoided []AvoidedPool            `json:"avoided,omitempty"` // by request
+	Groups  map[string]history.Group `json:"groups"`            // by tenant/group
+}
 
 // saveStates writes what the shard and its groups remember, all of it at once.
 func (r *Reconciler) saveStates(ctx context.Context) (edits uint64, err error) {
 	now, edits := r.snapshotStates()
-	r.records.KeepDefinitions(now.named()...)
+	r.records.KeepDefinitions(history.Digests(now.Groups)...)
 	_, err = r.states.Update(ctx, func(s *shardState) error {
 		s.Frozen, s.Avoided, s.Groups = now.Frozen, now.Avoided, now.Groups
 		return nil
@@ -30,7 +42,7 @@ func (r *Reconciler) snapshotStates() (shardState, uint64) {
 	defer r.mu.Unlock()
 	out := shardState{Frozen: r.frozen, Avoided: r.avoided, Groups: maps.Clone(r.absentGroups)}
 	for key, g := range r.groups {
-		if g.recorded = g.recorded || g.history != (groupState{}); g.recorded {
+		if g.recorded = g.recorded || !g.history.Empty(); g.recorded {
 			out.Groups[key.String()] = g.history
 		}
 	}

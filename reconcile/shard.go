@@ -14,6 +14,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
 	"github.com/nstance-go/nstance/reconcile/internal/cloudfacts"
 	"github.com/nstance-go/nstance/reconcile/internal/definitions"
+	"github.com/nstance-go/nstance/reconcile/internal/history"
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
 	"github.com/nstance-go/nstance/reconcile/internal/questions"
 	"github.com/nstance-go/nstance/reconcile/internal/saver"
@@ -66,12 +67,12 @@ type shard struct {
 	changed           chan struct{}             // closed and replaced whenever a step ended
 	tuned             chan struct{}             // closed and replaced whenever settings were changed
 	saver             *saver.Saver              // of state/{shard}.json
-	frozen            *freeze                   // the whole shard
+	frozen            *history.Freeze           // the whole shard
 	avoided           []AvoidedPool             // by request; replaced, never changed
 	shifted           []AvoidedPool             // by the cloud, as last read; likewise
 	shiftsReadAt      time.Time                 // when that was
 	poolWake          chan struct{}             // has room for one: what is avoided has changed
-	absentGroups      map[string]groupState     // what groups remember that are not in memory, by tenant/group
+	absentGroups      map[string]history.Group  // what groups remember that are not in memory, by tenant/group
 	rollbackSpecs     map[string]desiredSpec    // what groups were rolled back to when this term began
 	silenceCache      silenceCount              // for the breaker
 	clock             *wallclock.Clock
@@ -88,7 +89,7 @@ func newShard(o Options, client *provider.Client, records *records.Records, cloc
 		reserve: client.Reserve, slowDown: client.SlowDown, callTimeout: client.CallTimeout, nodeProviderID: client.Abilities().NodeProviderID, storedRecord: records.Get,
 		groups: map[nstance.GroupKey]*group{}, members: map[nstance.InstanceID]*member{}, usedIDs: map[nstance.InstanceID]time.Time{},
 		zoneScores: map[string]map[string]int{}, announced: map[nstance.GroupKey]bool{}, announceWake: make(chan struct{}, 1),
-		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]groupState{}, saver: saver.New(),
+		unplanned: map[nstance.GroupKey]bool{}, absentGroups: map[string]history.Group{}, saver: saver.New(),
 		changed: make(chan struct{}), tuned: make(chan struct{}), poolWake: make(chan struct{}, 1),
 	}
 }
@@ -114,7 +115,7 @@ func (s *shard) thawed(key nstance.GroupKey) error {
 }
 
 // freezeOf returns the freeze that a group is under, if any.
-func (s *shard) freezeOf(g *group) *freeze {
+func (s *shard) freezeOf(g *group) *history.Freeze {
 	if s.frozen != nil {
 		return s.frozen
 	}

@@ -49,7 +49,7 @@ func (s *shard) setShifts(shifts []nstance.ZoneShift, now time.Time) {
 // shiftedPool returns what a zone that is shifted away from means. It began when it was
 // first read, if the cloud does not say when.
 func (s *shard) shiftedPool(shift nstance.ZoneShift, now time.Time) AvoidedPool {
-	p := AvoidedPool{Pool: Pool{Zone: shift.Zone}, Since: shift.Since.UTC(), Until: shift.Until.UTC(), Reason: cmp.Or(clip.Text(shift.Reason, maxFailure), "zonal shift"), Cloud: true}
+	p := AvoidedPool{Pool: Pool{Zone: shift.Zone}, Since: shift.Since.UTC(), Until: shift.Until.UTC(), Reason: cmp.Or(clip.Text(shift.Reason, maxReason), "zonal shift"), Cloud: true}
 	if i := slices.IndexFunc(s.shifted, func(a AvoidedPool) bool { return a.Pool == p.Pool }); i >= 0 && p.Since.IsZero() {
 		p.Since = s.shifted[i].Since
 	}

@@ -3,13 +3,14 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/internal/history"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -390,11 +391,8 @@ type Claim struct {
 	Until   time.Time `json:"until"`
 }
 
-// How long claims stand, and how many of a group there may be.
-const (
-	longestClaim = 24 * time.Hour
-	maxClaims    = 256
-)
+// longestClaim is how long a claim may stand.
+const longestClaim = 24 * time.Hour
 
 // ClaimStandby has a stand-by member of a group run in place of a node, until c.Until, at
 // most longestClaim from now, or until it is released. It returns the claim once that is
@@ -412,23 +410,16 @@ func (r *Admin) ClaimStandby(ctx context.Context, key nstance.GroupKey, c Claim)
 		case g.spec.WarmPool.Size == 0 || g.spec.Removing:
 			return nstance.Event{}, &nstance.Error{Code: nstance.Conflict, Msg: "group " + key.String() + " has no stand-by machines", Remedy: "set warm_pool.size of the group"}
 		}
-		i := g.claimOf(c.Node)
-		if known = i >= 0; known {
-			claim = g.claims()[i]
-			if !c.Until.After(claim.Until) {
-				return nstance.Event{}, nil
-			}
-			claim.Until = c.Until.UTC()
-			claims := slices.Clone(g.claims())
-			claims[i] = claim
-			g.setClaims(claims)
+		stands, extends, changed, err := g.history.AddClaim(history.Claim{Node: c.Node, EventID: c.EventID, Reason: c.Reason, Since: now, Until: c.Until.UTC()})
+		claim, known = Claim(stands), extends
+		switch {
+		case err != nil:
+			return nstance.Event{}, fmt.Errorf("group %s: %w", key, err)
+		case !changed:
+			return nstance.Event{}, nil
+		case known:
 			return nstance.Event{Type: eventtype.StandbyClaimed, Reason: "node " + c.Node + ", until " + claim.Until.Format(time.RFC3339)}, nil
 		}
-		if len(g.claims()) >= maxClaims {
-			return nstance.Event{}, nstance.Errorf(nstance.Throttled, "group %s has %d claims already", key, maxClaims)
-		}
-		claim = Claim{Node: c.Node, EventID: c.EventID, Reason: c.Reason, Since: now, Until: c.Until.UTC()}
-		g.setClaims(append(slices.Clip(g.claims()), claim))
 		return nstance.Event{Type: eventtype.StandbyClaimed, Reason: "node " + c.Node + withMessage(c.Reason)}, nil
 	})
 	return claim, known, err
@@ -438,43 +429,28 @@ func (r *Admin) ClaimStandby(ctx context.Context, key nstance.GroupKey, c Claim)
 // once that is durable. Fails as Pause does.
 func (r *Admin) ReleaseStandby(ctx context.Context, key nstance.GroupKey, node string) (known bool, err error) {
 	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
-		i := g.claimOf(node)
-		if known = i >= 0; !known {
+		if known = g.history.EndClaim(node); !known {
 			return nstance.Event{}, nil
 		}
-		g.setClaims(slices.Delete(slices.Clone(g.claims()), i, i+1))
 		return nstance.Event{Type: eventtype.StandbyReleased, Reason: "node " + node}, nil
 	})
 	return known, err
 }
 
-// claims returns the claims on stand-by members, oldest first, which must not be changed.
-func (g *group) claims() []Claim {
-	if g.history.Claims == nil {
-		return nil
+// claims returns the claims on stand-by members, oldest first.
+func (g *group) claims() (out []Claim) {
+	for _, c := range g.history.Standing() {
+		out = append(out, Claim(c))
 	}
-	return *g.history.Claims
-}
-
-func (g *group) setClaims(c []Claim) {
-	g.history.Claims = nil
-	if len(c) > 0 {
-		g.history.Claims = &c
-	}
-}
-
-func (g *group) claimOf(node string) int {
-	return slices.IndexFunc(g.claims(), func(c Claim) bool { return c.Node == node })
+	return out
 }
 
 // endClaims ends the claims of g whose time is over, and returns when the next one is.
 func (s *shard) endClaims(g *group, now time.Time) (next time.Time) {
-	over := func(c Claim) bool { return s.reached(c.Until, now) }
-	if slices.ContainsFunc(g.claims(), over) {
-		g.setClaims(slices.DeleteFunc(slices.Clone(g.claims()), over))
+	if g.history.EndClaims(func(c history.Claim) bool { return s.reached(c.Until, now) }) {
 		s.saver.Changed()
 	}
-	for _, c := range g.claims() {
+	for _, c := range g.history.Standing() {
 		next = earliest(next, s.lookAgainAt(c.Until, now))
 	}
 	return next

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 func (s *shard) view(g *group, now time.Time, members []plan.Member) plan.View {
 	v := plan.View{
 		Group: g.spec, Hash: g.hashOrUnknown(), RuntimeHash: g.runtime, Members: slices.Grow(members, len(g.members)), History: g.plan(),
-		SpotFree: s.spotFree(g, now), Claims: len(g.claims()), Unreadable: g.unreadable, Removing: g.spec.Removing,
+		SpotFree: s.spotFree(g, now), Claims: len(g.history.Standing()), Unreadable: g.unreadable, Removing: g.spec.Removing,
 		Frozen: s.freezeOf(g) != nil, Clock: s.clock.Distrust(),
 	}
 	if g.spec.Key == (nstance.GroupKey{}) { // it was never configured in this term
@@ -126,134 +125,6 @@ func (s *shard) registerBy(m *member) time.Time {
 		return last
 	}
 	return earliest(last, m.machineSince.Add(m.rec.RegistrationTimeout))
-}
-
-// recordCensus records what a census shows for the first time: members that have
-// become ready, a group that is whole, short, or under notice.
-func (s *shard) recordCensus(g *group, c *plan.Census, now time.Time) {
-	heard := 0 // a new leader has yet to hear of those that are ready on record
-	for i, m := range g.members {
-		if m.healthySince.IsZero() || c.Status(&c.Members[i]) != nstance.Ready {
-			continue
-		}
-		s.becameReady(m)
-		heard += oneIf(!m.extra() && !c.Members[i].Preserved)
-	}
-	s.recordReadiness(g, c, heard)
-	s.recordReady(g, now)
-	if c.Counts().Ready >= g.spec.Size {
-		g.belowSizeSince = time.Time{}
-	} else if g.belowSizeSince.IsZero() {
-		g.belowSizeSince = now.UTC()
-	}
-	s.checkMassNotice(g)
-	s.recordMarkets(g, now)
-	s.recordBreaker(g, c.Breaker, now)
-}
-
-func (s *shard) becameReady(m *member) {
-	if m.wasReady {
-		return
-	}
-	m.wasReady = true
-	if m.readyAt.IsZero() && !m.rec.RegisteredAt.Before(s.began) { // a former leader may have seen others ready
-		m.readyAt = s.opts.Now().UTC()
-	}
-	if !m.wokenOrWaking() {
-		s.timeLaunch(m)
-	}
-	s.recordReturn(m, m.market() == nstance.Spot)
-	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.rec.Replaces})
-	s.admission.Forgive(s.definitionOf(m), capacityShape(m.rec.Shape))
-	if h := &m.group.history; s.provesDefinition(m) && (h.Failures > 0 || h.Refusals > 0) {
-		h.clearFailures()
-		s.saver.Changed()
-	}
-}
-
-// provesDefinition reports whether m, now that it is ready, shows that its group's desired
-// definition can become ready. A member that a former leader created and
-// registered may have been ready for long: this leader only learns of it again.
-// While creates fail, another definition proves nothing.
-func (s *shard) provesDefinition(m *member) bool {
-	switch {
-	case m.rec.OnDemand, m.lastGood:
-		return false
-	case m.rec.CreatedEpoch < s.opts.Epoch && m.rec.RegisteredAt.Before(s.began):
-		return false
-	}
-	return m.rec.InfraHash == m.group.hash || m.group.history.Failures == 0
-}
-
-// checkMassNotice raises an alarm when most of a group of three or more is under notice
-// at once, and asks the provider about each. It delays nothing.
-func (s *shard) checkMassNotice(g *group) {
-	noticed, rehearsed := 0, 0
-	for _, m := range g.members {
-		if len(m.notices) > 0 && !m.extra() {
-			noticed++
-			rehearsed += oneIf(m.rehearsed())
-		}
-	}
-	if g.spec.Size < 3 || noticed*2 <= g.spec.Size {
-		g.published.massNotice = false
-		return
-	}
-	if g.published.massNotice {
-		return
-	}
-	g.published.massNotice = true
-	why := fmt.Sprintf("%d of %d members are under notice at once", noticed, len(g.members))
-	if rehearsed == noticed {
-		why += ": a rehearsal"
-	}
-	s.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: why})
-	for _, m := range g.members {
-		if len(m.notices) > 0 {
-			s.questions.Add(m.id)
-		}
-	}
-}
-
-// fresh reports whether every member that counts or may return was created from the
-// desired definition.
-func fresh(c *plan.Census) bool {
-	return !slices.ContainsFunc(c.Members, func(m plan.Member) bool {
-		return !m.State.Leaving() && !m.OnDemand && !m.Standby && !m.Preserved && m.Hash != c.Hash
-	})
-}
-
-// recordReadiness announces a group that has as many ready members as its size,
-// and remembers that size, and the definition with which all of them are ready and
-// fresh.
-func (s *shard) recordReadiness(g *group, c *plan.Census, ready int) {
-	if !g.defined() || g.spec.Removing {
-		g.published.ready = false
-		return
-	}
-	full := ready >= g.spec.Size
-	fullAt := min(g.history.FullAt, g.spec.Size)
-	if full {
-		fullAt = g.spec.Size
-	}
-	if fullAt != g.history.FullAt {
-		g.history.FullAt = fullAt
-		s.saver.Changed()
-	}
-	if full && !g.published.ready {
-		s.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
-	}
-	g.published.ready = full
-	if !full || ready == 0 || g.history.LastGoodHash == g.hash || !fresh(c) {
-		return
-	}
-	for _, m := range g.members {
-		if !m.extra() && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
-			g.history.recordLastGood(m)
-			s.saver.Changed()
-			return
-		}
-	}
 }
 
 // age returns when a member reaches limit. Up to a tenth is taken off, by its

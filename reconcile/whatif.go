@@ -183,20 +183,8 @@ func instancePlans(changes []memberChange, fields []FieldChange) (out []Instance
 func (g *group) withDesired(w desiredSpec, now time.Time) *group {
 	next := *g
 	next.configure(w, now.UTC())
-	next.previewDesired()
+	next.resolve()
 	return &next
-}
-
-// previewDesired resolves what is configured, as resolveDesired does, without
-// publishing anything.
-func (g *group) previewDesired() {
-	if g.rollbackOver() {
-		g.history.Rollback, g.rollbackSpec = nil, nil
-	}
-	g.desiredSpec = g.effective()
-	if h := &g.history; h.FailureHash != "" && h.FailureHash != g.hash {
-		h.clearFailures()
-	}
 }
 
 // estimate says how long it would take at most: creates that nothing waits for
