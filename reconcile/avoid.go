@@ -1,22 +1,14 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
 	"github.com/nstance-go/nstance/reconcile/plan"
-)
-
-const (
-	maxAvoided       = 64 // pools, by request
-	longestAvoidance = 30 * 24 * time.Hour
-	maxPoolName      = 128 // bytes of a zone or an instance type
 )
 
 // A Pool is capacity that machines are made from: of a zone, of an instance type, in a
@@ -28,32 +20,7 @@ type Pool struct {
 }
 
 // String returns the pool as nstance-admin pool takes it, such as "zone=a market=spot".
-func (p Pool) String() string {
-	var out []string
-	for _, part := range []struct{ name, value string }{{"zone", p.Zone}, {"type", p.InstanceType}, {"market", string(p.Market)}} {
-		if part.value != "" {
-			out = append(out, part.name+"="+part.value)
-		}
-	}
-	return strings.Join(out, " ")
-}
-
-// validate fails with Invalid unless p names something, in words that have no spaces.
-func (p Pool) validate() error {
-	if p == (Pool{}) {
-		return nstance.FieldError("pool", "name a zone, an instance type or a market", "is empty")
-	}
-	for field, name := range map[string]string{"zone": p.Zone, "instance_type": p.InstanceType} {
-		if len(name) > maxPoolName || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == '=' || r > '~' }) {
-			return nstance.FieldError(field, "name it as the provider does", "%.40q is no name", name)
-		}
-	}
-	switch p.Market {
-	case "", nstance.Spot, nstance.OnDemand:
-		return nil
-	}
-	return nstance.FieldError("market", "use spot or on-demand", "%.40q is no market", string(p.Market))
-}
+func (p Pool) String() string { return avoid.Pool(p).String() }
 
 // An AvoidedPool is a pool in which no machine is made for a while.
 type AvoidedPool struct {
@@ -66,51 +33,17 @@ type AvoidedPool struct {
 	Cloud  bool      `json:"cloud,omitempty"` // the cloud asks for it: it is not stored, and not for operators to end
 }
 
-// repeats reports whether other asks for what p is, as a call does whose answer was lost.
-func (p AvoidedPool) repeats(other AvoidedPool) bool {
-	near := p.Until.Sub(other.Until).Abs() < time.Minute
-	p.Until = other.Until
-	return near && p == other
+func (p *AvoidedPool) entry() avoid.Entry {
+	return avoid.Entry{Pool: avoid.Pool(p.Pool), Since: p.Since, Until: p.Until, Reason: p.Reason, By: p.By, Drain: p.Drain, Cloud: p.Cloud}
 }
 
-// stands reports whether p is still avoided.
-func (s *shard) stands(p *AvoidedPool, now time.Time) bool {
-	return p.Until.IsZero() || !s.reached(p.Until, now)
+func avoidedPool(e avoid.Entry) AvoidedPool {
+	return AvoidedPool{Pool: Pool(e.Pool), Since: e.Since, Until: e.Until, Reason: e.Reason, By: e.By, Drain: e.Drain, Cloud: e.Cloud}
 }
 
-// hold returns the hold of the whole shard that p is.
-func (p *AvoidedPool) hold() HoldView {
-	why := "no machine is made in " + p.String()
-	if p.Drain {
-		why += ", members there are replaced"
-	}
-	return HoldView{Hold: plan.Hold{Kind: plan.HoldAvoided, Reason: why + withMessage(p.because()) + "; " + p.remedy(), Until: p.Until}, Since: p.Since}
-}
-
-// name says in a hold of a group what is avoided, why, until when and what ends it.
-func (p *AvoidedPool) name() string {
-	text := p.String()
-	if !p.Until.IsZero() {
-		text += " until " + p.Until.UTC().Format(time.RFC3339)
-	}
-	return text + withMessage(p.because()) + ", " + p.remedy()
-}
-
-func (p *AvoidedPool) because() string {
-	switch {
-	case p.By == "":
-		return p.Reason
-	case p.Reason == "":
-		return "asked for by " + p.By
-	}
-	return p.Reason + " (asked for by " + p.By + ")"
-}
-
-func (p *AvoidedPool) remedy() string {
-	if p.Cloud {
-		return "the cloud ends it"
-	}
-	return "nstance-admin pool release " + p.String() + " ends it"
+// poolHold returns the hold of the whole shard that e is.
+func poolHold(e *avoid.Entry) HoldView {
+	return HoldView{Hold: plan.Hold{Kind: plan.HoldAvoided, Reason: e.Why(), Until: e.Until}, Since: e.Since}
 }
 
 // AvoidPool has no machine made in a pool until p.Until, in no group, not even to replace a
@@ -122,70 +55,46 @@ func (p *AvoidedPool) remedy() string {
 // and with Unavailable as Pause does. A dry run only checks.
 func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool, dryRun bool) (stands AvoidedPool, changed bool, err error) {
 	err = r.changePools(ctx, func(now time.Time) (bool, error) {
-		stands, changed, err = r.checkAvoided(p, now)
+		e, changes, err := r.avoided.Check(p.entry(), now)
+		stands, changed = avoidedPool(e), changes
 		if err != nil || !changed || dryRun {
 			return false, err
 		}
-		r.avoided = append(r.withoutPool(p.Pool), stands)
-		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: stands.hold().text()})
+		r.avoided.Put(e)
+		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: poolHold(&e).text()})
 		return true, nil
 	})
 	return stands, changed, err
-}
-
-// checkAvoided returns what is avoided if a request is accepted, and whether it changes
-// anything.
-func (s *shard) checkAvoided(p AvoidedPool, now time.Time) (stands AvoidedPool, changed bool, err error) {
-	if err := p.validate(); err != nil {
-		return p, false, err
-	}
-	if left := p.Until.Sub(now); left <= 0 || left > longestAvoidance+time.Minute { // the caller has another clock
-		return p, false, nstance.FieldError("duration", "use more than 0 and at most 720h", "a pool cannot be avoided until %s", p.Until.UTC().Format(time.RFC3339))
-	}
-	p.Since, p.Until, p.Cloud = now.UTC(), p.Until.UTC(), false
-	switch known := s.avoidedIndex(p.Pool); {
-	case known >= 0:
-		p.Since = s.avoided[known].Since
-		if s.avoided[known].repeats(p) {
-			return s.avoided[known], false, nil
-		}
-	case len(s.avoided) >= maxAvoided:
-		return p, false, &nstance.Error{
-			Code: nstance.Conflict, Remedy: "nstance-admin pool release",
-			Msg: fmt.Sprintf("%d pools are avoided already, which is the most", maxAvoided),
-		}
-	}
-	return p, true, nil
 }
 
 // ReleasePool ends the avoidance of a pool, and returns once that is durable. It reports
 // whether it was avoided. The reason is for the journal. Fails with Invalid for a pool that
 // makes no sense, with Conflict when only the cloud avoids it, and with Unavailable as Pause does. A dry run only checks.
 func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun bool) (released bool, err error) {
-	if err := p.validate(); err != nil {
+	pool := avoid.Pool(p)
+	if err := pool.Validate(); err != nil {
 		return false, err
 	}
 	err = r.changePools(ctx, func(now time.Time) (bool, error) {
-		i := r.avoidedIndex(p)
-		switch released = i >= 0; {
-		case released && !dryRun:
-			r.publishReleased(r.avoided[i], now, reason)
-			r.avoided = r.withoutPool(p)
-			return true, nil
-		case !released && containsPool(r.shifted, p):
-			return false, &nstance.Error{Code: nstance.Conflict, Remedy: "end the zonal shift there", Msg: p.String() + " is avoided for the cloud"}
+		e, known, err := r.avoided.Find(pool)
+		if released = known; err != nil || !released || dryRun {
+			return false, err
 		}
-		return false, nil
+		r.publishReleased(e, now, reason)
+		r.avoided.Remove(pool)
+		return true, nil
 	})
 	return released, err
 }
 
 // AvoidedPools returns the pools that are avoided, those of operators first.
-func (r *Admin) AvoidedPools() []AvoidedPool {
+func (r *Admin) AvoidedPools() (out []AvoidedPool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.opts.Now()
-	return slices.DeleteFunc(r.allAvoided(), func(p AvoidedPool) bool { return !r.stands(&p, now) })
+	for _, e := range r.avoided.Standing(r.reachedBy(r.opts.Now())) {
+		out = append(out, avoidedPool(e))
+	}
+	return out
 }
 
 // changePools changes what is avoided on request, and returns once that is durable.
@@ -208,29 +117,28 @@ func (r *Reconciler) changePools(ctx context.Context, change func(now time.Time)
 	return r.saver.Await(ctx, edit)
 }
 
-func (s *shard) avoidedIndex(p Pool) int {
-	return slices.IndexFunc(s.avoided, func(a AvoidedPool) bool { return a.Pool == p })
-}
-
-// withoutPool returns a copy of what operators avoid, without one pool.
-func (s *shard) withoutPool(p Pool) []AvoidedPool {
-	return slices.DeleteFunc(slices.Clone(s.avoided), func(a AvoidedPool) bool { return a.Pool == p })
-}
-
-// allAvoided returns what operators and the cloud avoid, sorted.
-func (s *shard) allAvoided() []AvoidedPool {
-	out := slices.Concat(s.avoided, s.shifted)
-	slices.SortFunc(out, func(a, b AvoidedPool) int {
-		return cmp.Or(oneIf(a.Cloud)-oneIf(b.Cloud), strings.Compare(a.String(), b.String()))
-	})
-	return out
+// recordShifts replaces what the cloud avoids.
+func (r *Reconciler) recordShifts(shifts []nstance.ZoneShift) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.opts.Now()
+	began, ended, changed := r.avoided.Shift(shifts, now, r.reachedBy(now))
+	for _, e := range ended {
+		r.publishReleased(e, now, "the cloud has ended it")
+	}
+	for _, e := range began {
+		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: poolHold(&e).text()})
+	}
+	if changed {
+		r.avoidPools()
+	}
 }
 
 // avoidPools has everything that depends on it look at what is avoided now.
 func (s *shard) avoidPools() {
 	var all []admission.Avoidance
-	for _, p := range s.allAvoided() {
-		a := avoidanceOf(p.Pool, p.Until, p.name())
+	for _, e := range s.avoided.All() {
+		a := avoidanceOf(e.Pool, e.Until, e.Name())
 		if s.clock.Distrust() != "" {
 			a.Until = time.Time{} // the queue compares it with the time
 		}
@@ -249,7 +157,7 @@ func (s *shard) avoidPools() {
 	}
 }
 
-func avoidanceOf(p Pool, until time.Time, name string) admission.Avoidance {
+func avoidanceOf(p avoid.Pool, until time.Time, name string) admission.Avoidance {
 	return admission.Avoidance{Zone: p.Zone, InstanceType: p.InstanceType, Market: p.Market, Until: until, Name: name}
 }
 
@@ -282,38 +190,20 @@ func (r *Reconciler) endAvoided() (wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	avoided := r.standing(r.avoided, now)
-	shifted := r.standing(r.readable(now), now)
-	if len(avoided) < len(r.avoided) {
+	ended := r.avoided.End(r.reachedBy(now))
+	for _, e := range ended {
+		r.publishReleased(e.Entry, now, e.Why)
+	}
+	if slices.ContainsFunc(ended, func(e avoid.Ending) bool { return !e.Cloud }) {
 		r.saver.Changed()
 	}
-	if len(avoided) < len(r.avoided) || len(shifted) < len(r.shifted) {
-		r.avoided, r.shifted = avoided, shifted
+	if len(ended) > 0 {
 		r.avoidPools()
 	}
-	wait = time.Hour
-	for _, p := range slices.Concat(avoided, shifted) {
-		wait = min(wait, time.Minute) // the clock may be set
-		if left := p.Until.Sub(now); left > 0 {
-			wait = min(wait, left)
-		}
-	}
-	return wait
+	return r.avoided.NextEnd(now)
 }
 
-// standing returns what of a list still stands, and publishes the end of the others.
-func (s *shard) standing(all []AvoidedPool, now time.Time) (out []AvoidedPool) {
-	for _, p := range all {
-		if s.stands(&p, now) {
-			out = append(out, p)
-		} else {
-			s.publishReleased(p, now, "its time is over")
-		}
-	}
-	return out
-}
-
-func (s *shard) publishReleased(p AvoidedPool, now time.Time, why string) {
+func (s *shard) publishReleased(p avoid.Entry, now time.Time, why string) {
 	text := string(plan.HoldAvoided) + ": " + p.String() + ", after " + now.Sub(p.Since).Round(time.Second).String() + withMessage(why)
 	s.publishShard(nstance.Event{Type: nstance.EventHoldEnded, Reason: text})
 }
@@ -325,14 +215,12 @@ func (s *shard) publishShard(e nstance.Event) {
 }
 
 // restoreAvoided restores what operators avoid. Another leader's clock may have been ahead.
-func (s *shard) restoreAvoided(all []AvoidedPool) {
-	s.avoided = slices.Clone(all)
-	right := s.clockRight()
-	for i := range s.avoided {
-		if latest := s.opts.Now().Add(longestAvoidance); right && s.avoided[i].Until.After(latest) {
-			s.avoided[i].Until = latest.UTC()
-		}
+func (s *shard) restoreAvoided(all []avoid.Entry) {
+	var latest time.Time
+	if s.clockRight() {
+		latest = s.opts.Now().Add(avoid.Longest)
 	}
+	s.avoided.Restore(all, latest)
 	s.avoidPools()
 }
 
@@ -341,18 +229,8 @@ var errAvoided error = &nstance.Error{Code: nstance.Capacity, Msg: "the granted 
 
 // avoidedAttention lists the pools that are avoided.
 func (s *shard) avoidedAttention() (out []Attention) {
-	now := s.opts.Now()
-	for _, p := range s.allAvoided() {
-		if h := p.hold(); s.stands(&p, now) {
-			out = append(out, Attention{Kind: AttentionKind(plan.HoldAvoided), Subject: "shard", Since: h.Since, Until: h.Until, Why: h.Reason, Remedy: p.attentionRemedy()})
-		}
+	for _, e := range s.avoided.Standing(s.reachedBy(s.opts.Now())) {
+		out = append(out, Attention{Kind: AttentionKind(plan.HoldAvoided), Subject: "shard", Since: e.Since, Until: e.Until, Why: e.Why(), Remedy: e.Remedy()})
 	}
 	return out
-}
-
-func (p *AvoidedPool) attentionRemedy() string {
-	if p.Cloud {
-		return ""
-	}
-	return "nstance-admin pool release " + p.String()
 }

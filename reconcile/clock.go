@@ -24,7 +24,7 @@ func (s *shard) updateClock() {
 		s.log.Info("this server's clock can be trusted again, deletes by deadline and for age go on")
 	}
 	s.opts.Journal(e)
-	if len(s.avoided)+len(s.shifted) > 0 {
+	if !s.avoided.Empty() {
 		s.avoidPools()
 	}
 	for key := range s.groups {
@@ -43,6 +43,11 @@ func (s *shard) clockRight() bool {
 // present that ends something goes through here: while the clock cannot be trusted, none
 // has come, because what it ends stays ended.
 func (s *shard) reached(at, now time.Time) bool { return !now.Before(at) && s.clockRight() }
+
+// reachedBy returns reached as of now.
+func (s *shard) reachedBy(now time.Time) func(at time.Time) bool {
+	return func(at time.Time) bool { return s.reached(at, now) }
+}
 
 // lookAgainAt returns when an instant that is not reached may be; zero: when the clock is
 // right again, which has every group planned.

@@ -9,12 +9,13 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // inPool reports whether the machine of m is in a pool: by what the provider says, else by
 // what was asked for.
-func (s *shard) inPool(m *member, p Pool) bool {
+func (s *shard) inPool(m *member, p avoid.Pool) bool {
 	return (p.Zone == "" || p.Zone == cmp.Or(m.zone(), s.admission.ZoneOf(m.rec.Shape.Subnet))) &&
 		(p.InstanceType == "" || p.InstanceType == cmp.Or(m.machine.InstanceType, m.rec.Shape.InstanceType)) &&
 		(p.Market == "" || p.Market == m.market())
@@ -23,10 +24,11 @@ func (s *shard) inPool(m *member, p Pool) bool {
 // poolToLeave returns the pool that m, as a member of g, is to leave; nil: none. What is
 // made while a pool is avoided is not replaced for it: where the zone of a subnet is not
 // known, its replacement could be there again.
-func (s *shard) poolToLeave(m *member, now time.Time) *AvoidedPool {
-	for i := range s.avoided {
-		p := &s.avoided[i]
-		if p.Drain && s.stands(p, now) && !m.rec.CreatedAt.After(p.Since) && s.inPool(m, p.Pool) {
+func (s *shard) poolToLeave(m *member, now time.Time) *avoid.Entry {
+	requested := s.avoided.Requested()
+	for i := range requested {
+		p := &requested[i]
+		if p.Drain && !s.reached(p.Until, now) && !m.rec.CreatedAt.After(p.Since) && s.inPool(m, p.Pool) {
 			return p
 		}
 	}
@@ -35,7 +37,7 @@ func (s *shard) poolToLeave(m *member, now time.Time) *AvoidedPool {
 
 // hasPlaceFor reports whether g permits a shape for the replacement of m that is not
 // avoided, and certainly not in the pool that m is to leave.
-func (s *shard) hasPlaceFor(g *group, m *member, p *AvoidedPool, now time.Time) bool {
+func (s *shard) hasPlaceFor(g *group, m *member, p *avoid.Entry, now time.Time) bool {
 	def := g.spec.Definition
 	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && groupspec.OnDemandBase(&g.spec, g.spec.Size) > 0 {
 		def = inMarket(def, nstance.OnDemand)
@@ -51,16 +53,16 @@ func (s *shard) eligibleAt(g *group, m *member, now time.Time) (at time.Time, wh
 	if p == nil || !at.IsZero() && at.Before(p.Since) || !s.hasPlaceFor(g, m, p, now) {
 		return at, why
 	}
-	return p.Since, "it is in an avoided pool: " + p.String() + withMessage(p.because())
+	return p.Since, "it is in an avoided pool: " + p.Cause()
 }
 
 // leaveHold returns the hold of members of g that are to leave a pool while nothing else is
 // permitted.
 func (s *shard) leaveHold(g *group, now time.Time) (plan.Hold, bool) {
-	if len(s.avoided) == 0 { // it would cost each plan a look at every member
+	if len(s.avoided.Requested()) == 0 { // it would cost each plan a look at every member
 		return plan.Hold{}, false
 	}
-	var held []*AvoidedPool
+	var held []*avoid.Entry
 	stay := 0
 	for _, m := range g.members {
 		if m.extra() || m.state.Leaving() || m.gone || s.preserved(m, now) {
@@ -80,7 +82,7 @@ func (s *shard) leaveHold(g *group, now time.Time) (plan.Hold, bool) {
 	}
 	names := make([]string, len(held))
 	for i, p := range held {
-		names[i] = p.name()
+		names[i] = p.Name()
 	}
 	return plan.Hold{
 		Kind: plan.HoldAvoided, Until: held[0].Until,
@@ -113,7 +115,7 @@ func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
 		if !g.defined() || g.spec.Removing {
 			continue
 		}
-		if i := r.poolImpact(g, p, now); len(i.Lost) > 0 || i.Members > 0 {
+		if i := r.poolImpact(g, avoid.Pool(p), now); len(i.Lost) > 0 || i.Members > 0 {
 			out.Groups = append(out.Groups, i)
 		}
 		if p.Zone != "" && len(g.spec.Definition.Subnets) == 0 {
@@ -132,7 +134,7 @@ func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
 
 // poolImpact divides the shapes that the definition of g permits in any market, its base
 // included, and counts its members.
-func (s *shard) poolImpact(g *group, p Pool, now time.Time) PoolImpact {
+func (s *shard) poolImpact(g *group, p avoid.Pool, now time.Time) PoolImpact {
 	out := PoolImpact{Key: g.key}
 	def := g.spec.Definition
 	if groupspec.OnDemandBase(&g.spec, g.spec.Size) > 0 {

@@ -278,11 +278,11 @@ func (r internals) ClockRight() bool {
 // clock of this server that cannot be trusted, which holds what the time in a record
 // decides.
 func (r *Admin) Holds() (out []HoldView) {
-	for _, p := range r.AvoidedPools() {
-		out = append(out, p.hold())
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, e := range r.avoided.Standing(r.reachedBy(r.opts.Now())) {
+		out = append(out, poolHold(&e))
+	}
 	if why := r.clock.Distrust(); why != "" {
 		out = append(out, HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: why}, Since: r.clock.Since()})
 	}

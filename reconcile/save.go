@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
 	"github.com/nstance-go/nstance/reconcile/internal/history"
 )
 
@@ -18,7 +19,7 @@ type shardState struct {
 	records.Header
 	Account string                   `json:"account,omitempty"` // of the provider, in which the machines are; empty: not known
 	Frozen  *history.Freeze          `json:"frozen,omitempty"`  // the whole shard
-	Avoided []AvoidedPool            `json:"avoided,omitempty"` // by request
+	Avoided []avoid.Entry            `json:"avoided,omitempty"` // by request
 	Groups  map[string]history.Group `json:"groups"`            // by tenant/group
 }
 
@@ -40,7 +41,7 @@ func (r *Reconciler) saveStates(ctx context.Context) (edits uint64, err error) {
 func (r *Reconciler) snapshotStates() (shardState, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := shardState{Frozen: r.frozen, Avoided: r.avoided, Groups: maps.Clone(r.absentGroups)}
+	out := shardState{Frozen: r.frozen, Avoided: r.avoided.Requested(), Groups: maps.Clone(r.absentGroups)}
 	for key, g := range r.groups {
 		if g.recorded = g.recorded || !g.history.Empty(); g.recorded {
 			out.Groups[key.String()] = g.history

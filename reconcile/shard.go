@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
 	"github.com/nstance-go/nstance/reconcile/internal/cloudfacts"
 	"github.com/nstance-go/nstance/reconcile/internal/definitions"
@@ -68,13 +69,11 @@ type shard struct {
 	tuned             chan struct{}             // closed and replaced whenever settings were changed
 	saver             *saver.Saver              // of state/{shard}.json
 	frozen            *history.Freeze           // the whole shard
-	avoided           []AvoidedPool             // by request; replaced, never changed
-	shifted           []AvoidedPool             // by the cloud, as last read; likewise
-	shiftsReadAt      time.Time                 // when that was
-	poolWake          chan struct{}             // has room for one: what is avoided has changed
-	absentGroups      map[string]history.Group  // what groups remember that are not in memory, by tenant/group
-	rollbackSpecs     map[string]desiredSpec    // what groups were rolled back to when this term began
-	silenceCache      silenceCount              // for the breaker
+	avoided           avoid.Book
+	poolWake          chan struct{}            // has room for one: what is avoided has changed
+	absentGroups      map[string]history.Group // what groups remember that are not in memory, by tenant/group
+	rollbackSpecs     map[string]desiredSpec   // what groups were rolled back to when this term began
+	silenceCache      silenceCount             // for the breaker
 	clock             *wallclock.Clock
 	heartbeatAt       time.Time       // when this process last showed that it runs
 	onEnd             loop.LifeKeeper // nil: nothing keeps the lives of instances

@@ -62,6 +62,7 @@ var floors = []repository.Floor{
 	{"./provider/testcloud", nil, []string{"google.golang.org/"}, "what test clouds share knows none of them"},
 	{"./reconcile/plan", []string{"confighash", "internal/templates"}, []string{"google.golang.org/"}, "a decision depends on nothing but its input"},
 	{"./reconcile/internal/admission", nil, []string{"google.golang.org/"}, "the order of creates depends on nothing but demand and answers"},
+	{"./reconcile/internal/avoid", nil, []string{"google.golang.org/"}, "what is avoided depends on no group and no member"},
 	{"./reconcile/internal/history", nil, []string{"google.golang.org/"}, "what a group remembers depends on no member and no store"},
 	{"./reconcile/internal/saver", []string{"internal/sleep"}, []string{"google.golang.org/"}, "when a document is saved depends on nothing that is in it"},
 	{"./reconcile/internal/work", nil, []string{"google.golang.org/"}, "what is done next depends on no group and no member"},
