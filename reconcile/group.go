@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance/confighash"
 	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/reconcile/internal/history"
+	"github.com/nstance-go/nstance/reconcile/internal/pace"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -24,7 +25,7 @@ type group struct {
 	ownBalancers     map[string]int // by name: members that name a load balancer in place of the group
 	history          history.Group
 	recorded         bool // history stands in storage, or will
-	pace             pace
+	pace             pace.Pace
 	unreadable       int
 	belowSizeSince   time.Time // since when it has had fewer ready members than its size; zero: it has not
 	breakerTripped   bool
@@ -32,7 +33,6 @@ type group struct {
 	creates          []plan.Action // of the last plan, which the admission queue refers to
 	createsHash      string        // the desired hash then
 	holds            []HoldView
-	deletions        deletionTimes
 	buffer           []plan.Member // reused for every census
 	hadMembers       bool          // in this term
 	published        groupPublications

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/internal/pace"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -142,7 +143,7 @@ func (r *Reconciler) compareGroup(w desiredSpec, now time.Time) GroupPlan {
 		p.Change = ChangeAdded
 	}
 	p.Instances = instancePlans(changes, p.Fields)
-	r.estimate(&p, next)
+	p.estimate(next)
 	return p
 }
 
@@ -187,44 +188,16 @@ func (g *group) withDesired(w desiredSpec, now time.Time) *group {
 	return &next
 }
 
-// estimate says how long it would take at most: creates that nothing waits for
-// are made together, replacements max_surge at a time, each with a launch,
-// min_ready and a drain.
-func (s *shard) estimate(p *GroupPlan, next *group) {
-	var replaced, leaving int
+// estimate says how long it would take at most.
+func (p *GroupPlan) estimate(next *group) {
+	spec := &next.spec
+	work := pace.Work{
+		Creates: p.Creates, Surge: spec.Rollout.MaxSurge.Of(spec.Size),
+		LaunchTimeout: spec.Definition.LaunchTimeout, DrainTimeout: spec.DrainTimeout, MinReady: spec.Rollout.MinReady,
+	}
 	for _, ip := range p.Instances {
-		switch ip.Action {
-		case ActionReplace:
-			replaced++
-		case ActionDrain:
-			leaving++
-		}
+		work.Replaced += oneIf(ip.Action == ActionReplace)
+		work.Leaving += oneIf(ip.Action == ActionDrain)
 	}
-	if p.Creates+leaving == 0 {
-		return
-	}
-	launch, why := next.pace.launch(next.spec)
-	drain, whyDrain := next.pace.drain(next.spec)
-	var total time.Duration
-	var basis []string
-	if p.Creates > 0 {
-		basis = append(basis, why)
-		if launch == 0 {
-			p.EstimateBasis = why
-			return
-		}
-	}
-	if replaced+leaving > 0 {
-		basis = append(basis, whyDrain)
-	}
-	launch += next.spec.Rollout.MinReady
-	if p.Creates > replaced {
-		total += launch
-	}
-	if leaving > 0 {
-		total += drain
-	}
-	surge := max(1, next.spec.Rollout.MaxSurge.Of(next.spec.Size))
-	total += time.Duration((replaced+surge-1)/surge) * (launch + drain)
-	p.Estimate, p.EstimateBasis = total, strings.Join(basis, "; ")
+	p.Estimate, p.EstimateBasis = next.pace.Estimate(work)
 }

@@ -64,6 +64,7 @@ var floors = []repository.Floor{
 	{"./reconcile/internal/admission", nil, []string{"google.golang.org/"}, "the order of creates depends on nothing but demand and answers"},
 	{"./reconcile/internal/avoid", nil, []string{"google.golang.org/"}, "what is avoided depends on no group and no member"},
 	{"./reconcile/internal/history", nil, []string{"google.golang.org/"}, "what a group remembers depends on no member and no store"},
+	{"./reconcile/internal/pace", nil, []string{"google.golang.org/"}, "an estimate depends on durations alone"},
 	{"./reconcile/internal/saver", []string{"internal/sleep"}, []string{"google.golang.org/"}, "when a document is saved depends on nothing that is in it"},
 	{"./reconcile/internal/work", nil, []string{"google.golang.org/"}, "what is done next depends on no group and no member"},
 	{"./reconcile/internal/questions", []string{"internal/sleep"}, []string{"google.golang.org/"}, "what a provider is asked about depends on no member"},
