@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile/internal/balance"
+	"github.com/nstance-go/nstance/reconcile/internal/silence"
 	"github.com/nstance-go/nstance/reconcile/internal/work"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -221,7 +222,7 @@ func TestEventCostIsPerGroup(t *testing.T) {
 		c.report = testing.AllocsPerRun(100, func() { observeReport(r, m) })
 		require.Empty(t, processQueue(r), "a healthy report plans nothing")
 		c.event = testing.AllocsPerRun(100, func() { observeMachine(r, m) })
-		c.silence = testing.AllocsPerRun(10, func() { r.silenceCache = silenceCount{}; r.shardSilence(eventNow) })
+		c.silence = testing.AllocsPerRun(10, func() { r.silence = silence.Cache{}; r.shardSilence(eventNow) })
 		return c
 	}
 	few, many := of(1), of(1000)
@@ -309,7 +310,7 @@ func BenchmarkEvent(b *testing.B) {
 		b.Run(fmt.Sprintf("silence/%dx%d", shape.groups, shape.size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				r.silenceCache = silenceCount{}
+				r.silence = silence.Cache{}
 				r.shardSilence(eventNow)
 			}
 		})

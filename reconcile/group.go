@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/reconcile/internal/history"
 	"github.com/nstance-go/nstance/reconcile/internal/pace"
+	"github.com/nstance-go/nstance/reconcile/internal/silence"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -18,24 +19,23 @@ import (
 type group struct {
 	key nstance.GroupKey
 	desiredSpec
-	configured       desiredSpec  // by configuration and API; differs from desiredSpec while the group is rolled back
-	pendingSince     time.Time    // since when a definition is pending
-	rollbackSpec     *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
-	members          []*member
-	ownBalancers     map[string]int // by name: members that name a load balancer in place of the group
-	history          history.Group
-	recorded         bool // history stands in storage, or will
-	pace             pace.Pace
-	unreadable       int
-	belowSizeSince   time.Time // since when it has had fewer ready members than its size; zero: it has not
-	breakerTripped   bool
-	breakerHoldUntil time.Time     // zero while what tripped it goes on
-	creates          []plan.Action // of the last plan, which the admission queue refers to
-	createsHash      string        // the desired hash then
-	holds            []HoldView
-	buffer           []plan.Member // reused for every census
-	hadMembers       bool          // in this term
-	published        groupPublications
+	configured     desiredSpec  // by configuration and API; differs from desiredSpec while the group is rolled back
+	pendingSince   time.Time    // since when a definition is pending
+	rollbackSpec   *desiredSpec // last good definition while the group is rolled back; nil: it could not be read
+	members        []*member
+	ownBalancers   map[string]int // by name: members that name a load balancer in place of the group
+	history        history.Group
+	recorded       bool // history stands in storage, or will
+	pace           pace.Pace
+	unreadable     int
+	belowSizeSince time.Time // since when it has had fewer ready members than its size; zero: it has not
+	breaker        silence.Breaker
+	creates        []plan.Action // of the last plan, which the admission queue refers to
+	createsHash    string        // the desired hash then
+	holds          []HoldView
+	buffer         []plan.Member // reused for every census
+	hadMembers     bool          // in this term
+	published      groupPublications
 }
 
 // groupPublications is what the journal and the watchers of groups were told of a group.

@@ -19,6 +19,7 @@ import (
 	"github.com/nstance-go/nstance/reconcile/internal/orphans"
 	"github.com/nstance-go/nstance/reconcile/internal/questions"
 	"github.com/nstance-go/nstance/reconcile/internal/saver"
+	"github.com/nstance-go/nstance/reconcile/internal/silence"
 	"github.com/nstance-go/nstance/reconcile/internal/wallclock"
 	"github.com/nstance-go/nstance/reconcile/internal/work"
 )
@@ -73,7 +74,7 @@ type shard struct {
 	poolWake          chan struct{}            // has room for one: what is avoided has changed
 	absentGroups      map[string]history.Group // what groups remember that are not in memory, by tenant/group
 	rollbackSpecs     map[string]desiredSpec   // what groups were rolled back to when this term began
-	silenceCache      silenceCount             // for the breaker
+	silence           silence.Cache            // of all members
 	clock             *wallclock.Clock
 	heartbeatAt       time.Time       // when this process last showed that it runs
 	onEnd             loop.LifeKeeper // nil: nothing keeps the lives of instances

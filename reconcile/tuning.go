@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/nstance-go/nstance/health"
+	"github.com/nstance-go/nstance/reconcile/internal/silence"
 )
 
 // Tune changes settings from now on, and plans every group: another rate may permit
@@ -25,7 +26,7 @@ func (r *Admin) Tune(t Tuning) error {
 	r.opts.MaxUnhealthy, r.opts.GC = cmp.Or(t.MaxUnhealthy, defaultMaxUnhealthy), t.GC.withDefaults()
 	r.orphans.SetRule(r.orphanRule())
 	r.health = policyFor(orElse(t.HealthInterval, health.DefaultInterval))
-	r.silenceCache = silenceCount{}
+	r.silence = silence.Cache{}
 	if r.health.Interval < was {
 		now := r.opts.Now()
 		for _, m := range r.members {

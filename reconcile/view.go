@@ -28,7 +28,7 @@ func (s *shard) view(g *group, now time.Time, members []plan.Member) plan.View {
 		unhealthy = unhealthy || v.Members[len(v.Members)-1].Unhealthy
 	}
 	if unhealthy {
-		v.Breaker = s.breaker(g, now)
+		v.Breaker = g.breaker.Holds(s.massSilence(g, now), now)
 	}
 	return v
 }

@@ -66,6 +66,7 @@ var floors = []repository.Floor{
 	{"./reconcile/internal/history", nil, []string{"google.golang.org/"}, "what a group remembers depends on no member and no store"},
 	{"./reconcile/internal/pace", nil, []string{"google.golang.org/"}, "an estimate depends on durations alone"},
 	{"./reconcile/internal/saver", []string{"internal/sleep"}, []string{"google.golang.org/"}, "when a document is saved depends on nothing that is in it"},
+	{"./reconcile/internal/silence", nil, []string{"google.golang.org/"}, "a breaker depends on counts and times alone"},
 	{"./reconcile/internal/work", nil, []string{"google.golang.org/"}, "what is done next depends on no group and no member"},
 	{"./reconcile/internal/questions", []string{"internal/sleep"}, []string{"google.golang.org/"}, "what a provider is asked about depends on no member"},
 	{"./reconcile/internal/definitions", []string{"internal/sleep"}, []string{"google.golang.org/"}, "which definitions are read depends on no member"},
