@@ -38,6 +38,9 @@ func TestHalt(t *testing.T) {
 
 	require.True(t, g.Halt("h1", now))
 	require.False(t, g.Resume("h2"), "nothing of that definition is halted")
+	g.Pause("", now)
+	require.True(t, g.Resume("h2"))
+	require.True(t, g.Halted("h1"), "it ends for the desired definition only")
 	require.False(t, g.Halted(""), "a definition that is not known")
 }
 
