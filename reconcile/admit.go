@@ -54,7 +54,7 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 		}
 		request := s.requestFor(g, def)
 		if a.LastGood {
-			request.Definition = definitionKey(g.key, g.history.LastGood.Hash, g.runtime, def.Image, g.spec.BootstrapData)
+			request.Definition = definitionKey(g.key, g.history.GoodHash, g.runtime, def.Image, g.spec.BootstrapData)
 		}
 		request.Class, request.Count, request.Index, request.Spread = admission.Growth, a.Count, len(g.creates), spread
 		if a.Reason == plan.ReasonReplace {
@@ -73,7 +73,7 @@ func (s *shard) createDefinition(g *group, a plan.Action) (nstance.Definition, s
 	def := g.spec.Definition
 	if a.LastGood {
 		var why string
-		if def, why = s.definitions.Get(g.key, g.history.Digest); why != "" {
+		if def, why = s.definitions.Get(g.key, g.history.GoodDigest); why != "" {
 			return def, "the last good definition " + why
 		}
 	}
@@ -330,7 +330,7 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 	kind := def.Kind
 	if a.LastGood {
 		last := &g.history.LastGood
-		rec.InfraHash, rec.Definition, kind = last.Hash, last.Digest, last.Kind
+		rec.InfraHash, rec.Definition, kind = last.GoodHash, last.GoodDigest, last.Kind
 		if last.Launch > 0 || last.Registration > 0 {
 			rec.LaunchTimeout, rec.RegistrationTimeout = last.Launch, last.Registration
 		}

@@ -122,13 +122,13 @@ func (s *shard) recordReadiness(g *group, c *plan.Census, ready int) {
 		s.publishGroup(g, nstance.Event{Type: nstance.EventGroupReady})
 	}
 	g.published.ready = full
-	if !full || ready == 0 || g.history.LastGood.Hash == g.hash || !fresh(c) {
+	if !full || ready == 0 || g.history.GoodHash == g.hash || !fresh(c) {
 		return
 	}
 	for _, m := range g.members {
 		if !m.extra() && m.rec.InfraHash == g.hash && m.rec.Definition != "" {
 			g.history.LastGood = history.LastGood{
-				Hash: m.rec.InfraHash, Digest: m.rec.Definition, Kind: m.id.Kind(),
+				GoodHash: m.rec.InfraHash, GoodDigest: m.rec.Definition, Kind: m.id.Kind(),
 				Launch: m.rec.LaunchTimeout, Registration: m.rec.RegistrationTimeout,
 			}
 			s.saver.Changed()

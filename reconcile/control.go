@@ -166,7 +166,7 @@ func (r *Admin) Rollback(ctx context.Context, key nstance.GroupKey, reason strin
 		if g.history.Rollback != nil && g.rollbackSpec != nil {
 			return nstance.Event{}, nil
 		}
-		if g.history.Digest != digest {
+		if g.history.GoodDigest != digest {
 			return nstance.Event{}, nstance.Errorf(nstance.Conflict, "the last good definition of group %s has changed meanwhile", key)
 		}
 		g.history.Rollback = &history.Rollback{Since: r.opts.Now().UTC(), From: g.configured.hash, Definition: digest}
@@ -188,12 +188,12 @@ func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
 		return g.history.Rollback.Definition, nil
 	case !g.defined():
 		return "", nstance.Errorf(nstance.Unavailable, "it is not known yet what group %s should be", key)
-	case g.history.Digest == "":
+	case g.history.GoodDigest == "":
 		return "", noTarget("no definition of group %s has ever had all members ready", key)
-	case g.history.LastGood.Hash == g.configured.hash:
+	case g.history.GoodHash == g.configured.hash:
 		return "", noTarget("all members of group %s were ready with the configured definition: it is the last good one", key)
 	}
-	return g.history.Digest, nil
+	return g.history.GoodDigest, nil
 }
 
 func noTarget(format string, key nstance.GroupKey) error {

@@ -16,7 +16,7 @@ func (s *shard) groupView(g *group) GroupView {
 	v := GroupView{
 		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime,
 		Paused: g.history.Paused, Frozen: s.freezeOf(g) != nil, FrozenAlone: g.history.Frozen != nil, RolledBack: g.history.Rollback != nil,
-		LastGoodHash: g.history.LastGood.Hash, Failures: g.history.InRow, BackoffUntil: g.history.BackoffUntil,
+		LastGoodHash: g.history.GoodHash, Failures: g.history.InRow, BackoffUntil: g.history.BackoffUntil,
 		Holds: s.withPending(g, g.holds),
 	}
 	v.Key = g.key

@@ -166,7 +166,7 @@ func (g *group) plan() plan.History {
 	s := &g.history
 	return plan.History{
 		Paused: s.Paused, HaltedHash: s.HaltedHash, Failures: s.InRow, LastFailure: s.LastFailure,
-		BackoffUntil: s.BackoffUntil, LastGoodHash: s.LastGood.Hash,
+		BackoffUntil: s.BackoffUntil, LastGoodHash: s.GoodHash,
 		ReturnAt: s.ReturnAt(g.spec.Definition.Market), FullAt: s.FullAt,
 	}
 }

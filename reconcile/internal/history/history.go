@@ -52,9 +52,9 @@ type Rollback struct {
 
 // LastGood is the definition with which all members were last ready.
 type LastGood struct {
-	Hash   string               `json:"last_good_hash,omitempty"` // empty: there is none
-	Digest string               `json:"last_good,omitempty"`
-	Kind   nstance.InstanceKind `json:"last_good_kind,omitempty"`
+	GoodHash   string               `json:"last_good_hash,omitempty"` // empty: there is none
+	GoodDigest string               `json:"last_good,omitempty"`
+	Kind       nstance.InstanceKind `json:"last_good_kind,omitempty"`
 
 	// Its timeouts; both zero: not known.
 	Launch       time.Duration `json:"last_good_launch_ns,omitempty"`
@@ -67,8 +67,8 @@ func (g *Group) Empty() bool { return *g == Group{} }
 // Digests returns those of the definitions that groups may go back to.
 func Digests(groups map[string]Group) (digests []string) {
 	for _, g := range groups {
-		if g.Digest != "" {
-			digests = append(digests, g.Digest)
+		if g.GoodDigest != "" {
+			digests = append(digests, g.GoodDigest)
 		}
 		if g.Rollback != nil {
 			digests = append(digests, g.Rollback.Definition)

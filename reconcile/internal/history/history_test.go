@@ -215,7 +215,7 @@ func TestRestore(t *testing.T) {
 
 func TestDigests(t *testing.T) {
 	require.ElementsMatch(t, []string{"d1", "d2"}, history.Digests(map[string]history.Group{
-		"a": {LastGood: history.LastGood{Digest: "d1"}}, "b": {Rollback: &history.Rollback{Definition: "d2"}}, "c": {},
+		"a": {LastGood: history.LastGood{GoodDigest: "d1"}}, "b": {Rollback: &history.Rollback{Definition: "d2"}}, "c": {},
 	}))
 }
 
@@ -227,7 +227,7 @@ func TestFormat(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(stored), &g))
 	require.Equal(t, history.Group{
 		Failures: history.Failures{InRow: 2, FailureHash: "h1", Refusals: 3, LastFailure: "no boot", BackoffUntil: now},
-		LastGood: history.LastGood{Hash: "h0", Digest: "d0", Kind: "web", Launch: time.Minute},
+		LastGood: history.LastGood{GoodHash: "h0", GoodDigest: "d0", Kind: "web", Launch: time.Minute},
 	}, g)
 	again, err := json.Marshal(g)
 	require.NoError(t, err)
