@@ -235,5 +235,5 @@ func ExampleRun() {
 	err := dev.Run(context.Background(), &dev.Options{Scenario: "flood"})
 	fmt.Println(err)
 	// Output:
-	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout, failover, kill, bridge)
+	// scenario: "flood" is not a scenario of this version (use interrupt, mass, crash, rollout, failover, kill, bridge, demo)
 }
