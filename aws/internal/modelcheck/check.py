@@ -208,10 +208,10 @@ class Checker:
 
 
 # SQS and Systems Manager are called in JSON. Older models describe the query protocol, with the same shapes.
-# "Common errors" of the SQS API reference, in the form of the JSON protocol:
+# "Common errors" of the API references of SQS and Systems Manager, in the form of the JSON protocol:
 COMMON_JSON_ERRORS = {"AccessDeniedException", "InvalidParameterValueException", "InvalidSignatureException", "MissingAuthenticationTokenException",
                       "MissingRequiredParameterException", "SerializationException", "ServiceUnavailable", "InternalFailure", "RequestThrottled",
-                      "ThrottlingException", "UnknownOperationException", "UnrecognizedClientException", "RequestExpired"}
+                      "ThrottlingException", "UnknownOperationException", "UnrecognizedClientException", "RequestExpired", "ValidationException"}
 PYTHON_TYPES = {"string": str, "integer": int, "long": int, "boolean": bool}
 
 
