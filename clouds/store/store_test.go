@@ -74,5 +74,5 @@ func ExampleOpen() {
 	fmt.Println(err)
 	// Output:
 	// <nil>
-	// storage.url: parameter "regoin" is unknown (use prefix, region, profile, role, dualstack, fips, endpoint, use_path_style)
+	// storage.url: parameter "regoin" is unknown (use prefix, region, profile, role, dualstack, fips, endpoint, use_path_style, sse, kms_key, bucket_key, checksum, request_payer)
 }

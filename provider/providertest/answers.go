@@ -294,11 +294,9 @@ func (s Answers) finish(b *fixture, op string, m nstance.Machine) {
 	b.Helper()
 	switch op {
 	case "park":
-		b.park(b.can, m, s.Park)
-		b.waitStatus(m.ID, nstance.StatusStopped)
+		b.repeat(m, nstance.StatusStopped, func(ctx context.Context) error { return b.can.Parking.Park(ctx, m, s.Park) })
 	case "wake":
-		b.wake(b.can, m)
-		b.waitStatus(m.ID, nstance.StatusRunning)
+		b.repeat(m, nstance.StatusRunning, func(ctx context.Context) error { return b.can.Parking.Wake(ctx, m) })
 	case "get", "list":
 		require.NoError(b, s.call(b.Context(), b, op, m))
 	}
@@ -307,6 +305,19 @@ func (s Answers) finish(b *fixture, op string, m nstance.Machine) {
 	}
 	b.remove(m)
 	require.Zero(b, s.Machines())
+}
+
+// repeat calls until a machine is in the wanted status: a provider that works in the
+// background may have accepted what the cloud has not answered yet.
+func (b *fixture) repeat(m nstance.Machine, want nstance.MachineStatus, call func(context.Context) error) {
+	b.Helper()
+	b.eventually("the machine is never "+string(want), func(ctx context.Context) (bool, error) {
+		if err := call(ctx); err != nil && nstance.CodeOf(err) != nstance.Unavailable {
+			return false, err
+		}
+		now, err := b.Provider.Get(ctx, m.ID)
+		return err == nil && now.Status == want, err
+	})
 }
 
 func (s Answers) call(ctx context.Context, b *fixture, op string, m nstance.Machine) (err error) {
