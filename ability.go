@@ -21,7 +21,9 @@ import (
 type AccountNamer interface {
 	// Account returns that place: an account and region, a project and zone. It is
 	// the same for the provider's whole life, and two providers that see the same
-	// machines give the same. Fails as a read does.
+	// machines give the same. Several places are separated by commas, in one order:
+	// a reconciler goes on where places were added, and not where one is missing.
+	// Fails as a read does.
 	Account(ctx context.Context) (string, error)
 }
 

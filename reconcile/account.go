@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -78,7 +80,8 @@ var errAccountUnknown = errors.New("the account that the provider uses is not kn
 
 // checkAccount fails with Invalid when the shard has machines, and the provider
 // looks for them in another account than the one in which they were made: it
-// would answer for each that it does not exist. A shard without machines may
+// would answer for each that it does not exist. An account that has become larger still sees
+// them; one that lacks a place does not. A shard without machines may
 // change its account. The account is durable before the first machine is made.
 func (r *Reconciler) checkAccount(ctx context.Context, states shardState, machines bool) error {
 	namer := r.provider.Abilities().Account
@@ -89,11 +92,25 @@ func (r *Reconciler) checkAccount(ctx context.Context, states shardState, machin
 	switch {
 	case err != nil || account == states.Account:
 		return err
-	case states.Account != "" && machines:
+	case machines && !sees(account, states.Account):
 		return nstance.FieldError("shard.provider",
 			"use the former settings and credentials; to move the shard, remove its instances with those first",
 			"the machines of shard %s are in account %s, and this server's provider uses account %s: nothing is done", r.opts.Owner.Shard, states.Account, account)
 	}
 	_, err = r.states.Update(ctx, func(s *shardState) error { s.Account = account; return nil })
 	return err
+}
+
+// sees reports whether an account has every place of a former one.
+func sees(account, former string) bool {
+	if former == "" {
+		return true
+	}
+	places := strings.Split(account, ",")
+	for place := range strings.SplitSeq(former, ",") {
+		if !slices.Contains(places, place) {
+			return false
+		}
+	}
+	return true
 }

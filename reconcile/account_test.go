@@ -50,6 +50,30 @@ func TestUnknownAccount(t *testing.T) {
 	})
 }
 
+// TestAccountGrows: a shard with machines may get further places, in any order, and may lose
+// none.
+func TestAccountGrows(t *testing.T) {
+	withAccount(t, func(w *world, a *account) {
+		lead := func(name string, size int) {
+			a.name = name
+			w.startLeader(webGroup(size))
+			w.advance(5 * time.Minute)
+		}
+		for i, name := range []string{"b", "b,c", "a,b,c"} {
+			lead(name, i+1)
+			w.requireMembers(i + 1)
+			w.stopLeader()
+			require.NoError(w.t, w.runError)
+		}
+		for _, name := range []string{"b", "a,b", "a,b,cc", "d"} {
+			lead(name, 5)
+			w.stopLeader()
+			require.ErrorContains(w.t, w.runError, "are in account a,b,c")
+			require.Len(w.t, w.cloud.Machines(), 3)
+		}
+	})
+}
+
 // TestEmptyShardChangesAccount: a shard without machines may move to another account.
 func TestEmptyShardChangesAccount(t *testing.T) {
 	withAccount(t, func(w *world, a *account) {
