@@ -22,7 +22,7 @@ const maxMoves = 3
 
 // TakeAddress implements [nstance.AddressMover] with an alias address of the
 // machine's first network interface. The cloud has no swap: the address is taken
-// from the machine of this zone that has it, and when that is done, given to
+// from the machine of the provider's own zone that has it, and when that is done, given to
 // this one.
 func (p *Provider) TakeAddress(ctx context.Context, address string) error {
 	addr, err := parseAddress(address)
@@ -72,7 +72,7 @@ func (p *Provider) self(ctx context.Context) (*computepb.Instance, error) {
 			return nil, nstance.Errorf(nstance.Unavailable, "the metadata service does not name this machine: %w", err)
 		}
 	}
-	i, err := p.instance(ctx, name)
+	i, err := p.instance(ctx, p.zone, name)
 	if nstance.CodeOf(err) == nstance.NotFound {
 		return nil, nstance.FieldError("shard.provider.options.instance", "name the server's machine", "zone %s has no machine %s", p.zone, name)
 	}
@@ -182,8 +182,8 @@ func (p *Provider) setAliases(ctx context.Context, i *computepb.Instance, aliase
 	body := map[string]any{"fingerprint": nic.GetFingerprint(), "aliasIpRanges": aliases}
 	query := url.Values{"networkInterface": {nic.GetName()}, "requestId": {requestID("aliases", i.GetName(), fmt.Sprint(body))}}
 	op := &computepb.Operation{}
-	if err := p.send(ctx, http.MethodPatch, p.path(i.GetName())+"/updateNetworkInterface", query, body, op); err != nil {
-		return classify(err, p.path(i.GetName()), true)
+	if err := p.send(ctx, http.MethodPatch, p.path(p.zone, i.GetName())+"/updateNetworkInterface", query, body, op); err != nil {
+		return classify(err, p.path(p.zone, i.GetName()), true)
 	}
 	return p.wait(ctx, p.zone, op)
 }

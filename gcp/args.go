@@ -75,7 +75,7 @@ const (
 // managed are arguments that the API has and the system sets.
 var managed = provider.Managed{
 	"name":                "it is the instance ID",
-	"zone":                "set shard.provider.zone",
+	"zone":                "set shard.provider.zone, or write SUBNET?zone=ZONE in subnet_pools",
 	"machine_type":        "set instance_type",
 	"image":               "set the image of the template",
 	"source_image":        "set the image of the template",

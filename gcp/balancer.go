@@ -2,6 +2,7 @@ package gcp
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -27,17 +28,36 @@ const (
 	kindInstances = "instance_group"
 )
 
-// A group is a load balancer as the configuration names it.
+// A group is a load balancer as the configuration names it, in one zone: the cloud's groups
+// are zonal.
 type group struct {
 	p    *Provider
+	zone string
 	name string
 	path string
 	kind string
 	port int32
 }
 
+// groupsIn returns the groups of a load balancer, one of the same name in each of the zones.
+func (p *Provider) groupsIn(lb nstance.LoadBalancer, zones []string) ([]*group, error) {
+	if len(p.zones) > 1 && strings.Contains(lb.ID, "/") {
+		return nil, nstance.FieldError("load_balancers."+lb.Name+".id", "write the name only, set args.kind for an instance group, and make a group of that name in each zone",
+			"%.128q is in one zone, and the shard in %d", lb.ID, len(p.zones))
+	}
+	out := make([]*group, len(zones))
+	for i, zone := range zones {
+		g, err := p.group(lb, zone)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = g
+	}
+	return out, nil
+}
+
 // group reads a load balancer's ID, a name or a path, and its args.
-func (p *Provider) group(lb nstance.LoadBalancer) (*group, error) {
+func (p *Provider) group(lb nstance.LoadBalancer, zone string) (*group, error) {
 	a := BalancerArgs{Kind: kindEndpoints}
 	if strings.Contains(lb.ID, "/instanceGroups/") {
 		a.Kind = kindInstances
@@ -45,7 +65,7 @@ func (p *Provider) group(lb nstance.LoadBalancer) (*group, error) {
 	if err := provider.DecodeArgs(lb.Args, &a); err != nil {
 		return nil, err
 	}
-	g := &group{p: p, name: lastPart(lb.ID), kind: a.Kind, port: a.Port}
+	g := &group{p: p, zone: zone, name: lastPart(lb.ID), kind: a.Kind, port: a.Port}
 	collection := map[string]string{kindEndpoints: "networkEndpointGroups", kindInstances: "instanceGroups"}[a.Kind]
 	switch {
 	case collection == "":
@@ -55,36 +75,83 @@ func (p *Provider) group(lb nstance.LoadBalancer) (*group, error) {
 	case !namePattern.MatchString(g.name):
 		return nil, nstance.FieldError("load_balancers."+lb.Name+".id", "write the name of a group", "%.64q is no name", lb.ID)
 	}
-	g.path = "projects/" + p.o.Project + "/zones/" + p.zone + "/" + collection + "/" + g.name
+	g.path = p.zonePath(zone) + "/" + collection + "/" + g.name
 	if i := max(0, strings.Index(lb.ID, "projects/")); strings.Contains(lb.ID, "/") && !strings.HasSuffix("/"+g.path, "/"+lb.ID[i:]) {
-		return nil, nstance.FieldError("load_balancers."+lb.Name+".id", "use a group of zone "+p.zone, "%.128q is in another project or zone, or of another kind", lb.ID)
+		return nil, nstance.FieldError("load_balancers."+lb.Name+".id", "use a group of zone "+zone, "%.128q is in another project or zone, or of another kind", lb.ID)
 	}
 	return g, nil
 }
 
-// BalancerMembers implements [nstance.Balancer].
+// BalancerMembers implements [nstance.Balancer]. A zone without such a group has no members;
+// it is NotFound when no zone has one.
 func (p *Provider) BalancerMembers(ctx context.Context, lb nstance.LoadBalancer) ([]string, error) {
-	g, err := p.group(lb)
+	groups, err := p.groupsIn(lb, p.zones)
 	if err != nil {
 		return nil, err
 	}
-	members, err := g.members(ctx)
-	var out []string
-	for _, m := range members {
-		if handle := p.handle(lastPart(m.GetInstance())); !slices.Contains(out, handle) {
-			out = append(out, handle)
+	members := make([][]*computepb.NetworkEndpoint, len(groups))
+	errs := make([]error, len(groups))
+	inZones(p.zones, func(i int, _ string) { members[i], errs[i] = groups[i].members(ctx) })
+	absent := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case nstance.CodeOf(err) == nstance.NotFound:
+			absent++
+		default:
+			return nil, err
 		}
 	}
-	return out, err
+	if absent == len(groups) {
+		return nil, errs[0]
+	}
+	var out []string
+	for i, g := range groups {
+		for _, m := range members[i] {
+			if handle := p.handle(g.zone, lastPart(m.GetInstance())); !slices.Contains(out, handle) {
+				out = append(out, handle)
+			}
+		}
+	}
+	return out, nil
 }
 
-// JoinBalancer implements [nstance.Balancer]. It first reads who is a member: to
-// an instance group the cloud adds all machines of a call, or none.
+// JoinBalancer implements [nstance.Balancer]. Each machine joins the group of its zone.
 func (p *Provider) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
-	g, err := p.group(lb)
+	return p.eachGroup(lb, machines, func(g *group, here []nstance.Machine) error { return g.join(ctx, here) })
+}
+
+// LeaveBalancer implements [nstance.Balancer]. It returns when the cloud has
+// taken the machines out.
+func (p *Provider) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
+	return p.eachGroup(lb, machines, func(g *group, here []nstance.Machine) error { return g.leave(ctx, here) })
+}
+
+// eachGroup calls do with the group of each zone that has some of the machines, at once: a
+// zone that does not answer does not keep the others from a change.
+func (p *Provider) eachGroup(lb nstance.LoadBalancer, machines []nstance.Machine, do func(*group, []nstance.Machine) error) error {
+	in := map[string][]nstance.Machine{}
+	for _, m := range machines {
+		zone := p.zoneOf(m)
+		in[zone] = append(in[zone], m)
+	}
+	if len(machines) == 0 {
+		in[p.zone] = nil // that there is no such group is an error all the same
+	}
+	zones := slices.Sorted(maps.Keys(in))
+	groups, err := p.groupsIn(lb, zones)
 	if err != nil {
 		return err
 	}
+	return eachZone(zones, func(zone string) error {
+		i, _ := slices.BinarySearch(zones, zone)
+		return do(groups[i], in[zone])
+	})
+}
+
+// join first reads who is a member: to an instance group the cloud adds all machines of a
+// call, or none.
+func (g *group) join(ctx context.Context, machines []nstance.Machine) error {
 	members, err := g.members(ctx)
 	if err != nil {
 		return err
@@ -101,13 +168,7 @@ func (p *Provider) JoinBalancer(ctx context.Context, lb nstance.LoadBalancer, ma
 	return g.change(ctx, missing, g.attach)
 }
 
-// LeaveBalancer implements [nstance.Balancer]. It returns when the cloud has
-// taken the machines out.
-func (p *Provider) LeaveBalancer(ctx context.Context, lb nstance.LoadBalancer, machines []nstance.Machine) error {
-	g, err := p.group(lb)
-	if err != nil {
-		return err
-	}
+func (g *group) leave(ctx context.Context, machines []nstance.Machine) error {
 	members, err := g.members(ctx)
 	if err != nil {
 		return err
@@ -143,7 +204,7 @@ func (g *group) change(ctx context.Context, members []*computepb.NetworkEndpoint
 	if err != nil {
 		return g.classify(err, members)
 	}
-	return g.p.wait(ctx, g.p.zone, op.Proto())
+	return g.p.wait(ctx, g.zone, op.Proto())
 }
 
 // classify gives an error its code: the group itself may be gone, or one of the
@@ -152,7 +213,7 @@ func (g *group) classify(err error, members []*computepb.NetworkEndpoint) error 
 	out := classify(err, g.path, true)
 	for _, m := range members {
 		if nstance.CodeOf(out) == nstance.Invalid {
-			out = classify(err, g.p.path(lastPart(m.GetInstance())), true)
+			out = classify(err, g.p.path(g.zone, lastPart(m.GetInstance())), true)
 		}
 	}
 	return out
@@ -161,12 +222,12 @@ func (g *group) classify(err error, members []*computepb.NetworkEndpoint) error 
 func (g *group) attach(ctx context.Context, members []*computepb.NetworkEndpoint) (operationHandle, error) {
 	if g.kind == kindInstances {
 		return g.p.groups.AddInstances(ctx, &computepb.AddInstancesInstanceGroupRequest{
-			Project: g.p.o.Project, Zone: g.p.zone, InstanceGroup: g.name,
+			Project: g.p.o.Project, Zone: g.zone, InstanceGroup: g.name,
 			InstanceGroupsAddInstancesRequestResource: &computepb.InstanceGroupsAddInstancesRequest{Instances: g.references(members)},
 		})
 	}
 	return g.p.negs.AttachNetworkEndpoints(ctx, &computepb.AttachNetworkEndpointsNetworkEndpointGroupRequest{
-		Project: g.p.o.Project, Zone: g.p.zone, NetworkEndpointGroup: g.name,
+		Project: g.p.o.Project, Zone: g.zone, NetworkEndpointGroup: g.name,
 		NetworkEndpointGroupsAttachEndpointsRequestResource: &computepb.NetworkEndpointGroupsAttachEndpointsRequest{NetworkEndpoints: members},
 	})
 }
@@ -174,12 +235,12 @@ func (g *group) attach(ctx context.Context, members []*computepb.NetworkEndpoint
 func (g *group) detach(ctx context.Context, members []*computepb.NetworkEndpoint) (operationHandle, error) {
 	if g.kind == kindInstances {
 		return g.p.groups.RemoveInstances(ctx, &computepb.RemoveInstancesInstanceGroupRequest{
-			Project: g.p.o.Project, Zone: g.p.zone, InstanceGroup: g.name,
+			Project: g.p.o.Project, Zone: g.zone, InstanceGroup: g.name,
 			InstanceGroupsRemoveInstancesRequestResource: &computepb.InstanceGroupsRemoveInstancesRequest{Instances: g.references(members)},
 		})
 	}
 	return g.p.negs.DetachNetworkEndpoints(ctx, &computepb.DetachNetworkEndpointsNetworkEndpointGroupRequest{
-		Project: g.p.o.Project, Zone: g.p.zone, NetworkEndpointGroup: g.name,
+		Project: g.p.o.Project, Zone: g.zone, NetworkEndpointGroup: g.name,
 		NetworkEndpointGroupsDetachEndpointsRequestResource: &computepb.NetworkEndpointGroupsDetachEndpointsRequest{NetworkEndpoints: members},
 	})
 }
@@ -187,7 +248,7 @@ func (g *group) detach(ctx context.Context, members []*computepb.NetworkEndpoint
 func (g *group) references(members []*computepb.NetworkEndpoint) []*computepb.InstanceReference {
 	var out []*computepb.InstanceReference
 	for _, m := range members {
-		out = append(out, &computepb.InstanceReference{Instance: proto.String(g.p.path(lastPart(m.GetInstance())))})
+		out = append(out, &computepb.InstanceReference{Instance: proto.String(g.p.path(g.zone, lastPart(m.GetInstance())))})
 	}
 	return out
 }

@@ -11,16 +11,25 @@ import (
 )
 
 // FreeAddresses implements [nstance.SubnetCounter] with the free addresses of a
-// subnet's primary range, one call for each subnet.
+// subnet's primary range, one call for each subnet, in however many zones its machines are.
 func (p *Provider) FreeAddresses(ctx context.Context, subnets []string) (map[string]int, error) {
-	out := map[string]int{}
+	out, read := map[string]int{}, map[string]*computepb.Subnetwork{}
 	for _, name := range subnets {
-		s, err := p.subnet(ctx, p.o.subnetPath(p.zone, name), true)
-		if nstance.CodeOf(err) == nstance.NotFound {
-			continue
-		}
+		_, subnet, err := p.o.splitSubnet(p.zone, name)
 		if err != nil {
 			return nil, err
+		}
+		path := p.o.subnetPath(p.zone, subnet)
+		s, known := read[path]
+		if !known {
+			s, err = p.subnet(ctx, path, true)
+			if err != nil && nstance.CodeOf(err) != nstance.NotFound {
+				return nil, err
+			}
+			if err != nil {
+				s = nil
+			}
+			read[path] = s
 		}
 		for _, u := range s.GetUtilizationDetails().GetIpv4Utilizations() {
 			if u.GetRangeName() == "" {
@@ -48,8 +57,8 @@ func (p *Provider) subnet(ctx context.Context, path string, utilization bool) (*
 	return s, classify(err, path, false)
 }
 
-// TypeArchs implements [nstance.TypeLister], one call for each name. The cloud
-// leaves out the architecture of types older than the field: these are amd64.
+// TypeArchs implements [nstance.TypeLister], one call for each name, and more for a
+// name that a zone does not have. The cloud leaves out the architecture of types older than the field: these are amd64.
 func (p *Provider) TypeArchs(ctx context.Context, names []string) (map[string][]nstance.Arch, error) {
 	out := map[string][]nstance.Arch{}
 	for _, name := range names {
@@ -59,8 +68,7 @@ func (p *Provider) TypeArchs(ctx context.Context, names []string) (map[string][]
 		if !namePattern.MatchString(name) {
 			continue
 		}
-		t, err := p.types.Get(ctx, &computepb.GetMachineTypeRequest{Project: p.o.Project, Zone: p.zone, MachineType: name})
-		err = classify(err, "projects/"+p.o.Project+"/zones/"+p.zone+"/machineTypes/"+name, false)
+		t, err := p.machineType(ctx, name)
 		if nstance.CodeOf(err) == nstance.NotFound {
 			continue
 		}
@@ -74,4 +82,25 @@ func (p *Provider) TypeArchs(ctx context.Context, names []string) (map[string][]
 		out[name] = []nstance.Arch{arch}
 	}
 	return out, nil
+}
+
+// machineType reads a machine type, in the first zone that has it. It fails with NotFound when
+// every zone has answered that it has none.
+func (p *Provider) machineType(ctx context.Context, name string) (*computepb.MachineType, error) {
+	var unread, absent error
+	for _, zone := range p.zones {
+		t, err := p.types.Get(ctx, &computepb.GetMachineTypeRequest{Project: p.o.Project, Zone: zone, MachineType: name})
+		switch err = classify(err, p.zonePath(zone)+"/machineTypes/"+name, false); {
+		case err == nil:
+			return t, nil
+		case nstance.CodeOf(err) == nstance.NotFound:
+			absent = err
+		default:
+			unread = err
+		}
+	}
+	if unread != nil {
+		return nil, unread
+	}
+	return nil, absent
 }

@@ -21,6 +21,8 @@ const maxReplays = 3
 // That also repeats an operation that failed: then a new request ID follows,
 // made from the failed operation.
 //
+// With several zones it first reads whether another one has the machine: one read for each.
+//
 // A machine whose type cannot move to another host is asked for again with that said, if
 // the cloud refuses it for nothing else.
 func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
@@ -28,9 +30,14 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 	if err != nil {
 		return nstance.Machine{}, err
 	}
-	p.maintain(ctx, body)
+	zone, _, _ := p.o.splitSubnet(p.zone, spec.Subnet)
+	if err := p.checkOtherZones(ctx, string(spec.ID), zone); err != nil {
+		return nstance.Machine{}, err
+	}
+	p.maintain(ctx, zone, body)
+	p.seen.add(string(spec.ID), zone)
 	began := time.Now()
-	request := requestID("insert", p.path(string(spec.ID)), digestOf(spec))
+	request := requestID("insert", p.path(zone, string(spec.ID)), digestOf(spec))
 	tried := map[string]bool{}
 	for replays := 0; ; replays++ {
 		if err := before(ctx); err != nil {
@@ -38,14 +45,14 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 		}
 		tried[request] = true
 		op, err := p.instances.Insert(ctx, &computepb.InsertInstanceRequest{
-			Project: p.o.Project, Zone: p.zone, RequestId: proto.String(request), InstanceResource: body,
+			Project: p.o.Project, Zone: zone, RequestId: proto.String(request), InstanceResource: body,
 		})
 		if err := classify(err, "", true); err != nil {
 			if nstance.CodeOf(err) == nstance.Conflict {
-				return p.adopt(ctx, spec, body, tried)
+				return p.adopt(ctx, zone, spec, body, tried)
 			}
 			if p.cannotMove(body, err) {
-				request = requestID("insert", p.path(string(spec.ID)), digestOf(spec), terminateOnMaintenance)
+				request = requestID("insert", p.path(zone, string(spec.ID)), digestOf(spec), terminateOnMaintenance)
 				continue
 			}
 			return nstance.Machine{}, err
@@ -53,35 +60,35 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 		o := op.Proto()
 		switch failed := failure(o); {
 		case failed != nil && replays < maxReplays && p.older(o, began):
-			request = requestID("insert", p.path(string(spec.ID)), digestOf(spec), o.GetName())
+			request = requestID("insert", p.path(zone, string(spec.ID)), digestOf(spec), o.GetName())
 		case failed != nil:
 			return nstance.Machine{}, failed
 		case o.GetStatus() == computepb.Operation_DONE:
-			return p.adopt(ctx, spec, body, tried)
+			return p.adopt(ctx, zone, spec, body, tried)
 		default:
-			return p.accepted(body), nil
+			return p.accepted(zone, body), nil
 		}
 	}
 }
 
 // accepted returns the machine that the cloud is making.
-func (p *Provider) accepted(body *computepb.Instance) nstance.Machine {
-	m := p.machine(body)
+func (p *Provider) accepted(zone string, body *computepb.Instance) nstance.Machine {
+	m := p.machine(zone, body)
 	m.Status = nstance.StatusPending
 	return m
 }
 
 // adopt returns the machine that there is already under the spec's ID, if it was
 // made from this spec.
-func (p *Provider) adopt(ctx context.Context, spec nstance.MachineSpec, body *computepb.Instance, tried map[string]bool) (nstance.Machine, error) {
-	i, err := p.instance(ctx, string(spec.ID))
+func (p *Provider) adopt(ctx context.Context, zone string, spec nstance.MachineSpec, body *computepb.Instance, tried map[string]bool) (nstance.Machine, error) {
+	i, err := p.instance(ctx, zone, string(spec.ID))
 	if nstance.CodeOf(err) == nstance.NotFound {
-		return p.adoptUnseen(ctx, spec, body, tried)
+		return p.adoptUnseen(ctx, zone, spec, body, tried)
 	}
 	if err != nil {
 		return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "the machine exists and cannot be read: %w", err)
 	}
-	m := p.machine(i)
+	m := p.machine(zone, i)
 	if m.ID != spec.ID || m.Owner != spec.Owner || i.GetLabels()[labelDigest] != digestOf(spec) {
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s exists with another owner or other parameters", spec.ID)
 	}
@@ -90,8 +97,8 @@ func (p *Provider) adopt(ctx context.Context, spec nstance.MachineSpec, body *co
 
 // adoptUnseen decides about a machine that exists, says the cloud, and that it
 // does not show: not yet, or no more.
-func (p *Provider) adoptUnseen(ctx context.Context, spec nstance.MachineSpec, body *computepb.Instance, tried map[string]bool) (nstance.Machine, error) {
-	h, err := p.history(ctx, string(spec.ID))
+func (p *Provider) adoptUnseen(ctx context.Context, zone string, spec nstance.MachineSpec, body *computepb.Instance, tried map[string]bool) (nstance.Machine, error) {
+	h, err := p.history(ctx, zone, string(spec.ID))
 	if err != nil {
 		return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "the machine exists and cannot be read: %w", err)
 	}
@@ -101,7 +108,7 @@ func (p *Provider) adoptUnseen(ctx context.Context, spec nstance.MachineSpec, bo
 	case !tried[h.insert.GetClientOperationId()]:
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s is being made with other parameters", spec.ID)
 	case h.starting() || h.cause == "" && p.clock.at(time.Now()).Sub(startOf(h.insert)) < consistency:
-		return p.accepted(body), nil
+		return p.accepted(zone, body), nil
 	}
 	return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s existed and is gone", spec.ID)
 }

@@ -17,14 +17,18 @@ import (
 // marks, and deletes it by its number, which no later machine of that name has.
 // While the cloud is still making the machine, its absence is no proof.
 func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
-	i, err := p.own(ctx, m)
+	zone, i, err := p.own(ctx, m)
 	if nstance.CodeOf(err) == nstance.NotFound {
-		h, readErr := p.history(ctx, string(m.ID))
+		zones := p.zones
+		if zone != "" {
+			zones = []string{zone}
+		}
+		h, readErr := p.histories(ctx, zones, string(m.ID))
 		switch {
 		case readErr != nil:
 			return readErr
 		case h.starting():
-			return nstance.Errorf(nstance.Unavailable, "machine %s is still being made", m.ID)
+			return stillStarting(m.ID)
 		}
 		return h.lost(m.ID)
 	}
@@ -34,31 +38,33 @@ func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 	number := strconv.FormatUint(i.GetId(), 10)
 	graceful := i.GetScheduling().GetGracefulShutdown().GetEnabled()
 	err = p.change(ctx, []string{"delete", number}, func(ctx context.Context, request string) (operationHandle, error) {
-		q := &computepb.DeleteInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)}
+		q := &computepb.DeleteInstanceRequest{Project: p.o.Project, Zone: zone, Instance: number, RequestId: proto.String(request)}
 		if graceful { // the machine has been drained
 			q.NoGracefulShutdown = proto.Bool(true)
 		}
 		return p.instances.Delete(ctx, q)
 	})
-	return classify(err, p.path(number), true)
+	return classify(err, p.path(zone, number), true)
 }
 
-// own reads a machine and refuses one that is not m.
-func (p *Provider) own(ctx context.Context, m nstance.Machine) (*computepb.Instance, error) {
+// own reads a machine and refuses one that is not m. The handle of m says its zone; without
+// one it is looked for in all. The zone is "" where no zone has it.
+func (p *Provider) own(ctx context.Context, m nstance.Machine) (zone string, i *computepb.Instance, err error) {
 	if _, err := nstance.ParseInstanceID(string(m.ID)); err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	if m.ProviderID != "" && m.ProviderID != p.handle(string(m.ID)) {
-		return nil, nstance.Errorf(nstance.Conflict, "machine %s has the handle %.128q", m.ID, m.ProviderID)
+	if m.ProviderID == "" {
+		zone, i, err = p.find(ctx, string(m.ID))
+	} else if zone, err = p.handleZone(m); err == nil {
+		i, err = p.instance(ctx, zone, string(m.ID))
 	}
-	i, err := p.instance(ctx, string(m.ID))
 	if err != nil {
-		return nil, err
+		return zone, nil, err
 	}
-	if found := p.machine(i); found.ID != m.ID || found.Owner != m.Owner {
-		return nil, nstance.Errorf(nstance.Conflict, "machine %s is %q of %+v", m.ID, found.ID, found.Owner)
+	if found := p.machine(zone, i); found.ID != m.ID || found.Owner != m.Owner {
+		return zone, nil, nstance.Errorf(nstance.Conflict, "machine %s is %q of %+v", m.ID, found.ID, found.Owner)
 	}
-	return i, nil
+	return zone, i, nil
 }
 
 // An operationHandle is what the SDK returns for a change.

@@ -1,8 +1,11 @@
 // Package gcp is a provider for Google Compute Engine, through
 // cloud.google.com/go/compute/apiv1 over REST.
 //
-// A provider works in one zone of one project: names of machines are unique per
-// zone there. A machine's name is its instance ID, and its marks are labels.
+// A provider works in one zone of one project, or in several zones of one region
+// with [Options.Zones]. A machine's name is its instance ID, and its marks are labels.
+// Names are unique per zone only: that a machine is absent is proved when every zone
+// has answered.
+//
 // Create returns when the cloud has accepted it; that it failed afterwards, for
 // want of capacity say, stands in the cloud's operation, where Get looks when the
 // machine is absent.
@@ -29,10 +32,11 @@ import (
 
 // Options are shard.provider.options.
 type Options struct {
-	Project         string `json:"project" required:"true" doc:"ID of the project, not its number"`
-	Endpoint        string `json:"endpoint,omitempty" doc:"base URL of the API, for private endpoints and tests" default:"https://compute.googleapis.com"`
-	CredentialsFile string `json:"credentials_file,omitempty" doc:"file with credentials; without it Application Default Credentials are used: those of the machine's service account, or GOOGLE_APPLICATION_CREDENTIALS"`
-	Instance        string `json:"instance,omitempty" doc:"name of the machine on which the server runs, for the leader address" default:"asked of the metadata service"`
+	Project         string   `json:"project" required:"true" doc:"ID of the project, not its number"`
+	Zones           []string `json:"zones,omitempty" doc:"further zones of the region in which machines may be; subnets name theirs, as in default?zone=us-central1-b" default:"only shard.provider.zone"`
+	Endpoint        string   `json:"endpoint,omitempty" doc:"base URL of the API, for private endpoints and tests" default:"https://compute.googleapis.com"`
+	CredentialsFile string   `json:"credentials_file,omitempty" doc:"file with credentials; without it Application Default Credentials are used: those of the machine's service account, or GOOGLE_APPLICATION_CREDENTIALS"`
+	Instance        string   `json:"instance,omitempty" doc:"name of the machine on which the server runs, for the leader address" default:"asked of the metadata service"`
 
 	// HTTP makes the calls, with credentials of its own. Nil: a client with the
 	// credentials above.
@@ -42,14 +46,14 @@ type Options struct {
 	Log *slog.Logger `json:"-"`
 }
 
-// A Provider makes machines in one zone. It is safe for concurrent use, owns no
+// A Provider makes machines in the zones of its options. It is safe for concurrent use, owns no
 // goroutine and needs no closing.
 type Provider struct {
-	o      Options
-	zone   string
-	region string
-	http   *http.Client
-	host   string // base URL of the API
+	o     Options
+	zone  string   // of the server, and of machines whose subnet names none
+	zones []string // all, sorted
+	http  *http.Client
+	host  string // base URL of the API
 
 	instances  *compute.InstancesClient
 	operations *compute.ZoneOperationsClient
@@ -61,6 +65,7 @@ type Provider struct {
 
 	clock      *cloudClock
 	failed     failedChanges
+	seen       zoneMemory
 	migrations sync.Map // by machine type: whether its machines move to other hosts
 }
 
@@ -70,6 +75,7 @@ var (
 	_ nstance.NodeNamer     = (*Provider)(nil)
 	_ nstance.ImageResolver = (*Provider)(nil)
 	_ nstance.SubnetCounter = (*Provider)(nil)
+	_ nstance.SubnetLocator = (*Provider)(nil)
 	_ nstance.TypeLister    = (*Provider)(nil)
 	_ nstance.Balancer      = (*Provider)(nil)
 	_ nstance.AddressMover  = (*Provider)(nil)
@@ -84,7 +90,7 @@ var (
 	zonePattern    = regexp.MustCompile(`^([a-z]+-[a-z]+[0-9]+)-[a-z0-9]+$`) // also us-central1-ai1a, an AI zone
 )
 
-// New returns a provider of a zone. It reads credentials and asks the cloud
+// New returns a provider of a zone, and of the further ones in o. It reads credentials and asks the cloud
 // nothing. Fails with Invalid when an option is wrong, Denied when there are no
 // credentials.
 func New(ctx context.Context, zone string, o *Options) (*Provider, error) {
@@ -95,7 +101,7 @@ func New(ctx context.Context, zone string, o *Options) (*Provider, error) {
 	if err := p.o.check(zone); err != nil {
 		return nil, err
 	}
-	p.region = zonePattern.FindStringSubmatch(zone)[1]
+	p.zones = p.o.allZones(zone)
 	if p.o.Endpoint != "" {
 		p.host = strings.TrimSuffix(p.o.Endpoint, "/")
 	}
@@ -127,7 +133,7 @@ func (o *Options) check(zone string) error {
 	case o.Instance != "" && !namePattern.MatchString(o.Instance):
 		return nstance.FieldError("shard.provider.options.instance", "write the name of the server's machine", "%.64q is no name", o.Instance)
 	}
-	return nil
+	return o.checkZones(zone)
 }
 
 // client returns an HTTP client that adds credentials.

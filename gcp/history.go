@@ -1,6 +1,7 @@
 package gcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +14,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A history is what the zone's operations say of one machine since it was last
+// A history is what a zone's operations say of one machine since it was last
 // made or started.
 type history struct {
 	insert *computepb.Operation // the latest
@@ -32,13 +33,42 @@ var systemCauses = map[string]nstance.LossCause{
 
 // history reads the operations of a machine. The filter is a regular expression
 // on the target: its host differs between the API's endpoints.
-func (p *Provider) history(ctx context.Context, name string) (history, error) {
-	all, err := p.operationList(ctx, fmt.Sprintf(`targetLink eq ".*/zones/%s/instances/%s"`, p.zone, name))
+func (p *Provider) history(ctx context.Context, zone, name string) (history, error) {
+	all, err := p.operationList(ctx, zone, fmt.Sprintf(`targetLink eq ".*/zones/%s/instances/%s"`, zone, name))
 	if err != nil {
 		return history{}, err
 	}
 	slices.SortStableFunc(all, func(a, b *computepb.Operation) int { return startOf(b).Compare(startOf(a)) })
 	return read(all), nil
+}
+
+// histories reads the operations of a machine in several zones, and returns the history of
+// the zone that is making it, else of the one that was asked for it last.
+func (p *Provider) histories(ctx context.Context, zones []string, name string) (history, error) {
+	all := make([]history, len(zones))
+	errs := make([]error, len(zones))
+	inZones(zones, func(i int, zone string) { all[i], errs[i] = p.history(ctx, zone, name) })
+	for _, err := range errs {
+		if err != nil {
+			return history{}, err
+		}
+	}
+	return slices.MaxFunc(all, history.compare), nil
+}
+
+// compare orders histories of one machine in several zones by how much they say of it now.
+func (h history) compare(o history) int {
+	return cmp.Or(truth(h.starting(), o.starting()), startOf(h.insert).Compare(startOf(o.insert)), truth(h.cause != "", o.cause != ""))
+}
+
+func truth(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 // read goes through operations, the latest first. An attempt before the last one
@@ -95,6 +125,12 @@ func (h *history) starting() bool {
 	return h.insert != nil && h.insert.GetStatus() != computepb.Operation_DONE && h.cause == ""
 }
 
+// stillStarting is the error about a machine that the cloud has accepted and does not show
+// yet.
+func stillStarting(id nstance.InstanceID) error {
+	return nstance.Errorf(nstance.Unavailable, "machine %s is still being made", id)
+}
+
 // lost returns the error about a machine that is absent.
 func (h *history) lost(id nstance.InstanceID) error {
 	if h.reason != "" {
@@ -103,10 +139,10 @@ func (h *history) lost(id nstance.InstanceID) error {
 	return nstance.Lost(h.cause, "no machine %s", id)
 }
 
-// reclaimed returns the numbers of the machines that the cloud has reclaimed, as
+// reclaimed returns the numbers of the machines of a zone that the cloud has reclaimed, as
 // long as it remembers.
-func (p *Provider) reclaimed(ctx context.Context) (map[uint64]bool, error) {
-	all, err := p.operationList(ctx, `operationType = "compute.instances.preempted"`)
+func (p *Provider) reclaimed(ctx context.Context, zone string) (map[uint64]bool, error) {
+	all, err := p.operationList(ctx, zone, `operationType = "compute.instances.preempted"`)
 	out := map[uint64]bool{}
 	for _, op := range all {
 		out[op.GetTargetId()] = true
@@ -114,13 +150,13 @@ func (p *Provider) reclaimed(ctx context.Context) (map[uint64]bool, error) {
 	return out, err
 }
 
-// operationList returns the operations of the zone that a filter permits.
-func (p *Provider) operationList(ctx context.Context, filter string) ([]*computepb.Operation, error) {
+// operationList returns the operations of a zone that a filter permits.
+func (p *Provider) operationList(ctx context.Context, zone, filter string) ([]*computepb.Operation, error) {
 	client, err := compute.NewZoneOperationsRESTClient(ctx, p.bound(ctx)...)
 	if err != nil {
 		return nil, err
 	}
-	it := client.List(ctx, &computepb.ListZoneOperationsRequest{Project: p.o.Project, Zone: p.zone, Filter: proto.String(filter)})
+	it := client.List(ctx, &computepb.ListZoneOperationsRequest{Project: p.o.Project, Zone: zone, Filter: proto.String(filter)})
 	var all []*computepb.Operation
 	err = eachPage(ctx, "operations", it, func() string {
 		return it.Response.(*computepb.OperationList).GetWarning().GetCode()

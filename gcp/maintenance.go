@@ -26,14 +26,14 @@ const noMigration = "live migration"
 // machines of its type cannot move: those with accelerators, which are a property of types
 // such as g2, a2 and a3 (MachineType.accelerators). What cannot be read counts as able to
 // move, until the cloud says otherwise.
-func (p *Provider) maintain(ctx context.Context, body *computepb.Instance) {
+func (p *Provider) maintain(ctx context.Context, zone string, body *computepb.Instance) {
 	if body.GetScheduling().GetOnHostMaintenance() != "" {
 		return
 	}
 	name := lastPart(body.GetMachineType())
 	moves, known := p.migrations.Load(name)
 	if !known {
-		t, err := p.types.Get(ctx, &computepb.GetMachineTypeRequest{Project: p.o.Project, Zone: p.zone, MachineType: name})
+		t, err := p.types.Get(ctx, &computepb.GetMachineTypeRequest{Project: p.o.Project, Zone: zone, MachineType: name})
 		if err != nil {
 			return
 		}

@@ -60,6 +60,9 @@ func (a *Args) checkInterfaces() error {
 		if (n.Network == "") == (n.Subnet == "") {
 			return nstance.FieldError(at+"network", "give either network or subnet", "interface %d has neither or both", i)
 		}
+		if strings.Contains(n.Subnet, "?") {
+			return nstance.FieldError(at+"subnet", "write its name or path; the entry of subnet_pools names the zone", "%.128q is no subnet", n.Subnet)
+		}
 		if err := n.check(at); err != nil {
 			return err
 		}

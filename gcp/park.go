@@ -20,7 +20,7 @@ func (p *Provider) ParkModes() []nstance.ParkMode {
 // Park implements [nstance.Parker]. To hibernate is to suspend, which the guest
 // has to support. Stopping a machine loses the content of its local SSDs.
 func (p *Provider) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
-	i, err := p.own(ctx, m)
+	zone, i, err := p.own(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -40,15 +40,15 @@ func (p *Provider) Park(ctx context.Context, m nstance.Machine, mode nstance.Par
 	}
 	err = p.change(ctx, []string{"park", string(mode), number, i.GetLastStartTimestamp()}, func(ctx context.Context, request string) (operationHandle, error) {
 		if mode == nstance.ParkHibernated {
-			return p.instances.Suspend(ctx, &computepb.SuspendInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+			return p.instances.Suspend(ctx, &computepb.SuspendInstanceRequest{Project: p.o.Project, Zone: zone, Instance: number, RequestId: proto.String(request)})
 		}
-		q := &computepb.StopInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)}
+		q := &computepb.StopInstanceRequest{Project: p.o.Project, Zone: zone, Instance: number, RequestId: proto.String(request)}
 		if hasLocalSSD(i) { // the cloud wants to be told
 			q.DiscardLocalSsd = proto.Bool(true)
 		}
 		return p.instances.Stop(ctx, q)
 	})
-	return classify(err, p.path(number), true)
+	return classify(err, p.path(zone, number), true)
 }
 
 // hasLocalSSD reports whether a machine has local SSDs, of args or of its type.
@@ -60,7 +60,7 @@ func hasLocalSSD(i *computepb.Instance) bool {
 // cloud has accepted it: then Get says that the machine is stopped, for want of
 // capacity.
 func (p *Provider) Wake(ctx context.Context, m nstance.Machine) error {
-	i, err := p.own(ctx, m)
+	zone, i, err := p.own(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -74,26 +74,26 @@ func (p *Provider) Wake(ctx context.Context, m nstance.Machine) error {
 	}
 	err = p.change(ctx, []string{"wake", number, i.GetLastStopTimestamp(), i.GetLastSuspendedTimestamp()}, func(ctx context.Context, request string) (operationHandle, error) {
 		if status == "SUSPENDED" {
-			return p.instances.Resume(ctx, &computepb.ResumeInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+			return p.instances.Resume(ctx, &computepb.ResumeInstanceRequest{Project: p.o.Project, Zone: zone, Instance: number, RequestId: proto.String(request)})
 		}
-		return p.instances.Start(ctx, &computepb.StartInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: number, RequestId: proto.String(request)})
+		return p.instances.Start(ctx, &computepb.StartInstanceRequest{Project: p.o.Project, Zone: zone, Instance: number, RequestId: proto.String(request)})
 	})
-	return classify(err, p.path(number), true)
+	return classify(err, p.path(zone, number), true)
 }
 
 // ConsoleOutput implements [nstance.ConsoleReader] with the end of what the first
 // serial port printed.
 func (p *Provider) ConsoleOutput(ctx context.Context, m nstance.Machine) ([]byte, error) {
-	i, err := p.own(ctx, m)
+	zone, i, err := p.own(ctx, m)
 	if err != nil {
 		return nil, err
 	}
 	number := strconv.FormatUint(i.GetId(), 10)
 	out, err := p.instances.GetSerialPortOutput(ctx, &computepb.GetSerialPortOutputInstanceRequest{
-		Project: p.o.Project, Zone: p.zone, Instance: number, Port: proto.Int32(1), Start: proto.Int64(-clip.MaxConsole),
+		Project: p.o.Project, Zone: zone, Instance: number, Port: proto.Int32(1), Start: proto.Int64(-clip.MaxConsole),
 	})
 	if err != nil {
-		return nil, classify(err, p.path(number), false)
+		return nil, classify(err, p.path(zone, number), false)
 	}
 	text := []byte(out.GetContents())
 	return clip.Console(text), nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,10 +56,21 @@ func serve(t *testing.T, o *gcetest.Options) (*gcetest.Cloud, string) {
 // open returns a provider of a cloud, for a server on the machine self.
 func open(t *testing.T, url, self string) *gcp.Provider {
 	t.Helper()
+	return openIn(t, url, self)
+}
+
+// openTwo is open for a shard of two zones.
+func openTwo(t *testing.T, url, self string) *gcp.Provider {
+	t.Helper()
+	return openIn(t, url, self, second)
+}
+
+func openIn(t *testing.T, url, self string, further ...string) *gcp.Provider {
+	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
 	t.Cleanup(transport.CloseIdleConnections)
 	p, err := gcp.New(t.Context(), zone, &gcp.Options{
-		Project: project, Endpoint: url, Instance: self, HTTP: &http.Client{Transport: authorized{transport, token}},
+		Project: project, Zones: further, Endpoint: url, Instance: self, HTTP: &http.Client{Transport: authorized{transport, token}},
 	})
 	require.NoError(t, err)
 	return p
@@ -99,7 +111,10 @@ func server(t *testing.T, p *gcp.Provider) string {
 	return string(m.ID)
 }
 
-func conform(t *testing.T, o func() *gcetest.Options) {
+func conform(t *testing.T, o func() *gcetest.Options) { conformIn(t, o, open, shape) }
+
+// conformIn runs the suite with providers of open and specs of shape.
+func conformIn(t *testing.T, o func() *gcetest.Options, open func(t *testing.T, url, self string) *gcp.Provider, shape func(*nstance.MachineSpec)) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		o := o()
 		o.Faults = &testcloud.Faults{}
@@ -133,7 +148,7 @@ func conform(t *testing.T, o func() *gcetest.Options) {
 
 // userData reads the machine's user data as the metadata service would return it.
 func userData(ctx context.Context, url string, m nstance.Machine) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/compute/v1/projects/"+project+"/zones/"+zone+"/instances/"+string(m.ID), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/compute/v1/projects/"+project+"/zones/"+m.Zone+"/instances/"+string(m.ID), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +186,24 @@ func TestConformanceLate(t *testing.T) {
 		return &gcetest.Options{
 			PageSize: 3, ScanPages: true, Groups: []gcetest.Group{{Name: "web", Type: "GCE_VM_IP"}},
 			Delays: testcloud.Delays{Visible: 10 * time.Millisecond, Start: 20 * time.Millisecond, Stop: 5 * time.Millisecond, Delete: 20 * time.Millisecond},
+		}
+	})
+}
+
+// TestConformanceInTwoZones runs it with machines that are in two zones by turns, and a load
+// balancer that has a group in each.
+func TestConformanceInTwoZones(t *testing.T) {
+	var turn atomic.Int64
+	conformIn(t, func() *gcetest.Options {
+		return &gcetest.Options{
+			PageSize: 3, ScanPages: true,
+			Groups: []gcetest.Group{{Name: "web", Zone: zone, Type: "GCE_VM_IP"}, {Name: "web", Zone: second, Type: "GCE_VM_IP"}},
+			Delays: testcloud.Delays{Start: 10 * time.Millisecond, Stop: 5 * time.Millisecond, Delete: 10 * time.Millisecond},
+		}
+	}, openTwo, func(s *nstance.MachineSpec) {
+		shape(s)
+		if turn.Add(1)%2 == 0 {
+			s.Subnet = secondSubnet
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package gcp
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"net/netip"
@@ -15,14 +16,17 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// path is how the cloud names a machine in its messages.
-func (p *Provider) path(name string) string {
-	return "projects/" + p.o.Project + "/zones/" + p.zone + "/instances/" + name
+// zonePath is how the cloud names a zone in its messages.
+func (p *Provider) zonePath(zone string) string {
+	return "projects/" + p.o.Project + "/zones/" + zone
 }
 
+// path is how the cloud names a machine in its messages.
+func (p *Provider) path(zone, name string) string { return p.zonePath(zone) + "/instances/" + name }
+
 // handle is the provider ID of a machine: the one that Kubernetes nodes have.
-func (p *Provider) handle(name string) string {
-	return "gce://" + p.o.Project + "/" + p.zone + "/" + name
+func (p *Provider) handle(zone, name string) string {
+	return "gce://" + p.o.Project + "/" + zone + "/" + name
 }
 
 // NodeProviderID implements [nstance.NodeNamer]: the provider ID of a machine is in the
@@ -31,31 +35,44 @@ func (p *Provider) handle(name string) string {
 func (*Provider) NodeProviderID(m nstance.Machine) string { return m.ProviderID }
 
 // Account implements [nstance.AccountNamer]. It asks the cloud nothing: machines
-// have their names in the zone of the project, whatever the credentials are.
-func (p *Provider) Account(context.Context) (string, error) {
-	return "projects/" + p.o.Project + "/zones/" + p.zone, nil
+// have their names in the zones of the project, whatever the credentials are. Several
+// zones are several places.
+func (p *Provider) Account(context.Context) (string, error) { return p.account(), nil }
+
+func (p *Provider) account() string {
+	places := make([]string, len(p.zones))
+	for i, zone := range p.zones {
+		places[i] = p.zonePath(zone)
+	}
+	return strings.Join(places, ",")
 }
 
-// instance reads one machine.
-func (p *Provider) instance(ctx context.Context, name string) (*computepb.Instance, error) {
+// instance reads one machine of a zone.
+func (p *Provider) instance(ctx context.Context, zone, name string) (*computepb.Instance, error) {
 	if err := before(ctx); err != nil {
 		return nil, err
 	}
-	i, err := p.instances.Get(ctx, &computepb.GetInstanceRequest{Project: p.o.Project, Zone: p.zone, Instance: name})
-	return i, classify(err, p.path(name), false)
+	i, err := p.instances.Get(ctx, &computepb.GetInstanceRequest{Project: p.o.Project, Zone: zone, Instance: name})
+	return i, classify(err, p.path(zone, name), false)
 }
 
 // Get implements [nstance.Provider]. When the machine is absent or dead, the
-// cloud's operations say why, at the price of another call.
+// cloud's operations say why, at the price of another call. It is one call when the
+// machine was seen before or there is one zone, else one for each zone. Without an answer
+// of every zone, or while one is still making the machine and others could too, absence is
+// not proved: that is Unavailable.
 func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
 	if _, err := nstance.ParseInstanceID(string(id)); err != nil {
 		return nstance.Machine{}, err
 	}
-	i, err := p.instance(ctx, string(id))
+	zone, i, err := p.find(ctx, string(id))
 	if nstance.CodeOf(err) == nstance.NotFound {
-		h, readErr := p.history(ctx, string(id))
-		if readErr != nil {
+		h, readErr := p.histories(ctx, p.zones, string(id))
+		switch {
+		case readErr != nil:
 			return nstance.Machine{}, readErr
+		case len(p.zones) > 1 && h.starting():
+			return nstance.Machine{}, stillStarting(id)
 		}
 		return nstance.Machine{}, h.lost(id)
 	}
@@ -65,9 +82,9 @@ func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Mach
 	if i.GetLabels()[labelID] != string(id) {
 		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "machine %s exists without the marks of an instance", id)
 	}
-	m := p.machine(i)
+	m := p.machine(zone, i)
 	if m.Status.Dead() {
-		h, err := p.history(ctx, string(id))
+		h, err := p.history(ctx, zone, string(id))
 		if err != nil {
 			return nstance.Machine{}, err
 		}
@@ -76,8 +93,10 @@ func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Mach
 	return m, nil
 }
 
-// List implements [nstance.Provider]: one call for 500 machines of the zone, and
-// if there are dead spot machines among them, one more for what was reclaimed.
+// List implements [nstance.Provider]: one call for 500 machines of a zone, and
+// if there are dead spot machines among them, one more for what was reclaimed. All zones
+// are listed at once. After the machines of those that answer comes the error of one that
+// does not.
 func (p *Provider) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
 		if err := p.list(ctx, owner, func(m nstance.Machine) bool { return yield(m, nil) }); err != nil {
@@ -91,11 +110,44 @@ func (p *Provider) list(ctx context.Context, owner nstance.Owner, yield func(nst
 	if err != nil {
 		return err
 	}
+	if len(p.zones) == 1 {
+		return p.listZone(ctx, p.zone, filter, yield)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	listed, ended := make(chan nstance.Machine), make(chan error, 1)
+	go func() {
+		defer close(listed)
+		ended <- eachZone(p.zones, func(zone string) error {
+			return p.listZone(ctx, zone, filter, func(m nstance.Machine) bool {
+				select {
+				case listed <- m:
+					return true
+				case <-ctx.Done():
+					return false
+				}
+			})
+		})
+	}()
+	defer func() { // its goroutines end before it does
+		cancel()
+		for range listed {
+		}
+	}()
+	for m := range listed {
+		p.seen.add(string(m.ID), m.Zone)
+		if !yield(m) {
+			return nil
+		}
+	}
+	return cmp.Or(<-ended, before(ctx))
+}
+
+func (p *Provider) listZone(ctx context.Context, zone, filter string, yield func(nstance.Machine) bool) error {
 	client, err := compute.NewInstancesRESTClient(ctx, p.bound(ctx)...)
 	if err != nil {
 		return err
 	}
-	it := client.List(ctx, &computepb.ListInstancesRequest{Project: p.o.Project, Zone: p.zone, Filter: proto.String(filter)})
+	it := client.List(ctx, &computepb.ListInstancesRequest{Project: p.o.Project, Zone: zone, Filter: proto.String(filter)})
 	var reclaimed map[uint64]bool
 	var causeErr error
 	err = eachPage(ctx, "instances", it, func() string {
@@ -105,10 +157,10 @@ func (p *Provider) list(ctx context.Context, owner nstance.Owner, yield func(nst
 			if i.GetLabels()[labelID] != i.GetName() {
 				continue // a manual copy of one of our machines: its labels were copied, its name was not
 			}
-			m := p.machine(i)
+			m := p.machine(zone, i)
 			if m.Status.Dead() && m.Market == nstance.Spot {
 				if reclaimed == nil {
-					if reclaimed, causeErr = p.reclaimed(ctx); causeErr != nil {
+					if reclaimed, causeErr = p.reclaimed(ctx, zone); causeErr != nil {
 						return false
 					}
 				}
@@ -145,14 +197,14 @@ var statuses = map[string]nstance.MachineStatus{
 	"SUSPENDED":      nstance.StatusStopped,
 }
 
-// machine returns what the cloud shows of a machine.
-func (p *Provider) machine(i *computepb.Instance) nstance.Machine {
+// machine returns what the cloud shows of a machine in a zone.
+func (p *Provider) machine(zone string, i *computepb.Instance) nstance.Machine {
 	labels := i.GetLabels()
 	epoch, _ := strconv.ParseUint(labels[labelEpoch], 10, 64) // 0: older than any term
 	m := nstance.Machine{
-		ID: nstance.InstanceID(labels[labelID]), ProviderID: p.handle(i.GetName()), Owner: ownerOf(labels),
+		ID: nstance.InstanceID(labels[labelID]), ProviderID: p.handle(zone, i.GetName()), Owner: ownerOf(labels),
 		Group: nstance.GroupID(labels[labelGroup]), CreatedAt: createdAt(labels), Epoch: epoch, Status: statuses[i.GetStatus()],
-		InstanceType: lastPart(i.GetMachineType()), Zone: p.zone, Market: marketOf(i.GetScheduling()),
+		InstanceType: lastPart(i.GetMachineType()), Zone: zone, Market: marketOf(i.GetScheduling()),
 		ReclaimWarning: warningOf(i.GetScheduling()),
 	}
 	if m.Status == "" {

@@ -26,9 +26,13 @@ const (
 const encodingKey = "user-data-encoding"
 
 // request returns the machine to ask for. It refuses what the cloud would
-// refuse, as far as that shows offline.
+// refuse, as far as that shows offline. Without a zone in the spec's subnet the machine is in zone.
 func (o *Options) request(zone string, spec nstance.MachineSpec) (*computepb.Instance, error) {
 	var a Args
+	zone, subnet, err := o.splitSubnet(zone, spec.Subnet)
+	if err != nil {
+		return nil, err
+	}
 	if err := provider.ValidateSpec(spec, maxUserData); err != nil {
 		return nil, err
 	}
@@ -51,7 +55,7 @@ func (o *Options) request(zone string, spec nstance.MachineSpec) (*computepb.Ins
 	out := &computepb.Instance{
 		Name: proto.String(string(spec.ID)), MachineType: proto.String("zones/" + zone + "/machineTypes/" + spec.InstanceType),
 		Labels: labels, Metadata: data, Disks: a.allDisks(o, zone, spec.Image, labels),
-		NetworkInterfaces: a.nics(o, zone, spec.Subnet), Scheduling: a.scheduling(spec.Market),
+		NetworkInterfaces: a.nics(o, zone, subnet), Scheduling: a.scheduling(spec.Market),
 		CanIpForward: proto.Bool(a.CanIPForward),
 	}
 	a.extras(out)
