@@ -274,6 +274,21 @@ var writingCalls = map[string]writingCall{
 	}, func(w *writingWorld, api apiv1.OperatorServiceClient, about string) bool {
 		return !avoiding(w, api, about)
 	}},
+	"AcknowledgeAttention": {"attention/", frozenShard, func(ctx context.Context, api apiv1.OperatorServiceClient, _ string) error {
+		_, err := api.AcknowledgeAttention(ctx, acknowledge("frozen", "shard", time.Hour))
+		return err
+	}, acknowledged},
+	"UnacknowledgeAttention": {"attention/", func(w *writingWorld) string {
+		frozenShard(w)
+		_, err := w.admin.operatorAPI().AcknowledgeAttention(w.Context(), acknowledge("frozen", "shard", time.Hour))
+		require.NoError(w, err)
+		return ""
+	}, func(ctx context.Context, api apiv1.OperatorServiceClient, _ string) error {
+		_, err := api.UnacknowledgeAttention(ctx, &apiv1.UnacknowledgeAttentionRequest{Kind: "frozen"})
+		return err
+	}, func(w *writingWorld, api apiv1.OperatorServiceClient, about string) bool {
+		return !acknowledged(w, api, about)
+	}},
 	"ClaimStandby": {"state/", nothing, claim, claimed},
 	"ReleaseStandby": {"state/", func(w *writingWorld) string {
 		require.NoError(w, claim(w.Context(), w.admin.operatorAPI(), ""))
@@ -396,6 +411,21 @@ func claimed(w *writingWorld, api apiv1.OperatorServiceClient, _ string) bool {
 	return len(w.group(api, "web").GetClaims()) > 0
 }
 
+func frozenShard(w *writingWorld) string {
+	_, err := w.admin.operatorAPI().Freeze(w.Context(), &apiv1.FreezeRequest{})
+	require.NoError(w, err)
+	return ""
+}
+
+// acknowledged reports whether the freeze of the shard is, once this leader has settled what
+// is durable.
+func acknowledged(w *writingWorld, api apiv1.OperatorServiceClient, _ string) bool {
+	w.awaitEpoch(layout.AttentionKey(zone))
+	list := listAttention(w.T, api)["frozen"]
+	require.Len(w, list, 1)
+	return list[0].GetAcknowledged() != nil
+}
+
 func frozen(w *writingWorld, api apiv1.OperatorServiceClient, _ string) bool {
 	return w.group(api, "web").GetFrozen()
 }
@@ -434,8 +464,8 @@ func (w *writingWorld) successor() apiv1.OperatorServiceClient {
 	return w.admin.operatorAPI()
 }
 
-// awaitSettled waits until the leader has made sure that no write of an earlier term lands.
-func (w *writingWorld) awaitSettled(api apiv1.OperatorServiceClient) {
+// awaitEpoch waits until the leader has written these objects.
+func (w *writingWorld) awaitEpoch(keys ...string) {
 	var leads records.Header
 	epoch := func(key string) uint64 {
 		obj, err := w.store.Store.Get(w.Context(), key)
@@ -449,11 +479,16 @@ func (w *writingWorld) awaitSettled(api apiv1.OperatorServiceClient) {
 	obj, err := w.store.Store.Get(w.Context(), layout.LeaseKey(zone))
 	require.NoError(w, err)
 	require.NoError(w, json.Unmarshal(obj.Data, &leads))
-	for _, key := range []string{layout.GroupsKey(zone), layout.StateKey(zone), layout.AcceptedKey(zone)} {
+	for _, key := range keys {
 		require.Eventually(w, func() bool { return epoch(key) == leads.Epoch }, eventually, time.Millisecond, key)
 	}
+}
+
+// awaitSettled waits until the leader has made sure that no write of an earlier term lands.
+func (w *writingWorld) awaitSettled(api apiv1.OperatorServiceClient) {
+	w.awaitEpoch(layout.GroupsKey(zone), layout.StateKey(zone), layout.AcceptedKey(zone), layout.AttentionKey(zone))
 	// These take their turn after whatever has landed.
-	_, err = api.UpdateGroup(w.Context(), &apiv1.UpdateGroupRequest{Group: "db", Tenant: "blue", DryRun: true})
+	_, err := api.UpdateGroup(w.Context(), &apiv1.UpdateGroupRequest{Group: "db", Tenant: "blue", DryRun: true})
 	require.NoError(w, err)
 	_, err = api.ConfirmConfig(w.Context(), &apiv1.ConfirmConfigRequest{Digest: "x", DryRun: true})
 	require.Error(w, err)

@@ -121,6 +121,12 @@ var rpcRows = map[string]rpcRow{
 	"OperatorService/ReleasePool": {about: aboutNothing, request: func(callTarget) proto.Message {
 		return &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}, DryRun: true}
 	}},
+	"OperatorService/AcknowledgeAttention": {about: aboutNothing, request: func(callTarget) proto.Message {
+		return &apiv1.AcknowledgeAttentionRequest{Kind: "clock", DryRun: true} // without a duration
+	}},
+	"OperatorService/UnacknowledgeAttention": {about: aboutNothing, request: func(callTarget) proto.Message {
+		return &apiv1.UnacknowledgeAttentionRequest{Kind: "clock", Subject: "shard", DryRun: true}
+	}},
 	"OperatorService/ListAvoidedPools": {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.ListAvoidedPoolsRequest{} }},
 	"OperatorService/GetRecord":        {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.GetRecordRequest{Key: "lease/s1.json"} }},
 	"OperatorService/RepairRecord":     {about: aboutNothing, request: func(callTarget) proto.Message { return &apiv1.RepairRecordRequest{DryRun: true} }},

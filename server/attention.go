@@ -4,48 +4,55 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/web"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/configuration"
+	"github.com/nstance-go/nstance/server/internal/metrics"
 	"github.com/nstance-go/nstance/server/internal/operators"
 )
 
 // Kinds of what needs attention, beside those of the reconciler.
 const (
-	attentionAddress    = "leader_address" // the shard's movable address is not this server's
-	attentionGarbage    = "garbage"        // objects without use are not deleted
-	attentionFiles      = "files"          // files of machines cannot be made
-	attentionGroups     = "groups_file"    // overlays cannot be read or written
-	attentionJournal    = "journal"        // events are lost, or were
-	attentionKeys       = "keys"           // the cluster's keys cannot be read
-	attentionLookup     = "lookup"         // an image, instance type or user data cannot be looked up
-	attentionMetadata   = "metadata"       // agents cannot read their metadata service
-	attentionNotices    = "notices"        // the provider's notices cannot be read
-	attentionVersions   = "agent_version"  // agents are too old or too new for this server
-	attentionNotLeading = "not_leading"    // this server cannot lead
-	attentionRecord     = "record"         // of the reconciler: its text has keys of the storage
+	attentionAcks       = "acknowledgements" // what operators have acknowledged cannot be read
+	attentionAddress    = "leader_address"   // the shard's movable address is not this server's
+	attentionGarbage    = "garbage"          // objects without use are not deleted
+	attentionFiles      = "files"            // files of machines cannot be made
+	attentionGroups     = "groups_file"      // overlays cannot be read or written
+	attentionJournal    = "journal"          // events are lost, or were
+	attentionKeys       = "keys"             // the cluster's keys cannot be read
+	attentionLookup     = "lookup"           // an image, instance type or user data cannot be looked up
+	attentionMetadata   = "metadata"         // agents cannot read their metadata service
+	attentionNotices    = "notices"          // the provider's notices cannot be read
+	attentionVersions   = "agent_version"    // agents are too old or too new for this server
+	attentionNotLeading = "not_leading"      // this server cannot lead
+	attentionRecord     = "record"           // of the reconciler: its text has keys of the storage
 )
 
 // attentionKinds returns every kind, sorted.
 func attentionKinds() []reconcile.AttentionKind {
 	kinds := slices.Concat(attention.HoldKinds(), reconcile.AttentionKinds(), []reconcile.AttentionKind{
 		attention.Alarm, configuration.AttentionNotDurable, configuration.AttentionHeld, configuration.AttentionRefused,
-		attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionMetadata, attentionNotices, attentionVersions, attentionNotLeading,
+		attentionAcks, attentionAddress, attentionGarbage, attentionFiles, attentionGroups, attentionJournal, attentionKeys, attentionLookup, attentionMetadata, attentionNotices, attentionVersions, attentionNotLeading,
 	})
 	slices.Sort(kinds)
 	return kinds
 }
 
 // attention lists what needs attention: of the shard while this server leads it, else
-// of this server alone. The status page, metrics and GetShardStatus show this list.
-func (s *Server) attention() []reconcile.Attention {
-	t := s.term.Load()
-	if t != nil {
+// of this server alone. What is acknowledged comes last. The status page, metrics and
+// GetShardStatus show this list.
+func (s *Server) attention() []attention.Entry {
+	if t := s.term.Load(); t != nil {
 		return t.attention()
 	}
+	return attention.Unacknowledged(s.ownAttention())
+}
+
+func (s *Server) ownAttention() []reconcile.Attention {
 	out := entries(attentionJournal, "look at the disk of this server", s.events.Problems())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +62,10 @@ func (s *Server) attention() []reconcile.Attention {
 	return out
 }
 
-func (t *term) attention() []reconcile.Attention {
+func (t *term) attention() []attention.Entry { return t.acknowledgements.Mark(t.allAttention()) }
+
+// allAttention lists what needs attention, acknowledged or not.
+func (t *term) allAttention() []reconcile.Attention {
 	s := t.server
 	out := slices.Concat(
 		t.reconciler.Attention(), t.config.Attention(), s.alarms.attention(s.opts.Now()),
@@ -67,6 +77,7 @@ func (t *term) attention() []reconcile.Attention {
 		entries(attentionGarbage, "look at the storage", t.collector.Problems()),
 		entries(attentionJournal, "look at the disk of this server", s.events.Problems()),
 		entries(attentionKeys, "look at the storage", s.keys.Problems()),
+		entries(attentionAcks, "nstance-admin record show, then nstance-admin record repair --storage", t.acknowledgements.Problems()),
 	)
 	unreadable, _ := t.agents.MetadataProblems()
 	out = append(out, groupEntries(attentionMetadata, "enable the metadata service in the template, or set NSTANCE_PROVIDER=none where there is none", unreadable)...)
@@ -95,46 +106,78 @@ func groupEntries(kind reconcile.AttentionKind, remedy string, problems []agents
 
 // attentionRows returns entries for the status page, which has no login, and how many are left
 // out. Entries that operators of every tenant may see have their text; if the page is full,
-// those of groups and instances too. The others are counted by kind: they may quote settings.
-func attentionRows(list []reconcile.Attention, full bool) (rows []web.Attention, omitted int) {
+// those of groups and instances too. The others are counted by kind, those that are
+// acknowledged apart: they may quote settings.
+func attentionRows(list []attention.Entry, full bool) (rows []web.Attention, omitted int) {
 	rows = []web.Attention{}
-	counted := map[reconcile.AttentionKind]int{}
+	type counter struct {
+		kind  reconcile.AttentionKind
+		known bool // acknowledged
+	}
+	counted := map[counter]int{}
 	for _, a := range list {
-		if operators.VisibleToAll(a) || full && a.Tenant != "" && a.Kind != attentionRecord {
+		if operators.VisibleToAll(a.Attention) || full && a.Tenant != "" && a.Kind != attentionRecord {
 			if len(rows) >= shownAttention {
 				omitted++
 				continue
 			}
-			rows = append(rows, web.Attention{
-				Kind: string(a.Kind), Count: 1, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Instance: string(a.ID),
-				Since: a.Since, Until: a.Until, Why: clip.Text(a.Why, maxPageText), Remedy: clip.Text(a.Remedy, maxPageText),
-			})
+			rows = append(rows, attentionRow(a))
 			continue
 		}
-		i, ok := counted[a.Kind]
+		key := counter{a.Kind, a.Acknowledged != nil}
+		i, ok := counted[key]
 		if !ok {
 			i, rows = len(rows), append(rows, web.Attention{Kind: string(a.Kind)})
-			counted[a.Kind] = i
+			counted[key] = i
 		}
 		r := &rows[i]
 		if r.Count++; !a.Since.IsZero() && (r.Since.IsZero() || a.Since.Before(r.Since)) {
 			r.Since = a.Since
 		}
+		if known := a.Acknowledged; known != nil && (r.Acknowledged == nil || known.Until.Before(r.Acknowledged.Until)) {
+			r.Acknowledged = &web.Acknowledgement{Until: known.Until}
+		}
 	}
 	return rows, omitted
+}
+
+func attentionRow(a attention.Entry) web.Attention {
+	row := web.Attention{
+		Kind: string(a.Kind), Count: 1, Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Instance: string(a.ID),
+		Since: a.Since, Until: a.Until, Why: clip.Text(a.Why, maxPageText), Remedy: clip.Text(a.Remedy, maxPageText),
+	}
+	if known := a.Acknowledged; known != nil {
+		row.Acknowledged = &web.Acknowledgement{By: known.By, Reason: clip.Text(known.Reason, maxPageText), Until: known.Until}
+	}
+	return row
 }
 
 // maxPageText is how many bytes of one text the status page shows.
 const maxPageText = 1 << 10
 
-// attentionCounts counts entries by kind, including kinds without entries.
-func attentionCounts(list []reconcile.Attention) map[string]int {
-	out := map[string]int{}
+// attentionCounts counts entries that are not acknowledged by kind, including kinds without
+// entries, and those that are by kind and group.
+func attentionCounts(list []attention.Entry) (open map[string]int, acknowledged map[metrics.Acknowledged]int) {
+	open, acknowledged = map[string]int{}, map[metrics.Acknowledged]int{}
 	for _, kind := range attentionKinds() {
-		out[string(kind)] = 0
+		open[string(kind)] = 0
 	}
 	for _, a := range list {
-		out[string(a.Kind)]++
+		if a.Acknowledged == nil {
+			open[string(a.Kind)]++
+			continue
+		}
+		acknowledged[metrics.Acknowledged{Kind: a.Kind, Group: nstance.GroupKey{Tenant: a.Tenant, Group: a.Group}}]++
 	}
-	return out
+	return open, acknowledged
+}
+
+// countAcknowledged counts entries that are acknowledged.
+func countAcknowledged(list []attention.Entry) (n int) {
+	for _, a := range list {
+		if a.Acknowledged != nil {
+			n++
+		}
+	}
+	return n
 }

@@ -23,7 +23,7 @@ func (s *Server) measure() metrics.State {
 	out := metrics.State{Cluster: string(conf.Cluster.ID), Shard: string(conf.Shard.ID), Version: version.Software, JournalLost: s.events.Dropped(), LogLost: s.opts.LogLost()}
 	t := s.term.Load()
 	if t == nil {
-		out.Attention = attentionCounts(s.attention())
+		out.Attention, out.Acknowledged = attentionCounts(s.attention())
 		return out
 	}
 	out.Leading, out.Epoch, out.LeaseAge = true, t.granted.Epoch(), t.granted.Age()
@@ -31,7 +31,8 @@ func (s *Server) measure() metrics.State {
 	_, out.MetadataUnreadable = t.agents.MetadataProblems()
 	out.Versions = t.agents.Versions()
 	out.Pools = t.reconciler.CountPools()
-	out.Orphans, out.Attention = len(t.reconciler.Orphans()), attentionCounts(t.attention())
+	out.Orphans = len(t.reconciler.Orphans())
+	out.Attention, out.Acknowledged = attentionCounts(t.attention())
 	return out
 }
 

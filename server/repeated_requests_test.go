@@ -64,6 +64,12 @@ func TestRepeatedRequests(t *testing.T) {
 		{"ReleasePool", func(ctx context.Context) (proto.Message, error) {
 			return api.ReleasePool(ctx, &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}})
 		}, ""},
+		{"AcknowledgeAttention", func(ctx context.Context) (proto.Message, error) {
+			return api.AcknowledgeAttention(ctx, acknowledgeShort(time.Hour))
+		}, ""},
+		{"UnacknowledgeAttention", func(ctx context.Context) (proto.Message, error) {
+			return api.UnacknowledgeAttention(ctx, &apiv1.UnacknowledgeAttentionRequest{Kind: "short", Subject: "group blue/db"})
+		}, ""},
 		{"PreserveInstance", func(ctx context.Context) (proto.Message, error) {
 			return api.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: ids[0], Duration: durationpb.New(time.Hour)})
 		}, ""},

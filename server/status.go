@@ -7,6 +7,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/version"
@@ -42,11 +43,12 @@ func (s *Server) status(ctx context.Context) web.Status {
 		Groups: []web.Group{}, Pools: []web.Pool{}, Instances: []web.Instance{}, Waves: []*wave.Wave{}, Interruptions: []web.Interruption{}, Events: []nstance.Event{},
 		Summary: conf.Shard.StatusPage.Detail != config.StatusFull,
 	}
-	attention := s.attention()
+	list := s.attention()
 	if out.Summary {
-		attention = slices.DeleteFunc(attention, func(a reconcile.Attention) bool { return !operators.VisibleToAll(a) })
+		list = slices.DeleteFunc(list, func(a attention.Entry) bool { return !operators.VisibleToAll(a.Attention) })
 	}
-	out.Attention, out.AttentionOmitted = attentionRows(attention, !out.Summary)
+	out.Attention, out.AttentionOmitted = attentionRows(list, !out.Summary)
+	out.AttentionAcknowledged = countAcknowledged(list)
 	out.LeaderAddress = s.leaderAddress()
 	t := s.term.Load()
 	if t == nil {

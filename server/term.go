@@ -25,6 +25,7 @@ import (
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/registration"
+	"github.com/nstance-go/nstance/server/internal/acknowledgements"
 	"github.com/nstance-go/nstance/server/internal/address"
 	"github.com/nstance-go/nstance/server/internal/agents"
 	"github.com/nstance-go/nstance/server/internal/configuration"
@@ -38,31 +39,32 @@ import (
 // A term is everything that acts while this server leads. Losing the lease
 // cancels its context, and with it everything below.
 type term struct {
-	server     *Server
-	granted    *lease.Term
-	conf       *config.Config // at the beginning; groups and tuner follow reloads
-	log        *slog.Logger
-	began      time.Time
-	drains     *drain.Coordinator
-	reconciler fleet
-	registrar  verifyingRegistrar
-	groups     *groups.Groups
-	agents     *agents.Agents
-	config     *configuration.Term
-	tuner      *tuner
-	poolRates  atomic.Pointer[pageRates] // for the status page; nil: not read yet
-	records    *registrar.Records
-	collector  *garbage.Collector
-	ledger     *ledger.Writer
-	stories    *ledger.Stories
-	audit      *audit
-	webhooks   *webhook.Sender
-	operators  *operators.Term
-	address    *address.Keeper // nil: the shard has no movable address
-	quit       chan error      // why this server should stop leading
-	done       chan struct{}   // closed when run has returned
-	exposures  *registrar.Exposures
-	events     *eventLimits
+	server           *Server
+	granted          *lease.Term
+	conf             *config.Config // at the beginning; groups and tuner follow reloads
+	log              *slog.Logger
+	began            time.Time
+	drains           *drain.Coordinator
+	reconciler       fleet
+	registrar        verifyingRegistrar
+	groups           *groups.Groups
+	agents           *agents.Agents
+	config           *configuration.Term
+	tuner            *tuner
+	poolRates        atomic.Pointer[pageRates] // for the status page; nil: not read yet
+	records          *registrar.Records
+	collector        *garbage.Collector
+	ledger           *ledger.Writer
+	stories          *ledger.Stories
+	audit            *audit
+	webhooks         *webhook.Sender
+	operators        *operators.Term
+	acknowledgements *acknowledgements.Book
+	address          *address.Keeper // nil: the shard has no movable address
+	quit             chan error      // why this server should stop leading
+	done             chan struct{}   // closed when run has returned
+	exposures        *registrar.Exposures
+	events           *eventLimits
 }
 
 // A fleet is a reconciler with all that this server asks of it.
@@ -153,11 +155,14 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.acknowledgements = acknowledgements.New(s.store, acknowledgements.Options{
+		Shard: t.conf.Shard.ID, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, List: t.allAttention, Log: t.log,
+	})
 	t.operators.TermOptions = operators.TermOptions{
 		Lease: granted, Began: t.began, Reconciler: t.reconciler.Admin, Internals: t.reconciler.Internals, Drains: t.drains, Groups: t.groups, Agents: t.agents, Records: t.records,
 		Configs: t.config, Log: t.log, Verify: t.registrar.Verify,
 		Connected: func() []nstance.Identity { return s.gate.Identities(nstance.RoleOperator, nstance.RoleAdmin) }, End: s.endIdentity, Renew: t.registrar.Renew, Bound: t.bound, Journal: t.journal,
-		Attention: t.attention,
+		Attention: t.attention, Acknowledgements: t.acknowledgements,
 	}
 	t.address, err = t.newAddressKeeper()
 	return t, err
@@ -215,6 +220,7 @@ func (t *term) run() error {
 	wg.Go(func() { t.keepRates(ctx) })
 	wg.Go(func() { t.runDrills(ctx) })
 	wg.Go(func() { t.tuner.run(ctx) })
+	wg.Go(func() { t.acknowledgements.Run(ctx) })
 	<-tried
 	return t.reconciler.Run(ctx)
 }

@@ -49,6 +49,15 @@ func TestUnchangedRequestsAreReported(t *testing.T) {
 		{"release", func() (answer, error) {
 			return api.ReleasePool(t.Context(), &apiv1.ReleasePoolRequest{Pool: &apiv1.Pool{Zone: "a"}})
 		}, false},
+		{"unacknowledge what is not acknowledged", func() (answer, error) {
+			return api.UnacknowledgeAttention(t.Context(), &apiv1.UnacknowledgeAttentionRequest{Kind: "short"})
+		}, true},
+		{"acknowledge", func() (answer, error) { return api.AcknowledgeAttention(t.Context(), acknowledgeShort(time.Hour)) }, false},
+		{"acknowledge again", func() (answer, error) { return api.AcknowledgeAttention(t.Context(), acknowledgeShort(time.Hour)) }, true},
+		{"acknowledge for longer", func() (answer, error) { return api.AcknowledgeAttention(t.Context(), acknowledgeShort(2*time.Hour)) }, false},
+		{"unacknowledge", func() (answer, error) {
+			return api.UnacknowledgeAttention(t.Context(), &apiv1.UnacknowledgeAttentionRequest{Kind: "short"})
+		}, false},
 		{"scale", func() (answer, error) {
 			return api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: proto.Int32(2)})
 		}, false},

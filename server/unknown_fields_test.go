@@ -86,6 +86,10 @@ func TestUnknownFieldsArePreserved(t *testing.T) {
 			_, err := api.PauseGroup(t.Context(), &apiv1.PauseGroupRequest{Group: "web"})
 			return err
 		})},
+		{layout.AttentionKey(zone), call(func(api apiv1.OperatorServiceClient) error {
+			_, err := api.AcknowledgeAttention(t.Context(), acknowledge("paused", "group default/web", time.Hour))
+			return err
+		})},
 		{layout.ClusterLeaseKey, call(func(api apiv1.OperatorServiceClient) error {
 			_, err := api.RotateKey(t.Context(), &apiv1.RotateKeyRequest{Name: "nonce", Step: "begin"})
 			return err

@@ -10871,26 +10871,27 @@ func (*GetShardStatusRequest) Descriptor() ([]byte, []int) {
 }
 
 type GetShardStatusResponse struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Cluster          string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Shard            string                 `protobuf:"bytes,2,opt,name=shard,proto3" json:"shard,omitempty"`
-	Leader           bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	Epoch            uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Groups           int32                  `protobuf:"varint,5,opt,name=groups,proto3" json:"groups,omitempty"`
-	Instances        int32                  `protobuf:"varint,6,opt,name=instances,proto3" json:"instances,omitempty"`
-	AgentsConnected  int32                  `protobuf:"varint,7,opt,name=agents_connected,json=agentsConnected,proto3" json:"agents_connected,omitempty"`
-	Version          string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
-	TermStartedAt    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=term_started_at,json=termStartedAt,proto3" json:"term_started_at,omitempty"`
-	Problems         []string               `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"` // unreadable records and other things a person should see
-	Frozen           string                 `protobuf:"bytes,11,opt,name=frozen,proto3" json:"frozen,omitempty"`     // why the shard is frozen; empty: it is not
-	FrozenAt         *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=frozen_at,json=frozenAt,proto3" json:"frozen_at,omitempty"`
-	Holds            []*Hold                `protobuf:"bytes,13,rep,name=holds,proto3" json:"holds,omitempty"`                                                // of the whole shard
-	LeaderAddress    string                 `protobuf:"bytes,14,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`           // operator API address of the server that leads
-	Standbys         []*Standby             `protobuf:"bytes,15,rep,name=standbys,proto3" json:"standbys,omitempty"`                                          // the shard's other servers, as far as the leader hears them
-	Attention        []*Attention           `protobuf:"bytes,16,rep,name=attention,proto3" json:"attention,omitempty"`                                        // what needs attention: of the caller's tenant and of the whole shard, of everything for an administrator
-	AttentionOmitted int32                  `protobuf:"varint,17,opt,name=attention_omitted,json=attentionOmitted,proto3" json:"attention_omitted,omitempty"` // how much more there is than one answer holds
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state                 protoimpl.MessageState `protogen:"open.v1"`
+	Cluster               string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Shard                 string                 `protobuf:"bytes,2,opt,name=shard,proto3" json:"shard,omitempty"`
+	Leader                bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
+	Epoch                 uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Groups                int32                  `protobuf:"varint,5,opt,name=groups,proto3" json:"groups,omitempty"`
+	Instances             int32                  `protobuf:"varint,6,opt,name=instances,proto3" json:"instances,omitempty"`
+	AgentsConnected       int32                  `protobuf:"varint,7,opt,name=agents_connected,json=agentsConnected,proto3" json:"agents_connected,omitempty"`
+	Version               string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	TermStartedAt         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=term_started_at,json=termStartedAt,proto3" json:"term_started_at,omitempty"`
+	Problems              []string               `protobuf:"bytes,10,rep,name=problems,proto3" json:"problems,omitempty"` // unreadable records and other things a person should see
+	Frozen                string                 `protobuf:"bytes,11,opt,name=frozen,proto3" json:"frozen,omitempty"`     // why the shard is frozen; empty: it is not
+	FrozenAt              *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=frozen_at,json=frozenAt,proto3" json:"frozen_at,omitempty"`
+	Holds                 []*Hold                `protobuf:"bytes,13,rep,name=holds,proto3" json:"holds,omitempty"`                                                               // of the whole shard
+	LeaderAddress         string                 `protobuf:"bytes,14,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`                          // operator API address of the server that leads
+	Standbys              []*Standby             `protobuf:"bytes,15,rep,name=standbys,proto3" json:"standbys,omitempty"`                                                         // the shard's other servers, as far as the leader hears them
+	Attention             []*Attention           `protobuf:"bytes,16,rep,name=attention,proto3" json:"attention,omitempty"`                                                       // what needs attention: of the caller's tenant and of the whole shard, of everything for an administrator
+	AttentionOmitted      int32                  `protobuf:"varint,17,opt,name=attention_omitted,json=attentionOmitted,proto3" json:"attention_omitted,omitempty"`                // how much more there is than one answer holds
+	AttentionAcknowledged int32                  `protobuf:"varint,18,opt,name=attention_acknowledged,json=attentionAcknowledged,proto3" json:"attention_acknowledged,omitempty"` // how much of all that is acknowledged
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *GetShardStatusResponse) Reset() {
@@ -11042,17 +11043,25 @@ func (x *GetShardStatusResponse) GetAttentionOmitted() int32 {
 	return 0
 }
 
+func (x *GetShardStatusResponse) GetAttentionAcknowledged() int32 {
+	if x != nil {
+		return x.AttentionAcknowledged
+	}
+	return 0
+}
+
 // Attention is one thing that needs attention.
 type Attention struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`       // such as short, halted, frozen, orphan or clock
-	Subject       string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"` // what needs it: a group, an instance, a record, the shard
-	Tenant        string                 `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`   // of the group or instance; empty: it concerns the shard
-	Group         string                 `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"` // unset: not known
-	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"` // when it ends or is tried again by itself; unset: it is not, or not known
-	Why           string                 `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
-	Remedy        string                 `protobuf:"bytes,8,opt,name=remedy,proto3" json:"remedy,omitempty"` // what to do
+	state         protoimpl.MessageState    `protogen:"open.v1"`
+	Kind          string                    `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`       // such as short, halted, frozen, orphan or clock
+	Subject       string                    `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"` // what needs it: a group, an instance, a record, the shard
+	Tenant        string                    `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`   // of the group or instance; empty: it concerns the shard
+	Group         string                    `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
+	Since         *timestamppb.Timestamp    `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"` // unset: not known
+	Until         *timestamppb.Timestamp    `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"` // when it ends or is tried again by itself; unset: it is not, or not known
+	Why           string                    `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	Remedy        string                    `protobuf:"bytes,8,opt,name=remedy,proto3" json:"remedy,omitempty"`             // what to do
+	Acknowledged  *AttentionAcknowledgement `protobuf:"bytes,9,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"` // unset: it is not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -11143,6 +11152,338 @@ func (x *Attention) GetRemedy() string {
 	return ""
 }
 
+func (x *Attention) GetAcknowledged() *AttentionAcknowledgement {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return nil
+}
+
+// AttentionAcknowledgement has entries of what needs attention not alert.
+type AttentionAcknowledgement struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"` // identity that asked for it
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"` // it ends earlier when the entry is gone for 20 minutes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttentionAcknowledgement) Reset() {
+	*x = AttentionAcknowledgement{}
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttentionAcknowledgement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttentionAcknowledgement) ProtoMessage() {}
+
+func (x *AttentionAcknowledgement) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttentionAcknowledgement.ProtoReflect.Descriptor instead.
+func (*AttentionAcknowledgement) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{147}
+}
+
+func (x *AttentionAcknowledgement) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *AttentionAcknowledgement) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AttentionAcknowledgement) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *AttentionAcknowledgement) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+type AcknowledgeAttentionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`         // of the entry
+	Subject       string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`   // of the entry; empty: all entries of the kind have the same one
+	Duration      *durationpb.Duration   `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"` // from 1m to 720h
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun        bool                   `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeAttentionRequest) Reset() {
+	*x = AcknowledgeAttentionRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeAttentionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeAttentionRequest) ProtoMessage() {}
+
+func (x *AcknowledgeAttentionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeAttentionRequest.ProtoReflect.Descriptor instead.
+func (*AcknowledgeAttentionRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{148}
+}
+
+func (x *AcknowledgeAttentionRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AcknowledgeAttentionRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *AcknowledgeAttentionRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *AcknowledgeAttentionRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AcknowledgeAttentionRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type AcknowledgeAttentionResponse struct {
+	state         protoimpl.MessageState    `protogen:"open.v1"`
+	Subject       string                    `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	Acknowledged  *AttentionAcknowledgement `protobuf:"bytes,2,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
+	Entries       int32                     `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`     // that it is about: with this kind and subject
+	Unchanged     bool                      `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // they were acknowledged before, for the same reason and until about the same time
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcknowledgeAttentionResponse) Reset() {
+	*x = AcknowledgeAttentionResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcknowledgeAttentionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcknowledgeAttentionResponse) ProtoMessage() {}
+
+func (x *AcknowledgeAttentionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcknowledgeAttentionResponse.ProtoReflect.Descriptor instead.
+func (*AcknowledgeAttentionResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{149}
+}
+
+func (x *AcknowledgeAttentionResponse) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *AcknowledgeAttentionResponse) GetAcknowledged() *AttentionAcknowledgement {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return nil
+}
+
+func (x *AcknowledgeAttentionResponse) GetEntries() int32 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *AcknowledgeAttentionResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
+type UnacknowledgeAttentionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Subject       string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"` // empty: only one of the kind is acknowledged
+	DryRun        bool                   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnacknowledgeAttentionRequest) Reset() {
+	*x = UnacknowledgeAttentionRequest{}
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnacknowledgeAttentionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnacknowledgeAttentionRequest) ProtoMessage() {}
+
+func (x *UnacknowledgeAttentionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnacknowledgeAttentionRequest.ProtoReflect.Descriptor instead.
+func (*UnacknowledgeAttentionRequest) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{150}
+}
+
+func (x *UnacknowledgeAttentionRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *UnacknowledgeAttentionRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *UnacknowledgeAttentionRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type UnacknowledgeAttentionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subject       string                 `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	Unchanged     bool                   `protobuf:"varint,2,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // it was not acknowledged
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnacknowledgeAttentionResponse) Reset() {
+	*x = UnacknowledgeAttentionResponse{}
+	mi := &file_api_v1_nstance_proto_msgTypes[151]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnacknowledgeAttentionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnacknowledgeAttentionResponse) ProtoMessage() {}
+
+func (x *UnacknowledgeAttentionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_v1_nstance_proto_msgTypes[151]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnacknowledgeAttentionResponse.ProtoReflect.Descriptor instead.
+func (*UnacknowledgeAttentionResponse) Descriptor() ([]byte, []int) {
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{151}
+}
+
+func (x *UnacknowledgeAttentionResponse) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *UnacknowledgeAttentionResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
+}
+
 // Standby is a server that would lead if the present leader did not.
 type Standby struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -11157,7 +11498,7 @@ type Standby struct {
 
 func (x *Standby) Reset() {
 	*x = Standby{}
-	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	mi := &file_api_v1_nstance_proto_msgTypes[152]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11169,7 +11510,7 @@ func (x *Standby) String() string {
 func (*Standby) ProtoMessage() {}
 
 func (x *Standby) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[147]
+	mi := &file_api_v1_nstance_proto_msgTypes[152]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11182,7 +11523,7 @@ func (x *Standby) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standby.ProtoReflect.Descriptor instead.
 func (*Standby) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{147}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{152}
 }
 
 func (x *Standby) GetServer() string {
@@ -11240,7 +11581,7 @@ type Orphan struct {
 
 func (x *Orphan) Reset() {
 	*x = Orphan{}
-	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	mi := &file_api_v1_nstance_proto_msgTypes[153]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11252,7 +11593,7 @@ func (x *Orphan) String() string {
 func (*Orphan) ProtoMessage() {}
 
 func (x *Orphan) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[148]
+	mi := &file_api_v1_nstance_proto_msgTypes[153]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11265,7 +11606,7 @@ func (x *Orphan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Orphan.ProtoReflect.Descriptor instead.
 func (*Orphan) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{148}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{153}
 }
 
 func (x *Orphan) GetId() string {
@@ -11355,7 +11696,7 @@ type ListOrphansRequest struct {
 
 func (x *ListOrphansRequest) Reset() {
 	*x = ListOrphansRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	mi := &file_api_v1_nstance_proto_msgTypes[154]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11367,7 +11708,7 @@ func (x *ListOrphansRequest) String() string {
 func (*ListOrphansRequest) ProtoMessage() {}
 
 func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[149]
+	mi := &file_api_v1_nstance_proto_msgTypes[154]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11380,7 +11721,7 @@ func (x *ListOrphansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansRequest.ProtoReflect.Descriptor instead.
 func (*ListOrphansRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{149}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{154}
 }
 
 func (x *ListOrphansRequest) GetLimit() int32 {
@@ -11407,7 +11748,7 @@ type ListOrphansResponse struct {
 
 func (x *ListOrphansResponse) Reset() {
 	*x = ListOrphansResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	mi := &file_api_v1_nstance_proto_msgTypes[155]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11419,7 +11760,7 @@ func (x *ListOrphansResponse) String() string {
 func (*ListOrphansResponse) ProtoMessage() {}
 
 func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[150]
+	mi := &file_api_v1_nstance_proto_msgTypes[155]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11432,7 +11773,7 @@ func (x *ListOrphansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOrphansResponse.ProtoReflect.Descriptor instead.
 func (*ListOrphansResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{150}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{155}
 }
 
 func (x *ListOrphansResponse) GetOrphans() []*Orphan {
@@ -11459,7 +11800,7 @@ type AdoptOrphanRequest struct {
 
 func (x *AdoptOrphanRequest) Reset() {
 	*x = AdoptOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[151]
+	mi := &file_api_v1_nstance_proto_msgTypes[156]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11471,7 +11812,7 @@ func (x *AdoptOrphanRequest) String() string {
 func (*AdoptOrphanRequest) ProtoMessage() {}
 
 func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[151]
+	mi := &file_api_v1_nstance_proto_msgTypes[156]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11484,7 +11825,7 @@ func (x *AdoptOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanRequest.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{151}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{156}
 }
 
 func (x *AdoptOrphanRequest) GetId() string {
@@ -11510,7 +11851,7 @@ type AdoptOrphanResponse struct {
 
 func (x *AdoptOrphanResponse) Reset() {
 	*x = AdoptOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[152]
+	mi := &file_api_v1_nstance_proto_msgTypes[157]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11522,7 +11863,7 @@ func (x *AdoptOrphanResponse) String() string {
 func (*AdoptOrphanResponse) ProtoMessage() {}
 
 func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[152]
+	mi := &file_api_v1_nstance_proto_msgTypes[157]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11535,7 +11876,7 @@ func (x *AdoptOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptOrphanResponse.ProtoReflect.Descriptor instead.
 func (*AdoptOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{152}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{157}
 }
 
 func (x *AdoptOrphanResponse) GetOrphan() *Orphan {
@@ -11555,7 +11896,7 @@ type DeleteOrphanRequest struct {
 
 func (x *DeleteOrphanRequest) Reset() {
 	*x = DeleteOrphanRequest{}
-	mi := &file_api_v1_nstance_proto_msgTypes[153]
+	mi := &file_api_v1_nstance_proto_msgTypes[158]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11567,7 +11908,7 @@ func (x *DeleteOrphanRequest) String() string {
 func (*DeleteOrphanRequest) ProtoMessage() {}
 
 func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[153]
+	mi := &file_api_v1_nstance_proto_msgTypes[158]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11580,7 +11921,7 @@ func (x *DeleteOrphanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanRequest.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanRequest) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{153}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{158}
 }
 
 func (x *DeleteOrphanRequest) GetId() string {
@@ -11606,7 +11947,7 @@ type DeleteOrphanResponse struct {
 
 func (x *DeleteOrphanResponse) Reset() {
 	*x = DeleteOrphanResponse{}
-	mi := &file_api_v1_nstance_proto_msgTypes[154]
+	mi := &file_api_v1_nstance_proto_msgTypes[159]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -11618,7 +11959,7 @@ func (x *DeleteOrphanResponse) String() string {
 func (*DeleteOrphanResponse) ProtoMessage() {}
 
 func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_v1_nstance_proto_msgTypes[154]
+	mi := &file_api_v1_nstance_proto_msgTypes[159]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -11631,7 +11972,7 @@ func (x *DeleteOrphanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOrphanResponse.ProtoReflect.Descriptor instead.
 func (*DeleteOrphanResponse) Descriptor() ([]byte, []int) {
-	return file_api_v1_nstance_proto_rawDescGZIP(), []int{154}
+	return file_api_v1_nstance_proto_rawDescGZIP(), []int{159}
 }
 
 func (x *DeleteOrphanResponse) GetOrphan() *Orphan {
@@ -12561,7 +12902,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x15RefreshConfigResponse\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x18\n" +
 	"\achanged\x18\x02 \x01(\bR\achanged\"\x17\n" +
-	"\x15GetShardStatusRequest\"\x84\x05\n" +
+	"\x15GetShardStatusRequest\"\xbb\x05\n" +
 	"\x16GetShardStatusResponse\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x14\n" +
 	"\x05shard\x18\x02 \x01(\tR\x05shard\x12\x16\n" +
@@ -12580,7 +12921,8 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x0eleader_address\x18\x0e \x01(\tR\rleaderAddress\x12/\n" +
 	"\bstandbys\x18\x0f \x03(\v2\x13.nstance.v1.StandbyR\bstandbys\x123\n" +
 	"\tattention\x18\x10 \x03(\v2\x15.nstance.v1.AttentionR\tattention\x12+\n" +
-	"\x11attention_omitted\x18\x11 \x01(\x05R\x10attentionOmitted\"\xf5\x01\n" +
+	"\x11attention_omitted\x18\x11 \x01(\x05R\x10attentionOmitted\x125\n" +
+	"\x16attention_acknowledged\x18\x12 \x01(\x05R\x15attentionAcknowledged\"\xbf\x02\n" +
 	"\tAttention\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x16\n" +
@@ -12589,7 +12931,31 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x10\n" +
 	"\x03why\x18\a \x01(\tR\x03why\x12\x16\n" +
-	"\x06remedy\x18\b \x01(\tR\x06remedy\"\xae\x01\n" +
+	"\x06remedy\x18\b \x01(\tR\x06remedy\x12H\n" +
+	"\facknowledged\x18\t \x01(\v2$.nstance.v1.AttentionAcknowledgementR\facknowledged\"\xa0\x01\n" +
+	"\x18AttentionAcknowledgement\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xb3\x01\n" +
+	"\x1bAcknowledgeAttentionRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x125\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\"\xba\x01\n" +
+	"\x1cAcknowledgeAttentionResponse\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12H\n" +
+	"\facknowledged\x18\x02 \x01(\v2$.nstance.v1.AttentionAcknowledgementR\facknowledged\x12\x18\n" +
+	"\aentries\x18\x03 \x01(\x05R\aentries\x12\x1c\n" +
+	"\tunchanged\x18\x04 \x01(\bR\tunchanged\"f\n" +
+	"\x1dUnacknowledgeAttentionRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"X\n" +
+	"\x1eUnacknowledgeAttentionResponse\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x1c\n" +
+	"\tunchanged\x18\x02 \x01(\bR\tunchanged\"\xae\x01\n" +
 	"\aStandby\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -12632,7 +12998,7 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x10RegisterOperator\x12#.nstance.v1.RegisterOperatorRequest\x1a$.nstance.v1.RegisterOperatorResponse2\xb5\x01\n" +
 	"\fAgentService\x12F\n" +
 	"\aConnect\x12\x1a.nstance.v1.ConnectRequest\x1a\x1b.nstance.v1.ConnectResponse(\x010\x01\x12]\n" +
-	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xd6\x1d\n" +
+	"\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a$.nstance.v1.RenewCertificateResponse2\xb2\x1f\n" +
 	"\x0fOperatorService\x12K\n" +
 	"\n" +
 	"ListGroups\x12\x1d.nstance.v1.ListGroupsRequest\x1a\x1e.nstance.v1.ListGroupsResponse\x12P\n" +
@@ -12669,7 +13035,9 @@ const file_api_v1_nstance_proto_rawDesc = "" +
 	"\x04Thaw\x12\x17.nstance.v1.ThawRequest\x1a\x18.nstance.v1.ThawResponse\x12H\n" +
 	"\tAvoidPool\x12\x1c.nstance.v1.AvoidPoolRequest\x1a\x1d.nstance.v1.AvoidPoolResponse\x12N\n" +
 	"\vReleasePool\x12\x1e.nstance.v1.ReleasePoolRequest\x1a\x1f.nstance.v1.ReleasePoolResponse\x12]\n" +
-	"\x10ListAvoidedPools\x12#.nstance.v1.ListAvoidedPoolsRequest\x1a$.nstance.v1.ListAvoidedPoolsResponse\x12Q\n" +
+	"\x10ListAvoidedPools\x12#.nstance.v1.ListAvoidedPoolsRequest\x1a$.nstance.v1.ListAvoidedPoolsResponse\x12i\n" +
+	"\x14AcknowledgeAttention\x12'.nstance.v1.AcknowledgeAttentionRequest\x1a(.nstance.v1.AcknowledgeAttentionResponse\x12o\n" +
+	"\x16UnacknowledgeAttention\x12).nstance.v1.UnacknowledgeAttentionRequest\x1a*.nstance.v1.UnacknowledgeAttentionResponse\x12Q\n" +
 	"\fClaimStandby\x12\x1f.nstance.v1.ClaimStandbyRequest\x1a .nstance.v1.ClaimStandbyResponse\x12W\n" +
 	"\x0eReleaseStandby\x12!.nstance.v1.ReleaseStandbyRequest\x1a\".nstance.v1.ReleaseStandbyResponse\x12H\n" +
 	"\tGetRecord\x12\x1c.nstance.v1.GetRecordRequest\x1a\x1d.nstance.v1.GetRecordResponse\x12Q\n" +
@@ -12695,7 +13063,7 @@ func file_api_v1_nstance_proto_rawDescGZIP() []byte {
 	return file_api_v1_nstance_proto_rawDescData
 }
 
-var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 160)
+var file_api_v1_nstance_proto_msgTypes = make([]protoimpl.MessageInfo, 165)
 var file_api_v1_nstance_proto_goTypes = []any{
 	(*Credential)(nil),                              // 0: nstance.v1.Credential
 	(*RegisterAgentRequest)(nil),                    // 1: nstance.v1.RegisterAgentRequest
@@ -12844,24 +13212,29 @@ var file_api_v1_nstance_proto_goTypes = []any{
 	(*GetShardStatusRequest)(nil),                   // 144: nstance.v1.GetShardStatusRequest
 	(*GetShardStatusResponse)(nil),                  // 145: nstance.v1.GetShardStatusResponse
 	(*Attention)(nil),                               // 146: nstance.v1.Attention
-	(*Standby)(nil),                                 // 147: nstance.v1.Standby
-	(*Orphan)(nil),                                  // 148: nstance.v1.Orphan
-	(*ListOrphansRequest)(nil),                      // 149: nstance.v1.ListOrphansRequest
-	(*ListOrphansResponse)(nil),                     // 150: nstance.v1.ListOrphansResponse
-	(*AdoptOrphanRequest)(nil),                      // 151: nstance.v1.AdoptOrphanRequest
-	(*AdoptOrphanResponse)(nil),                     // 152: nstance.v1.AdoptOrphanResponse
-	(*DeleteOrphanRequest)(nil),                     // 153: nstance.v1.DeleteOrphanRequest
-	(*DeleteOrphanResponse)(nil),                    // 154: nstance.v1.DeleteOrphanResponse
-	nil,                                             // 155: nstance.v1.Group.VarsEntry
-	nil,                                             // 156: nstance.v1.CreateGroupRequest.VarsEntry
-	nil,                                             // 157: nstance.v1.Vars.ValuesEntry
-	nil,                                             // 158: nstance.v1.CreateInstanceRequest.VarsEntry
-	nil,                                             // 159: nstance.v1.InterruptionRate.NoticesEntry
-	(*timestamppb.Timestamp)(nil),                   // 160: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),                     // 161: google.protobuf.Duration
+	(*AttentionAcknowledgement)(nil),                // 147: nstance.v1.AttentionAcknowledgement
+	(*AcknowledgeAttentionRequest)(nil),             // 148: nstance.v1.AcknowledgeAttentionRequest
+	(*AcknowledgeAttentionResponse)(nil),            // 149: nstance.v1.AcknowledgeAttentionResponse
+	(*UnacknowledgeAttentionRequest)(nil),           // 150: nstance.v1.UnacknowledgeAttentionRequest
+	(*UnacknowledgeAttentionResponse)(nil),          // 151: nstance.v1.UnacknowledgeAttentionResponse
+	(*Standby)(nil),                                 // 152: nstance.v1.Standby
+	(*Orphan)(nil),                                  // 153: nstance.v1.Orphan
+	(*ListOrphansRequest)(nil),                      // 154: nstance.v1.ListOrphansRequest
+	(*ListOrphansResponse)(nil),                     // 155: nstance.v1.ListOrphansResponse
+	(*AdoptOrphanRequest)(nil),                      // 156: nstance.v1.AdoptOrphanRequest
+	(*AdoptOrphanResponse)(nil),                     // 157: nstance.v1.AdoptOrphanResponse
+	(*DeleteOrphanRequest)(nil),                     // 158: nstance.v1.DeleteOrphanRequest
+	(*DeleteOrphanResponse)(nil),                    // 159: nstance.v1.DeleteOrphanResponse
+	nil,                                             // 160: nstance.v1.Group.VarsEntry
+	nil,                                             // 161: nstance.v1.CreateGroupRequest.VarsEntry
+	nil,                                             // 162: nstance.v1.Vars.ValuesEntry
+	nil,                                             // 163: nstance.v1.CreateInstanceRequest.VarsEntry
+	nil,                                             // 164: nstance.v1.InterruptionRate.NoticesEntry
+	(*timestamppb.Timestamp)(nil),                   // 165: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),                     // 166: google.protobuf.Duration
 }
 var file_api_v1_nstance_proto_depIdxs = []int32{
-	160, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
+	165, // 0: nstance.v1.Credential.not_after:type_name -> google.protobuf.Timestamp
 	0,   // 1: nstance.v1.RegisterAgentResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 2: nstance.v1.RegisterOperatorResponse.credential:type_name -> nstance.v1.Credential
 	0,   // 3: nstance.v1.RenewCertificateResponse.credential:type_name -> nstance.v1.Credential
@@ -12884,50 +13257,50 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	20,  // 20: nstance.v1.ConnectResponse.file_keys_request:type_name -> nstance.v1.FileKeysRequest
 	12,  // 21: nstance.v1.ConnectResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	11,  // 22: nstance.v1.ConnectResponse.released:type_name -> nstance.v1.Released
-	161, // 23: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
+	166, // 23: nstance.v1.RenewalRequest.within:type_name -> google.protobuf.Duration
 	14,  // 24: nstance.v1.FilesBegin.files:type_name -> nstance.v1.File
 	19,  // 25: nstance.v1.FilesApplied.files:type_name -> nstance.v1.FileStatus
 	22,  // 26: nstance.v1.FileKeys.keys:type_name -> nstance.v1.FileKey
-	161, // 27: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
-	160, // 28: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
+	166, // 27: nstance.v1.Welcome.report_interval:type_name -> google.protobuf.Duration
+	165, // 28: nstance.v1.DrainCommand.deadline:type_name -> google.protobuf.Timestamp
 	70,  // 29: nstance.v1.DrainCommand.causes:type_name -> nstance.v1.Cause
-	161, // 30: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
-	160, // 31: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
-	161, // 32: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
+	166, // 30: nstance.v1.DrainCommand.time_left:type_name -> google.protobuf.Duration
+	165, // 31: nstance.v1.HealthReport.timestamp:type_name -> google.protobuf.Timestamp
+	166, // 32: nstance.v1.HealthReport.uptime:type_name -> google.protobuf.Duration
 	32,  // 33: nstance.v1.HealthReport.notices:type_name -> nstance.v1.StandingNotices
 	31,  // 34: nstance.v1.HealthReport.probes:type_name -> nstance.v1.ProbeResult
 	19,  // 35: nstance.v1.HealthReport.files:type_name -> nstance.v1.FileStatus
 	33,  // 36: nstance.v1.StandingNotices.notices:type_name -> nstance.v1.Notice
-	160, // 37: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
-	160, // 38: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
-	160, // 39: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
-	161, // 40: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
-	161, // 41: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
-	155, // 42: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
+	165, // 37: nstance.v1.Notice.deadline:type_name -> google.protobuf.Timestamp
+	165, // 38: nstance.v1.Notice.not_before:type_name -> google.protobuf.Timestamp
+	165, // 39: nstance.v1.Notice.detected_at:type_name -> google.protobuf.Timestamp
+	166, // 40: nstance.v1.Notice.since_detected:type_name -> google.protobuf.Duration
+	166, // 41: nstance.v1.Notice.time_left:type_name -> google.protobuf.Duration
+	160, // 42: nstance.v1.Group.vars:type_name -> nstance.v1.Group.VarsEntry
 	41,  // 43: nstance.v1.Group.holds:type_name -> nstance.v1.Hold
-	161, // 44: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
+	166, // 44: nstance.v1.Group.drain_timeout:type_name -> google.protobuf.Duration
 	40,  // 45: nstance.v1.Group.rollout:type_name -> nstance.v1.Rollout
-	160, // 46: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
+	165, // 46: nstance.v1.Group.backoff_until:type_name -> google.protobuf.Timestamp
 	38,  // 47: nstance.v1.Group.market:type_name -> nstance.v1.Market
-	160, // 48: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
+	165, // 48: nstance.v1.Group.return_at:type_name -> google.protobuf.Timestamp
 	37,  // 49: nstance.v1.Group.spread:type_name -> nstance.v1.Spread
 	35,  // 50: nstance.v1.Group.warm_pool:type_name -> nstance.v1.WarmPool
 	36,  // 51: nstance.v1.Group.claims:type_name -> nstance.v1.StandbyClaim
-	161, // 52: nstance.v1.WarmPool.max_age:type_name -> google.protobuf.Duration
-	160, // 53: nstance.v1.StandbyClaim.since:type_name -> google.protobuf.Timestamp
-	160, // 54: nstance.v1.StandbyClaim.until:type_name -> google.protobuf.Timestamp
-	161, // 55: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
-	161, // 56: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
+	166, // 52: nstance.v1.WarmPool.max_age:type_name -> google.protobuf.Duration
+	165, // 53: nstance.v1.StandbyClaim.since:type_name -> google.protobuf.Timestamp
+	165, // 54: nstance.v1.StandbyClaim.until:type_name -> google.protobuf.Timestamp
+	166, // 55: nstance.v1.Market.fallback_after:type_name -> google.protobuf.Duration
+	166, // 56: nstance.v1.Market.return_after:type_name -> google.protobuf.Duration
 	39,  // 57: nstance.v1.Market.fallback_when:type_name -> nstance.v1.ReclaimLimit
-	161, // 58: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
-	161, // 59: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
-	160, // 60: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	160, // 61: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
+	166, // 58: nstance.v1.ReclaimLimit.window:type_name -> google.protobuf.Duration
+	166, // 59: nstance.v1.Rollout.min_ready:type_name -> google.protobuf.Duration
+	165, // 60: nstance.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	165, // 61: nstance.v1.Hold.until:type_name -> google.protobuf.Timestamp
 	34,  // 62: nstance.v1.ListGroupsResponse.groups:type_name -> nstance.v1.Group
 	66,  // 63: nstance.v1.UpdateGroupRequest.vars:type_name -> nstance.v1.Vars
 	45,  // 64: nstance.v1.UpdateGroupRequest.instance_types:type_name -> nstance.v1.Strings
 	45,  // 65: nstance.v1.UpdateGroupRequest.load_balancers:type_name -> nstance.v1.Strings
-	161, // 66: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	166, // 66: nstance.v1.UpdateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	40,  // 67: nstance.v1.UpdateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	38,  // 68: nstance.v1.UpdateGroupRequest.market:type_name -> nstance.v1.Market
 	37,  // 69: nstance.v1.UpdateGroupRequest.spread:type_name -> nstance.v1.Spread
@@ -12938,8 +13311,8 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	49,  // 74: nstance.v1.WatchGroupsResponse.removed:type_name -> nstance.v1.GroupRemoved
 	12,  // 75: nstance.v1.WatchGroupsResponse.renewal:type_name -> nstance.v1.RenewalRequest
 	34,  // 76: nstance.v1.GroupChanged.group:type_name -> nstance.v1.Group
-	156, // 77: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
-	161, // 78: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
+	161, // 77: nstance.v1.CreateGroupRequest.vars:type_name -> nstance.v1.CreateGroupRequest.VarsEntry
+	166, // 78: nstance.v1.CreateGroupRequest.drain_timeout:type_name -> google.protobuf.Duration
 	40,  // 79: nstance.v1.CreateGroupRequest.rollout:type_name -> nstance.v1.Rollout
 	38,  // 80: nstance.v1.CreateGroupRequest.market:type_name -> nstance.v1.Market
 	37,  // 81: nstance.v1.CreateGroupRequest.spread:type_name -> nstance.v1.Spread
@@ -12953,222 +13326,231 @@ var file_api_v1_nstance_proto_depIdxs = []int32{
 	62,  // 89: nstance.v1.PlanResponse.groups:type_name -> nstance.v1.GroupPlan
 	64,  // 90: nstance.v1.GroupPlan.fields:type_name -> nstance.v1.FieldChange
 	65,  // 91: nstance.v1.GroupPlan.instances:type_name -> nstance.v1.InstancePlan
-	161, // 92: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
+	166, // 92: nstance.v1.GroupPlan.estimate:type_name -> google.protobuf.Duration
 	41,  // 93: nstance.v1.GroupPlan.holds:type_name -> nstance.v1.Hold
 	63,  // 94: nstance.v1.GroupPlan.shape:type_name -> nstance.v1.ShapePlan
-	157, // 95: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
+	162, // 95: nstance.v1.Vars.values:type_name -> nstance.v1.Vars.ValuesEntry
 	34,  // 96: nstance.v1.UpdateGroupResponse.group:type_name -> nstance.v1.Group
-	160, // 97: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
-	160, // 98: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
-	160, // 99: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
+	165, // 97: nstance.v1.Instance.created_at:type_name -> google.protobuf.Timestamp
+	165, // 98: nstance.v1.Instance.registered_at:type_name -> google.protobuf.Timestamp
+	165, // 99: nstance.v1.Instance.last_report_at:type_name -> google.protobuf.Timestamp
 	69,  // 100: nstance.v1.Instance.drain:type_name -> nstance.v1.Drain
 	30,  // 101: nstance.v1.Instance.last_report:type_name -> nstance.v1.HealthReport
-	160, // 102: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
+	165, // 102: nstance.v1.Instance.preserved_until:type_name -> google.protobuf.Timestamp
 	64,  // 103: nstance.v1.Instance.drift:type_name -> nstance.v1.FieldChange
-	160, // 104: nstance.v1.Instance.woken_at:type_name -> google.protobuf.Timestamp
-	160, // 105: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
-	160, // 106: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
+	165, // 104: nstance.v1.Instance.woken_at:type_name -> google.protobuf.Timestamp
+	165, // 105: nstance.v1.Drain.started_at:type_name -> google.protobuf.Timestamp
+	165, // 106: nstance.v1.Drain.deadline:type_name -> google.protobuf.Timestamp
 	70,  // 107: nstance.v1.Drain.causes:type_name -> nstance.v1.Cause
 	68,  // 108: nstance.v1.ListInstancesResponse.instances:type_name -> nstance.v1.Instance
 	68,  // 109: nstance.v1.GetInstanceResponse.instance:type_name -> nstance.v1.Instance
 	100, // 110: nstance.v1.GetInstanceResponse.events:type_name -> nstance.v1.Event
 	92,  // 111: nstance.v1.GetInstanceResponse.life:type_name -> nstance.v1.Life
-	158, // 112: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
+	163, // 112: nstance.v1.CreateInstanceRequest.vars:type_name -> nstance.v1.CreateInstanceRequest.VarsEntry
 	38,  // 113: nstance.v1.CreateInstanceRequest.market:type_name -> nstance.v1.Market
 	68,  // 114: nstance.v1.CreateInstanceResponse.instance:type_name -> nstance.v1.Instance
-	161, // 115: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
+	166, // 115: nstance.v1.PreserveInstanceRequest.duration:type_name -> google.protobuf.Duration
 	68,  // 116: nstance.v1.PreserveInstanceResponse.instance:type_name -> nstance.v1.Instance
-	160, // 117: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	160, // 118: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	165, // 117: nstance.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	165, // 118: nstance.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
 	100, // 119: nstance.v1.ListEventsResponse.events:type_name -> nstance.v1.Event
-	160, // 120: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
-	160, // 121: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
+	165, // 120: nstance.v1.ListInterruptionsRequest.since:type_name -> google.protobuf.Timestamp
+	165, // 121: nstance.v1.ListInterruptionsRequest.until:type_name -> google.protobuf.Timestamp
 	88,  // 122: nstance.v1.ListInterruptionsResponse.interruptions:type_name -> nstance.v1.Interruption
-	160, // 123: nstance.v1.ListActionsRequest.since:type_name -> google.protobuf.Timestamp
-	160, // 124: nstance.v1.ListActionsRequest.until:type_name -> google.protobuf.Timestamp
+	165, // 123: nstance.v1.ListActionsRequest.since:type_name -> google.protobuf.Timestamp
+	165, // 124: nstance.v1.ListActionsRequest.until:type_name -> google.protobuf.Timestamp
 	87,  // 125: nstance.v1.ListActionsResponse.actions:type_name -> nstance.v1.Action
-	160, // 126: nstance.v1.Action.at:type_name -> google.protobuf.Timestamp
+	165, // 126: nstance.v1.Action.at:type_name -> google.protobuf.Timestamp
 	33,  // 127: nstance.v1.Interruption.notice:type_name -> nstance.v1.Notice
-	160, // 128: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
-	160, // 129: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
-	160, // 130: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
-	160, // 131: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
-	160, // 132: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
-	160, // 133: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
-	160, // 134: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
-	160, // 135: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
-	160, // 136: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
-	160, // 137: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
+	165, // 128: nstance.v1.Interruption.detected_at:type_name -> google.protobuf.Timestamp
+	165, // 129: nstance.v1.Interruption.received_at:type_name -> google.protobuf.Timestamp
+	165, // 130: nstance.v1.Interruption.replacement_requested_at:type_name -> google.protobuf.Timestamp
+	165, // 131: nstance.v1.Interruption.replacement_ready_at:type_name -> google.protobuf.Timestamp
+	165, // 132: nstance.v1.Interruption.drain_started_at:type_name -> google.protobuf.Timestamp
+	165, // 133: nstance.v1.Interruption.drained_at:type_name -> google.protobuf.Timestamp
+	165, // 134: nstance.v1.Interruption.deleted_at:type_name -> google.protobuf.Timestamp
+	165, // 135: nstance.v1.Interruption.gone_at:type_name -> google.protobuf.Timestamp
+	165, // 136: nstance.v1.GetInterruptionRatesRequest.since:type_name -> google.protobuf.Timestamp
+	165, // 137: nstance.v1.GetInterruptionRatesRequest.until:type_name -> google.protobuf.Timestamp
 	91,  // 138: nstance.v1.GetInterruptionRatesResponse.rates:type_name -> nstance.v1.InterruptionRate
-	160, // 139: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
-	160, // 140: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
-	161, // 141: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
-	159, // 142: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
-	161, // 143: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
-	161, // 144: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
-	161, // 145: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
-	160, // 146: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
-	160, // 147: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
-	160, // 148: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
-	160, // 149: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
-	160, // 150: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
-	160, // 151: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
-	160, // 152: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
-	160, // 153: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
+	165, // 139: nstance.v1.GetInterruptionRatesResponse.since:type_name -> google.protobuf.Timestamp
+	165, // 140: nstance.v1.GetInterruptionRatesResponse.until:type_name -> google.protobuf.Timestamp
+	166, // 141: nstance.v1.InterruptionRate.machine_time:type_name -> google.protobuf.Duration
+	164, // 142: nstance.v1.InterruptionRate.notices:type_name -> nstance.v1.InterruptionRate.NoticesEntry
+	166, // 143: nstance.v1.InterruptionRate.median_notice:type_name -> google.protobuf.Duration
+	166, // 144: nstance.v1.InterruptionRate.p10_notice:type_name -> google.protobuf.Duration
+	166, // 145: nstance.v1.InterruptionRate.priced_time:type_name -> google.protobuf.Duration
+	165, // 146: nstance.v1.Life.created_at:type_name -> google.protobuf.Timestamp
+	165, // 147: nstance.v1.Life.launched_at:type_name -> google.protobuf.Timestamp
+	165, // 148: nstance.v1.Life.registered_at:type_name -> google.protobuf.Timestamp
+	165, // 149: nstance.v1.Life.ready_at:type_name -> google.protobuf.Timestamp
+	165, // 150: nstance.v1.Life.drain_started_at:type_name -> google.protobuf.Timestamp
+	165, // 151: nstance.v1.Life.drained_at:type_name -> google.protobuf.Timestamp
+	165, // 152: nstance.v1.Life.gone_at:type_name -> google.protobuf.Timestamp
+	165, // 153: nstance.v1.Life.delete_at:type_name -> google.protobuf.Timestamp
 	70,  // 154: nstance.v1.Life.why:type_name -> nstance.v1.Cause
-	160, // 155: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
+	165, // 155: nstance.v1.Life.deleted_at:type_name -> google.protobuf.Timestamp
 	88,  // 156: nstance.v1.Life.interruptions:type_name -> nstance.v1.Interruption
 	69,  // 157: nstance.v1.DrainInstanceResponse.drain:type_name -> nstance.v1.Drain
 	68,  // 158: nstance.v1.WatchInstanceEventsResponse.snapshot:type_name -> nstance.v1.Instance
 	99,  // 159: nstance.v1.WatchInstanceEventsResponse.synced:type_name -> nstance.v1.Synced
 	100, // 160: nstance.v1.WatchInstanceEventsResponse.event:type_name -> nstance.v1.Event
 	12,  // 161: nstance.v1.WatchInstanceEventsResponse.renewal:type_name -> nstance.v1.RenewalRequest
-	160, // 162: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
+	165, // 162: nstance.v1.Event.time:type_name -> google.protobuf.Timestamp
 	69,  // 163: nstance.v1.Event.drain:type_name -> nstance.v1.Drain
 	33,  // 164: nstance.v1.Event.notice:type_name -> nstance.v1.Notice
-	161, // 165: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
-	160, // 166: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	160, // 167: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
-	160, // 168: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
+	166, // 165: nstance.v1.InterruptRequest.notice:type_name -> google.protobuf.Duration
+	165, // 166: nstance.v1.GetConfigStatusResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	165, // 167: nstance.v1.GetConfigStatusResponse.rejected_at:type_name -> google.protobuf.Timestamp
+	165, // 168: nstance.v1.GetConfigStatusResponse.held_at:type_name -> google.protobuf.Timestamp
 	115, // 169: nstance.v1.AvoidedPool.pool:type_name -> nstance.v1.Pool
-	160, // 170: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
-	160, // 171: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
+	165, // 170: nstance.v1.AvoidedPool.since:type_name -> google.protobuf.Timestamp
+	165, // 171: nstance.v1.AvoidedPool.until:type_name -> google.protobuf.Timestamp
 	115, // 172: nstance.v1.AvoidPoolRequest.pool:type_name -> nstance.v1.Pool
-	161, // 173: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
+	166, // 173: nstance.v1.AvoidPoolRequest.duration:type_name -> google.protobuf.Duration
 	116, // 174: nstance.v1.AvoidPoolResponse.avoided:type_name -> nstance.v1.AvoidedPool
 	119, // 175: nstance.v1.AvoidPoolResponse.groups:type_name -> nstance.v1.PoolImpact
 	63,  // 176: nstance.v1.PoolImpact.lost:type_name -> nstance.v1.ShapePlan
 	115, // 177: nstance.v1.ReleasePoolRequest.pool:type_name -> nstance.v1.Pool
-	161, // 178: nstance.v1.ClaimStandbyRequest.duration:type_name -> google.protobuf.Duration
+	166, // 178: nstance.v1.ClaimStandbyRequest.duration:type_name -> google.protobuf.Duration
 	36,  // 179: nstance.v1.ClaimStandbyResponse.claim:type_name -> nstance.v1.StandbyClaim
 	116, // 180: nstance.v1.ListAvoidedPoolsResponse.pools:type_name -> nstance.v1.AvoidedPool
 	134, // 181: nstance.v1.ListKeysResponse.keys:type_name -> nstance.v1.Key
-	160, // 182: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	160, // 183: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
-	160, // 184: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
-	160, // 185: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
-	160, // 186: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
+	165, // 182: nstance.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	165, // 183: nstance.v1.Key.not_after:type_name -> google.protobuf.Timestamp
+	165, // 184: nstance.v1.Key.last_use_ends:type_name -> google.protobuf.Timestamp
+	165, // 185: nstance.v1.Key.since:type_name -> google.protobuf.Timestamp
+	165, // 186: nstance.v1.Key.next_step_at:type_name -> google.protobuf.Timestamp
 	134, // 187: nstance.v1.RotateKeyResponse.keys:type_name -> nstance.v1.Key
 	139, // 188: nstance.v1.ListOperatorsResponse.operators:type_name -> nstance.v1.Operator
-	160, // 189: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
-	160, // 190: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
-	160, // 191: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
-	160, // 192: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
-	160, // 193: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
+	165, // 189: nstance.v1.Operator.registered_at:type_name -> google.protobuf.Timestamp
+	165, // 190: nstance.v1.Operator.not_after:type_name -> google.protobuf.Timestamp
+	165, // 191: nstance.v1.Operator.revoked_at:type_name -> google.protobuf.Timestamp
+	165, // 192: nstance.v1.GetShardStatusResponse.term_started_at:type_name -> google.protobuf.Timestamp
+	165, // 193: nstance.v1.GetShardStatusResponse.frozen_at:type_name -> google.protobuf.Timestamp
 	41,  // 194: nstance.v1.GetShardStatusResponse.holds:type_name -> nstance.v1.Hold
-	147, // 195: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
+	152, // 195: nstance.v1.GetShardStatusResponse.standbys:type_name -> nstance.v1.Standby
 	146, // 196: nstance.v1.GetShardStatusResponse.attention:type_name -> nstance.v1.Attention
-	160, // 197: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
-	160, // 198: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
-	160, // 199: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
-	160, // 200: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
-	160, // 201: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
-	148, // 202: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
-	148, // 203: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	148, // 204: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
-	1,   // 205: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
-	3,   // 206: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
-	9,   // 207: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
-	5,   // 208: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
-	42,  // 209: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
-	46,  // 210: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
-	50,  // 211: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
-	44,  // 212: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
-	52,  // 213: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
-	54,  // 214: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
-	56,  // 215: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
-	58,  // 216: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
-	60,  // 217: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
-	71,  // 218: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
-	73,  // 219: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
-	75,  // 220: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
-	77,  // 221: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
-	93,  // 222: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
-	95,  // 223: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
-	79,  // 224: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
-	81,  // 225: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
-	83,  // 226: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
-	85,  // 227: nstance.v1.OperatorService.ListActions:input_type -> nstance.v1.ListActionsRequest
-	89,  // 228: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
-	97,  // 229: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
-	101, // 230: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
-	103, // 231: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
-	105, // 232: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
-	107, // 233: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
-	142, // 234: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
-	109, // 235: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
-	144, // 236: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
-	111, // 237: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
-	113, // 238: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
-	117, // 239: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
-	120, // 240: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
-	126, // 241: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
-	122, // 242: nstance.v1.OperatorService.ClaimStandby:input_type -> nstance.v1.ClaimStandbyRequest
-	124, // 243: nstance.v1.OperatorService.ReleaseStandby:input_type -> nstance.v1.ReleaseStandbyRequest
-	128, // 244: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
-	130, // 245: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
-	132, // 246: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
-	135, // 247: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
-	137, // 248: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
-	140, // 249: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
-	149, // 250: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
-	151, // 251: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
-	153, // 252: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
-	7,   // 253: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
-	2,   // 254: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
-	4,   // 255: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
-	10,  // 256: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
-	6,   // 257: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
-	43,  // 258: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
-	47,  // 259: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
-	51,  // 260: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
-	67,  // 261: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
-	53,  // 262: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
-	55,  // 263: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
-	57,  // 264: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
-	59,  // 265: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
-	61,  // 266: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
-	72,  // 267: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
-	74,  // 268: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
-	76,  // 269: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
-	78,  // 270: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
-	94,  // 271: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
-	96,  // 272: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
-	80,  // 273: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
-	82,  // 274: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
-	84,  // 275: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
-	86,  // 276: nstance.v1.OperatorService.ListActions:output_type -> nstance.v1.ListActionsResponse
-	90,  // 277: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
-	98,  // 278: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
-	102, // 279: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
-	104, // 280: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
-	106, // 281: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
-	108, // 282: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
-	143, // 283: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
-	110, // 284: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
-	145, // 285: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
-	112, // 286: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
-	114, // 287: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
-	118, // 288: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
-	121, // 289: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
-	127, // 290: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
-	123, // 291: nstance.v1.OperatorService.ClaimStandby:output_type -> nstance.v1.ClaimStandbyResponse
-	125, // 292: nstance.v1.OperatorService.ReleaseStandby:output_type -> nstance.v1.ReleaseStandbyResponse
-	129, // 293: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
-	131, // 294: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
-	133, // 295: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
-	136, // 296: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
-	138, // 297: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
-	141, // 298: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
-	150, // 299: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
-	152, // 300: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
-	154, // 301: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
-	8,   // 302: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
-	254, // [254:303] is the sub-list for method output_type
-	205, // [205:254] is the sub-list for method input_type
-	205, // [205:205] is the sub-list for extension type_name
-	205, // [205:205] is the sub-list for extension extendee
-	0,   // [0:205] is the sub-list for field type_name
+	165, // 197: nstance.v1.Attention.since:type_name -> google.protobuf.Timestamp
+	165, // 198: nstance.v1.Attention.until:type_name -> google.protobuf.Timestamp
+	147, // 199: nstance.v1.Attention.acknowledged:type_name -> nstance.v1.AttentionAcknowledgement
+	165, // 200: nstance.v1.AttentionAcknowledgement.at:type_name -> google.protobuf.Timestamp
+	165, // 201: nstance.v1.AttentionAcknowledgement.until:type_name -> google.protobuf.Timestamp
+	166, // 202: nstance.v1.AcknowledgeAttentionRequest.duration:type_name -> google.protobuf.Duration
+	147, // 203: nstance.v1.AcknowledgeAttentionResponse.acknowledged:type_name -> nstance.v1.AttentionAcknowledgement
+	165, // 204: nstance.v1.Standby.since:type_name -> google.protobuf.Timestamp
+	165, // 205: nstance.v1.Orphan.created_at:type_name -> google.protobuf.Timestamp
+	165, // 206: nstance.v1.Orphan.seen_at:type_name -> google.protobuf.Timestamp
+	153, // 207: nstance.v1.ListOrphansResponse.orphans:type_name -> nstance.v1.Orphan
+	153, // 208: nstance.v1.AdoptOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	153, // 209: nstance.v1.DeleteOrphanResponse.orphan:type_name -> nstance.v1.Orphan
+	1,   // 210: nstance.v1.RegistrationService.RegisterAgent:input_type -> nstance.v1.RegisterAgentRequest
+	3,   // 211: nstance.v1.RegistrationService.RegisterOperator:input_type -> nstance.v1.RegisterOperatorRequest
+	9,   // 212: nstance.v1.AgentService.Connect:input_type -> nstance.v1.ConnectRequest
+	5,   // 213: nstance.v1.AgentService.RenewCertificate:input_type -> nstance.v1.RenewCertificateRequest
+	42,  // 214: nstance.v1.OperatorService.ListGroups:input_type -> nstance.v1.ListGroupsRequest
+	46,  // 215: nstance.v1.OperatorService.WatchGroups:input_type -> nstance.v1.WatchGroupsRequest
+	50,  // 216: nstance.v1.OperatorService.CreateGroup:input_type -> nstance.v1.CreateGroupRequest
+	44,  // 217: nstance.v1.OperatorService.UpdateGroup:input_type -> nstance.v1.UpdateGroupRequest
+	52,  // 218: nstance.v1.OperatorService.DeleteGroup:input_type -> nstance.v1.DeleteGroupRequest
+	54,  // 219: nstance.v1.OperatorService.PauseGroup:input_type -> nstance.v1.PauseGroupRequest
+	56,  // 220: nstance.v1.OperatorService.ResumeGroup:input_type -> nstance.v1.ResumeGroupRequest
+	58,  // 221: nstance.v1.OperatorService.RollbackGroup:input_type -> nstance.v1.RollbackGroupRequest
+	60,  // 222: nstance.v1.OperatorService.Plan:input_type -> nstance.v1.PlanRequest
+	71,  // 223: nstance.v1.OperatorService.ListInstances:input_type -> nstance.v1.ListInstancesRequest
+	73,  // 224: nstance.v1.OperatorService.GetInstance:input_type -> nstance.v1.GetInstanceRequest
+	75,  // 225: nstance.v1.OperatorService.GetConsoleOutput:input_type -> nstance.v1.GetConsoleOutputRequest
+	77,  // 226: nstance.v1.OperatorService.CreateInstance:input_type -> nstance.v1.CreateInstanceRequest
+	93,  // 227: nstance.v1.OperatorService.DeleteInstance:input_type -> nstance.v1.DeleteInstanceRequest
+	95,  // 228: nstance.v1.OperatorService.DrainInstance:input_type -> nstance.v1.DrainInstanceRequest
+	79,  // 229: nstance.v1.OperatorService.PreserveInstance:input_type -> nstance.v1.PreserveInstanceRequest
+	81,  // 230: nstance.v1.OperatorService.ListEvents:input_type -> nstance.v1.ListEventsRequest
+	83,  // 231: nstance.v1.OperatorService.ListInterruptions:input_type -> nstance.v1.ListInterruptionsRequest
+	85,  // 232: nstance.v1.OperatorService.ListActions:input_type -> nstance.v1.ListActionsRequest
+	89,  // 233: nstance.v1.OperatorService.GetInterruptionRates:input_type -> nstance.v1.GetInterruptionRatesRequest
+	97,  // 234: nstance.v1.OperatorService.WatchInstanceEvents:input_type -> nstance.v1.WatchInstanceEventsRequest
+	101, // 235: nstance.v1.OperatorService.AcknowledgeDrained:input_type -> nstance.v1.AcknowledgeDrainedRequest
+	103, // 236: nstance.v1.OperatorService.Interrupt:input_type -> nstance.v1.InterruptRequest
+	105, // 237: nstance.v1.OperatorService.GetConfigStatus:input_type -> nstance.v1.GetConfigStatusRequest
+	107, // 238: nstance.v1.OperatorService.GetConfig:input_type -> nstance.v1.GetConfigRequest
+	142, // 239: nstance.v1.OperatorService.RefreshConfig:input_type -> nstance.v1.RefreshConfigRequest
+	109, // 240: nstance.v1.OperatorService.ConfirmConfig:input_type -> nstance.v1.ConfirmConfigRequest
+	144, // 241: nstance.v1.OperatorService.GetShardStatus:input_type -> nstance.v1.GetShardStatusRequest
+	111, // 242: nstance.v1.OperatorService.Freeze:input_type -> nstance.v1.FreezeRequest
+	113, // 243: nstance.v1.OperatorService.Thaw:input_type -> nstance.v1.ThawRequest
+	117, // 244: nstance.v1.OperatorService.AvoidPool:input_type -> nstance.v1.AvoidPoolRequest
+	120, // 245: nstance.v1.OperatorService.ReleasePool:input_type -> nstance.v1.ReleasePoolRequest
+	126, // 246: nstance.v1.OperatorService.ListAvoidedPools:input_type -> nstance.v1.ListAvoidedPoolsRequest
+	148, // 247: nstance.v1.OperatorService.AcknowledgeAttention:input_type -> nstance.v1.AcknowledgeAttentionRequest
+	150, // 248: nstance.v1.OperatorService.UnacknowledgeAttention:input_type -> nstance.v1.UnacknowledgeAttentionRequest
+	122, // 249: nstance.v1.OperatorService.ClaimStandby:input_type -> nstance.v1.ClaimStandbyRequest
+	124, // 250: nstance.v1.OperatorService.ReleaseStandby:input_type -> nstance.v1.ReleaseStandbyRequest
+	128, // 251: nstance.v1.OperatorService.GetRecord:input_type -> nstance.v1.GetRecordRequest
+	130, // 252: nstance.v1.OperatorService.RepairRecord:input_type -> nstance.v1.RepairRecordRequest
+	132, // 253: nstance.v1.OperatorService.ListKeys:input_type -> nstance.v1.ListKeysRequest
+	135, // 254: nstance.v1.OperatorService.RotateKey:input_type -> nstance.v1.RotateKeyRequest
+	137, // 255: nstance.v1.OperatorService.ListOperators:input_type -> nstance.v1.ListOperatorsRequest
+	140, // 256: nstance.v1.OperatorService.RevokeOperator:input_type -> nstance.v1.RevokeOperatorRequest
+	154, // 257: nstance.v1.OperatorService.ListOrphans:input_type -> nstance.v1.ListOrphansRequest
+	156, // 258: nstance.v1.OperatorService.AdoptOrphan:input_type -> nstance.v1.AdoptOrphanRequest
+	158, // 259: nstance.v1.OperatorService.DeleteOrphan:input_type -> nstance.v1.DeleteOrphanRequest
+	7,   // 260: nstance.v1.OperatorService.RenewCertificate:input_type -> nstance.v1.OperatorServiceRenewCertificateRequest
+	2,   // 261: nstance.v1.RegistrationService.RegisterAgent:output_type -> nstance.v1.RegisterAgentResponse
+	4,   // 262: nstance.v1.RegistrationService.RegisterOperator:output_type -> nstance.v1.RegisterOperatorResponse
+	10,  // 263: nstance.v1.AgentService.Connect:output_type -> nstance.v1.ConnectResponse
+	6,   // 264: nstance.v1.AgentService.RenewCertificate:output_type -> nstance.v1.RenewCertificateResponse
+	43,  // 265: nstance.v1.OperatorService.ListGroups:output_type -> nstance.v1.ListGroupsResponse
+	47,  // 266: nstance.v1.OperatorService.WatchGroups:output_type -> nstance.v1.WatchGroupsResponse
+	51,  // 267: nstance.v1.OperatorService.CreateGroup:output_type -> nstance.v1.CreateGroupResponse
+	67,  // 268: nstance.v1.OperatorService.UpdateGroup:output_type -> nstance.v1.UpdateGroupResponse
+	53,  // 269: nstance.v1.OperatorService.DeleteGroup:output_type -> nstance.v1.DeleteGroupResponse
+	55,  // 270: nstance.v1.OperatorService.PauseGroup:output_type -> nstance.v1.PauseGroupResponse
+	57,  // 271: nstance.v1.OperatorService.ResumeGroup:output_type -> nstance.v1.ResumeGroupResponse
+	59,  // 272: nstance.v1.OperatorService.RollbackGroup:output_type -> nstance.v1.RollbackGroupResponse
+	61,  // 273: nstance.v1.OperatorService.Plan:output_type -> nstance.v1.PlanResponse
+	72,  // 274: nstance.v1.OperatorService.ListInstances:output_type -> nstance.v1.ListInstancesResponse
+	74,  // 275: nstance.v1.OperatorService.GetInstance:output_type -> nstance.v1.GetInstanceResponse
+	76,  // 276: nstance.v1.OperatorService.GetConsoleOutput:output_type -> nstance.v1.GetConsoleOutputResponse
+	78,  // 277: nstance.v1.OperatorService.CreateInstance:output_type -> nstance.v1.CreateInstanceResponse
+	94,  // 278: nstance.v1.OperatorService.DeleteInstance:output_type -> nstance.v1.DeleteInstanceResponse
+	96,  // 279: nstance.v1.OperatorService.DrainInstance:output_type -> nstance.v1.DrainInstanceResponse
+	80,  // 280: nstance.v1.OperatorService.PreserveInstance:output_type -> nstance.v1.PreserveInstanceResponse
+	82,  // 281: nstance.v1.OperatorService.ListEvents:output_type -> nstance.v1.ListEventsResponse
+	84,  // 282: nstance.v1.OperatorService.ListInterruptions:output_type -> nstance.v1.ListInterruptionsResponse
+	86,  // 283: nstance.v1.OperatorService.ListActions:output_type -> nstance.v1.ListActionsResponse
+	90,  // 284: nstance.v1.OperatorService.GetInterruptionRates:output_type -> nstance.v1.GetInterruptionRatesResponse
+	98,  // 285: nstance.v1.OperatorService.WatchInstanceEvents:output_type -> nstance.v1.WatchInstanceEventsResponse
+	102, // 286: nstance.v1.OperatorService.AcknowledgeDrained:output_type -> nstance.v1.AcknowledgeDrainedResponse
+	104, // 287: nstance.v1.OperatorService.Interrupt:output_type -> nstance.v1.InterruptResponse
+	106, // 288: nstance.v1.OperatorService.GetConfigStatus:output_type -> nstance.v1.GetConfigStatusResponse
+	108, // 289: nstance.v1.OperatorService.GetConfig:output_type -> nstance.v1.GetConfigResponse
+	143, // 290: nstance.v1.OperatorService.RefreshConfig:output_type -> nstance.v1.RefreshConfigResponse
+	110, // 291: nstance.v1.OperatorService.ConfirmConfig:output_type -> nstance.v1.ConfirmConfigResponse
+	145, // 292: nstance.v1.OperatorService.GetShardStatus:output_type -> nstance.v1.GetShardStatusResponse
+	112, // 293: nstance.v1.OperatorService.Freeze:output_type -> nstance.v1.FreezeResponse
+	114, // 294: nstance.v1.OperatorService.Thaw:output_type -> nstance.v1.ThawResponse
+	118, // 295: nstance.v1.OperatorService.AvoidPool:output_type -> nstance.v1.AvoidPoolResponse
+	121, // 296: nstance.v1.OperatorService.ReleasePool:output_type -> nstance.v1.ReleasePoolResponse
+	127, // 297: nstance.v1.OperatorService.ListAvoidedPools:output_type -> nstance.v1.ListAvoidedPoolsResponse
+	149, // 298: nstance.v1.OperatorService.AcknowledgeAttention:output_type -> nstance.v1.AcknowledgeAttentionResponse
+	151, // 299: nstance.v1.OperatorService.UnacknowledgeAttention:output_type -> nstance.v1.UnacknowledgeAttentionResponse
+	123, // 300: nstance.v1.OperatorService.ClaimStandby:output_type -> nstance.v1.ClaimStandbyResponse
+	125, // 301: nstance.v1.OperatorService.ReleaseStandby:output_type -> nstance.v1.ReleaseStandbyResponse
+	129, // 302: nstance.v1.OperatorService.GetRecord:output_type -> nstance.v1.GetRecordResponse
+	131, // 303: nstance.v1.OperatorService.RepairRecord:output_type -> nstance.v1.RepairRecordResponse
+	133, // 304: nstance.v1.OperatorService.ListKeys:output_type -> nstance.v1.ListKeysResponse
+	136, // 305: nstance.v1.OperatorService.RotateKey:output_type -> nstance.v1.RotateKeyResponse
+	138, // 306: nstance.v1.OperatorService.ListOperators:output_type -> nstance.v1.ListOperatorsResponse
+	141, // 307: nstance.v1.OperatorService.RevokeOperator:output_type -> nstance.v1.RevokeOperatorResponse
+	155, // 308: nstance.v1.OperatorService.ListOrphans:output_type -> nstance.v1.ListOrphansResponse
+	157, // 309: nstance.v1.OperatorService.AdoptOrphan:output_type -> nstance.v1.AdoptOrphanResponse
+	159, // 310: nstance.v1.OperatorService.DeleteOrphan:output_type -> nstance.v1.DeleteOrphanResponse
+	8,   // 311: nstance.v1.OperatorService.RenewCertificate:output_type -> nstance.v1.OperatorServiceRenewCertificateResponse
+	261, // [261:312] is the sub-list for method output_type
+	210, // [210:261] is the sub-list for method input_type
+	210, // [210:210] is the sub-list for extension type_name
+	210, // [210:210] is the sub-list for extension extendee
+	0,   // [0:210] is the sub-list for field type_name
 }
 
 func init() { file_api_v1_nstance_proto_init() }
@@ -13227,7 +13609,7 @@ func file_api_v1_nstance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_v1_nstance_proto_rawDesc), len(file_api_v1_nstance_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   160,
+			NumMessages:   165,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

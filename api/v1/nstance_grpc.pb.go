@@ -318,51 +318,53 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	OperatorService_ListGroups_FullMethodName           = "/nstance.v1.OperatorService/ListGroups"
-	OperatorService_WatchGroups_FullMethodName          = "/nstance.v1.OperatorService/WatchGroups"
-	OperatorService_CreateGroup_FullMethodName          = "/nstance.v1.OperatorService/CreateGroup"
-	OperatorService_UpdateGroup_FullMethodName          = "/nstance.v1.OperatorService/UpdateGroup"
-	OperatorService_DeleteGroup_FullMethodName          = "/nstance.v1.OperatorService/DeleteGroup"
-	OperatorService_PauseGroup_FullMethodName           = "/nstance.v1.OperatorService/PauseGroup"
-	OperatorService_ResumeGroup_FullMethodName          = "/nstance.v1.OperatorService/ResumeGroup"
-	OperatorService_RollbackGroup_FullMethodName        = "/nstance.v1.OperatorService/RollbackGroup"
-	OperatorService_Plan_FullMethodName                 = "/nstance.v1.OperatorService/Plan"
-	OperatorService_ListInstances_FullMethodName        = "/nstance.v1.OperatorService/ListInstances"
-	OperatorService_GetInstance_FullMethodName          = "/nstance.v1.OperatorService/GetInstance"
-	OperatorService_GetConsoleOutput_FullMethodName     = "/nstance.v1.OperatorService/GetConsoleOutput"
-	OperatorService_CreateInstance_FullMethodName       = "/nstance.v1.OperatorService/CreateInstance"
-	OperatorService_DeleteInstance_FullMethodName       = "/nstance.v1.OperatorService/DeleteInstance"
-	OperatorService_DrainInstance_FullMethodName        = "/nstance.v1.OperatorService/DrainInstance"
-	OperatorService_PreserveInstance_FullMethodName     = "/nstance.v1.OperatorService/PreserveInstance"
-	OperatorService_ListEvents_FullMethodName           = "/nstance.v1.OperatorService/ListEvents"
-	OperatorService_ListInterruptions_FullMethodName    = "/nstance.v1.OperatorService/ListInterruptions"
-	OperatorService_ListActions_FullMethodName          = "/nstance.v1.OperatorService/ListActions"
-	OperatorService_GetInterruptionRates_FullMethodName = "/nstance.v1.OperatorService/GetInterruptionRates"
-	OperatorService_WatchInstanceEvents_FullMethodName  = "/nstance.v1.OperatorService/WatchInstanceEvents"
-	OperatorService_AcknowledgeDrained_FullMethodName   = "/nstance.v1.OperatorService/AcknowledgeDrained"
-	OperatorService_Interrupt_FullMethodName            = "/nstance.v1.OperatorService/Interrupt"
-	OperatorService_GetConfigStatus_FullMethodName      = "/nstance.v1.OperatorService/GetConfigStatus"
-	OperatorService_GetConfig_FullMethodName            = "/nstance.v1.OperatorService/GetConfig"
-	OperatorService_RefreshConfig_FullMethodName        = "/nstance.v1.OperatorService/RefreshConfig"
-	OperatorService_ConfirmConfig_FullMethodName        = "/nstance.v1.OperatorService/ConfirmConfig"
-	OperatorService_GetShardStatus_FullMethodName       = "/nstance.v1.OperatorService/GetShardStatus"
-	OperatorService_Freeze_FullMethodName               = "/nstance.v1.OperatorService/Freeze"
-	OperatorService_Thaw_FullMethodName                 = "/nstance.v1.OperatorService/Thaw"
-	OperatorService_AvoidPool_FullMethodName            = "/nstance.v1.OperatorService/AvoidPool"
-	OperatorService_ReleasePool_FullMethodName          = "/nstance.v1.OperatorService/ReleasePool"
-	OperatorService_ListAvoidedPools_FullMethodName     = "/nstance.v1.OperatorService/ListAvoidedPools"
-	OperatorService_ClaimStandby_FullMethodName         = "/nstance.v1.OperatorService/ClaimStandby"
-	OperatorService_ReleaseStandby_FullMethodName       = "/nstance.v1.OperatorService/ReleaseStandby"
-	OperatorService_GetRecord_FullMethodName            = "/nstance.v1.OperatorService/GetRecord"
-	OperatorService_RepairRecord_FullMethodName         = "/nstance.v1.OperatorService/RepairRecord"
-	OperatorService_ListKeys_FullMethodName             = "/nstance.v1.OperatorService/ListKeys"
-	OperatorService_RotateKey_FullMethodName            = "/nstance.v1.OperatorService/RotateKey"
-	OperatorService_ListOperators_FullMethodName        = "/nstance.v1.OperatorService/ListOperators"
-	OperatorService_RevokeOperator_FullMethodName       = "/nstance.v1.OperatorService/RevokeOperator"
-	OperatorService_ListOrphans_FullMethodName          = "/nstance.v1.OperatorService/ListOrphans"
-	OperatorService_AdoptOrphan_FullMethodName          = "/nstance.v1.OperatorService/AdoptOrphan"
-	OperatorService_DeleteOrphan_FullMethodName         = "/nstance.v1.OperatorService/DeleteOrphan"
-	OperatorService_RenewCertificate_FullMethodName     = "/nstance.v1.OperatorService/RenewCertificate"
+	OperatorService_ListGroups_FullMethodName             = "/nstance.v1.OperatorService/ListGroups"
+	OperatorService_WatchGroups_FullMethodName            = "/nstance.v1.OperatorService/WatchGroups"
+	OperatorService_CreateGroup_FullMethodName            = "/nstance.v1.OperatorService/CreateGroup"
+	OperatorService_UpdateGroup_FullMethodName            = "/nstance.v1.OperatorService/UpdateGroup"
+	OperatorService_DeleteGroup_FullMethodName            = "/nstance.v1.OperatorService/DeleteGroup"
+	OperatorService_PauseGroup_FullMethodName             = "/nstance.v1.OperatorService/PauseGroup"
+	OperatorService_ResumeGroup_FullMethodName            = "/nstance.v1.OperatorService/ResumeGroup"
+	OperatorService_RollbackGroup_FullMethodName          = "/nstance.v1.OperatorService/RollbackGroup"
+	OperatorService_Plan_FullMethodName                   = "/nstance.v1.OperatorService/Plan"
+	OperatorService_ListInstances_FullMethodName          = "/nstance.v1.OperatorService/ListInstances"
+	OperatorService_GetInstance_FullMethodName            = "/nstance.v1.OperatorService/GetInstance"
+	OperatorService_GetConsoleOutput_FullMethodName       = "/nstance.v1.OperatorService/GetConsoleOutput"
+	OperatorService_CreateInstance_FullMethodName         = "/nstance.v1.OperatorService/CreateInstance"
+	OperatorService_DeleteInstance_FullMethodName         = "/nstance.v1.OperatorService/DeleteInstance"
+	OperatorService_DrainInstance_FullMethodName          = "/nstance.v1.OperatorService/DrainInstance"
+	OperatorService_PreserveInstance_FullMethodName       = "/nstance.v1.OperatorService/PreserveInstance"
+	OperatorService_ListEvents_FullMethodName             = "/nstance.v1.OperatorService/ListEvents"
+	OperatorService_ListInterruptions_FullMethodName      = "/nstance.v1.OperatorService/ListInterruptions"
+	OperatorService_ListActions_FullMethodName            = "/nstance.v1.OperatorService/ListActions"
+	OperatorService_GetInterruptionRates_FullMethodName   = "/nstance.v1.OperatorService/GetInterruptionRates"
+	OperatorService_WatchInstanceEvents_FullMethodName    = "/nstance.v1.OperatorService/WatchInstanceEvents"
+	OperatorService_AcknowledgeDrained_FullMethodName     = "/nstance.v1.OperatorService/AcknowledgeDrained"
+	OperatorService_Interrupt_FullMethodName              = "/nstance.v1.OperatorService/Interrupt"
+	OperatorService_GetConfigStatus_FullMethodName        = "/nstance.v1.OperatorService/GetConfigStatus"
+	OperatorService_GetConfig_FullMethodName              = "/nstance.v1.OperatorService/GetConfig"
+	OperatorService_RefreshConfig_FullMethodName          = "/nstance.v1.OperatorService/RefreshConfig"
+	OperatorService_ConfirmConfig_FullMethodName          = "/nstance.v1.OperatorService/ConfirmConfig"
+	OperatorService_GetShardStatus_FullMethodName         = "/nstance.v1.OperatorService/GetShardStatus"
+	OperatorService_Freeze_FullMethodName                 = "/nstance.v1.OperatorService/Freeze"
+	OperatorService_Thaw_FullMethodName                   = "/nstance.v1.OperatorService/Thaw"
+	OperatorService_AvoidPool_FullMethodName              = "/nstance.v1.OperatorService/AvoidPool"
+	OperatorService_ReleasePool_FullMethodName            = "/nstance.v1.OperatorService/ReleasePool"
+	OperatorService_ListAvoidedPools_FullMethodName       = "/nstance.v1.OperatorService/ListAvoidedPools"
+	OperatorService_AcknowledgeAttention_FullMethodName   = "/nstance.v1.OperatorService/AcknowledgeAttention"
+	OperatorService_UnacknowledgeAttention_FullMethodName = "/nstance.v1.OperatorService/UnacknowledgeAttention"
+	OperatorService_ClaimStandby_FullMethodName           = "/nstance.v1.OperatorService/ClaimStandby"
+	OperatorService_ReleaseStandby_FullMethodName         = "/nstance.v1.OperatorService/ReleaseStandby"
+	OperatorService_GetRecord_FullMethodName              = "/nstance.v1.OperatorService/GetRecord"
+	OperatorService_RepairRecord_FullMethodName           = "/nstance.v1.OperatorService/RepairRecord"
+	OperatorService_ListKeys_FullMethodName               = "/nstance.v1.OperatorService/ListKeys"
+	OperatorService_RotateKey_FullMethodName              = "/nstance.v1.OperatorService/RotateKey"
+	OperatorService_ListOperators_FullMethodName          = "/nstance.v1.OperatorService/ListOperators"
+	OperatorService_RevokeOperator_FullMethodName         = "/nstance.v1.OperatorService/RevokeOperator"
+	OperatorService_ListOrphans_FullMethodName            = "/nstance.v1.OperatorService/ListOrphans"
+	OperatorService_AdoptOrphan_FullMethodName            = "/nstance.v1.OperatorService/AdoptOrphan"
+	OperatorService_DeleteOrphan_FullMethodName           = "/nstance.v1.OperatorService/DeleteOrphan"
+	OperatorService_RenewCertificate_FullMethodName       = "/nstance.v1.OperatorService/RenewCertificate"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -449,6 +451,11 @@ type OperatorServiceClient interface {
 	ReleasePool(ctx context.Context, in *ReleasePoolRequest, opts ...grpc.CallOption) (*ReleasePoolResponse, error)
 	// ListAvoidedPools lists the pools that are avoided, by request or for the cloud.
 	ListAvoidedPools(ctx context.Context, in *ListAvoidedPoolsRequest, opts ...grpc.CallOption) (*ListAvoidedPoolsResponse, error)
+	// AcknowledgeAttention has entries of what needs attention not alert for a while,
+	// durably. They are still shown. A repetition replaces duration and reason. Role admin.
+	AcknowledgeAttention(ctx context.Context, in *AcknowledgeAttentionRequest, opts ...grpc.CallOption) (*AcknowledgeAttentionResponse, error)
+	// UnacknowledgeAttention ends that. Role admin.
+	UnacknowledgeAttention(ctx context.Context, in *UnacknowledgeAttentionRequest, opts ...grpc.CallOption) (*UnacknowledgeAttentionResponse, error)
 	// ClaimStandby has a stand-by machine of a group run in place of a node that is not of
 	// this shard, until it is released or its time is over. Repeating a claim for a node
 	// extends it. Role admin, or an operator for its own tenant.
@@ -835,6 +842,26 @@ func (c *operatorServiceClient) ListAvoidedPools(ctx context.Context, in *ListAv
 	return out, nil
 }
 
+func (c *operatorServiceClient) AcknowledgeAttention(ctx context.Context, in *AcknowledgeAttentionRequest, opts ...grpc.CallOption) (*AcknowledgeAttentionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcknowledgeAttentionResponse)
+	err := c.cc.Invoke(ctx, OperatorService_AcknowledgeAttention_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) UnacknowledgeAttention(ctx context.Context, in *UnacknowledgeAttentionRequest, opts ...grpc.CallOption) (*UnacknowledgeAttentionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnacknowledgeAttentionResponse)
+	err := c.cc.Invoke(ctx, OperatorService_UnacknowledgeAttention_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) ClaimStandby(ctx context.Context, in *ClaimStandbyRequest, opts ...grpc.CallOption) (*ClaimStandbyResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ClaimStandbyResponse)
@@ -1039,6 +1066,11 @@ type OperatorServiceServer interface {
 	ReleasePool(context.Context, *ReleasePoolRequest) (*ReleasePoolResponse, error)
 	// ListAvoidedPools lists the pools that are avoided, by request or for the cloud.
 	ListAvoidedPools(context.Context, *ListAvoidedPoolsRequest) (*ListAvoidedPoolsResponse, error)
+	// AcknowledgeAttention has entries of what needs attention not alert for a while,
+	// durably. They are still shown. A repetition replaces duration and reason. Role admin.
+	AcknowledgeAttention(context.Context, *AcknowledgeAttentionRequest) (*AcknowledgeAttentionResponse, error)
+	// UnacknowledgeAttention ends that. Role admin.
+	UnacknowledgeAttention(context.Context, *UnacknowledgeAttentionRequest) (*UnacknowledgeAttentionResponse, error)
 	// ClaimStandby has a stand-by machine of a group run in place of a node that is not of
 	// this shard, until it is released or its time is over. Repeating a claim for a node
 	// extends it. Role admin, or an operator for its own tenant.
@@ -1175,6 +1207,12 @@ func (UnimplementedOperatorServiceServer) ReleasePool(context.Context, *ReleaseP
 }
 func (UnimplementedOperatorServiceServer) ListAvoidedPools(context.Context, *ListAvoidedPoolsRequest) (*ListAvoidedPoolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAvoidedPools not implemented")
+}
+func (UnimplementedOperatorServiceServer) AcknowledgeAttention(context.Context, *AcknowledgeAttentionRequest) (*AcknowledgeAttentionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcknowledgeAttention not implemented")
+}
+func (UnimplementedOperatorServiceServer) UnacknowledgeAttention(context.Context, *UnacknowledgeAttentionRequest) (*UnacknowledgeAttentionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnacknowledgeAttention not implemented")
 }
 func (UnimplementedOperatorServiceServer) ClaimStandby(context.Context, *ClaimStandbyRequest) (*ClaimStandbyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ClaimStandby not implemented")
@@ -1813,6 +1851,42 @@ func _OperatorService_ListAvoidedPools_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_AcknowledgeAttention_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcknowledgeAttentionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).AcknowledgeAttention(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_AcknowledgeAttention_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).AcknowledgeAttention(ctx, req.(*AcknowledgeAttentionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_UnacknowledgeAttention_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnacknowledgeAttentionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).UnacknowledgeAttention(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_UnacknowledgeAttention_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).UnacknowledgeAttention(ctx, req.(*UnacknowledgeAttentionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_ClaimStandby_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ClaimStandbyRequest)
 	if err := dec(in); err != nil {
@@ -2159,6 +2233,14 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListAvoidedPools",
 			Handler:    _OperatorService_ListAvoidedPools_Handler,
+		},
+		{
+			MethodName: "AcknowledgeAttention",
+			Handler:    _OperatorService_AcknowledgeAttention_Handler,
+		},
+		{
+			MethodName: "UnacknowledgeAttention",
+			Handler:    _OperatorService_UnacknowledgeAttention_Handler,
 		},
 		{
 			MethodName: "ClaimStandby",

@@ -22,12 +22,15 @@ func HoldKinds() (kinds []reconcile.AttentionKind) {
 	return kinds
 }
 
+// Loading is the kind of an entry of a shard that is not read yet: its list is not whole.
+const Loading reconcile.AttentionKind = "loading"
+
 // short is the kind of a group that has fewer ready members than its size.
 const short reconcile.AttentionKind = "short"
 
 // Problems returns in words what of a list is neither a group's own hold or lack
 // of members nor an alarm.
-func Problems(list []reconcile.Attention) (out []string) {
+func Problems(list []Entry) (out []string) {
 	for _, a := range list {
 		held := a.Group != "" && slices.Contains(HoldKinds(), a.Kind)
 		if !held && a.Kind != short && a.Kind != Alarm {

@@ -21,13 +21,16 @@ func StateKey(shard nstance.ShardID) string { return "state/" + string(shard) + 
 // AcceptedKey holds the last accepted configuration.
 func AcceptedKey(shard nstance.ShardID) string { return "accepted/" + string(shard) + ".json" }
 
+// AttentionKey holds what operators have acknowledged of what needs attention.
+func AttentionKey(shard nstance.ShardID) string { return "attention/" + string(shard) + ".json" }
+
 // SnapshotKey holds the shard's compressed snapshot of its records.
 func SnapshotKey(shard nstance.ShardID) string { return "snapshot/" + string(shard) + ".json.gz" }
 
 // ShardKeys returns the keys of the single objects that only a shard's leader
 // writes, each with its epoch. The instance records do, too.
 func ShardKeys(shard nstance.ShardID) []string {
-	return []string{StateKey(shard), GroupsKey(shard), AcceptedKey(shard), ResolvedKey(shard), SnapshotKey(shard)}
+	return []string{StateKey(shard), GroupsKey(shard), AcceptedKey(shard), ResolvedKey(shard), AttentionKey(shard), SnapshotKey(shard)}
 }
 
 // LeaseKey holds the shard's lease.

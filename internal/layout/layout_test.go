@@ -18,6 +18,7 @@ func TestKeys(t *testing.T) {
 		"groups/z1.jsonc":                     layout.GroupsKey("z1"),
 		"state/z1.json":                       layout.StateKey("z1"),
 		"accepted/z1.json":                    layout.AcceptedKey("z1"),
+		"attention/z1.json":                   layout.AttentionKey("z1"),
 		"snapshot/z1.json.gz":                 layout.SnapshotKey("z1"),
 		"lease/z1.json":                       layout.LeaseKey("z1"),
 		"lease/cluster.json":                  layout.ClusterLeaseKey,

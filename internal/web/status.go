@@ -10,31 +10,32 @@ import (
 // A Status is what the status page shows. Counts are of everything the shard has; lists are
 // cut where they say so, and what is cut is the least urgent.
 type Status struct {
-	Version              string          `json:"version"`
-	Cluster              string          `json:"cluster"`
-	Shard                string          `json:"shard"`
-	Leader               bool            `json:"leader"`                   // this server leads
-	LeaderAddress        string          `json:"leader_address,omitempty"` // operator API address of the one that leads; absent: not known
-	Epoch                uint64          `json:"epoch,omitempty"`
-	Since                time.Time       `json:"since,omitzero"`     // of a leader: when its term began
-	Standbys             []Standby       `json:"standbys,omitempty"` // of a leader: the shard's other servers
-	Time                 time.Time       `json:"time"`
-	Totals               Totals          `json:"totals"`
-	Groups               []Group         `json:"groups"`
-	Pools                []Pool          `json:"pools"`       // the largest first
-	PoolsTotal           int             `json:"pools_total"` // also those that are not listed
-	Instances            []Instance      `json:"instances"`
-	InstancesTotal       int             `json:"instances_total"`       // also those that are not listed
-	Waves                []*wave.Wave    `json:"waves"`                 // those that run first
-	WavesTotal           int             `json:"waves_total"`           // also those that are not listed
-	Interruptions        []Interruption  `json:"interruptions"`         // those that run first, by their deadlines; then the others, the latest first
-	InterruptionsRunning int             `json:"interruptions_running"` // also those that are not listed
-	InterruptionsTotal   int             `json:"interruptions_total"`   // that this server knows, also those that are not listed
-	Day                  Day             `json:"day"`
-	Events               []nstance.Event `json:"events"`
-	Attention            []Attention     `json:"attention"`
-	AttentionOmitted     int             `json:"attention_omitted,omitempty"` // entries that are not listed
-	Summary              bool            `json:"summary,omitempty"`           // all but servers and attention that concerns the whole shard is left out
+	Version               string          `json:"version"`
+	Cluster               string          `json:"cluster"`
+	Shard                 string          `json:"shard"`
+	Leader                bool            `json:"leader"`                   // this server leads
+	LeaderAddress         string          `json:"leader_address,omitempty"` // operator API address of the one that leads; absent: not known
+	Epoch                 uint64          `json:"epoch,omitempty"`
+	Since                 time.Time       `json:"since,omitzero"`     // of a leader: when its term began
+	Standbys              []Standby       `json:"standbys,omitempty"` // of a leader: the shard's other servers
+	Time                  time.Time       `json:"time"`
+	Totals                Totals          `json:"totals"`
+	Groups                []Group         `json:"groups"`
+	Pools                 []Pool          `json:"pools"`       // the largest first
+	PoolsTotal            int             `json:"pools_total"` // also those that are not listed
+	Instances             []Instance      `json:"instances"`
+	InstancesTotal        int             `json:"instances_total"`       // also those that are not listed
+	Waves                 []*wave.Wave    `json:"waves"`                 // those that run first
+	WavesTotal            int             `json:"waves_total"`           // also those that are not listed
+	Interruptions         []Interruption  `json:"interruptions"`         // those that run first, by their deadlines; then the others, the latest first
+	InterruptionsRunning  int             `json:"interruptions_running"` // also those that are not listed
+	InterruptionsTotal    int             `json:"interruptions_total"`   // that this server knows, also those that are not listed
+	Day                   Day             `json:"day"`
+	Events                []nstance.Event `json:"events"`
+	Attention             []Attention     `json:"attention"`
+	AttentionOmitted      int             `json:"attention_omitted,omitempty"`      // entries that are not listed
+	AttentionAcknowledged int             `json:"attention_acknowledged,omitempty"` // entries that are acknowledged, also those that are not listed
+	Summary               bool            `json:"summary,omitempty"`                // all but servers and attention that concerns the whole shard is left out
 }
 
 // Totals are sums over all groups.
@@ -79,16 +80,24 @@ type Mark struct {
 // An Attention is an entry that needs attention; or, without Subject, a number of entries of
 // one kind, whose text is for those who have logged in: nstance-admin status.
 type Attention struct {
-	Kind     string    `json:"kind"`
-	Count    int       `json:"count"`
-	Subject  string    `json:"subject,omitempty"`
-	Tenant   string    `json:"tenant,omitempty"`
-	Group    string    `json:"group,omitempty"`
-	Instance string    `json:"instance,omitempty"`
-	Since    time.Time `json:"since,omitzero"` // of the oldest; absent: not known
-	Until    time.Time `json:"until,omitzero"` // when it ends or is tried again by itself; absent: not known
-	Why      string    `json:"why,omitempty"`
-	Remedy   string    `json:"remedy,omitempty"`
+	Kind         string           `json:"kind"`
+	Count        int              `json:"count"`
+	Subject      string           `json:"subject,omitempty"`
+	Tenant       string           `json:"tenant,omitempty"`
+	Group        string           `json:"group,omitempty"`
+	Instance     string           `json:"instance,omitempty"`
+	Since        time.Time        `json:"since,omitzero"` // of the oldest; absent: not known
+	Until        time.Time        `json:"until,omitzero"` // when it ends or is tried again by itself; absent: not known
+	Why          string           `json:"why,omitempty"`
+	Remedy       string           `json:"remedy,omitempty"`
+	Acknowledged *Acknowledgement `json:"acknowledged,omitempty"` // absent: it is not; those that are come last
+}
+
+// An Acknowledgement has entries not alert. For a number of entries it has only Until.
+type Acknowledgement struct {
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	Until  time.Time `json:"until"` // of several, of the first that ends
 }
 
 // A Standby is a server that would lead if the present leader did not.

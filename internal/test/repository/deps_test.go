@@ -82,6 +82,7 @@ var floors = []repository.Floor{
 	{"./cmd/nstance-agent", []string{"agent", "internal/machinefiles", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/logqueue", "internal/pki", "internal/session", "internal/version", "internal/wire"}, []string{"github.com/go-jose"}, "the agent's binary stays small"},
 	{"./server/internal/ports", []string{"confighash", "provider", "internal/files", "internal/config", "internal/duration", "internal/keyring", "internal/nearest", "internal/pki", "internal/render", "internal/templates", "internal/webhook"}, nil, "connections know no call, no term and no room"},
 	{"./server", []string{"agent", "api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "registration", "spot", "storage", "agent/...", "internal/...", "reconcile/...", "server/...", "storage/..."}, nil, "a program that embeds the server links no cloud and no SQLite, but those it names"},
+	{"./server/internal/acknowledgements", belowRooms, nil, "a room knows no other room and not the server"},
 	{"./server/internal/address", belowRooms, nil, "a room knows no other room and not the server"},
 	{"./server/internal/configuration", belowRooms, nil, "a room knows no other room and not the server"},
 	{"./server/internal/garbage", belowRooms, nil, "a room knows no other room and not the server"},

@@ -138,23 +138,25 @@ function renderServers(s) {
   text($("clock"), s.time ? new Date(at(s.time)).toLocaleString("en-GB", { weekday: "short", day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" }) : "");
 }
 
-// Attention, the gravest and oldest first.
-const byUrgency = (a, b) => grave.has(b.kind) - grave.has(a.kind) || (at(a.since) || Infinity) - (at(b.since) || Infinity) || (a.kind < b.kind ? -1 : 1);
-const attentionKey = a => [a.kind, a.subject, a.why].join("\n");
+// Attention, what is acknowledged last, the gravest and oldest first.
+const byUrgency = (a, b) => !!a.acknowledged - !!b.acknowledged || grave.has(b.kind) - grave.has(a.kind) || (at(a.since) || Infinity) - (at(b.since) || Infinity) || (a.kind < b.kind ? -1 : 1);
+const attentionKey = a => [a.kind, a.subject, a.why, !!a.acknowledged].join("\n");
 function renderAttention(s) {
   const list = [...(s.attention || [])].sort(byUrgency);
   const byKey = new Map(list.map(a => [attentionKey(a), a]));
-  const omitted = s.attention_omitted || 0, total = list.reduce((sum, a) => sum + a.count, omitted);
+  const omitted = s.attention_omitted || 0, known = s.attention_acknowledged || 0, total = list.reduce((sum, a) => sum + a.count, omitted);
   $("attention-section").hidden = !list.length;
-  text($("attention-count"), number(total) + (omitted ? ", " + number(omitted) + " of them not shown" : ""));
+  text($("attention-count"), number(total) + (known ? ", " + number(known) + " of them acknowledged" : "") + (omitted ? ", " + number(omitted) + " of them not shown" : ""));
   keep($("attention"), [...byKey.keys()], makeAttention, (li, key) => updateAttention(li, byKey.get(key)));
 }
 function makeAttention() {
-  return element("li", "", element("div", "head", element("strong"), element("span", "subject"), element("span", "dim")), element("div"), element("div", "dim"));
+  return element("li", "", element("div", "head", element("strong"), element("span", "subject"), element("span", "dim")), element("div"), element("div", "dim"), element("div", "known"));
 }
+const acknowledged = a => !a ? "" : "Acknowledged" + (a.by ? " by " + a.by : "") + " until " + moment(a.until) + (a.reason ? ": " + a.reason : "");
 function updateAttention(li, a) {
-  const [head, why, remedy] = li.children;
-  classes(li, grave.has(a.kind) ? "bad" : "warn");
+  const [head, why, remedy, known] = li.children;
+  classes(li, a.acknowledged ? "acknowledged" : grave.has(a.kind) ? "bad" : "warn");
+  text(known, acknowledged(a.acknowledged));
   text(head.children[0], a.kind.replaceAll("_", " ") + (a.count > 1 ? " × " + a.count : ""));
   text(head.children[1], a.subject || "");
   text(head.children[2], [a.since ? "since " + moment(a.since) + ", for " + since(a.since) : "", a.until ? "ends, or is tried again, " + until(a.until) : ""].filter(Boolean).join(" · "));
@@ -165,20 +167,23 @@ function updateAttention(li, a) {
 // The verdict: is everything all right?
 function verdict(s) {
   if (!s.version) return ["", "Loading", ""];
-  const open = [...(s.attention || [])].sort(byUrgency), first = open[0];
+  const open = (s.attention || []).filter(a => !a.acknowledged).sort(byUrgency), first = open[0], known = s.attention_acknowledged || 0;
+  const others = known ? plural(known, "thing is", "things are") + " acknowledged" : "";
   const t = s.totals || {}, n = s.interruptions_running || 0, due = (s.interruptions || []).find(i => !over(i) && i.deadline);
   const late = due && at(due.deadline) < serverNow();
   const running = n ? plural(n, "machine") + (n === 1 ? " is" : " are") + " being taken, " + (late ? "a deadline has passed" : due ? "next deadline " + until(due.deadline) : "without a deadline") : "";
   if (open.length) {
     const oldest = open.map(a => at(a.since)).filter(x => !isNaN(x)).sort((a, b) => a - b)[0];
-    const count = open.reduce((sum, a) => sum + a.count, s.attention_omitted || 0), why = (first.subject ? first.subject + ": " : "") + (first.why || meaning(first.kind));
-    return [open.some(a => grave.has(a.kind)) ? "bad" : "warn", plural(count, "thing needs", "things need") + " attention" + (oldest ? ", since " + moment(oldest) : ""), [why, running].filter(Boolean).join(" · ")];
+    const count = (s.attention || []).reduce((sum, a) => sum + a.count, s.attention_omitted || 0) - known, why = (first.subject ? first.subject + ": " : "") + (first.why || meaning(first.kind));
+    return [open.some(a => grave.has(a.kind)) ? "bad" : "warn", plural(count, "thing needs", "things need") + " attention" + (oldest ? ", since " + moment(oldest) : ""), [why, others, running].filter(Boolean).join(" · ")];
   }
   if (!s.leader) return ["info", "This server stands by", s.leader_address ? s.leader_address + " leads: its page shows the shard" : "the leader is not known"];
-  if (s.summary) return ["good", "Nothing needs attention in the shard as a whole", ""];
-  if (n) return [late || t.ready < t.size ? "warn" : "info", late || t.ready < t.size ? running : "All right: " + running, plural(t.ready, "member") + " ready of " + number(t.size)];
-  if (t.ready < t.size) return ["info", "On the way: " + number(t.ready) + " of " + plural(t.size, "member") + " ready", plural(t.booting, "member") + " on the way"];
-  if (t.stale) return ["info", "All right: a rollout is under way", plural(t.stale, "member") + " of " + number(t.size) + " still to be replaced"];
+  if (s.summary) return known ? ["info", "Nothing in the shard as a whole needs attention but what is acknowledged", others] : ["good", "Nothing needs attention in the shard as a whole", ""];
+  const note = why => [why, others].filter(Boolean).join(" · ");
+  if (n) return [late || t.ready < t.size ? "warn" : "info", late || t.ready < t.size ? running : "All right: " + running, note(plural(t.ready, "member") + " ready of " + number(t.size))];
+  if (t.ready < t.size) return ["info", "On the way: " + number(t.ready) + " of " + plural(t.size, "member") + " ready", note(plural(t.booting, "member") + " on the way")];
+  if (t.stale) return ["info", "All right: a rollout is under way", note(plural(t.stale, "member") + " of " + number(t.size) + " still to be replaced")];
+  if (known) return ["info", "Nothing needs attention but what is acknowledged", others];
   const last = (s.interruptions || []).find(i => over(i) && i.result !== "ignored");
   return ["good", "Everything is all right", last ? "the last interruption was noticed " + moment(last.noticed_at) + ", " + since(last.noticed_at) + " ago" : "no interruption is known"];
 }

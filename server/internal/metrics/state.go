@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/reconcile"
 )
@@ -23,9 +24,16 @@ type State struct {
 	MetadataUnreadable      int                     // agents that cannot read their metadata service
 	Versions                map[string]int          // connected agents by the version of their program
 	Orphans                 int                     // machines with our marks and no record
-	Attention               map[string]int          // what needs attention, by kind
+	Attention               map[string]int          // what needs attention and is not acknowledged, by kind
+	Acknowledged            map[Acknowledged]int    // what needs attention and is
 	JournalLost             uint64
 	LogLost                 int64
+}
+
+// Acknowledged is what acknowledged entries are counted by. The group may be empty.
+type Acknowledged struct {
+	Kind  reconcile.AttentionKind
+	Group nstance.GroupKey
 }
 
 // state is a collector that looks when it is asked.
@@ -48,7 +56,8 @@ var (
 	descPools     = desc("members", "Machines of a group that run, by what the cloud takes capacity back from.", "tenant", "group", "instance_type", "zone", "market")
 	descHolds     = desc("group_held", "1 for each reason that keeps a group from acting, by kind.", "tenant", "group", "kind")
 	descOrphans   = desc("orphans", "Machines that carry the shard's marks and have no record.")
-	descAttention = desc("attention", "What needs attention, by kind; nstance-admin status names it, and what to do.", "kind")
+	descAttention = desc("attention", "What needs attention and is not acknowledged, by kind; nstance-admin status names it, and what to do.", "kind")
+	descAcked     = desc("attention_acknowledged", "What needs attention and is acknowledged, by kind and group; nstance-admin attention list says by whom.", "kind", "tenant", "group")
 	descLost      = desc("journal_lost_total", "Events that the journal lost because too many were waiting.")
 	descLogLost   = desc("log_lines_lost_total", "Lines that the log lost because its reader was too slow.")
 )
@@ -56,7 +65,7 @@ var (
 // Describe implements prometheus.Collector.
 func (*state) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInfo, descLeading, descEpoch, descLease, descAgents, descMetadata, descVersions, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descLost, descLogLost,
+		descInfo, descLeading, descEpoch, descLease, descAgents, descMetadata, descVersions, descQueue, descMembers, descPools, descHolds, descOrphans, descAttention, descAcked, descLost, descLogLost,
 	} {
 		ch <- d
 	}
@@ -71,6 +80,9 @@ func (c *state) Collect(ch chan<- prometheus.Metric) {
 	gauge(descInfo, 1, s.Cluster, s.Shard, s.Version)
 	for kind, n := range s.Attention {
 		gauge(descAttention, float64(n), kind)
+	}
+	for a, n := range s.Acknowledged {
+		gauge(descAcked, float64(n), string(a.Kind), string(a.Group.Tenant), string(a.Group.Group))
 	}
 	ch <- prometheus.MustNewConstMetric(descLost, prometheus.CounterValue, float64(s.JournalLost))
 	ch <- prometheus.MustNewConstMetric(descLogLost, prometheus.CounterValue, float64(s.LogLost))

@@ -99,7 +99,7 @@ func (t *Term) recordKey(ctx context.Context, name string) (string, error) {
 	if id, err := nstance.ParseInstanceID(name); err == nil {
 		return t.recordOf(ctx, id)
 	}
-	own := []string{layout.ConfigKey(shard), layout.GroupsKey(shard), layout.StateKey(shard), layout.AcceptedKey(shard), layout.LeaseKey(shard)}
+	own := []string{layout.ConfigKey(shard), layout.GroupsKey(shard), layout.StateKey(shard), layout.AcceptedKey(shard), layout.AttentionKey(shard), layout.LeaseKey(shard)}
 	if slices.Contains(own, name) || strings.HasPrefix(name, layout.InstancePrefix(shard)) || strings.HasPrefix(name, layout.DefinitionPrefix(shard)) {
 		return name, storage.ValidateKey(name)
 	}

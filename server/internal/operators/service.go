@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/attention"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/fair"
 	"github.com/nstance-go/nstance/internal/keyring"
@@ -97,8 +98,15 @@ type TermOptions struct {
 	Bound func(ctx context.Context) (context.Context, context.CancelFunc)
 	// Journal receives events.
 	Journal func(e nstance.Event)
-	// Attention returns what operators should see.
-	Attention func() []reconcile.Attention
+	// Attention returns what operators should see, what is acknowledged last.
+	Attention        func() []attention.Entry
+	Acknowledgements acknowledgements
+}
+
+// acknowledgements are what operators have acknowledged of what needs attention.
+type acknowledgements interface {
+	Put(ctx context.Context, want attention.Acknowledgement, dryRun bool) (stands attention.Acknowledgement, changed bool, err error)
+	Remove(ctx context.Context, kind reconcile.AttentionKind, subject string, dryRun bool) (of string, removed bool, err error)
 }
 
 // A groupEditor resolves and changes groups.

@@ -35,7 +35,7 @@ func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusReq
 		resp.Holds = append(resp.Holds, holdMessage(h.Hold, h.Since))
 	}
 	list := c.term.Attention()
-	resp.Attention, resp.AttentionOmitted = attentionMessages(c, list)
+	addAttention(resp, c, list)
 	if c.Role == nstance.RoleAdmin {
 		resp.Problems = fitProblems(attention.Problems(list))
 	}
@@ -56,20 +56,27 @@ const (
 	maxWhy       = 1 << 10 // bytes
 )
 
-// attentionMessages returns what a caller may see, and how much more there is
-// than one answer holds.
-func attentionMessages(c caller, list []reconcile.Attention) (out []*apiv1.Attention, omitted int32) {
+// addAttention adds what a caller may see, and how much more there is than one answer
+// holds.
+func addAttention(resp *apiv1.GetShardStatusResponse, c caller, list []attention.Entry) {
 	for _, a := range list {
-		switch {
-		case c.Role != nstance.RoleAdmin && !VisibleToAll(a) && (a.Tenant == "" || !c.sees(a.Tenant)):
-		case len(out) == maxAttention:
-			omitted++
-		default:
-			out = append(out, &apiv1.Attention{
-				Kind: string(a.Kind), Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
-				Until: wire.Time(a.Until), Why: clip.Text(a.Why, maxWhy), Remedy: clip.Text(a.Remedy, maxWhy),
-			})
+		if c.Role != nstance.RoleAdmin && !VisibleToAll(a.Attention) && (a.Tenant == "" || !c.sees(a.Tenant)) {
+			continue
 		}
+		if a.Acknowledged != nil {
+			resp.AttentionAcknowledged++
+		}
+		if len(resp.GetAttention()) == maxAttention {
+			resp.AttentionOmitted++
+			continue
+		}
+		m := &apiv1.Attention{
+			Kind: string(a.Kind), Subject: a.Subject, Tenant: string(a.Tenant), Group: string(a.Group), Since: wire.Time(a.Since),
+			Until: wire.Time(a.Until), Why: clip.Text(a.Why, maxWhy), Remedy: clip.Text(a.Remedy, maxWhy),
+		}
+		if a.Acknowledged != nil {
+			m.Acknowledged = acknowledgementMessage(*a.Acknowledged)
+		}
+		resp.Attention = append(resp.Attention, m)
 	}
-	return out, omitted
 }
