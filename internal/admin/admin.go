@@ -71,7 +71,7 @@ func (p *program) root() *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(
-		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(), p.drainCommand(),
+		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.attentionCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(), p.drainCommand(),
 		p.interruptCommand(), p.interruptionCommand(), p.costCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.operatorCommand(), p.recordCommand(),
 		p.auditCommand(), p.debugCommand(), p.planCommand(), p.freezeCommand(), p.thawCommand(), p.poolCommand(), p.warmPoolCommand(), p.secretCommand(), p.backupCommand(), p.restoreCommand(), p.versionCommand(),
 	)

@@ -291,8 +291,13 @@ func (w *world) GetShardStatus(context.Context, *apiv1.GetShardStatusRequest) (*
 				Kind: "halted", Subject: "group default/web", Tenant: "default", Group: "web", Why: "2 creations failed",
 				Remedy: "nstance-admin group resume web",
 			},
+			{
+				Kind: "short", Subject: "group blue/db", Tenant: "blue", Group: "db", Why: "0 of 1 members are ready", Acknowledged: &apiv1.AttentionAcknowledgement{
+					By: "admin-1", Reason: "ticket 7", At: wire.Time(time.Now()), Until: wire.Time(time.Now().Add(4 * time.Hour)),
+				},
+			},
 		},
-		AttentionOmitted: 3,
+		AttentionOmitted: 3, AttentionAcknowledged: 4,
 	}, nil
 }
 

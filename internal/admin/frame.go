@@ -94,8 +94,14 @@ func (f *frame) head(now time.Time) []string {
 		first = fmt.Sprintf("%s   seen %s ago: %s", first, short(now.Sub(f.at)), f.failed)
 	}
 	out := []string{printable(first)}
-	if needs := needsAttention(s, f.at); len(needs) > 0 {
-		out = append(out, fmt.Sprintf("%d in need of attention (p shows all): %s", len(needs)+int(s.GetAttentionOmitted()), printable(needs[0])))
+	needs, known := needsAttention(s, f.at), int(s.GetAttentionAcknowledged())
+	switch open := len(needs) + int(s.GetAttentionOmitted()) - known; {
+	case open > 0 && known > 0:
+		out = append(out, fmt.Sprintf("%d in need of attention, and %d acknowledged (p shows all): %s", open, known, printable(needs[0])))
+	case open > 0:
+		out = append(out, fmt.Sprintf("%d in need of attention (p shows all): %s", open, printable(needs[0])))
+	case known > 0:
+		out = append(out, fmt.Sprintf("nothing in need of attention but %d acknowledged (p shows all)", known))
 	}
 	return append(out, "")
 }

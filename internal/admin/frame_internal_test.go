@@ -85,6 +85,14 @@ func TestFrame(t *testing.T) {
 			"web001   default/web   ready      60m   -      -        -     -     -        -                -",
 		}, lines(&f))
 	})
+	t.Run("what is acknowledged is counted apart", func(t *testing.T) {
+		f := sample(2)
+		f.status.Attention = []*apiv1.Attention{{Kind: "clock", Subject: "shard", Why: "it is wrong", Acknowledged: &apiv1.AttentionAcknowledgement{By: "eve", Until: wire.Time(noon.Add(time.Hour))}}}
+		f.status.AttentionAcknowledged = 1
+		require.Contains(t, f.text(noon), "nothing in need of attention but 1 acknowledged (p shows all)\n")
+		f.detail = showProblems
+		require.Contains(t, f.text(noon), "acknowledged by eve until 2026-01-02T13:00:00.000Z: clock: shard: it is wrong\n")
+	})
 	t.Run("a chosen group shows its members only", func(t *testing.T) {
 		f := sample(2)
 		f.move(0)

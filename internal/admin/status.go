@@ -77,11 +77,14 @@ func (t *table) status(s *apiv1.GetShardStatusResponse, server string) {
 	}
 }
 
-// attention lists what needs attention and, indented, the remedy.
+// attention lists what needs attention and, indented, who has acknowledged it and the remedy.
 func (t *table) attention(s *apiv1.GetShardStatusResponse) {
 	t.say("Needs attention:")
 	for _, a := range s.GetAttention() {
 		t.say("- %s", attentionLine(a, t.now))
+		if a.GetAcknowledged() != nil {
+			t.lines = append(t.lines, "    "+printable(acknowledgedBy(a.GetAcknowledged())))
+		}
 		if a.GetRemedy() != "" {
 			t.lines = append(t.lines, "    remedy: "+printable(a.GetRemedy()))
 		}
@@ -110,7 +113,11 @@ func needsAttention(s *apiv1.GetShardStatusResponse, now time.Time) []string {
 	}
 	var out []string
 	for _, a := range s.GetAttention() {
-		out = append(out, attentionLine(a, now))
+		line := attentionLine(a, now)
+		if a.GetAcknowledged() != nil {
+			line = acknowledgedBy(a.GetAcknowledged()) + ": " + line
+		}
+		out = append(out, line)
 	}
 	return out
 }
