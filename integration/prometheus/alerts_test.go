@@ -89,13 +89,13 @@ func healthy() map[string]series {
 		all[`nstance_attention{`+on+`,kind="garbage"}`] = always(0)
 		all[`nstance_attention{`+on+`,kind="alarm"}`] = always(0)
 		all[`nstance_attention{`+on+`,kind="frozen"}`] = always(0)
+		all[`nstance_attention{`+on+`,kind="orphan"}`] = always(0)
 		all[`nstance_leading{`+on+`}`] = always(0)
 		if server.instance == "b" {
 			continue
 		}
 		all[`nstance_leading{`+on+`}`] = always(1)
 		all[`nstance_lease_age_seconds{`+on+`}`] = always(0.5)
-		all[`nstance_orphans{`+on+`}`] = always(0)
 		for _, state := range []string{"wanted", "ready"} {
 			all[`nstance_group_members{`+on+`,tenant="default",group="web",state="`+state+`"}`] = always(3)
 		}
@@ -154,11 +154,20 @@ func TestAlerts(t *testing.T) {
 		{"late renewals", set(map[string]series{`nstance_lease_age_seconds{instance="a"}`: then(0.5, 5)}), map[string]string{"NstanceLeaseAges": s1}},
 		{"a group is short", set(map[string]series{`nstance_group_members{instance="a",tenant="default",group="web",state="ready"}`: then(3, 2)}),
 			map[string]string{"NstanceMembersMissing": s1 + `,group="web",tenant="default"`}},
+		{"a group is short, which is acknowledged", func(all map[string]series) {
+			for _, group := range []string{"web", "api"} {
+				for state, n := range map[string]series{"wanted": always(3), "ready": then(3, 2)} {
+					all[`nstance_group_members{instance="a",tenant="default",group="`+group+`",state="`+state+`"}`] = n
+				}
+			}
+			all[`nstance_attention_acknowledged{instance="a",kind="short",tenant="default",group="web"}`] = always(1)
+			all[`nstance_attention_acknowledged{instance="a",kind="backoff",tenant="default",group="api"}`] = always(1)
+		}, map[string]string{"NstanceMembersMissing": s1 + `,group="api",tenant="default"`}},
 		{"slow replacements", set(map[string]series{
 			`nstance_replacement_requested_seconds_bucket{instance="a",le="0.1"}`: counts(0.1, 0), `nstance_replacement_requested_seconds_bucket{instance="a",le="1"}`: counts(0.1, 0),
 		}), map[string]string{"NstanceReplacementsSlow": s1}},
 		{"drains cut short", set(map[string]series{`nstance_drains_total{instance="a",outcome="cut_short"}`: counts(0, 0.05)}), map[string]string{"NstanceDrainsCutShort": s1}},
-		{"orphans", set(map[string]series{`nstance_orphans{instance="c"}`: then(0, 2)}), map[string]string{"NstanceOrphans": s2}},
+		{"orphans", set(map[string]series{`nstance_attention{instance="c",kind="orphan"}`: then(0, 2)}), map[string]string{"NstanceOrphans": s2}},
 		{"attention", set(map[string]series{`nstance_attention{instance="b",kind="garbage"}`: then(0, 1)}), map[string]string{"NstanceNeedsAttention": s1 + `,kind="garbage"`}},
 		{"an alarm", set(map[string]series{`nstance_attention{instance="a",kind="alarm"}`: then(0, 1)}), map[string]string{"NstanceAlarm": s1}},
 		{"frozen for a day", set(map[string]series{`nstance_attention{instance="a",kind="frozen"}`: then(0, 1)}), map[string]string{"NstanceStoppedByOperator": s1 + `,kind="frozen"`}},
