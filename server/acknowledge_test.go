@@ -119,8 +119,12 @@ func TestAcknowledgedAlarm(t *testing.T) {
 		w.awaitEvent(nstance.EventAlarm, id)
 	}
 	id, other := w.awaitMachine(nstance.DefaultTenant), w.awaitMachine("blue")
-	w.registerAgent(id)
-	w.registerAgent(other)
+	for _, id := range []nstance.InstanceID{id, other} {
+		require.Eventually(t, func() bool { // a server that still reads its shard refuses for a moment
+			_, err := w.newClient().register(w.userDataNonce(id))
+			return err == nil
+		}, eventually, time.Millisecond)
+	}
 	raise(id)
 	require.Contains(t, w.scrapeMetrics(), `nstance_attention{kind="alarm"} 1`)
 	_, err := api.AcknowledgeAttention(t.Context(), acknowledge("alarm", "", time.Hour))
