@@ -107,7 +107,7 @@ func AttentionKinds() (kinds []string) {
 }
 
 // Problems is the attention list as texts, also while s does not lead.
-func Problems(s *Server) []string { return attention.Problems(s.attention()) }
+func Problems(s *Server) []string { return attention.Problems(attention.Plain(s.attention())) }
 
 // NotLeading is the entry of the attention list that tells why s cannot lead.
 func NotLeading(s *Server) (why []string) {

@@ -37,6 +37,15 @@ type Entry struct {
 	Acknowledged *Acknowledgement // nil: it is not
 }
 
+// Plain returns the list without marks.
+func Plain(list []Entry) []reconcile.Attention {
+	out := make([]reconcile.Attention, len(list))
+	for i := range list {
+		out[i] = list[i].Attention
+	}
+	return out
+}
+
 // Unacknowledged returns a list of which nothing is acknowledged.
 func Unacknowledged(list []reconcile.Attention) []Entry {
 	return Mark(list, nil, time.Time{})

@@ -30,7 +30,7 @@ const short reconcile.AttentionKind = "short"
 
 // Problems returns in words what of a list is neither a group's own hold or lack
 // of members nor an alarm.
-func Problems(list []Entry) (out []string) {
+func Problems(list []reconcile.Attention) (out []string) {
 	for _, a := range list {
 		held := a.Group != "" && slices.Contains(HoldKinds(), a.Kind)
 		if !held && a.Kind != short && a.Kind != Alarm {

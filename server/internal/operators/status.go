@@ -37,7 +37,7 @@ func (o *Service) GetShardStatus(ctx context.Context, _ *apiv1.GetShardStatusReq
 	list := c.term.Attention()
 	addAttention(resp, c, list)
 	if c.Role == nstance.RoleAdmin {
-		resp.Problems = fitProblems(attention.Problems(list))
+		resp.Problems = fitProblems(attention.Problems(attention.Plain(list)))
 	}
 	return resp, nil
 }
