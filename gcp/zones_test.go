@@ -93,16 +93,6 @@ func (w *twoZones) of(own string, further ...string) *gcp.Provider {
 	return p
 }
 
-func (w *twoZones) list(owner nstance.Owner) (zones []string, err error) {
-	for m, err := range w.List(w.t.Context(), owner) {
-		if err != nil {
-			return zones, err
-		}
-		zones = append(zones, m.Zone)
-	}
-	return zones, nil
-}
-
 func specIn(t *testing.T, subnet string) nstance.MachineSpec {
 	t.Helper()
 	s := spec(t)
