@@ -134,6 +134,29 @@ func TestImages(t *testing.T) {
 	w.refused(nstance.Invalid, err)
 }
 
+// TestImagesByTag: the newest image of an owner with all tags.
+func TestImagesByTag(t *testing.T) {
+	catalog := ec2test.DefaultCatalog(region)
+	catalog.Tags = map[string]map[string]string{
+		"ami-0abcdef1234567890": {"role": "worker"}, "ami-0abcdef1234567892": {"role": "worker", "stage": "prod"},
+	}
+	w := newWorld(t, &ec2test.Options{Catalog: catalog})
+	for name, want := range map[string]string{"tag:role=worker": "ami-0abcdef1234567890", "tag:role=worker,tag:stage=prod": "ami-0abcdef1234567892"} {
+		got, err := w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "136693071363", Name: name, Arch: nstance.AMD64})
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+	_, err := w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "136693071363", Name: "tag:role=batch"})
+	w.refused(nstance.NotFound, err)
+	require.ErrorContains(t, err, "tag:role=batch")
+	_, err = w.ResolveImage(t.Context(), nstance.ImageQuery{Name: "tag:role=worker"})
+	require.ErrorContains(t, err, "owner", "anyone may tag an image so")
+	for _, wrong := range []string{"tag:role", "tag:=worker", "tag:role=worker,stage=prod", "tag:a=1,tag:a=2"} {
+		_, err = w.ResolveImage(t.Context(), nstance.ImageQuery{Owner: "self", Name: wrong})
+		w.refused(nstance.Invalid, err)
+	}
+}
+
 func TestDeregisteredImage(t *testing.T) {
 	catalog := ec2test.DefaultCatalog(region)
 	catalog.Images[0].State = "deregistered"

@@ -39,7 +39,9 @@ var architectures = map[types.ArchitectureType]nstance.Arch{
 
 // ResolveImage implements [nstance.ImageResolver]. It wants an owner: a name alone
 // fits images that any account may have published. A name that begins with resolve:ssm:
-// is that of a parameter instead. Images that were deregistered are left out, and so are
+// is that of a parameter instead, and one that begins with tag: has the tags of the image, as
+// tag:KEY=VALUE with commas between: an account sees the tags of its own images only ("Tag
+// your Amazon EC2 resources", EC2 User Guide). Images that were deregistered are left out, and so are
 // those that an account's setting "Allowed AMIs" hides.
 func (p *Provider) ResolveImage(ctx context.Context, q nstance.ImageQuery) (string, error) {
 	if name, ok := strings.CutPrefix(q.Name, parameterPrefix); ok {
@@ -48,15 +50,35 @@ func (p *Provider) ResolveImage(ctx context.Context, q nstance.ImageQuery) (stri
 	if q.Owner == "" {
 		return "", nstance.FieldError("owner", "name an account ID, self, amazon or aws-marketplace", "is empty, so that any account's image would fit")
 	}
-	var more []types.Filter
-	if q.Name != "" {
-		more = append(more, types.Filter{Name: aws.String("name"), Values: []string{literal(q.Name, "?")}})
+	more, err := imageFilters(q.Name)
+	if err != nil {
+		return "", err
 	}
 	id, err := p.newestImage(ctx, q, more...)
 	if err == nil && id == "" {
 		err = nstance.Errorf(nstance.NotFound, "no image of %s is named %s and available here", q.Owner, cmp.Or(q.Name, "*"))
 	}
 	return id, err
+}
+
+// imageFilters fit the images of a name, in which * stands for any text, or of tags.
+func imageFilters(name string) ([]types.Filter, error) {
+	switch {
+	case name == "":
+		return nil, nil
+	case !strings.HasPrefix(name, selectTag):
+		return []types.Filter{{Name: aws.String("name"), Values: []string{literal(name, "?")}}}, nil
+	}
+	tags := map[string]string{}
+	for part := range strings.SplitSeq(name, ",") {
+		pair, ok := strings.CutPrefix(part, selectTag)
+		key, value, hasValue := strings.Cut(pair, "=")
+		if _, twice := tags[key]; !ok || !hasValue || twice {
+			return nil, nstance.FieldError("name", "write tag:KEY=VALUE, with commas between several", "%.128q has the part %.64q, which is no tag", name, part)
+		}
+		tags[key] = value
+	}
+	return tagFilters(tags), checkSelectorTags("name", tags)
 }
 
 // newestImage returns the ID of the newest available image with q's owner and

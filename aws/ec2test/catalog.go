@@ -151,7 +151,7 @@ func (c *Cloud) describeImages(_ call, in *imagesInput) (*imagesOutput, error) {
 		all = append(all, entry{i.ID, filterable{
 			"image-id": {i.ID}, "owner-id": {i.Owner}, "name": {i.Name}, "architecture": {i.Arch}, "state": {orElse(i.State, "available")},
 			"creation-date": {stamp(i.Created)}, "is-public": {"true"}, "root-device-type": {"ebs"}, "virtualization-type": {"hvm"}, "image-type": {"machine"},
-		}, nil})
+		}, c.o.Catalog.Tags[i.ID]})
 	}
 	ids, next, err := c.list(in.listInput, listing{
 		filters: []string{

@@ -84,7 +84,7 @@ type Catalog struct {
 
 	Reservations  []Reservation
 	ForeignGroups []string                     // security groups of another VPC
-	Tags          map[string]map[string]string // of subnets and security groups, by ID
+	Tags          map[string]map[string]string // of subnets, security groups and images, by ID
 	Parameters    map[string][]string          // of the Parameter Store: the values of each, the newest last
 }
 
