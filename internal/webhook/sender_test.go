@@ -89,7 +89,7 @@ type rig struct {
 
 func newRig(t *testing.T, endpoints map[string]webhook.Endpoint, r *receiver) *rig {
 	t.Helper()
-	g := &rig{T: t, results: make(chan string, 10_000), log: &strings.Builder{}}
+	g := &rig{T: t, results: make(chan string, 100_000), log: &strings.Builder{}}
 	g.sender = webhook.NewSender(&webhook.Options{
 		Term:      webhook.Term{Cluster: "prod", Shard: "eu1a", Epoch: 7},
 		Endpoints: func() map[string]webhook.Endpoint { return endpoints },
