@@ -61,7 +61,8 @@ type workloadProgress struct {
 	evictable []corev1.Pod // of those that leave: on machines that nothing drains
 }
 
-// progress returns where the pods of a workload are.
+// progress returns where the pods of a workload are. A surge waits until every node that its
+// pods leave is closed, and was so before this pass: its new pods would go there too.
 func (s *survey) progress(w *surveyedWorkload) workloadProgress {
 	p := workloadProgress{Progress: protection.Progress{Wanted: true, Now: s.now}}
 	for i := range w.pods {
@@ -79,6 +80,7 @@ func (s *survey) progress(w *surveyedWorkload) workloadProgress {
 			}
 			if leaving && nodedrain.MayDisrupt(pod) {
 				p.Leaving++
+				p.Wanted = p.Wanted && n.Spec.Unschedulable
 				p.Reason = "pods leave node " + n.Name
 				if !drained {
 					p.evictable = append(p.evictable, *pod)

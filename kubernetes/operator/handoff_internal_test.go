@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nstance-go/nstance"
+	apiv1 "github.com/nstance-go/nstance/api/v1"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/internal/protection"
 )
@@ -98,6 +100,34 @@ func TestEvictReusedName(t *testing.T) {
 	require.NoError(t, s.evict(t.Context(), pods))
 	s.objects = oneNode{uid: "old"}
 	require.Panics(t, func() { _ = s.evict(t.Context(), pods) }, "those of the same node are")
+}
+
+// TestSurgeWaitsForCordon: new pods of a surge would go to the node that the others leave, for as
+// long as that is open.
+func TestSurgeWaitsForCordon(t *testing.T) {
+	cluster, _ := surged()
+	d, pod := cluster.deployment, &cluster.pods[0]
+	d.Annotations, d.Spec.Replicas, d.Status.Replicas = map[string]string{infrav1.AnnotationHandOff: "true"}, ptr.To[int32](1), 1
+	pod.Spec.NodeName, pod.Status.Phase = "bridge", corev1.PodRunning
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bridge"}}
+	woken := &apiv1.Instance{Standby: true, WokenAt: timestamppb.New(time.Now().Add(-2 * protection.Interval))}
+	pass := func() {
+		n := &surveyedNode{Node: node, instance: woken}
+		s := &survey{objects: cluster, now: time.Now(), nodes: map[string]*surveyedNode{"bridge": n}}
+		w := &surveyedWorkload{Workload: protection.DeploymentWorkload(cluster.deployment), pods: cluster.pods}
+		w.Settled = true
+		require.NoError(t, s.handOffWorkload(t.Context(), w))
+		require.True(t, s.busy)
+		node = n.Node
+	}
+	cluster.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "bridge", nil)
+	pass()
+	cluster.refuse = nil
+	pass()
+	require.EqualValues(t, 1, *cluster.deployment.Spec.Replicas)
+	require.True(t, node.Spec.Unschedulable, "by this pass")
+	pass()
+	require.EqualValues(t, 2, *cluster.deployment.Spec.Replicas)
 }
 
 // TestEndUnselected tries to end the hand-off of a workload that is not selected any more until

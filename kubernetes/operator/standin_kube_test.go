@@ -21,6 +21,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/session"
 	"github.com/nstance-go/nstance/internal/test/shardtest"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 )
@@ -58,7 +59,8 @@ func (w *world) standInShard() *standInShard {
 	cert, err := w.shards.Keys().Identity.Server("a", shardtest.ID, time.Hour, time.Now())
 	require.NoError(w, err)
 	serve := func() (*tls.Certificate, error) { return cert, nil }
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(pki.ServerTLS(serve, w.shards.Keys().Identity.Pool(), nstance.RoleOperator))))
+	creds := credentials.NewTLS(pki.ServerTLS(serve, w.shards.Keys().Identity.Pool(), nstance.RoleOperator))
+	server := grpc.NewServer(grpc.Creds(creds), grpc.KeepaliveEnforcementPolicy(session.Enforcement()))
 	apiv1.RegisterOperatorServiceServer(server, s)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(w, err)

@@ -195,7 +195,7 @@ func (c *surgeController) step(ctx context.Context, s *survey, nodes *nodeDraine
 		return err
 	}
 	p, how := s.progress(w), protection.ChooseHandOff(&w.Workload, w.scalers)
-	p.Wanted = wanted
+	p.Wanted = p.Wanted && wanted
 	if how.Method == infrav1.HandOffEviction || !w.HandOff() {
 		nodes.surges.evict(client.ObjectKeyFromObject(d))
 		p.Wanted, p.Finished = false, true // of a surge that began before
