@@ -23,7 +23,10 @@ import (
 // answers lack tags that were not requested, a listing begins with an empty page.
 func ec2Site(h testcloud.Hypervisor) *site {
 	catalog := ec2test.DefaultCatalog("us-east-1")
-	catalog.Subnets = []ec2test.Subnet{{ID: "subnet-0123456789abcdef0", Zone: "us-east-1a", Prefix: netip.MustParsePrefix("10.0.0.0/20")}}
+	catalog.Subnets = []ec2test.Subnet{
+		{ID: "subnet-0123456789abcdef0", Zone: "us-east-1a", Prefix: netip.MustParsePrefix("10.0.0.0/20")},
+		{ID: "subnet-0123456789abcdef1", Zone: "us-east-1b", Prefix: netip.MustParsePrefix("10.0.16.0/20")},
+	}
 	catalog.TargetGroups[0].DeregistrationDelay = 10 * time.Second
 	capacity := &testcloud.Capacity{}
 	cloud := ec2test.New(&ec2test.Options{
@@ -31,7 +34,7 @@ func ec2Site(h testcloud.Hypervisor) *site {
 		Delays: testcloud.Delays{Visible: 2 * time.Second, Start: 20 * time.Second, Delete: 5 * time.Second, Linger: time.Hour},
 	})
 	return &site{
-		cloud: cloud,
+		cloud: cloud, capacity: capacity,
 		provider: func(url string, client *http.Client) nstance.Provider {
 			return openEC2(url, client, ec2test.DefaultCredential)
 		},

@@ -34,7 +34,7 @@ func armSite(h testcloud.Hypervisor) *site {
 		Delays: testcloud.Delays{Visible: 2 * time.Second, Start: 20 * time.Second, Stop: 2 * time.Second, Delete: 5 * time.Second}, Network: time.Second,
 	})
 	return &site{
-		cloud: cloud,
+		cloud: cloud, capacity: &cloud.Capacity,
 		provider: func(_ string, client *http.Client) nstance.Provider {
 			p, err := azure.New(azure.Options{
 				Subscription: azureSubscription, ResourceGroup: "machines", Location: "westeurope",

@@ -15,18 +15,20 @@ import (
 	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
-// gceSite is Google Cloud: creates are accepted and fail later, deletes are slow, pages
-// of filtered lists may be empty.
-func gceSite(h testcloud.Hypervisor) *site {
+func gceSite(h testcloud.Hypervisor) *site { return gceSiteIn(h) }
+
+// gceSiteIn is Google Cloud: creates are accepted and fail later, deletes are slow, pages
+// of filtered lists may be empty. Its shard has one zone, and further ones.
+func gceSiteIn(h testcloud.Hypervisor, further ...string) *site {
 	capacity := &testcloud.Capacity{}
 	cloud := gcetest.New(&gcetest.Options{
 		Capacity: capacity, Hypervisor: h, ScanPages: true, PageSize: 3, Groups: []gcetest.Group{{Name: "front", Type: "GCE_VM_IP_PORT", Port: 80}},
 		Delays: testcloud.Delays{Visible: 2 * time.Second, Start: 20 * time.Second, Delete: 5 * time.Second},
 	})
 	return &site{
-		cloud: gceCloud{cloud},
+		cloud: gceCloud{cloud}, capacity: capacity,
 		provider: func(url string, client *http.Client) nstance.Provider {
-			p, err := gcp.New(context.Background(), "us-central1-a", &gcp.Options{Project: "test-project", Endpoint: url, HTTP: client})
+			p, err := gcp.New(context.Background(), "us-central1-a", &gcp.Options{Project: "test-project", Zones: further, Endpoint: url, HTTP: client})
 			if err != nil {
 				panic(err)
 			}
@@ -57,25 +59,26 @@ func gceSite(h testcloud.Hypervisor) *site {
 // gceCloud names machines as the provider does.
 type gceCloud struct{ *gcetest.Cloud }
 
-const (
-	gcePath   = "projects/test-project/zones/us-central1-a/instances/"
-	gceHandle = "gce://test-project/us-central1-a/"
+var (
+	gceHandle = strings.NewReplacer("projects/test-project/zones/", "gce://test-project/", "/instances/", "/")
+	gcePath   = strings.NewReplacer("gce://test-project/us-central1-a/", "projects/test-project/zones/us-central1-a/instances/",
+		"gce://test-project/us-central1-b/", "projects/test-project/zones/us-central1-b/instances/")
 )
 
 func (c gceCloud) Machines() []testcloud.Machine {
 	all := c.Cloud.Machines()
 	for i := range all {
-		all[i].Handle = strings.Replace(all[i].Handle, gcePath, gceHandle, 1)
+		all[i].Handle = gceHandle.Replace(all[i].Handle)
 	}
 	return all
 }
 
 func (c gceCloud) Reclaim(handle string, notice time.Duration) error {
-	return c.Cloud.Reclaim(strings.Replace(handle, gceHandle, gcePath, 1), notice)
+	return c.Cloud.Reclaim(gcePath.Replace(handle), notice)
 }
 
 func (c gceCloud) Fail(handle string) error {
-	return c.Cloud.Fail(strings.Replace(handle, gceHandle, gcePath, 1))
+	return c.Cloud.Fail(gcePath.Replace(handle))
 }
 
 func TestServersCrashOnGCE(t *testing.T) { crashOverHTTP(t, gceSite) }

@@ -34,7 +34,8 @@ type site struct {
 	shape       func(*nstance.MachineSpec) // sets the fields that the stories leave empty
 	balancer    nstance.LoadBalancer       // replaces the load balancer of the stories
 	setCapacity func(n int)
-	unsupported []string // substrings of the names of stories that the cloud does not support
+	capacity    *testcloud.Capacity // of shapes, where it can be set for each
+	unsupported []string            // substrings of the names of stories that the cloud does not support
 
 	// operation names a request and reports whether it mutates.
 	operation func(r *http.Request, body []byte) (name string, changes bool)
