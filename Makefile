@@ -107,11 +107,15 @@ $(BIN)/azurite.stamp: tools/npm/azurite/package-lock.json
 	ln -sf azurite/node_modules/.bin/azurite-blob $(BIN)/azurite-blob
 	touch $@
 
+# The folder with them is named for their versions: so Go knows which tests need not run again.
+SERVERS := $(BIN)/servers-$(shell cat tools/{versitygw,fakegcs,ec2metadatamock}/go.{mod,sum} tools/npm/azurite/package-lock.json | sha256sum | head -c 12)
+
 servers: $(BIN)/versitygw $(BIN)/fake-gcs-server $(BIN)/azurite.stamp
+	ln -sfn . $(SERVERS)
 
 test-storage: servers ## drivers, and whole servers, against real storage servers; their data is in memory where possible
-	cd integration && NSTANCE_TEST_SERVERS=$(BIN) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
-		go test -exec 'env -u GOTMPDIR' -race -count=1 -timeout 30m -tags servers -run '^TestServers' ./storage ./server ./dev
+	cd integration && NSTANCE_TEST_SERVERS=$(SERVERS) GOTMPDIR=$${TMPDIR:-/tmp} TMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo $${TMPDIR:-/tmp}) \
+		go test -exec 'env -u GOTMPDIR' -race -timeout 30m -tags servers -run '^TestServers' ./storage ./server ./dev
 
 # The test cloud for EC2 is checked with programs other than Go's. The checks of the others are part of `make test-all`:
 # the discovery document and the older client for gcetest, Microsoft's generated fakes for armtest, go-proxmox's recorded
@@ -125,8 +129,9 @@ $(BIN)/ec2-metadata-mock: tools/ec2metadatamock/go.mod tools/ec2metadatamock/go.
 
 test-clouds: $(BIN)/ec2-metadata-mock ## test clouds, providers and detectors against the clouds' own models and programs; needs python3 and the aws command
 	cd aws && go test -count=1 -timeout 30m -tags servers . ./ec2test
-	cd integration && go test -count=1 -timeout 30m -tags servers -run '^TestServers' ./reconcile
-	cd integration && NSTANCE_TEST_SERVERS=$(BIN) go test -race -count=1 -timeout 15m -tags servers -run '^TestServers' ./spot
+	ln -sfn . $(SERVERS)
+	cd integration && go test -timeout 30m -tags servers -run '^TestServers' ./reconcile
+	cd integration && NSTANCE_TEST_SERVERS=$(SERVERS) go test -race -timeout 15m -tags servers -run '^TestServers' ./spot
 
 $(BIN)/qemu/agent: FORCE
 	mkdir -p $(BIN)/qemu
