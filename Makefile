@@ -241,10 +241,10 @@ $(BIN)/axe.stamp: tools/npm/axe/package-lock.json
 	$(call npm,axe,$(BIN)/axe)
 	touch $@
 
-test-tutorial: $(BIN)/versitygw ## the commands of docs/tutorial.md, word for word; needs curl, openssl and iproute2
+test-tutorial: $(BIN)/versitygw $(BIN)/fake-gcs-server ## the commands of docs/tutorial.md and of the clouds' first days, word for word; needs curl, openssl, iproute2 and the aws command
 	mkdir -p $(BIN)/tutorial
-	$(call programs,$(BIN)/tutorial,cmd/nstance-server cmd/nstance-admin)
-	ln -sf ../versitygw $(BIN)/tutorial/versitygw
+	$(call programs,$(BIN)/tutorial,cmd/nstance-server cmd/nstance-admin cmd/nstance-agent)
+	ln -sf ../versitygw ../fake-gcs-server $(BIN)/tutorial/
 	cd integration && NSTANCE_TUTORIAL_PROGRAMS=$(BIN)/tutorial go test -count=1 -timeout 10m -tags servers -run '^TestServers' ./tutorial
 
 test-browser: $(BIN)/axe.stamp ## the status page in Chromium, beside real shards; NSTANCE_SCREENSHOTS=directory keeps pictures

@@ -16,14 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// programsDir has nstance-server, nstance-admin and versitygw.
+// programsDir has the programs of Nstance, versitygw and fake-gcs-server.
 const programsDir = "NSTANCE_TUTORIAL_PROGRAMS"
 
 // TestServersTutorial runs the commands of the page as one shell would, word for word. The
 // page's ports are those of a network namespace of its own, and no process outlives the test.
 func TestServersTutorial(t *testing.T) {
-	programs := os.Getenv(programsDir)
-	require.NotEmpty(t, programs, "run it through make test-tutorial")
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/tutorial.md")
 	require.NoError(t, err)
 	var script strings.Builder
@@ -33,7 +32,11 @@ func TestServersTutorial(t *testing.T) {
 	for _, m := range found {
 		script.WriteString(m[1])
 	}
-	out, err := inNamespace(t, programs, script.String())
+	programs, dir := folders(t)
+	out, err := inNamespace(t, dir, []string{
+		"PATH=" + programs + string(filepath.ListSeparator) + os.Getenv("PATH"),
+		"AWS_EC2_METADATA_DISABLED=true", "AWS_CONFIG_FILE=" + os.DevNull, "AWS_SHARED_CREDENTIALS_FILE=" + os.DevNull,
+	}, "bash", "-xc", script.String())
 	require.NoError(t, err, out)
 	for _, want := range []string{
 		"Standing by:       127.0.0.1:9993", "Standing by:       127.0.0.1:8993", "replacement ready",
@@ -43,26 +46,37 @@ func TestServersTutorial(t *testing.T) {
 	}
 }
 
-// inNamespace runs a script in an empty folder, in namespaces of its own for processes and
-// network, and returns what it printed.
-func inNamespace(t *testing.T, programs, script string) (string, error) {
+// folders returns the folder of the programs, and an empty one on a disk: versitygw's listings
+// are not exact in memory.
+func folders(t *testing.T) (programs, dir string) {
 	t.Helper()
-	dir, err := os.MkdirTemp(programs, "run-") // on a disk: versitygw's listings are not exact in memory
+	programs = os.Getenv(programsDir)
+	require.NotEmpty(t, programs, "run it through make test-tutorial")
+	dir, err := os.MkdirTemp(programs, "run-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return programs, dir
+}
+
+// inNamespace runs a command in a folder, in namespaces of its own for processes, mounts and
+// network, and returns what it printed.
+func inNamespace(t *testing.T, dir string, env []string, command ...string) (string, error) {
+	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()
-	args := []string{"--net", "--pid", "--fork", "--kill-child", "bash", "-xc", script}
-	if os.Geteuid() != 0 {
-		args = append([]string{"--map-root-user"}, args...)
-	}
-	cmd := exec.CommandContext(ctx, "unshare", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+programs+string(filepath.ListSeparator)+os.Getenv("PATH"),
-		"AWS_EC2_METADATA_DISABLED=true", "AWS_CONFIG_FILE="+os.DevNull, "AWS_SHARED_CREDENTIALS_FILE="+os.DevNull)
+	cmd := exec.CommandContext(ctx, "unshare", append(unshared("--net", "--mount", "--pid"), command...)...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	cmd.WaitDelay = 10 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
+	err := cmd.Run()
 	return out.String(), err
+}
+
+// unshared are the arguments of unshare for a command whose processes end with it.
+func unshared(namespaces ...string) []string {
+	if os.Geteuid() != 0 {
+		namespaces = append(namespaces, "--map-root-user")
+	}
+	return append(namespaces, "--fork", "--kill-child")
 }
