@@ -245,7 +245,7 @@ test-tutorial: $(BIN)/versitygw $(BIN)/fake-gcs-server ## the commands of docs/t
 	mkdir -p $(BIN)/tutorial
 	$(call programs,$(BIN)/tutorial,cmd/nstance-server cmd/nstance-admin cmd/nstance-agent)
 	ln -sf ../versitygw ../fake-gcs-server $(BIN)/tutorial/
-	cd integration && NSTANCE_TUTORIAL_PROGRAMS=$(BIN)/tutorial go test -count=1 -timeout 10m -tags servers -run '^TestServers' ./tutorial
+	cd integration && NSTANCE_TUTORIAL_PROGRAMS=$(BIN)/tutorial go test -count=1 -timeout 10m -parallel 5 -tags servers -run '^TestServers' ./tutorial
 
 test-browser: $(BIN)/axe.stamp ## the status page in Chromium, beside real shards; NSTANCE_SCREENSHOTS=directory keeps pictures
 	mkdir -p $(BIN)/browser

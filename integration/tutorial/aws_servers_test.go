@@ -4,12 +4,8 @@ package tutorial_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"net/http"
 	"net/netip"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance/aws/ec2test"
@@ -70,23 +66,16 @@ func onAWS(w *world) (*site, error) {
 	return &site{
 		Cloud: c, port: "443", metadata: metadata,
 		hosts: []string{"ec2." + region + ".amazonaws.com", "sts." + region + ".amazonaws.com", domain, "example-nstance." + domain},
-		api: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			if strings.HasSuffix(r.Host, domain) {
-				store.ServeHTTP(rw, r)
-			} else {
-				c.ServeHTTP(rw, r)
-			}
-		}),
-		operator: func(args []string) (string, error) {
-			if !slices.Equal(args, []string{byHand, "reclaim"}) {
-				return "", fmt.Errorf("not known")
-			}
-			handle, err := running(c)
-			if err != nil {
-				return "", err
-			}
-			return "", c.Reclaim(handle, 2*time.Minute)
-		},
+		api:   byHost(domain, store, c),
+		commands: commands{acts: map[string]func(string) (string, error){
+			byHand + " reclaim": func(string) (string, error) {
+				m, err := running(c)
+				if err != nil {
+					return "", err
+				}
+				return "", c.Reclaim(m.Handle, 2*time.Minute)
+			},
+		}},
 	}, err
 }
 

@@ -38,8 +38,8 @@ type firstDay struct {
 	// the page has in words, and those of the cloud's own command where cli names it.
 	open func(*world) (*site, error)
 
-	// cli are the cloud's commands that cannot be run here. Each call is a preparation that
-	// operator knows, or fails.
+	// cli are the cloud's commands that cannot be run here: the site's commands stand in for
+	// them.
 	cli []string
 
 	// byHand are steps that the page has in words, each with what the operator does.
@@ -61,14 +61,14 @@ func script(t *testing.T, cloud string, day firstDay) string {
 	_, section, found := strings.Cut(string(text), "\n## First day\n")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
-	parts := "(?ms)^ *```(sh|jsonc)\n(.*?)^ *```$"
+	parts := "(?ms)^( *)```(sh|jsonc)\n(.*?)^ *```$"
 	for words := range day.byHand {
 		require.Contains(t, section, words)
 		parts += "|" + regexp.QuoteMeta(words)
 	}
 	out := "set -euo pipefail\n"
 	for _, m := range regexp.MustCompile(parts).FindAllStringSubmatch(section, -1) {
-		switch lines := regexp.MustCompile("(?m)^ {3,4}").ReplaceAllString(m[2], ""); m[1] {
+		switch lines := regexp.MustCompile("(?m)^"+m[1]).ReplaceAllString(m[3], ""); m[2] {
 		case "sh":
 			out += lines
 		case "jsonc":

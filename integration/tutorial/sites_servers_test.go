@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -21,7 +23,10 @@ import (
 
 // firstDays are the first days by the names of the pages.
 var firstDays = map[string]firstDay{
-	"aws": {open: onAWS, byHand: map[string]string{"`aws:ec2:send-spot-instance-interruptions`": "reclaim"}},
+	"aws":     {open: onAWS, byHand: map[string]string{"`aws:ec2:send-spot-instance-interruptions`": "reclaim"}},
+	"gcp":     {open: onGCP, cli: []string{"gcloud"}},
+	"azure":   {open: onAzure, cli: []string{"az"}},
+	"proxmox": {open: onProxmox, cli: []string{"qm", "scp"}},
 }
 
 // delays are short, and longer than nothing.
@@ -66,12 +71,49 @@ func proxy(addr string) http.Handler {
 	}}
 }
 
-// running returns the handle of a machine that runs.
-func running(c testcloud.Cloud) (string, error) {
+// byHost sends requests for a domain to its store, and others to the rest.
+func byHost(domain string, store, rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.Host, domain) {
+			store.ServeHTTP(rw, r)
+		} else {
+			rest.ServeHTTP(rw, r)
+		}
+	})
+}
+
+// running returns a machine that runs.
+func running(c testcloud.Cloud) (testcloud.Machine, error) {
 	for _, m := range c.Machines() {
 		if m.ID != "" && m.Status == nstance.StatusRunning {
-			return m.Handle, nil
+			return m, nil
 		}
 	}
-	return "", fmt.Errorf("no machine runs: %v", c.Machines())
+	return testcloud.Machine{}, fmt.Errorf("no machine runs: %v", c.Machines())
+}
+
+// nameOfRunning prints the name of a machine that runs, which is its instance ID.
+func nameOfRunning(c testcloud.Cloud) func(string) (string, error) {
+	return func(string) (string, error) {
+		m, err := running(c)
+		return string(m.ID) + "\n", err
+	}
+}
+
+// call calls an API as its operator, and fails unless the answer is one of success.
+func call(api http.Handler, method, url, token, body string) error {
+	r := httptest.NewRequest(method, url, strings.NewReader(body))
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/json")
+	answer := httptest.NewRecorder()
+	api.ServeHTTP(answer, r)
+	if answer.Code >= http.StatusMultipleChoices {
+		return fmt.Errorf("%s %s: %d %s", method, url, answer.Code, answer.Body)
+	}
+	return nil
+}
+
+// bearer is what a metadata service gives to a machine with an identity.
+func bearer(token string) string {
+	return fmt.Sprintf(`{"access_token": %q, "expires_in": 3600, "expires_on": "%d", "resource": "any", "token_type": "Bearer"}`, token, time.Now().Add(time.Hour).Unix())
 }

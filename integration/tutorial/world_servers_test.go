@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,8 +41,31 @@ type site struct {
 	// that machine. Nil: there is none.
 	metadata http.Handler
 
-	// operator answers a command of the cloud's command line, or of what is done by hand.
-	operator func(args []string) (string, error)
+	commands commands
+}
+
+// commands stand in for the cloud's command line, and for what is done by hand. Any other command
+// fails.
+type commands struct {
+	// prepared are commands whose effect the test cloud has from the beginning.
+	prepared []string
+
+	// acts are what others do, and print, by what they begin with. The rest is given to them.
+	acts map[string]func(rest string) (string, error)
+}
+
+var errNoStandIn = errors.New("the test has no stand-in for this command")
+
+func (c commands) run(line string) (string, error) {
+	if slices.Contains(c.prepared, line) {
+		return "", nil
+	}
+	for prefix, act := range c.acts {
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			return act(rest)
+		}
+	}
+	return "", errNoStandIn
 }
 
 // A world is a network in which a cloud's names lead to its test cloud.
@@ -82,7 +106,7 @@ func serveWorld(cloud string) error {
 	cmd := exec.CommandContext(ctx, "bash", "-x", "script")
 	cmd.WaitDelay = time.Second
 	cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdout, os.Stderr, environment(
-		"SSL_CERT_FILE="+w.caFile(), "SSL_CERT_DIR="+dir, "AWS_CA_BUNDLE="+w.caFile(), "PS4=+ $SECONDS s: ")
+		"SSL_CERT_FILE="+w.caFile(), "SSL_CERT_DIR="+dir, "AWS_CA_BUNDLE="+w.caFile())
 	err = cmd.Run()
 	if err != nil {
 		w.printLogs()
@@ -213,7 +237,7 @@ func (w *world) answer(rw http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(r.Body).Decode(&args)
 	var out string
 	if err == nil {
-		out, err = w.cloud.operator(args)
+		out, err = w.cloud.commands.run(strings.Join(args, " "))
 	}
 	if err != nil {
 		http.Error(rw, err.Error(), http.StatusBadRequest)
