@@ -8,6 +8,7 @@ package admin
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,12 @@ func Main(ctx context.Context, open func(ctx context.Context, rawURL string) (st
 	}
 	p.fail(formOf(cmd, args), err)
 	return exitCode(err)
+}
+
+// Command returns the commands and flags of nstance-admin, to describe them.
+func Command() *cobra.Command {
+	p := &program{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &console{w: io.Discard}, getenv: func(string) string { return "" }}
+	return p.root()
 }
 
 const help = `Administer the shards of an Nstance cluster.

@@ -132,7 +132,7 @@ func leaves(cmd *cobra.Command, prefix string) map[string]*cobra.Command {
 
 func TestEveryCommandIsKnown(t *testing.T) {
 	t.Parallel()
-	all := leaves(admin.Root(), "")
+	all := leaves(admin.Command(), "")
 	require.Equal(t, slices.Sorted(maps.Keys(commands)), slices.Sorted(maps.Keys(all)), "say in commands what a new command is")
 	for _, name := range strings.Split(promised, ";") {
 		require.Contains(t, all, strings.TrimSpace(name))
@@ -146,7 +146,7 @@ func TestEveryCommandIsKnown(t *testing.T) {
 
 func TestEveryCommandHasItsFlags(t *testing.T) {
 	t.Parallel()
-	for path, cmd := range leaves(admin.Root(), "") {
+	for path, cmd := range leaves(admin.Command(), "") {
 		t.Run(path, func(t *testing.T) {
 			c, f := commands[path], cmd.Flags()
 			require.Equal(t, c.trait >= changes, f.Lookup("dry-run") != nil, "--dry-run belongs to what changes things")

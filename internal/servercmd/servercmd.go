@@ -92,6 +92,11 @@ func Main(ctx context.Context, parts Parts, args []string, stdout, stderr io.Wri
 	return p.execute(ctx, p.root(), args)
 }
 
+// Command returns the commands and flags of nstance-server, to describe them.
+func Command(parts Parts) *cobra.Command {
+	return (&program{name: "nstance-server", parts: parts}).root()
+}
+
 // Dev runs nstance-dev, as Main does nstance-server: single-machine mode by
 // itself.
 func Dev(ctx context.Context, parts Parts, args []string, stdout, stderr io.Writer, getenv func(string) string) int {
@@ -105,8 +110,6 @@ func (p *program) execute(ctx context.Context, root *cobra.Command, args []strin
 	root.SetErr(p.stderr)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentPreRun = func(*cobra.Command, []string) { p.begun = true }
-	root.PersistentFlags().StringVar(&p.level, "log-level", "", "debug, info, warn or error (default info; for dev warn)")
-	root.PersistentFlags().StringVar(&p.format, "log-format", "text", "text or json")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	err := root.ExecuteContext(ctx)
 	switch {
@@ -145,6 +148,7 @@ Exit codes: 0 done or stopped by a signal, 1 error, 2 invalid command line or
 configuration.`,
 	}
 	root.AddCommand(p.runCommand(), p.devCommand(), p.validateCommand(), p.versionCommand(), p.machineCommand(), p.drainDemoCommand())
+	p.logFlags(root)
 	return root
 }
 
@@ -155,7 +159,14 @@ func (p *program) devRoot() *cobra.Command {
 	run := p.runCommand()
 	run.Hidden = true
 	root.AddCommand(run, p.versionCommand(), p.machineCommand(), p.drainDemoCommand(), p.adminCommand())
+	p.logFlags(root)
 	return root
+}
+
+// logFlags adds the flags of the log to every command.
+func (p *program) logFlags(root *cobra.Command) {
+	root.PersistentFlags().StringVar(&p.level, "log-level", "", "debug, info, warn or error (default info; for dev warn)")
+	root.PersistentFlags().StringVar(&p.format, "log-format", "text", "text or json")
 }
 
 // adminCommand is nstance-admin, so that this program alone suffices for a trial.

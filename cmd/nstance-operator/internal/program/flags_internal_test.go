@@ -1,0 +1,12 @@
+package program
+
+import (
+	"testing"
+
+	"github.com/nstance-go/nstance/internal/test/doctest"
+	"github.com/nstance-go/nstance/internal/test/flagtables"
+)
+
+func TestFlagsDocument(t *testing.T) {
+	doctest.Section(t, doctest.Docs("flags.md"), "nstance-operator", flagtables.Flags((&options{}).flags()))
+}
