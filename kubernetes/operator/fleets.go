@@ -286,10 +286,10 @@ func (f *fleets) Start(ctx context.Context) error {
 	f.ctx = ctx
 	f.mu.Unlock()
 	if f.metrics != nil {
-		if err := f.metrics.Register(drainMetrics{f}); err != nil {
+		if err := f.metrics.Register(drainMetrics{f.drainStats}); err != nil {
 			return err
 		}
-		defer f.metrics.Unregister(drainMetrics{f})
+		defer f.metrics.Unregister(drainMetrics{f.drainStats})
 	}
 	close(f.ready)
 	<-ctx.Done()

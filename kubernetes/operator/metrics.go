@@ -8,7 +8,9 @@ import (
 )
 
 // drainMetrics are the figures of the drains of all clusters, read when they are asked for.
-type drainMetrics struct{ fleets *fleets }
+type drainMetrics struct {
+	stats func() map[client.ObjectKey]nodedrain.Stats // by NstanceCluster
+}
 
 // A drainMetric is one figure.
 type drainMetric struct {
@@ -24,8 +26,8 @@ func drainFigures() []drainMetric {
 		return prometheus.NewDesc("nstance_drain_"+name, help, []string{"namespace", "cluster"}, nil)
 	}
 	return []drainMetric{
-		{desc("nodes", "Nodes that are being drained."), prometheus.GaugeValue, func(s nodedrain.Stats) float64 { return float64(s.Draining) }},
-		{desc("refused_nodes", "Nodes with a pod whose eviction is refused by a disruption budget or an admission webhook."), prometheus.GaugeValue, func(s nodedrain.Stats) float64 { return float64(s.Refused) }},
+		{desc("nodes", "Nodes of an NstanceCluster that are being drained."), prometheus.GaugeValue, func(s nodedrain.Stats) float64 { return float64(s.Draining) }},
+		{desc("refused_nodes", "Nodes that are being drained with a pod whose eviction is refused now, by a disruption budget or an admission webhook."), prometheus.GaugeValue, func(s nodedrain.Stats) float64 { return float64(s.Refused) }},
 		{desc("pdb_overridden_total", "Pods that were deleted past their disruption budget."), prometheus.CounterValue, func(s nodedrain.Stats) float64 { return float64(s.PDBOverridden) }},
 		{desc("budget_wait_seconds_total", "Time for which nodes had a pod whose eviction was refused, all nodes added up."), prometheus.CounterValue, func(s nodedrain.Stats) float64 { return s.BudgetWait.Seconds() }},
 	}
@@ -40,7 +42,7 @@ func (drainMetrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m drainMetrics) Collect(ch chan<- prometheus.Metric) {
-	for key, stats := range m.fleets.drainStats() {
+	for key, stats := range m.stats() {
 		for _, f := range drainFigures() {
 			ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(stats), key.Namespace, key.Name)
 		}

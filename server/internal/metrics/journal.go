@@ -73,8 +73,8 @@ const (
 
 func newLosses() *losses {
 	return &losses{
-		requested: histogram("replacement_requested_seconds", "From the news of a member's loss to the request for its replacement, by cause.", slow, "cause"),
-		ready:     histogram("replacement_ready_seconds", "From the news of a member's loss until its replacement is ready, by cause.", slow, "cause"),
+		requested: histogram("replacement_requested_seconds", "From the news of a member's loss to the request for its replacement, by cause: notice, gone, unhealthy.", slow, "cause"),
+		ready:     histogram("replacement_ready_seconds", "From the news of a member's loss until its replacement is ready, by cause: notice, gone, unhealthy.", slow, "cause"),
 		lost:      map[nstance.InstanceID]loss{}, replace: map[nstance.InstanceID]loss{},
 	}
 }

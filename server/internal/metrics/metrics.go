@@ -55,16 +55,16 @@ var warning = []float64{1, 5, 10, 20, 30, 60, 90, 120, 300, 600, 1800, 3600}
 func New(look func() State) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
-		provider: histogram("provider_call_seconds", "Time of calls to the provider, by operation and code of the answer.", quick, "op", "code"),
-		storage:  histogram("storage_call_seconds", "Time of calls to storage, by operation and code of the answer.", quick, "op", "code"),
-		removed:  counter("storage_removed_total", "Objects removed from storage, by how their keys begin.", "prefix"),
-		requests: histogram("grpc_request_seconds", "Time of unary requests, by method and code of the answer.", quick, "method", "code"),
+		provider: histogram("provider_call_seconds", "Time of calls to the provider, by operation and code of the answer: ok, or an error code.", quick, "op", "code"),
+		storage:  histogram("storage_call_seconds", "Time of calls to storage, by operation and code of the answer: ok, or an error code.", quick, "op", "code"),
+		removed:  counter("storage_removed_total", "Objects removed from storage, by how their keys begin, such as instance or definition.", "prefix"),
+		requests: histogram("grpc_request_seconds", "Time of unary requests, by method and code of the answer: ok, or an error code.", quick, "method", "code"),
 		streams:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "grpc_streams", Help: "Open streams, by method."}, []string{"method"}),
 		events:   counter("events_total", "Entries of the journal, by type.", "type"),
-		notices:  counter("notices_total", "Notices received, by kind and source.", "kind", "source"),
-		warnings: histogram("notice_seconds", "From the receipt of a notice until its deadline, by kind and source; without deadline it is not counted.", warning, "kind", "source"),
-		drains:   counter("drains_total", "Drains that ended, by outcome.", "outcome"),
-		webhooks: counter("webhook_messages_total", "Messages for webhooks, by webhook and result.", "webhook", "result"),
+		notices:  counter("notices_total", "Notices received, by kind and source: aws, gcp, azure, proxmox, local, rehearsal or other.", "kind", "source"),
+		warnings: histogram("notice_seconds", "From the receipt of a notice until its deadline, the warning that a cloud gives, by kind and source; without deadline it is not counted.", warning, "kind", "source"),
+		drains:   counter("drains_total", "Drains that ended, by outcome: drained, failed, cut_short, cancelled.", "outcome"),
+		webhooks: counter("webhook_messages_total", "Messages for webhooks, by webhook and result: sent, failed, or dropped because too many waited.", "webhook", "result"),
 		losses:   newLosses(),
 	}
 	m.registry.MustRegister(
