@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -88,7 +87,7 @@ func (s *shard) createDefinition(g *group, a plan.Action) (nstance.Definition, s
 // request may have one before its intent is durable.
 func (s *shard) wantsGrant(m *member) bool {
 	switch {
-	case m.step != stepCreate || s.freezeOf(m.group) != nil:
+	case m.step != stepCreate || s.frozenOut(m.group, stepCreate):
 		return false
 	case m.grant == grantWanted:
 		return true
@@ -188,7 +187,7 @@ func (s *shard) grantedMember(a admission.Grant, now time.Time) (*member, error)
 		return m, nil
 	}
 	g := s.groups[a.Group]
-	if g == nil || s.freezeOf(g) != nil || g.spec.Removing || g.createsHash != g.hash || a.Request.Index >= len(g.creates) {
+	if g == nil || s.frozenOut(g, stepCreate) || g.spec.Removing || g.createsHash != g.hash || a.Request.Index >= len(g.creates) {
 		return nil, nil // it is planned again
 	}
 	return s.addPending(g, g.creates[a.Request.Index], now)
@@ -389,21 +388,4 @@ func (s *shard) launchRetryable(m *member, cause nstance.LossCause, now time.Tim
 		cause == nstance.LossInvalid && s.admission.AnotherThan(capacityShape(m.rec.Shape), s.memberRequest(m), now)
 	leaving := m.rec.Deleting != nil || m.drain != nil || m.removalCause != nil
 	return refusedLate && !leaving && !m.registered() && m.state == nstance.Booting && !s.launchOver(m, now)
-}
-
-// discardPendingCreates discards pending members when a freeze begins or ends: those
-// that are not durable are forgotten, and intents without a machine are removed after
-// the freeze. Their nonces may have expired meanwhile, which is no failure of their
-// definition. Creates in flight are left alone.
-func (s *shard) discardPendingCreates(g *group) {
-	for _, m := range slices.Clone(g.members) {
-		switch {
-		case m.step != stepCreate || m.machineKnown() || m.registered() || m.running:
-		case !m.durable:
-			s.forget(m)
-		case m.rec.OnDemand: // its launch timeout ends it, if that was too long
-		case s.freezeOf(g) == nil && m.removalCause == nil:
-			m.removalCause = &nstance.Cause{Kind: nstance.CauseRequest, Message: "a freeze kept it from being made"} // as far as is known
-		}
-	}
 }

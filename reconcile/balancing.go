@@ -22,7 +22,7 @@ func (s balancedMembers) Members(t balance.Target, all bool) (out []balance.Memb
 		}
 		for _, m := range g.members {
 			if m.machine.ProviderID != "" {
-				out = append(out, balance.Member{Machine: m.machine, Membership: s.r.membership(m, t), Frozen: s.r.freezeOf(g) != nil})
+				out = append(out, balance.Member{Machine: m.machine, Membership: s.r.membership(m, t), Frozen: s.r.frozenOut(g, stepBalance)})
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func (s *shard) membership(m *member, t balance.Target) balance.Membership {
 	switch {
 	case m.state.Leaving(), m.gone, m.outOfService(), m.rec.Standby != nil && (m.parkedOrMoving() || !m.wokenOrWaking()):
 		return balance.Out
-	case s.freezeOf(m.group) != nil:
+	case s.frozenOut(m.group, stepBalance):
 		return balance.Unchanged
 	case m.knowsBalancers() && !m.names(t), t.Removed:
 		return balance.Out

@@ -43,6 +43,9 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if r.lacksGrant(m) {
 		return errAgain
 	}
+	if err := r.permit(m, stepCreate); err != nil {
+		return err
+	}
 	repeated, err := r.beginCall(m, rec)
 	if err != nil {
 		return err
@@ -334,9 +337,6 @@ func (r *Reconciler) lacksGrant(m *member) bool {
 // beginCall records and publishes that the create is about to be sent. It reports
 // whether an earlier call may have made the machine.
 func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, err error) {
-	if err := r.permit(m, stepCreate); err != nil {
-		return false, err
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.registered() {

@@ -1,7 +1,7 @@
 package reconcile_test
 
 import (
-	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,62 +295,105 @@ func TestLateDrainDuringFreeze(t *testing.T) {
 	})
 }
 
-// TestFreezeHoldsEveryStep: a freeze that begins while the provider refuses a step holds that
-// step at once, for every call that changes something; only deletions that have begun go on.
-func TestFreezeHoldsEveryStep(t *testing.T) {
-	for name, c := range map[string]struct {
-		op    simcloud.Op
-		begin func(w *world) // has the step be due
-		goes  bool
+// TestEveryChangeIsPermitted: a freeze, and the end of the term, hold each call that changes
+// something at once, also one that the provider refuses meanwhile; only what leaves goes on
+// during a freeze.
+func TestEveryChangeIsPermitted(t *testing.T) {
+	var over atomic.Bool
+	freeze := func(w *world) { require.NoError(w.t, w.r.Admin().Freeze(w.ctx, web, "audit")) }
+	for _, state := range []struct {
+		name  string
+		begin func(w *world)
+		ends  bool // nothing goes on
 	}{
-		"create": {simcloud.OpCreate, func(w *world) { w.setGroups(pooledOf(5, 1)) }, false},
-		"wake":   {simcloud.OpWake, func(w *world) { w.lose(2 * time.Minute) }, false},
-		"park": {simcloud.OpPark, func(w *world) {
-			require.NoError(w.t, w.claimed("n1"))
-			w.advance(20 * time.Second)
-			_, err := w.r.Admin().ReleaseStandby(w.ctx, web, "n1")
-			require.NoError(w.t, err)
-		}, false},
-		"delete": {simcloud.OpDelete, func(w *world) { w.setGroups(pooledOf(2, 1)) }, true},
+		{"frozen", freeze, false},
+		{"frozen, next leader", func(w *world) { freeze(w); w.changeLeader(w.group().Group) }, false},
+		{"term over", func(*world) { over.Store(true) }, true},
 	} {
-		for _, next := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, next leader %v", name, next), func(t *testing.T) {
+		for _, c := range []struct {
+			name  string
+			op    simcloud.Op
+			begin func(w *world) // has the step be due
+			goes  bool           // during a freeze
+		}{
+			{"create", simcloud.OpCreate, func(w *world) { w.setGroups(pooledOf(5, 1)) }, false},
+			{"wake", simcloud.OpWake, func(w *world) { w.lose(2 * time.Minute) }, false},
+			{"park", simcloud.OpPark, func(w *world) {
+				require.NoError(w.t, w.claimed("n1"))
+				w.advance(20 * time.Second)
+				_, err := w.r.Admin().ReleaseStandby(w.ctx, web, "n1")
+				require.NoError(w.t, err)
+			}, false},
+			{"join", simcloud.OpJoin, func(w *world) { w.setGroups(pooledOf(3, 1, "front", "back")) }, false},
+			{"leave", simcloud.OpLeave, func(w *world) { w.setGroups(pooledOf(3, 1)) }, false},
+			{"leave to be deleted", simcloud.OpLeave, func(w *world) { w.setGroups(pooledOf(2, 1)) }, true},
+			{"delete", simcloud.OpDelete, func(w *world) { w.setGroups(pooledOf(2, 1)) }, true},
+		} {
+			t.Run(state.name+"/"+c.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newPooledWorld(t, pooledGroup(1))
+					over.Store(false)
+					w := newBalancedPool(t, &over)
 					defer w.close()
+					before := w.cloud.Count(c.op)
 					w.cloud.Inject(simcloud.Fault{Op: c.op, Times: -1})
 					c.begin(w)
-					w.advance(30 * time.Second)
-					require.Positive(t, w.cloud.Count(c.op))
-					g := w.group()
-					require.NoError(t, w.r.Admin().Freeze(w.ctx, web, "audit"))
-					w.advance(30 * time.Second) // what was sent before has ended
-					before := w.cloud.Count(c.op)
+					w.advance(20 * time.Second)
+					require.Greater(t, w.cloud.Count(c.op), before, "it is due")
+					size := w.group().Size
+					goes := c.goes && !state.ends
+					before = w.cloud.Count(c.op)
+					state.begin(w)
+					if !goes {
+						w.advance(30 * time.Second) // what was sent before has ended
+						before = w.cloud.Count(c.op)
+					}
 					w.cloud.ClearFaults()
-					if next {
-						w.changeLeader(pooledOf(g.Size, 1))
-					}
 					w.advance(10 * time.Minute)
-					if c.goes {
-						require.Greater(t, w.cloud.Count(c.op), before)
+					require.Equal(t, goes, w.cloud.Count(c.op) > before)
+					if over.Swap(false) {
+						w.changeLeader(w.group().Group)
 					} else {
-						require.Equal(t, before, w.cloud.Count(c.op))
+						require.NoError(t, w.r.Admin().Thaw(w.ctx, web, requester))
 					}
-					require.NoError(t, w.r.Admin().Thaw(w.ctx, web, requester))
 					w.advance(20 * time.Minute)
 					require.Len(t, w.in(nstance.Parked), 1)
-					require.Equal(t, w.group().Size, w.group().Ready)
-					require.Len(t, w.cloud.Machines(), w.group().Size+1)
+					require.Equal(t, size, w.group().Ready)
+					require.Len(t, w.cloud.Machines(), size+1)
 				})
 			})
 		}
 	}
 }
 
-// pooledOf is a group of a size with a warm pool.
-func pooledOf(size, pool int) nstance.Group {
+// newBalancedPool has three machines behind a load balancer and one that sleeps; the term of
+// its leader is over while over is set.
+func newBalancedPool(t *testing.T, over *atomic.Bool) *world {
+	w := newWorld(t, simcloud.Options{
+		Boot: simcloud.Delay{Min: time.Minute}, Park: simcloud.Delay{Min: 3 * time.Second}, Wake: simcloud.Delay{Min: time.Second}, Balancers: []string{"lb-1", "lb-2"},
+	})
+	w.wrap = func(o *leaderEnv) {
+		o.options = func(opts *reconcile.Options) {
+			opts.Balancers = []nstance.LoadBalancer{front, {Name: "back", ID: "lb-2"}}
+		}
+		check := o.check
+		o.check = func() error {
+			if over.Load() {
+				return nstance.Errorf(nstance.Unavailable, "the term is over")
+			}
+			return check()
+		}
+	}
+	w.startLeader(pooledOf(3, 1, "front"))
+	w.advance(5 * time.Minute)
+	require.Len(t, w.in(nstance.Parked), 1)
+	require.Equal(t, 3, w.group().Ready)
+	return w
+}
+
+// pooledOf is a group of a size with a warm pool, behind load balancers.
+func pooledOf(size, pool int, balancers ...string) nstance.Group {
 	g := pooledGroup(pool)
-	g.Size = size
+	g.Size, g.Definition.LoadBalancers = size, balancers
 	return g
 }
 

@@ -156,11 +156,12 @@ const (
 	stepPark         // make it durable that it is to sleep, then ask the provider until the machine is stopped
 	stepWake         // make it durable that it is to run, then ask the provider until the machine does
 	stepWriteNotices // make standing notices durable that nothing else follows from
+	stepBalance      // join or leave a load balancer, of a member that stays: package balance does it
 )
 
 // String returns the step's name in logs.
 func (s stepKind) String() string {
-	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "park", "wake", "note"}[s]
+	return [...]string{"none", "create", "drain", "cancel_drain", "delete", "park", "wake", "note", "balance"}[s]
 }
 
 // owe has a step done next, in place of any other, and at once.

@@ -68,3 +68,10 @@ func (s *shard) orphanView(o orphans.Orphan, shard orphans.Shard) OrphanView {
 // holdOrphans is the hold, in the journal, while machines without a record are
 // spared until an operator decides. It concerns the shard and no group.
 const holdOrphans = "orphans"
+
+// forgetOrphan drops a machine that is gone, or has a record.
+func (s *shard) forgetOrphan(id nstance.InstanceID) {
+	before := s.overtaken()
+	s.orphans.Forget(id)
+	s.publishOvertaken(before)
+}

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -98,31 +97,6 @@ func (s *shard) withMember(id nstance.InstanceID, do func(*member)) {
 	if m := s.members[id]; m != nil {
 		do(m)
 	}
-}
-
-func (s *shard) thawed(key nstance.GroupKey) error {
-	f, what, thaw := s.frozen, "the shard", "shard"
-	if g := s.groups[key]; f == nil && g != nil {
-		f, what, thaw = g.history.Frozen, "group "+key.String(), "group "+string(key.Group)
-	}
-	if f == nil {
-		return nil
-	}
-	return &nstance.Error{
-		Code: nstance.Conflict, Remedy: "nstance-admin thaw " + thaw,
-		Msg: fmt.Sprintf("%s is frozen since %s%s", what, f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason)),
-	}
-}
-
-// freezeOf returns the freeze that a group is under, if any.
-func (s *shard) freezeOf(g *group) *history.Freeze {
-	if s.frozen != nil {
-		return s.frozen
-	}
-	if f := s.overtaken(); f != nil {
-		return f
-	}
-	return g.history.Frozen
 }
 
 // wakeWaiters wakes the calls that wait for a change to be durable.

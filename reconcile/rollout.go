@@ -70,61 +70,6 @@ func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, chan
 	return r.saver.Await(ctx, edit)
 }
 
-// Freeze forbids every change of a group's machines, except that leaving ones go on
-// leaving. Notices are recorded, and acted on after the thaw; agents
-// register and report as ever. It returns once that is durable; a repeat changes
-// nothing, not even the reason. Fails as Pause does.
-func (r *Admin) Freeze(ctx context.Context, key nstance.GroupKey, reason string) error {
-	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
-		if g.history.Frozen != nil {
-			return nstance.Event{}, nil
-		}
-		g.history.Frozen = &history.Freeze{Since: r.opts.Now().UTC(), Reason: reason}
-		r.discardPendingCreates(g)
-		return nstance.Event{Type: eventtype.Frozen, Reason: reason}, nil
-	})
-}
-
-// Thaw ends the freeze of a group; that of the shard stays. It returns once that
-// is durable; nil if the group was not frozen. The reason is for the journal.
-// Fails as Pause does.
-func (r *Admin) Thaw(ctx context.Context, key nstance.GroupKey, reason string) error {
-	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
-		if g.history.Frozen == nil {
-			return nstance.Event{}, nil
-		}
-		g.history.Frozen = nil
-		r.discardPendingCreates(g)
-		r.balance.Thaw()
-		return nstance.Event{Type: eventtype.Thawed, Reason: reason}, nil
-	})
-}
-
-// FreezeShard freezes every group, and spares machines without a record. Fails with Unavailable as Pause does.
-func (r *Admin) FreezeShard(ctx context.Context, reason string) error {
-	return r.changeShard(ctx, func() (nstance.Event, bool) {
-		if r.frozen != nil {
-			return nstance.Event{}, false
-		}
-		r.frozen = &history.Freeze{Since: r.opts.Now().UTC(), Reason: reason}
-		return nstance.Event{Type: eventtype.Frozen, Reason: reason}, true
-	})
-}
-
-// ThawShard ends the freeze of the shard; groups that are frozen by themselves
-// stay so. It returns once that is durable; nil if the shard was not frozen.
-// The reason is for the journal. Fails with Unavailable as Pause does.
-func (r *Admin) ThawShard(ctx context.Context, reason string) error {
-	return r.changeShard(ctx, func() (nstance.Event, bool) {
-		if r.frozen == nil {
-			return nstance.Event{}, false
-		}
-		r.frozen = nil
-		r.balance.Thaw()
-		return nstance.Event{Type: eventtype.Thawed, Reason: reason}, true
-	})
-}
-
 // changeShard is changeGroup for what concerns every group.
 func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Event, bool)) error {
 	r.mu.Lock()
