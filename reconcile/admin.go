@@ -1,6 +1,11 @@
 package reconcile
 
-import "github.com/nstance-go/nstance/internal/loop"
+import (
+	"context"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/loop"
+)
 
 // An Admin is a Reconciler together with what its operators ask of it: pauses and
 // freezes, rollbacks, orphans, previews of changes, settings that change while it runs,
@@ -20,3 +25,76 @@ func (r *Admin) Internals() loop.Internals { return r.internals() }
 type internals struct{ *Reconciler }
 
 func (r *Reconciler) internals() internals { return internals{r} }
+
+// changeableGroup returns a group that requests may change.
+func (s *shard) changeableGroup(key nstance.GroupKey) (*group, error) {
+	if !s.loaded {
+		return nil, errUnread
+	}
+	if g := s.groups[key]; g != nil {
+		return g, nil
+	}
+	return nil, nstance.Errorf(nstance.NotFound, "no group %s", key)
+}
+
+// changeGroup changes a group's recorded state on request, and returns once that is
+// durable. Without an event nothing has changed; then it waits for earlier changes.
+func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {
+	r.mu.Lock()
+	g, err := r.changeableGroup(key)
+	var e nstance.Event
+	if err == nil {
+		e, err = change(g)
+	}
+	if err == nil && e.Type != "" {
+		r.publishGroup(g, e)
+		r.saver.Changed()
+		r.queue.Add(key, true)
+	}
+	edit := r.saver.Edits()
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return r.saver.Await(ctx, edit)
+}
+
+// changeShard is changeGroup for what concerns every group.
+func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Event, bool)) error {
+	r.mu.Lock()
+	if !r.loaded {
+		r.mu.Unlock()
+		return errUnread
+	}
+	if e, changed := change(); changed {
+		e.Time = r.opts.Now().UTC()
+		r.opts.Journal(e)
+		r.saver.Changed()
+		for key, g := range r.groups {
+			r.discardPendingCreates(g)
+			r.queue.Add(key, true)
+		}
+	}
+	edit := r.saver.Edits()
+	r.mu.Unlock()
+	return r.saver.Await(ctx, edit)
+}
+
+// await blocks until done, which is called under the lock, or ctx ends.
+func (r *Reconciler) await(ctx context.Context, done func() bool) error {
+	for {
+		r.mu.Lock()
+		ok, changed := done(), r.changed
+		r.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nstance.Errorf(nstance.Unavailable, "not durable yet: %w", ctx.Err())
+		case <-r.over:
+			return nstance.Errorf(nstance.Unavailable, "not durable: this term is over")
+		case <-changed:
+		}
+	}
+}

@@ -352,31 +352,6 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 	return m, nil
 }
 
-func (s *shard) submit(m *member) {
-	m.running = true
-	to := s.urgent
-	switch {
-	case m.step == stepDelete:
-		to = s.deletions
-	case voluntary(m):
-		to = s.ordinary
-	}
-	to.Submit(m)
-}
-
-// voluntary reports whether the next step of m can wait for others.
-func voluntary(m *member) bool {
-	switch m.step {
-	case stepCreate:
-		return m.rec.Reason != string(plan.ReasonReplace)
-	case stepDrain:
-		return m.drain.Voluntary
-	case stepPark:
-		return true
-	}
-	return false
-}
-
 // launchRetryable reports whether the loss of the machine of m, an instance on
 // demand, is a late refusal of its create after which it is worth another: the provider had
 // accepted it, and had no capacity or quota to start it, or refuses this shape alone.

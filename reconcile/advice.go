@@ -7,6 +7,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/notice"
+	"github.com/nstance-go/nstance/reconcile/internal/notices"
 )
 
 // maintenanceLead is how long before its maintenance a member may be replaced: long
@@ -17,20 +18,20 @@ const maintenanceLead = 24 * time.Hour
 // takeAdvice keeps a notice that dooms nothing, and has it written: no source repeats to the
 // next leader what this one acknowledges.
 func (s *shard) takeAdvice(m *member, n nstance.Notice) {
-	known := findNotice(m.advice, n.EventID)
+	known := notices.Find(m.Advice, n.EventID)
 	if n.ReceivedAt.IsZero() {
 		n.ReceivedAt = s.opts.Now().UTC().Round(0)
 	}
 	switch {
-	case known >= 0 && (notice.Repeats(n, m.advice[known]) || notice.SameEvent(n, m.advice[known])):
+	case known >= 0 && (notice.Repeats(n, m.Advice[known]) || notice.SameEvent(n, m.Advice[known])):
 		return
 	case known >= 0:
-		m.advice[known] = n
-	case len(m.advice) >= maxNotices && !s.dropOldestRebalance(m):
+		m.Advice[known] = n
+	case len(m.Advice) >= notices.Max && !s.dropOldestRebalance(m):
 		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
 		return
 	default:
-		m.advice = append(m.advice, n)
+		m.Advice = append(m.Advice, n)
 	}
 	now := s.opts.Now()
 	returned := s.returnedUntil(m.group, m, now)
@@ -51,21 +52,15 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 // dropOldestRebalance makes room for other advice, and reports whether it could. A cloud
 // that recommends to leave a machine again and again takes nothing of that back.
 func (s *shard) dropOldestRebalance(m *member) bool {
-	i := slices.IndexFunc(m.advice, func(n nstance.Notice) bool { return n.Kind == nstance.Rebalance })
+	i := slices.IndexFunc(m.Advice, func(n nstance.Notice) bool { return n.Kind == nstance.Rebalance })
 	if i >= 0 {
-		s.dropAdvice(m, m.advice[i].EventID)
+		s.dropAdvice(m, m.Advice[i].EventID)
 	}
 	return i >= 0
 }
 
 func (s *shard) dropAdvice(m *member, eventID string) {
-	if i := findNotice(m.advice, eventID); i >= 0 {
-		m.advice = append(m.advice[:i:i], m.advice[i+1:]...)
-		m.dropAliases(eventID)
-		for _, ack := range m.pendingAcks[eventID] {
-			call(ack) // nothing is owed for it any more
-		}
-		delete(m.pendingAcks, eventID)
+	if m.DropAdvice(eventID) {
 		s.queue.Add(m.group.key, false)
 	}
 }
@@ -89,7 +84,7 @@ func heeded(n nstance.Notice, g *nstance.Group) (at time.Time, setting string) {
 // cloud advises; zero: never. Then why says so.
 func (s *shard) advisedAt(g *group, m *member, now time.Time) (at time.Time, why string) {
 	at = age(m, g.spec.Expiry.EligibleAge)
-	for _, n := range m.advice {
+	for _, n := range m.Advice {
 		early, setting := heeded(n, &g.spec)
 		if early.IsZero() {
 			continue
@@ -124,7 +119,7 @@ func (m *member) advisesCordon(c nstance.Cause) bool {
 	if groupspec.OnRebalance(&m.group.spec) != nstance.NoticeCordon {
 		return false
 	}
-	return slices.ContainsFunc(m.advice, func(n nstance.Notice) bool {
+	return slices.ContainsFunc(m.Advice, func(n nstance.Notice) bool {
 		return n.Kind == nstance.Rebalance && c.Message == adviceMessage(n, "on_rebalance")
 	})
 }

@@ -97,15 +97,6 @@ func (s *shard) applyTo(m *member, a plan.Action, now time.Time) {
 	s.rebalance(m.group)
 }
 
-func (s *shard) newDrain(m *member, a plan.Action, now time.Time) *nstance.Drain {
-	cordonOnly := m.cordonOnly(a.Causes)
-	return &nstance.Drain{
-		Instance: m.id, Group: m.group.key, ProviderID: cmp.Or(m.machine.ProviderID, m.rec.ProviderID),
-		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
-		Causes: a.Causes, Voluntary: a.Voluntary, Executor: s.executor(m, cordonOnly), CordonOnly: cordonOnly,
-	}
-}
-
 // publishCauses journals the causes that this leader found out itself, and
 // counts failed creations.
 func (s *shard) publishCauses(m *member, a plan.Action) {
@@ -128,43 +119,6 @@ func (s *shard) recordHalt(g *group) {
 	}
 	s.publishGroup(g, nstance.Event{Type: nstance.EventRolloutHalted, Reason: g.history.HaltReason})
 	s.saver.Changed()
-}
-
-// resume hands every due step to a lane. While surplus members stay because a new
-// leader has not heard from all members yet, an intent of a former leader among them
-// is not made a machine.
-func (s *shard) resume(g *group, c *plan.Census, now time.Time) {
-	surplus := c.Counts().Surplus
-	for _, m := range g.members {
-		if s.frozenOut(g, m.step) {
-			continue
-		}
-		if (surplus > 0 || !g.defined()) && s.inherited(m) && !s.lapsed(m, now) { // without a definition all are surplus
-			surplus--
-			continue
-		}
-		if m.step != stepNone && !m.running && (m.step != stepCreate || m.grant != grantWanted) && !m.retryDue.After(now) {
-			s.submit(m)
-		}
-	}
-}
-
-// inherited reports whether m is an intent of a former leader for which no
-// machine is known.
-func (s *shard) inherited(m *member) bool {
-	return m.step == stepCreate && !m.rec.OnDemand && !m.machineKnown() && m.rec.CreatedEpoch < s.opts.Epoch
-}
-
-// lapsed deletes m, an intent for a group without a definition, once its
-// registration timeout has passed, and reports whether it has: such a group is not
-// planned, so no plan does.
-func (s *shard) lapsed(m *member, now time.Time) bool {
-	by := s.registerBy(m)
-	if m.group.defined() || by.IsZero() || !s.reached(by, now) {
-		return false
-	}
-	s.applyTo(m, plan.Action{Kind: plan.Delete, ID: m.id, Causes: []nstance.Cause{{Kind: nstance.CauseTimeout, Message: "its group had no definition until its registration timeout"}}}, now)
-	return true
 }
 
 // includesCause reports whether a cause of kind k is among causes.

@@ -1,7 +1,9 @@
 package reconcile
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -48,7 +50,7 @@ func (s balancedMembers) Suspect(id nstance.InstanceID) { s.r.questions.Add(id) 
 // report and leaves when its removal begins or it is preserved; in between a bad
 // report changes nothing, for load balancers have health checks of their own. A
 // member that has not reported yet stays as it is, and a freeze adds no member and
-// withdraws only those that leave.
+// withdraws only those that leave. Nothing of it is durable: a new leader compares all.
 func (s *shard) membership(m *member, t balance.Target) balance.Membership {
 	switch {
 	case m.state.Leaving(), m.gone, m.outOfService(), m.rec.Standby != nil && (m.parkedOrMoving() || !m.wokenOrWaking()):
@@ -110,3 +112,48 @@ func (m *member) names(t balance.Target) bool {
 
 // knowsBalancers reports whether it is known which load balancers m names.
 func (m *member) knowsBalancers() bool { return m.group.defined() || len(m.rec.LoadBalancers) > 0 }
+
+// balancersLeft reports whether m may be deleted as far as load balancers go: none
+// sends traffic to it any more, or withdrawTimeout has passed.
+func (r *Reconciler) balancersLeft(m *member) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var names []string
+	switch id := m.machine.ProviderID; {
+	case m.gone || r.provider.Abilities().Balancers == nil:
+	case id != "":
+		names = r.balance.Attached(id, m.registered())
+	case m.registered(): // the provider has not shown its machine in this term yet
+		names = r.balance.Names()
+		r.questions.Add(m.id)
+	}
+	now := r.opts.Now()
+	switch {
+	case m.withdrawalOver || len(names) == 0:
+		m.withdrawalOver = true
+		return true
+	case m.withdrawBy.IsZero():
+		m.withdrawBy = now.Add(r.withdrawalWait(m, now))
+		r.rebalance(m.group)
+		return false
+	case now.Before(m.withdrawBy):
+		return false
+	}
+	m.withdrawalOver = true
+	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
+	r.balance.WithdrawDeleted(m.machine, names)
+	return true
+}
+
+// withdrawalWait is withdrawTimeout, or where earlier terms have waited for that long, the
+// time of one attempt: a deletion must end although every term is short.
+func (s *shard) withdrawalWait(m *member, now time.Time) time.Duration {
+	if d := m.rec.Deleting; d != nil && s.reached(d.At.Add(withdrawTimeout+clocksApart), now) {
+		return firstLookUps
+	}
+	return withdrawTimeout
+}
+
+// withdrawTimeout is how long a deletion waits for load balancers to withdraw the
+// machine, once nothing else delays it.
+const withdrawTimeout = 30 * time.Second

@@ -73,7 +73,7 @@ func (s *shard) provesDefinition(m *member) bool {
 func (s *shard) checkMassNotice(g *group) {
 	noticed, rehearsed := 0, 0
 	for _, m := range g.members {
-		if len(m.notices) > 0 && !m.extra() {
+		if len(m.Standing) > 0 && !m.extra() {
 			noticed++
 			rehearsed += oneIf(m.rehearsed())
 		}
@@ -92,7 +92,7 @@ func (s *shard) checkMassNotice(g *group) {
 	}
 	s.publishGroup(g, nstance.Event{Type: nstance.EventAlarm, Reason: why})
 	for _, m := range g.members {
-		if len(m.notices) > 0 {
+		if len(m.Standing) > 0 {
 			s.questions.Add(m.id)
 		}
 	}
@@ -160,4 +160,11 @@ func (s *shard) recordReady(g *group, now time.Time) {
 // its agent reports.
 func (s *shard) readyOnRecord(m *member, now time.Time) bool {
 	return m.registered() && !m.wokenOrWaking() && (!m.rec.ReadyAt.IsZero() || m.group.history.Ready.Covers(m.id, m.rec.RegisteredAt) || s.launchOver(m, now))
+}
+
+// timeLaunch records how long m, made in this term, took to become ready.
+func (s *shard) timeLaunch(m *member) {
+	if m.rec.CreatedEpoch == s.opts.Epoch && !m.healthySince.IsZero() {
+		m.group.pace.Launched(m.healthySince.Sub(m.rec.CreatedAt))
+	}
 }

@@ -2,20 +2,23 @@ package reconcile
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/internal/wallclock"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // create writes the intent, then asks the provider. When it is repeated,
 // it looks for the machine first, and then sends the same bytes again.
+//
+//	a crash after                    leaves
+//	the definition is stored         no member: a new one is decided; the definition is garbage
+//	the intent is written            a member in state provisioning: its create is repeated
+//	the call is sent or answered     the same: the same token makes the same machine
 func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if err := r.provider.Blocked(); err != nil {
 		return err
@@ -143,182 +146,6 @@ func (r *Reconciler) checkGrant(m *member) error {
 		return errSoldOut
 	}
 	return nil
-}
-
-// definition returns what m is created from: the recorded definition, or the
-// group's present one while m is new.
-func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definition, error) {
-	r.mu.Lock()
-	def, digest, fresh := m.group.spec.Definition, m.rec.Definition, m.rec.InfraHash == m.group.hash && m.rec.Definition == ""
-	if m.requestedDefinition != nil {
-		def, fresh = *m.requestedDefinition, true
-	}
-	r.mu.Unlock()
-	if digest != "" {
-		def, err := r.records.Definition(ctx, digest)
-		r.mu.Lock()
-		if m.definitionErr = err; err == nil && m.rec.OnDemand {
-			m.requestedDefinition = &def
-		}
-		r.mu.Unlock()
-		return def, asUnavailable(unrepeatable(r.intended(m), err))
-	}
-	if !fresh {
-		return def, errChanged
-	}
-	digest, err := r.records.PutDefinition(ctx, def)
-	if err != nil {
-		return def, asUnavailable(err)
-	}
-	r.mu.Lock()
-	m.rec.Definition = digest
-	r.mu.Unlock()
-	return def, nil
-}
-
-// intended reports whether the intent of m is durable.
-func (r *Reconciler) intended(m *member) bool {
-	_, ok := r.records.Get(m.id)
-	return ok
-}
-
-// reshape gives m, an instance on demand whose intent names another shape, the
-// one that was granted. That is durable before the provider is asked for it. It has another
-// token, with which a provider makes another machine: no call with the former one may be under
-// way any more, and the latest look has found no machine.
-func (r *Reconciler) reshape(ctx context.Context, m *member, def nstance.Definition) error {
-	r.mu.Lock()
-	rec, shape, price, choice, retoken := m.rec, m.shape, m.price, m.choiceOnRecord(), m.needsNewToken
-	wanted := m.durable && m.grant == granted && (shape != rec.Shape || retoken)
-	proven := !r.opts.Now().Before(r.absenceProvenAt(m))
-	r.mu.Unlock()
-	switch {
-	case !wanted:
-		return nil
-	case !proven:
-		return errAgain
-	}
-	former := rec
-	rec.Shape, rec.UserDataDigest, rec.ShapeChoice, rec.PricePerHour = shape, "", choice, price
-	rec.Token = token(rec)
-	if retoken || relaunched(former) {
-		rec.Token = nextToken(former, rec)
-	}
-	if err := r.writeShape(ctx, rec, def); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m.needsNewToken = false
-	r.refreshRecord(m)
-	return nil
-}
-
-// writeShape makes another shape durable, and the digest of the user data, which may
-// contain it.
-func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def nstance.Definition) error {
-	out := Rendered{UserData: []byte(def.UserData.Content)}
-	if r.opts.Bootstrap != nil {
-		var err error
-		if out, err = r.opts.Bootstrap.Render(ctx, renderRequest(next, def)); err != nil {
-			return err
-		}
-	}
-	sum := sha256.Sum256(out.UserData)
-	_, err := r.records.Update(ctx, next.ID, func(rec *records.Instance) error {
-		if rec.Deleting != nil {
-			return errOutdated
-		}
-		rec.Shape, rec.ShapeChoice, rec.PricePerHour = next.Shape, next.ShapeChoice, next.PricePerHour
-		rec.Token, rec.UserDataDigest = next.Token, hex.EncodeToString(sum[:])
-		return nil
-	})
-	return asUnavailable(err)
-}
-
-// intent completes m's record and renders its user data.
-func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definition) (records.Instance, Rendered, error) {
-	r.mu.Lock()
-	rec := m.rec
-	if !rec.OnDemand && rec.UserDataDigest == "" {
-		rec.BootstrapData = m.group.spec.BootstrapData
-	}
-	r.mu.Unlock()
-	if rec.Token == "" {
-		if rec.Shape == (records.Shape{}) { // not granted yet
-			rec.Shape, rec.ShapeChoice = r.preferredShape(m.group, def)
-		}
-		rec.Image, rec.Token = def.Image, token(rec)
-	}
-	out := Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
-	if r.opts.Bootstrap != nil {
-		var err error
-		if out, err = r.opts.Bootstrap.Render(ctx, renderRequest(rec, def)); err != nil {
-			return rec, out, unrepeatable(r.intended(m), err)
-		}
-		rec.NonceKeyID, rec.Authorities = out.SignedWith.NonceKeyID, out.SignedWith.Authorities
-	}
-	sum := sha256.Sum256(out.UserData)
-	digest := hex.EncodeToString(sum[:])
-	if rec.UserDataDigest != "" && rec.UserDataDigest != digest {
-		return rec, out, fmt.Errorf("%w: its user data renders to other bytes at this server", errUnrepeatable)
-	}
-	rec.UserDataDigest = digest
-	return rec, out, nil
-}
-
-func renderRequest(rec records.Instance, def nstance.Definition) RenderRequest {
-	return RenderRequest{
-		ID: rec.ID, Group: rec.Key(), OnDemand: rec.OnDemand, InstanceType: rec.Shape.InstanceType, Image: rec.Image, RuntimeHash: rec.RuntimeHash, BootstrapData: rec.BootstrapData,
-		CreatedAt: rec.CreatedAt, RegisterBy: rec.RegisterBy(), Definition: def, SignedWith: SignedWith{rec.NonceKeyID, rec.Authorities},
-	}
-}
-
-// preferredShape returns the shape that a create would be granted if it were alone, and
-// why.
-func (r *Reconciler) preferredShape(g *group, def nstance.Definition) (records.Shape, string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.opts.Now()
-	shape, choice, _ := r.admission.Choose(r.requestFor(g, def), now)
-	return pricedShape(shape, def), string(choice)
-}
-
-// writeIntent makes the intent durable, unless it is. A record that exists already
-// is of an earlier attempt whose answer was lost, or of a former leader for the same
-// instance on demand.
-func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec records.Instance) (records.Instance, error) {
-	if stands, ok := r.records.Get(rec.ID); ok {
-		return rec, r.adoptStoredIntent(m, rec, stands)
-	}
-	r.mu.Lock()
-	m.durable = true
-	r.mu.Unlock()
-	written, err := r.records.Create(ctx, rec)
-	if errors.Is(err, nstance.Conflict) {
-		written, err = r.records.Refresh(ctx, rec.ID)
-	}
-	if err != nil {
-		return rec, asUnavailable(err)
-	}
-	return written, r.adoptStoredIntent(m, rec, written)
-}
-
-// adoptStoredIntent compares the stored intent with the one that was to be written. A
-// former leader may have written one for the same ID a moment ago, or an earlier
-// attempt rendered other bytes: then the stored one counts, and the step is repeated.
-func (r *Reconciler) adoptStoredIntent(m *member, meant, stands records.Instance) error {
-	switch {
-	case stands.Deleting != nil:
-		return errOutdated
-	case stands.Definition == meant.Definition && stands.Shape == meant.Shape && stands.UserDataDigest == meant.UserDataDigest:
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m.inheritedAt = r.opts.Now()
-	r.refreshRecord(m)
-	return errAgain
 }
 
 // lacksGrant has the create of m, whose intent is durable now, wait for a grant if
@@ -450,4 +277,130 @@ func (r *Reconciler) markGoneBeforeKnown(m *member, is absence, final bool) {
 	}
 	m.taken = is.cause == "" // the time in which nothing was known of it is too short for more
 	r.markGone(m, "it was made, and the provider does not know it any more", is, r.opts.Now())
+}
+
+// refused reports whether a create definitely made no machine and never will.
+func refused(err error) bool {
+	switch nstance.CodeOf(err) {
+	case nstance.Invalid, nstance.Capacity, nstance.Quota, nstance.Denied, nstance.Conflict:
+		return true
+	}
+	return false
+}
+
+// createRefused fails m, which is not counted any more, and has its intent deleted.
+func (s *shard) createRefused(m *member, err error) {
+	if s.retryRefusedRequest(m, err) {
+		return
+	}
+	code := nstance.CodeOf(err)
+	words := clip.Words(err.Error())
+	m.refusedWith = err
+	s.recordReturn(m, false)
+	switch {
+	case m.rec.OnDemand: // no failure of its group
+	case code == nstance.Capacity || code == nstance.Quota: // the admission queue sets the pace
+	case errors.Is(err, errChanged):
+	case err == m.answeredWith && s.shapesLeft(m): //nolint:errorlint // the provider's answer itself
+	default:
+		s.failedToBecomeReady(m, words)
+	}
+	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: words})
+	s.failWithoutMachine(m, nstance.Cause{Kind: nstance.CauseTimeout, Message: "create refused: " + words})
+}
+
+// failWithoutMachine fails m and has its intent deleted.
+func (s *shard) failWithoutMachine(m *member, why nstance.Cause) {
+	s.admission.ReturnAddress(m.subnet)
+	m.subnet = ""
+	s.reopenLoss(m)
+	m.state, m.deleteCauses = nstance.Failed, []nstance.Cause{why}
+	m.owe(stepDelete)
+}
+
+// abandon gives up an intent that has no machine and cannot get one. The next plan
+// deletes it and demands another instance: the definition did not fail. An instance
+// on demand cannot get another ID, so it fails.
+func (s *shard) abandon(m *member, err error) {
+	why := nstance.Cause{Kind: nstance.CauseAbandoned, Message: err.Error()}
+	if !m.rec.OnDemand {
+		m.removalCause = &why
+		m.owe(stepNone)
+		return
+	}
+	m.refusedWith = &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Remedy: "make a new ID, and ask again", Err: err}
+	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: nstance.Unavailable, Error: m.refusedWith.Error()})
+	s.failWithoutMachine(m, why)
+}
+
+// asUnavailable keeps an error of storage or of a Get from being mistaken for the
+// provider's refusal of a create.
+func asUnavailable(err error) error {
+	if err != nil && refused(err) {
+		return &nstance.Error{Code: nstance.Unavailable, Msg: err.Error(), Err: err}
+	}
+	return err
+}
+
+// repeatFrom is when a create that seems to have made nothing may be repeated: by
+// then the provider shows what it has made. A former leader's call that is still in
+// flight does no harm: the same bytes make the same machine.
+func (s *shard) repeatFrom(m *member) time.Time {
+	return latest(m.lastCreateEnd, m.inheritedAt).Add(s.opts.ConsistencyWindow)
+}
+
+// absenceProvenAt is from when on NotFound proves that there is no machine and that
+// none will come: one consistency window after the last call that may have made
+// it has ended, be it a former leader's. No call is sent for an instance that has
+// registered.
+func (s *shard) absenceProvenAt(m *member) time.Time {
+	if !m.mayHaveMachine() {
+		return time.Time{}
+	}
+	end := m.inheritedAt
+	if !end.IsZero() && !m.registered() {
+		end = end.Add(s.callTimeout())
+	}
+	from := latest(m.lastCreateEnd, end).Add(s.opts.ConsistencyWindow)
+	if recorded := s.absentOnRecord(m); !recorded.IsZero() && recorded.Before(from) && s.reached(recorded, s.opts.Now()) {
+		return recorded
+	}
+	return from
+}
+
+// absentOnRecord is that by the record of an instance that is being deleted, so that its
+// deletion ends although every term is short; zero: the record does not say. No call is sent
+// after the instance has registered, or once its deletion is durable.
+func (s *shard) absentOnRecord(m *member) time.Time {
+	switch {
+	case m.rec.Deleting == nil || !m.lastCreateEnd.IsZero():
+		return time.Time{}
+	case m.registered():
+		return m.rec.RegisteredAt.Add(s.opts.ConsistencyWindow + clocksApart)
+	}
+	return m.rec.Deleting.At.Add(s.callTimeout() + s.opts.ConsistencyWindow + clocksApart)
+}
+
+// clocksApart is how far the clocks of two leaders may be apart while both are trusted.
+const clocksApart = 2 * wallclock.Limit
+
+// checkMarks fails with Conflict, and raises an alarm, unless a machine carries
+// the ID and the marks of m.
+func (s *shard) checkMarks(m *member, mach nstance.Machine) error {
+	if mach.ID == m.id && s.opts.ownerOf(m).Owns(mach.Owner) {
+		return nil
+	}
+	s.alarmContested(m, nstance.Event{Reason: "machine " + mach.ProviderID + " of another owner carries this instance's ID; it was left alone"})
+	return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
+}
+
+// alarmContested raises an alarm about the machine of m, once in a term. It needs
+// the lock.
+func (s *shard) alarmContested(m *member, e nstance.Event) {
+	if m.published.contested {
+		return
+	}
+	m.published.contested = true
+	e.Type = nstance.EventAlarm
+	s.publish(m, e)
 }

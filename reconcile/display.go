@@ -38,7 +38,7 @@ func (s *shard) instanceView(m *member) InstanceView {
 		ID: m.id, Group: m.rec.Key(), OnDemand: m.rec.OnDemand, Reason: m.rec.Reason, InstanceType: m.rec.Shape.InstanceType, RequestedMarket: m.rec.Shape.Market, ShapeChoice: m.rec.ShapeChoice, PricePerHour: cmp.Or(m.rec.PricePerHour, m.price),
 		InfraHash: m.rec.InfraHash, RuntimeHash: m.rec.RuntimeHash, CreatedAt: m.rec.CreatedAt, RegisteredAt: m.rec.RegisteredAt,
 		State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
-		Notices: slices.Clone(m.notices), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(), Zone: cmp.Or(m.zone(), s.admission.ZoneOf(m.rec.Shape.Subnet)),
+		Notices: slices.Clone(m.Standing), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(), Zone: cmp.Or(m.zone(), s.admission.ZoneOf(m.rec.Shape.Subnet)),
 	}
 	known := nstance.Machine{ID: m.id, ProviderID: m.rec.ProviderID, Zone: m.rec.Zone}
 	if m.machine.ProviderID != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/internal/notices"
 )
 
 func (s *shard) handleRegistered(m *member, now time.Time) {
@@ -102,8 +103,8 @@ func (s *shard) handleDrained(m *member, a nstance.Ack) {
 // without a command. The drain of the shard follows as for any notice: its executor
 // acknowledges it, and the agent does so at once.
 func (s *shard) handleLoneDrain(m *member, f nstance.DrainedWithoutServer) {
-	eventID := m.firstEventID(f.EventID)
-	if m.loneDrain != nil && m.loneDrain.eventID == eventID || findNotice(m.notices, eventID) < 0 {
+	eventID := m.FirstEventID(f.EventID)
+	if m.loneDrain != nil && m.loneDrain.eventID == eventID || notices.Find(m.Standing, eventID) < 0 {
 		return
 	}
 	m.loneDrain = &loneDrain{eventID, &records.DrainEnd{
@@ -138,8 +139,8 @@ func (s *shard) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	m.missingSince = time.Time{}
 	s.observeMachine(m, mach, now)
 	m.healthTrack.Answered(asked, m.machine.Status)
-	if mach.Status == nstance.StatusRunning && len(m.notices) > 0 && s.clockRight() {
-		m.dropExpiredNotices(now, s.clock.Elapsed())
+	if mach.Status == nstance.StatusRunning && len(m.Standing) > 0 && s.clockRight() {
+		m.DropExpired(now, s.clock.Elapsed())
 	}
 	s.queue.Add(m.group.key, m.gone)
 	return true
@@ -246,13 +247,13 @@ func (s *shard) markGone(m *member, why string, is absence, now time.Time) {
 		why += ": " + string(cause)
 	}
 	e := nstance.Event{Type: nstance.EventMachineGone, Reason: why, Error: is.answer}
-	if len(m.notices) > 0 {
-		n := m.notices[0]
+	if len(m.Standing) > 0 {
+		n := m.Standing[0]
 		e.Notice = &n // it was announced
 	}
 	s.publish(m, e)
 	s.rememberLoss(m, now)
-	if notice.TakenBack(cause, m.market(), s.served(m)) && !reclaimNoticed(m.notices) {
+	if notice.TakenBack(cause, m.market(), s.served(m)) && !reclaimNoticed(m.Standing) {
 		s.recordReclaim(m, now)
 	}
 }
@@ -264,7 +265,7 @@ func takenByCloud(m *member, cause nstance.LossCause) bool {
 	case nstance.LossReclaimed, nstance.LossCapacity, nstance.LossQuota, nstance.LossHost, nstance.LossThrottled, nstance.LossRequested:
 		return true
 	}
-	return cause == "" && reclaimNoticed(m.notices)
+	return cause == "" && reclaimNoticed(m.Standing)
 }
 
 // served reports whether m was ready once, as far as is known: one that a former leader had

@@ -73,8 +73,8 @@ func reclaimNoticed(notices []nstance.Notice) bool {
 
 // rehearsed reports whether the only reclaims that were announced of m were rehearsed.
 func (m *member) rehearsed() bool {
-	announced := slices.ContainsFunc(m.notices, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim && !notice.Rehearsed(n) })
-	return reclaimNoticed(m.notices) && !announced
+	announced := slices.ContainsFunc(m.Standing, func(n nstance.Notice) bool { return n.Kind == nstance.Reclaim && !notice.Rehearsed(n) })
+	return reclaimNoticed(m.Standing) && !announced
 }
 
 // reclaimsStand reports whether g makes on-demand members for its reclaims.

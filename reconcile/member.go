@@ -8,6 +8,7 @@ import (
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/notices"
 )
 
 // A member is one instance's state in memory.
@@ -78,14 +79,9 @@ type agentState struct {
 
 // noticeState is what was announced about a member.
 type noticeState struct {
-	notices        []nstance.Notice
-	noticeEnds     map[string]time.Duration // by event ID: until when, in elapsed time, one with a deadline stands
-	advice         []nstance.Notice         // standing notices that doom nothing
-	droppedNotices []string                 // event IDs of notices that the cloud did not follow up
-	aliases        map[string]string        // from event IDs of other sources to that of the source which announced the event first
-	pendingAcks    map[string][]func()      // by event ID: owed once the consequence is durable
-	rehearsalMet   bool                     // the rehearsal on record was announced
-	loneDrain      *loneDrain               // that of the latest notice; nil: none
+	notices.Book
+	rehearsalMet bool       // the rehearsal on record was announced
+	loneDrain    *loneDrain // that of the latest notice; nil: none
 }
 
 // A loneDrain is a drain by the agent without a command.

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider"
@@ -300,3 +302,62 @@ func (r internals) QueueAge() time.Duration { return r.queue.Age() }
 func (r internals) Abilities() provider.Abilities { return r.provider.Abilities() }
 
 func (r internals) Records() *records.Records { return r.records }
+
+func (r internals) Await(ctx context.Context) error { return r.awaitLoaded(ctx) }
+
+func (r internals) Runtime(id nstance.InstanceID) (loop.Runtime, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[id]
+	if m == nil || !m.group.defined() {
+		return loop.Runtime{}, nstance.Errorf(nstance.NotFound, "no instance %s of a group that is known", id)
+	}
+	return loop.Runtime{
+		Machine: m.machine, Seen: m.machine.ProviderID != "", Definition: m.group.spec.Definition, Hash: m.group.runtime,
+		Frozen: r.freezeOf(m.group) != nil,
+	}, nil
+}
+
+func (r internals) RuntimeHash(id nstance.InstanceID) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.members[id]; m != nil && m.group.defined() {
+		return m.group.runtime
+	}
+	return ""
+}
+
+func (r internals) RuntimeHashes() map[nstance.GroupKey]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[nstance.GroupKey]string, len(r.groups))
+	for key, g := range r.groups {
+		if g.defined() {
+			out[key] = g.runtime
+		}
+	}
+	return out
+}
+
+// Events yields the events that happen after this call, in order, until ctx ends. The
+// loop may take its time and call anything; several loops may run at once. One that
+// falls more than 1,024 events behind goes on with the latest 1,024: Event.Seq, which
+// otherwise grows by one, shows the gap. What the missed ones were about is in Instances.
+func (r *Reconciler) Events(ctx context.Context) iter.Seq[nstance.Event] {
+	at := r.events.Last()
+	return func(yield func(nstance.Event) bool) {
+		for ctx.Err() == nil {
+			for item, err := range r.events.Subscribe(ctx, at, feed.View[nstance.Event]{}) {
+				if err != nil { // it fell behind
+					at = r.events.First()
+					break
+				}
+				at = item.Seq
+				e := item.Value
+				if e.Seq = item.Seq; item.Kind == feed.Event && !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}

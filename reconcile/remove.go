@@ -3,18 +3,22 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/loop"
 	"github.com/nstance-go/nstance/internal/records"
 )
 
 // remove takes the next step of a deletion: the durable mark, withdrawal from load
 // balancers, the provider's Delete until it answers NotFound, then the record. It
 // returns errAgain until the record is gone.
+//
+//	a crash after                    leaves
+//	the mark is written              a deleting member, for good: all below is repeated
+//	the provider accepts Delete      the same: Delete is sent until it answers NotFound
+//	the life is recorded             the same: it is recorded once more, under the same ID
 func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	r.deletionBegan(m)
@@ -73,7 +77,7 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	if len(m.deleteCauses) > 0 {
 		why = m.deleteCauses[0]
 	}
-	need, end, story, notices := m.basis(), m.endFacts(), m.story(), slices.Clone(m.notices)
+	need, end, story, notices := m.basis(), m.endFacts(), m.story(), slices.Clone(m.Standing)
 	r.mu.Unlock()
 	story.Drifted = r.driftedFields(ctx, m, m.deleteCauses)
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
@@ -186,47 +190,122 @@ func (r *Reconciler) deleteRecord(ctx context.Context, m *member) error {
 	return err
 }
 
-// balancersLeft reports whether m may be deleted as far as load balancers go: none
-// sends traffic to it any more, or withdrawTimeout has passed.
-func (r *Reconciler) balancersLeft(m *member) bool {
+// deletionBegan records that m is to be deleted after its drain.
+func (s *shard) deletionBegan(m *member) {
+	if m.deleteBegan == 0 && m.drain != nil && !m.gone {
+		m.deleteBegan = s.clock.Elapsed()
+	}
+}
+
+// deletionAccepted records that the provider has accepted it.
+func (s *shard) deletionAccepted(m *member) {
+	if m.deleteBegan > 0 && !m.deleteAccepted {
+		m.group.pace.Deleted(s.clock.Elapsed() - m.deleteBegan)
+	}
+}
+
+func (r internals) OnEnd(keep loop.LifeKeeper) { r.onEnd = keep }
+
+// A lifeState says how far the life of an ended member has been recorded.
+type lifeState int
+
+const (
+	lifeUnrecorded lifeState = iota
+	lifePending              // passed to onEnd
+	lifeRecorded
+)
+
+// recordLife passes m to onEnd, and reports whether its record may be deleted.
+func (r *Reconciler) recordLife(m *member) bool {
+	rec, known := r.records.Get(m.id)
+	r.mu.Lock()
+	if r.onEnd == nil || !known {
+		r.mu.Unlock()
+		return true
+	}
+	state, by := m.life, r.replacementOf(m)
+	if state == lifeUnrecorded {
+		m.life = lifePending
+	}
+	r.mu.Unlock()
+	if state != lifeUnrecorded {
+		return state == lifeRecorded
+	}
+	r.onEnd(rec, by, r.opts.Now().UTC(), func(err error) { r.lifeKept(m, err) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var names []string
-	switch id := m.machine.ProviderID; {
-	case m.gone || r.provider.Abilities().Balancers == nil:
-	case id != "":
-		names = r.balance.Attached(id, m.registered())
-	case m.registered(): // the provider has not shown its machine in this term yet
-		names = r.balance.Names()
-		r.questions.Add(m.id)
-	}
-	now := r.opts.Now()
-	switch {
-	case m.withdrawalOver || len(names) == 0:
-		m.withdrawalOver = true
-		return true
-	case m.withdrawBy.IsZero():
-		m.withdrawBy = now.Add(r.withdrawalWait(m, now))
-		r.rebalance(m.group)
-		return false
-	case now.Before(m.withdrawBy):
-		return false
-	}
-	m.withdrawalOver = true
-	r.publish(m, nstance.Event{Type: nstance.EventAlarm, Reason: fmt.Sprintf("deleted although it could not be withdrawn from %s within %s", strings.Join(names, ", "), withdrawTimeout)})
-	r.balance.WithdrawDeleted(m.machine, names)
-	return true
+	return m.life == lifeRecorded
 }
 
-// withdrawalWait is withdrawTimeout, or where earlier terms have waited for that long, the
-// time of one attempt: a deletion must end although every term is short.
-func (s *shard) withdrawalWait(m *member, now time.Time) time.Duration {
-	if d := m.rec.Deleting; d != nil && s.reached(d.At.Add(withdrawTimeout+clocksApart), now) {
-		return firstLookUps
+// lifeKept continues the deletion of m. After an error it is repeated with backoff.
+func (r *Reconciler) lifeKept(m *member, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		m.life = lifeUnrecorded
+		return
 	}
-	return withdrawTimeout
+	m.life = lifeRecorded
+	if !m.running {
+		m.retryDue = time.Time{}
+	}
+	r.queue.Add(m.group.key, false)
 }
 
-// withdrawTimeout is how long a deletion waits for load balancers to withdraw the
-// machine, once nothing else delays it.
-const withdrawTimeout = 30 * time.Second
+// replacementOf returns the latest member that was made for the loss of m.
+func (s *shard) replacementOf(m *member) (id nstance.InstanceID) {
+	for _, o := range m.group.members {
+		if o.rec.Replaces == m.id {
+			id = max(id, o.id)
+		}
+	}
+	return id
+}
+
+// story returns what is known of m that its record may not say yet.
+func (m *member) story() records.Story {
+	return records.Story{ReadyAt: m.readyAt, PricePerHour: m.price}
+}
+
+func (r internals) LivingRecords() []records.Instance {
+	all := r.records.All()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range all {
+		r.withMember(all[i].ID, func(m *member) { all[i].KeepStory(m.story()) })
+	}
+	return all
+}
+
+// endFacts returns what is known of m that its record does not say yet.
+func (m *member) endFacts() *records.End {
+	e := &records.End{LaunchedAt: m.machine.CreatedAt.UTC(), InstanceType: m.machine.InstanceType, Zone: m.machine.Zone, Market: m.machine.Market, Drained: m.lastAck}
+	if e.Drained == nil && m.loneDrain != nil {
+		e.Drained = m.loneDrain.end
+	}
+	if m.gone {
+		e.GoneAt, e.Loss = m.at.UTC(), m.cause
+	}
+	return e
+}
+
+// maxDrifted is how many fields are recorded of those that drifted.
+const maxDrifted = 16
+
+// driftedFields returns the fields whose change m is replaced for; none if there are
+// other causes, or its definition cannot be read.
+func (r *Reconciler) driftedFields(ctx context.Context, m *member, causes []nstance.Cause) (paths []string) {
+	if !includesCause(causes, nstance.CauseRollout) {
+		return nil
+	}
+	changes, err := r.Admin().Drift(ctx, m.id)
+	if err != nil {
+		r.log.Debug("drifted fields not recorded", "instance_id", m.id, "code", nstance.CodeOf(err), "err", err)
+	}
+	for _, c := range changes {
+		if c.Effect == EffectReplace && len(paths) < maxDrifted {
+			paths = append(paths, c.Path)
+		}
+	}
+	return paths
+}

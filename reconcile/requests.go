@@ -2,89 +2,11 @@ package reconcile
 
 import (
 	"context"
-	"slices"
-	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/records"
-	"github.com/nstance-go/nstance/reconcile/plan"
 )
-
-// CreateInstance creates one instance on demand, and returns once its intent is
-// durable: from then on it is created, or fails with an event. It is never counted in
-// its group's size, nor replaced, nor removed for being silent. It is removed when it is
-// reclaimed, gone, old enough (Expiry.OnDemandAge), or on request.
-//
-// The same request again returns the same instance, in whatever state it is by
-// then. Fails with Conflict when any instance of the shard has the ID for
-// another request, or had it a moment ago, when a record that cannot be read
-// has it, and when the group is frozen or being removed; with NotFound when
-// there is no such group, Invalid for an ID or a definition that does not fit,
-// and Unavailable when ctx ends first: then it may still happen, and the same
-// request finds out.
-//
-// A create that the provider refuses fails the instance, with a create_failed event,
-// and then it is removed. So does a change of leader before there is a machine, if the
-// new leader renders other bytes. A create without capacity is repeated, with other
-// shapes, until the definition's launch timeout.
-func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (InstanceView, error) {
-	m, err := r.acceptRequest(req)
-	if err != nil || m == nil {
-		return InstanceView{}, err
-	}
-	err = r.await(ctx, func() bool {
-		_, durable := r.records.Get(m.id)
-		return durable || m.refusedWith != nil || r.members[m.id] != m
-	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, durable := r.records.Get(m.id)
-	switch {
-	case err != nil:
-	case durable:
-		err = m.sameAs(req) // a former leader may have written another one's
-	case m.refusedWith != nil:
-		err = m.refusedWith
-	case r.members[m.id] != m && r.usedIDs[m.id].IsZero():
-		err = nstance.Errorf(nstance.Conflict, "instance %s was given up before it was made, for a freeze", m.id)
-	}
-	return r.instanceView(m), err
-}
-
-// acceptRequest returns the member that a request is for: a new one, or the one that an
-// earlier call has made; nil for a dry run of a new one.
-func (r *Reconciler) acceptRequest(req OnDemandRequest) (*member, error) {
-	if _, err := nstance.ParseInstanceID(string(req.ID)); err != nil {
-		return nil, err
-	}
-	w, err := desiredSpecFor(nstance.Group{Definition: req.Definition})
-	if err != nil {
-		return nil, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.loaded {
-		return nil, errUnread
-	}
-	if m := r.members[req.ID]; m != nil {
-		return m, m.sameAs(req)
-	}
-	now := r.opts.Now()
-	g, err := r.checkRequest(req, now)
-	if err != nil || req.DryRun {
-		return nil, err
-	}
-	m := &member{id: req.ID, state: nstance.Pending, stepState: stepState{step: stepCreate}, requestState: requestState{requestedDefinition: &req.Definition, requestReason: req.Reason}, rec: records.Instance{
-		ID: req.ID, Tenant: req.Group.Tenant, Group: req.Group.Group, OnDemand: true, Reason: string(plan.ReasonOnDemand), Request: req.Digest,
-		CreatedAt: now.UTC().Truncate(time.Millisecond), CreatedEpoch: r.opts.Epoch, InfraHash: w.hash, RuntimeHash: w.runtime, LoadBalancers: slices.Clone(req.LoadBalancers),
-		BootstrapData: req.BootstrapData,
-		LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
-	}}
-	r.addMember(g, m)
-	r.queue.Add(g.key, false)
-	return m, nil
-}
 
 // Drain requests that an instance is drained and then deleted, and returns once that
 // cause of the drain is durable, or the deletion where there is nothing to drain. It

@@ -37,60 +37,6 @@ func (r *Admin) Resume(ctx context.Context, key nstance.GroupKey, reason string)
 	})
 }
 
-// changeableGroup returns a group that requests may change.
-func (s *shard) changeableGroup(key nstance.GroupKey) (*group, error) {
-	if !s.loaded {
-		return nil, errUnread
-	}
-	if g := s.groups[key]; g != nil {
-		return g, nil
-	}
-	return nil, nstance.Errorf(nstance.NotFound, "no group %s", key)
-}
-
-// changeGroup changes a group's recorded state on request, and returns once that is
-// durable. Without an event nothing has changed; then it waits for earlier changes.
-func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {
-	r.mu.Lock()
-	g, err := r.changeableGroup(key)
-	var e nstance.Event
-	if err == nil {
-		e, err = change(g)
-	}
-	if err == nil && e.Type != "" {
-		r.publishGroup(g, e)
-		r.saver.Changed()
-		r.queue.Add(key, true)
-	}
-	edit := r.saver.Edits()
-	r.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	return r.saver.Await(ctx, edit)
-}
-
-// changeShard is changeGroup for what concerns every group.
-func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Event, bool)) error {
-	r.mu.Lock()
-	if !r.loaded {
-		r.mu.Unlock()
-		return errUnread
-	}
-	if e, changed := change(); changed {
-		e.Time = r.opts.Now().UTC()
-		r.opts.Journal(e)
-		r.saver.Changed()
-		for key, g := range r.groups {
-			r.discardPendingCreates(g)
-			r.queue.Add(key, true)
-		}
-	}
-	edit := r.saver.Edits()
-	r.mu.Unlock()
-	return r.saver.Await(ctx, edit)
-}
-
 // Rollback makes the definition with which every member was last ready the
 // desired one, until another one is configured or UndoRollback. Members of the
 // configured definition are then replaced like any others that are stale. It
@@ -160,21 +106,42 @@ func (r *Admin) UndoRollback(ctx context.Context, key nstance.GroupKey, reason s
 	})
 }
 
-// await blocks until done, which is called under the lock, or ctx ends.
-func (r *Reconciler) await(ctx context.Context, done func() bool) error {
-	for {
-		r.mu.Lock()
-		ok, changed := done(), r.changed
-		r.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nstance.Errorf(nstance.Unavailable, "not durable yet: %w", ctx.Err())
-		case <-r.over:
-			return nstance.Errorf(nstance.Unavailable, "not durable: this term is over")
-		case <-changed:
+// readRollbacks reads the definitions that groups are rolled back to. One that
+// is missing or cannot be understood is left out; any other error is returned.
+func (r *Reconciler) readRollbacks(ctx context.Context, states shardState) (map[string]desiredSpec, error) {
+	var digests []string
+	for _, h := range states.Groups {
+		if h.Rollback != nil {
+			digests = append(digests, h.Rollback.Definition)
 		}
 	}
+	found, failed := r.records.Definitions(ctx, digests)
+	out := map[string]desiredSpec{}
+	for key, h := range states.Groups {
+		if h.Rollback == nil {
+			continue
+		}
+		var back desiredSpec
+		err := failed[h.Rollback.Definition]
+		if err == nil {
+			back, err = desiredSpecFor(nstance.Group{Definition: found[h.Rollback.Definition]})
+		}
+		switch code := nstance.CodeOf(err); {
+		case err == nil:
+			out[key] = back
+		case code == nstance.NotFound, code == nstance.Invalid:
+			r.log.Error("group is rolled back to a definition that cannot be read: nothing is planned for it", "group", key, "err", err)
+		default:
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (r *Reconciler) readDesiredSpec(ctx context.Context, digest string) (desiredSpec, error) {
+	def, err := r.records.Definition(ctx, digest)
+	if err != nil {
+		return desiredSpec{}, err
+	}
+	return desiredSpecFor(nstance.Group{Definition: def})
 }

@@ -122,7 +122,7 @@ func (m *member) answersLoss() bool { return m.rec.Deleting == nil || m.register
 // the time when this one found it.
 func (s *shard) recovered(rec records.Instance, since time.Time) *member {
 	m := &member{id: rec.ID, rec: rec, durable: true, machineCalls: machineCalls{inheritedAt: since}, origin: origin{replaces: rec.Replaces}}
-	m.notices, m.advice = slices.Clone(rec.Notices), slices.Clone(rec.Advice)
+	m.Standing, m.Advice = slices.Clone(rec.Notices), slices.Clone(rec.Advice)
 	m.rehearsalMet = slices.ContainsFunc(rec.Notices, notice.Rehearsed)
 	switch {
 	case rec.Deleting != nil:

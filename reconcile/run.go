@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/notice"
-	"github.com/nstance-go/nstance/internal/records"
-	"github.com/nstance-go/nstance/internal/sleep"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/reconcile/internal/work"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -189,105 +185,4 @@ func (r *Reconciler) admitDue() time.Duration {
 		return time.Hour
 	}
 	return max(0, r.nextGrants.Sub(now))
-}
-
-// queryProvider asks the provider for machines, free addresses, zones, prices and what
-// its cloud avoids, which the first plans use.
-func (r *Reconciler) queryProvider(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, firstLookUps)
-		defer cancel()
-		r.cloud.ReadFirst(ctx, r.opts.Subnets)
-	})
-	r.reconcileMachines(ctx)
-}
-
-// load reads the shard's state from storage. Nothing is planned before. It fails when
-// ctx ends.
-func (r *Reconciler) load(ctx context.Context, stop context.CancelCauseFunc) error {
-	for failures := 1; ; failures++ {
-		recs, problems, err := r.records.Load(ctx)
-		var states shardState
-		if err == nil {
-			states, err = r.states.Load(ctx)
-		}
-		var backs map[string]desiredSpec
-		if err == nil {
-			backs, err = r.readRollbacks(ctx, states)
-		}
-		if err == nil {
-			r.install(recs, problems, states, backs)
-			r.awaitFirstAnswers(ctx, stop, states, len(recs)+len(problems) > 0)
-			r.begin()
-			return ctx.Err()
-		}
-		r.recordUnread(err)
-		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
-		if !sleep.For(ctx, sleep.Backoff(failures, time.Second, maxLoadBackoff)) {
-			return ctx.Err()
-		}
-	}
-}
-
-// maxLoadBackoff is the longest wait between attempts to read the shard, each of which
-// reads and logs as much as the first.
-const maxLoadBackoff = 10 * time.Second
-
-// recordUnread records why the shard could not be read yet.
-func (r *Reconciler) recordUnread(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.loadError = err
-}
-
-func (r *Reconciler) install(recs []records.Instance, problems []records.Problem, states shardState, backs map[string]desiredSpec) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.began, r.foundNoRecord = r.opts.Now(), len(problems) == 0
-	for _, rec := range recs {
-		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
-		r.foundNoRecord = r.foundNoRecord && rec.Deleting != nil
-	}
-	for _, m := range r.members {
-		r.linkReplacement(m)
-	}
-	r.rememberReclaims(recs)
-	r.recordProblems(problems)
-	r.restoreStates(states, backs)
-}
-
-// rememberReclaims has creates avoid the pools whose machines the cloud takes back at the
-// moment, as they did under the former leader.
-func (r *Reconciler) rememberReclaims(recs []records.Instance) {
-	recs = slices.DeleteFunc(slices.Clone(recs), func(rec records.Instance) bool { return lastReclaim(&rec).IsZero() })
-	slices.SortFunc(recs, func(a, b records.Instance) int { return lastReclaim(&a).Compare(lastReclaim(&b)) })
-	for i := range recs {
-		r.admission.Reclaimed(capacityShape(recs[i].Shape), recs[i].Zone, earliest(lastReclaim(&recs[i]), r.began))
-	}
-}
-
-// lastReclaim returns when the cloud last announced that it takes an instance's machine back;
-// zero: never.
-func lastReclaim(rec *records.Instance) (last time.Time) {
-	for _, n := range rec.Notices {
-		if n.Kind == nstance.Reclaim && !notice.Rehearsed(n) {
-			last = latest(last, n.ReceivedAt)
-		}
-	}
-	return last
-}
-
-func (r *Reconciler) begin() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.balance.CompareAll(true)
-	r.saver.Changed() // what a former leader was writing cannot land after that
-	r.loaded, r.loadError = true, nil
-	close(r.known)
-	for key := range r.groups {
-		r.unplanned[key] = true
-		r.queue.Add(key, false)
-	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
-	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/history"
 	"github.com/nstance-go/nstance/reconcile/plan"
@@ -71,69 +70,6 @@ func (s *shard) restoreSleep(m *member) {
 	m.owe(stepWake)
 }
 
-// beginParking has m sleep. Its drain stands meanwhile, so that nothing uses it.
-func (s *shard) beginParking(m *member) {
-	if m.drain != nil && !m.drainEnded {
-		s.publish(m, nstance.Event{Type: nstance.EventDrainCutShort, Drain: m.drain})
-	}
-	m.state, m.drainEnded, m.standbyState = nstance.Parking, true, standbyState{}
-	m.withdrawBy, m.withdrawalOver = time.Time{}, false
-	m.owe(stepPark)
-}
-
-// park takes the next step on the way of m to sleep: the durable mark, withdrawal from load
-// balancers, then the provider's Park until the machine is stopped.
-func (r *Reconciler) park(ctx context.Context, m *member) error {
-	if err := r.markParking(ctx, m); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	d, mode, parked := m.rec.Drain, m.rec.Standby.Mode, m.state == nstance.Parked
-	r.mu.Unlock()
-	if d != nil {
-		if err := r.opts.Drains.Start(ctx, *d); err != nil && !errors.Is(err, nstance.Conflict) { // which says that it is over
-			return err
-		}
-	}
-	if parked {
-		return nil
-	}
-	if !r.balancersLeft(m) {
-		return errAgain
-	}
-	if mode == nstance.ParkRunning {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.fellAsleep(m)
-		return nil
-	}
-	status, mach, err := r.askStatus(ctx, m, nstance.Parking)
-	if err != nil || status != nstance.StatusRunning {
-		return err
-	}
-	if err := r.startParking(ctx, m, mach, mode); err != nil {
-		return err
-	}
-	return errAccepted
-}
-
-func (r *Reconciler) startParking(ctx context.Context, m *member, mach nstance.Machine, mode nstance.ParkMode) error {
-	parking := r.provider.Abilities().Parking
-	if parking == nil {
-		return nstance.FieldError("warm_pool.mode", "use running, or a provider that can park machines", "%s needs a provider that can", mode)
-	}
-	if err := r.permit(m, stepPark); err != nil {
-		return err
-	}
-	err := parking.Park(ctx, mach, mode)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m.parkFailed = err != nil
-	r.queue.Add(m.group.key, false)
-	r.tellAttempt(m, &m.published.unparked, "its machine cannot be parked; it is tried again", err)
-	return err
-}
-
 // tellAttempt publishes that an attempt failed, once until one succeeds.
 func (s *shard) tellAttempt(m *member, published *bool, what string, err error) {
 	if err != nil && !*published {
@@ -169,48 +105,6 @@ func (r *Reconciler) askStatus(ctx context.Context, m *member, in nstance.State)
 	return mach.Status, mach, nil
 }
 
-// markParking makes it durable that m is to sleep. One that did not wake sleeps on with a
-// new drain, so that no pod lands on it if its machine is started by other means.
-func (r *Reconciler) markParking(ctx context.Context, m *member) error {
-	r.mu.Lock()
-	need, marked, anew := m.basis(), m.rec.Asleep(), r.drainAnew(m)
-	r.mu.Unlock()
-	if marked {
-		return nil
-	}
-	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
-		if rec.Deleting != nil || rec.Standby == nil || !need.holds(rec) {
-			return errOutdated
-		}
-		rec.Standby = &records.Standby{Mode: rec.Standby.Mode, Phase: nstance.Parking, Since: r.opts.Now().UTC()}
-		if rec.Drain == nil && anew != nil {
-			rec.Drain, rec.Generation = anew, anew.Generation
-		}
-		return nil
-	})
-	if err := r.tookRecord(m, err); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m.drain == nil {
-		m.drain = m.rec.Drain
-	}
-	return nil
-}
-
-// drainAnew returns the drain of a member that was woken and is to sleep on; nil: none is
-// wanted.
-func (s *shard) drainAnew(m *member) *nstance.Drain {
-	if m.drain != nil || !m.parkedBefore() || m.group.spec.DrainTimeout <= 0 {
-		return nil
-	}
-	now := s.opts.Now()
-	why := nstance.Cause{Kind: nstance.CauseStandby, Message: "it returns to the warm pool"}
-	causes := []nstance.Cause{why}
-	return s.newDrain(m, plan.Action{Deadline: now.Add(groupspec.DrainLimit(&m.group.spec, causes)), Causes: causes, Voluntary: true}, now)
-}
-
 // tookRecord has m be what its record says now, unless it could not be written.
 func (r *Reconciler) tookRecord(m *member, err error) error {
 	if err != nil {
@@ -220,106 +114,6 @@ func (r *Reconciler) tookRecord(m *member, err error) error {
 	r.refreshRecord(m)
 	r.mu.Unlock()
 	return nil
-}
-
-// wake takes the next step of m's waking: the durable mark, which ends its drain, then the
-// provider's Wake until the machine runs.
-func (r *Reconciler) wake(ctx context.Context, m *member) error {
-	if err := r.markWaking(ctx, m); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	mode := m.rec.Standby.Mode
-	r.mu.Unlock()
-	if mode == nstance.ParkRunning {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.awoke(m, r.opts.Now())
-		return nil
-	}
-	mach, known := r.parkedMachine(m)
-	if !known {
-		status, found, err := r.askStatus(ctx, m, nstance.Waking)
-		if err != nil || status != nstance.StatusStopped {
-			return err
-		}
-		mach = found
-	}
-	if err := r.startWaking(ctx, m, mach); err != nil {
-		return err
-	}
-	return errAccepted
-}
-
-// parkedMachine returns the machine of m as the provider has last shown it, if it was
-// stopped and has not been woken since: the first call to wake it waits for no other.
-func (r *Reconciler) parkedMachine(m *member) (nstance.Machine, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return m.machine, m.attempts == 0 && m.machine.Status == nstance.StatusStopped
-}
-
-func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Machine) error {
-	parking := r.provider.Abilities().Parking
-	if parking == nil {
-		return nstance.Errorf(nstance.Invalid, "the provider cannot wake machines")
-	}
-	if err := r.permit(m, stepWake); err != nil {
-		return err
-	}
-	err := parking.Wake(ctx, mach)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m.wakeFailed = err != nil
-	if errors.Is(err, nstance.NotFound) { // the next Get decides
-		return asUnavailable(err)
-	}
-	r.tellAttempt(m, &m.published.unwoken, "its machine does not start; it is tried again", err)
-	return err
-}
-
-// markWaking makes it durable that m is to run, and ends its drain. The certificates that it
-// slept with are renewed before they count: also a pending one, since only the registrar
-// knows whether it is in use.
-func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
-	r.mu.Lock()
-	marked := m.parkedBefore() && !m.rec.Asleep() && m.rec.Drain == nil
-	r.mu.Unlock()
-	if marked {
-		return nil
-	}
-	var ended uint64
-	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
-		if rec.Deleting != nil || rec.Standby == nil {
-			return errOutdated
-		}
-		ended = rec.Generation
-		next := records.Standby{Mode: rec.Standby.Mode, Phase: nstance.Waking, Since: r.opts.Now().UTC()}
-		if next.Mode != nstance.ParkRunning {
-			next.Serial, next.PendingSerial = serialOf(rec.Current), serialOf(rec.Pending)
-		}
-		rec.Standby = &next
-		if rec.Drain != nil {
-			rec.Drain, rec.Notices, rec.Drifted = nil, nil, nil
-			rec.Generation++
-		}
-		return nil
-	})
-	if err := r.tookRecord(m, err); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	m.drainState = drainState{}
-	r.publish(m, nstance.Event{Type: nstance.EventWakeRequested})
-	r.mu.Unlock()
-	return r.opts.Drains.Cancel(ctx, m.id, ended)
-}
-
-func serialOf(k *records.KeyRecord) string {
-	if k == nil {
-		return ""
-	}
-	return k.Serial
 }
 
 // observeSleep records what a machine's status says of a stand-by member that sleeps or is
@@ -346,39 +140,6 @@ func (s *shard) observeSleep(m *member, status nstance.MachineStatus, now time.T
 		return false
 	}
 	return stopped || status == nstance.StatusStopping
-}
-
-// fellAsleep records that the machine of m is stopped.
-func (s *shard) fellAsleep(m *member) {
-	m.state = nstance.Parked
-	if m.rec.Standby.Mode != nstance.ParkRunning {
-		m.agentState = agentState{wasReady: m.wasReady, readyAt: m.readyAt}
-		s.opts.Parked(m.id)
-	}
-	s.rebalance(m.group)
-	if m.inheritedAt.IsZero() || s.opts.Now().Sub(m.rec.Standby.Since) < s.opts.Now().Sub(s.began) { // else a former leader has published it
-		s.publish(m, nstance.Event{Type: nstance.EventParked})
-	}
-	s.queue.Add(m.group.key, false)
-}
-
-// awoke records that the machine of m runs. It is ready when its agent reports.
-func (s *shard) awoke(m *member, now time.Time) {
-	m.state = nstance.Booting
-	m.owe(stepNone)
-	if m.rec.Standby.Mode != nstance.ParkRunning {
-		connected, grace := m.connected, m.graceUntil
-		m.agentState = agentState{healthTrack: s.health.Begin(now, true), connected: connected, heard: connected, readyAt: m.readyAt}
-		if !m.wokenThisTerm {
-			m.graceUntil = grace
-		}
-	}
-	m.wasReady, m.wakeFailed = false, false
-	s.rebalance(m.group)
-	if m.wokenThisTerm {
-		s.publish(m, nstance.Event{Type: nstance.EventWoken})
-	}
-	s.queue.Add(m.group.key, true)
 }
 
 // A Claim has a stand-by member of a group run in place of a node that is not of this

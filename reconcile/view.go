@@ -39,7 +39,7 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	v := plan.Member{
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown(), RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
-		GraceUntil: m.graceUntil, Notices: m.notices, Silent: s.health.Misses(m.healthTrack, now) > 0,
+		GraceUntil: m.graceUntil, Notices: m.Standing, Silent: s.health.Misses(m.healthTrack, now) > 0,
 		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, LossWords: m.words, Taken: m.taken,
 		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, GoesFirst: m.goesFirst, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
 		DrainBlocked: m.drainBlocked,

@@ -201,3 +201,123 @@ func (p *GroupPlan) estimate(next *group) {
 	}
 	p.Estimate, p.EstimateBasis = next.pace.Estimate(work)
 }
+
+// An Impact counts what other desired values would cost.
+type Impact struct {
+	Members int `json:"members"` // instances of the shard that stay or start at present, by request too
+	Removed int `json:"removed"` // of them, those that smaller sizes would remove, and those by request that a lower age would end
+	Rotated int `json:"rotated"` // of the others, those that changed definitions or lower ages would replace
+}
+
+// Impact says what wanting groups would cost beyond what goes on already.
+// Groups that are not among them keep their values. Ages are those of this
+// moment: who reaches a lower one later is not counted. It fails with Invalid
+// for a definition that has no hash.
+func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
+	specs, err := hashed(groups)
+	if err != nil {
+		return Impact{}, err
+	}
+	now := r.opts.Now()
+	known, members := r.countMembers()
+	out := Impact{Members: members}
+	for _, w := range specs {
+		if !known[w.spec.Key] {
+			continue
+		}
+		is, would := r.viewsWith(w, now)
+		changes, _ := compare(plan.NewCensus(is, now), plan.NewCensus(would, now))
+		for _, change := range changes {
+			switch change.action {
+			case ActionDrain, ActionDelete:
+				out.Removed++
+			case ActionReplace:
+				if !change.repeated {
+					out.Rotated++
+				}
+			case actionNone, ActionPush:
+			}
+		}
+	}
+	return out, nil
+}
+
+// countMembers returns which groups there are, and how many members do not leave.
+func (r *Reconciler) countMembers() (groups map[nstance.GroupKey]bool, members int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	groups = make(map[nstance.GroupKey]bool, len(r.groups))
+	for key := range r.groups {
+		groups[key] = true
+	}
+	for _, m := range r.members {
+		if !m.state.Leaving() {
+			members++
+		}
+	}
+	return groups, members
+}
+
+// actionNone: the instance stays as it is.
+const actionNone InstanceAction = ""
+
+func actionOf(o plan.Outlook) InstanceAction {
+	switch {
+	case o.Replaced:
+		return ActionReplace
+	case o.Leaves == plan.StartDrain:
+		return ActionDrain
+	case o.Leaves == plan.Delete:
+		return ActionDelete
+	}
+	return actionNone
+}
+
+// A memberChange is what another configuration does to one member.
+type memberChange struct {
+	id       nstance.InstanceID
+	action   InstanceAction
+	reason   string
+	drifts   bool // its definition changes
+	repeated bool // it is to be replaced already, and would be by yet another definition
+}
+
+// compare returns what after would do to the members of a group beyond what before
+// does already, or earlier than before does, sorted by ID, and how many machines would
+// be created. Both are censuses of the same members, in the same order.
+func compare(before, after *plan.Census) (changes []memberChange, creates int) {
+	was, will := before.Outlooks(), after.Outlooks()
+	for i := range after.Members {
+		change, changed := compareMember(before, after, was[i], will[i])
+		if !changed {
+			continue
+		}
+		if change.action == ActionReplace && will[i].Counted {
+			creates++
+		}
+		change.id = after.Members[i].ID
+		changes = append(changes, change)
+	}
+	slices.SortFunc(changes, func(a, b memberChange) int { return cmp.Compare(a.id, b.id) })
+	return changes, creates + max(0, after.Counts().Missing-before.Counts().Missing)
+}
+
+func compareMember(before, after *plan.Census, was, will plan.Outlook) (out memberChange, changed bool) {
+	out = memberChange{action: actionOf(will), reason: will.Reason, drifts: will.Drifts}
+	same := out.action == actionOf(was)
+	switch sooner := will.Doomed && !was.Doomed; {
+	case sooner && out.action == ActionReplace:
+	case same && (out.action != ActionReplace || after.Hash == before.Hash):
+		undefined := before.Hash == plan.UnknownHash && !before.Removing
+		if out.action != actionNone || undefined || after.RuntimeHash == before.RuntimeHash || !will.Counted {
+			return out, false
+		}
+		out.action, out.reason = ActionPush, "its runtime configuration changes"
+	case out.action == actionNone:
+		return out, false
+	case same:
+		out.repeated, out.drifts = true, false
+		out.reason = "it is being replaced already, and the definition changes again"
+	}
+	return out, true
+}

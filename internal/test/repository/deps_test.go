@@ -64,6 +64,7 @@ var floors = []repository.Floor{
 	{"./reconcile/internal/admission", nil, []string{"google.golang.org/"}, "the order of creates depends on nothing but demand and answers"},
 	{"./reconcile/internal/avoid", nil, []string{"google.golang.org/"}, "what is avoided depends on no group and no member"},
 	{"./reconcile/internal/history", nil, []string{"google.golang.org/"}, "what a group remembers depends on no member and no store"},
+	{"./reconcile/internal/notices", nil, []string{"google.golang.org/"}, "what was announced depends on no record and no plan"},
 	{"./reconcile/internal/pace", nil, []string{"google.golang.org/"}, "an estimate depends on durations alone"},
 	{"./reconcile/internal/saver", []string{"internal/sleep"}, []string{"google.golang.org/"}, "when a document is saved depends on nothing that is in it"},
 	{"./reconcile/internal/silence", nil, []string{"google.golang.org/"}, "a breaker depends on counts and times alone"},

@@ -1,0 +1,190 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/notice"
+	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/internal/sleep"
+)
+
+// queryProvider asks the provider for machines, free addresses, zones, prices and what
+// its cloud avoids, which the first plans use.
+func (r *Reconciler) queryProvider(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, firstLookUps)
+		defer cancel()
+		r.cloud.ReadFirst(ctx, r.opts.Subnets)
+	})
+	r.reconcileMachines(ctx)
+}
+
+// load reads the shard's state from storage. Nothing is planned before. It fails when
+// ctx ends.
+func (r *Reconciler) load(ctx context.Context, stop context.CancelCauseFunc) error {
+	for failures := 1; ; failures++ {
+		recs, problems, err := r.records.Load(ctx)
+		var states shardState
+		if err == nil {
+			states, err = r.states.Load(ctx)
+		}
+		var backs map[string]desiredSpec
+		if err == nil {
+			backs, err = r.readRollbacks(ctx, states)
+		}
+		if err == nil {
+			r.install(recs, problems, states, backs)
+			r.awaitFirstAnswers(ctx, stop, states, len(recs)+len(problems) > 0)
+			r.begin()
+			return ctx.Err()
+		}
+		r.recordUnread(err)
+		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
+		if !sleep.For(ctx, sleep.Backoff(failures, time.Second, maxLoadBackoff)) {
+			return ctx.Err()
+		}
+	}
+}
+
+// maxLoadBackoff is the longest wait between attempts to read the shard, each of which
+// reads and logs as much as the first.
+const maxLoadBackoff = 10 * time.Second
+
+// recordUnread records why the shard could not be read yet.
+func (r *Reconciler) recordUnread(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loadError = err
+}
+
+func (r *Reconciler) install(recs []records.Instance, problems []records.Problem, states shardState, backs map[string]desiredSpec) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.began, r.foundNoRecord = r.opts.Now(), len(problems) == 0
+	for _, rec := range recs {
+		r.addRecovered(r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group}), rec, r.began)
+		r.foundNoRecord = r.foundNoRecord && rec.Deleting != nil
+	}
+	for _, m := range r.members {
+		r.linkReplacement(m)
+	}
+	r.rememberReclaims(recs)
+	r.recordProblems(problems)
+	r.restoreStates(states, backs)
+}
+
+// rememberReclaims has creates avoid the pools whose machines the cloud takes back at the
+// moment, as they did under the former leader.
+func (r *Reconciler) rememberReclaims(recs []records.Instance) {
+	recs = slices.DeleteFunc(slices.Clone(recs), func(rec records.Instance) bool { return lastReclaim(&rec).IsZero() })
+	slices.SortFunc(recs, func(a, b records.Instance) int { return lastReclaim(&a).Compare(lastReclaim(&b)) })
+	for i := range recs {
+		r.admission.Reclaimed(capacityShape(recs[i].Shape), recs[i].Zone, earliest(lastReclaim(&recs[i]), r.began))
+	}
+}
+
+// lastReclaim returns when the cloud last announced that it takes an instance's machine back;
+// zero: never.
+func lastReclaim(rec *records.Instance) (last time.Time) {
+	for _, n := range rec.Notices {
+		if n.Kind == nstance.Reclaim && !notice.Rehearsed(n) {
+			last = latest(last, n.ReceivedAt)
+		}
+	}
+	return last
+}
+
+func (r *Reconciler) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.balance.CompareAll(true)
+	r.saver.Changed() // what a former leader was writing cannot land after that
+	r.loaded, r.loadError = true, nil
+	close(r.known)
+	for key := range r.groups {
+		r.unplanned[key] = true
+		r.queue.Add(key, false)
+	}
+}
+
+// readRecordsAgain reads what storage has and memory has not. A former leader's late
+// write may have made a record, or changed one, after this term had read them all. An
+// error means that nothing was learned.
+func (r *Reconciler) readRecordsAgain(ctx context.Context) error {
+	_, problems, err := r.records.Load(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recordProblems(problems)
+	for _, rec := range r.records.All() {
+		r.addLateRecord(rec)
+		r.trustLateWrite(rec.ID)
+	}
+	for _, o := range r.orphans.All() {
+		if r.hasRecord(o.Machine.ID) {
+			r.forgetOrphan(o.Machine.ID)
+		}
+	}
+	return nil
+}
+
+// addLateRecord makes a member of a record that has none. It needs the lock.
+func (r *Reconciler) addLateRecord(rec records.Instance) {
+	if _, standing := r.records.Get(rec.ID); !standing || r.members[rec.ID] != nil {
+		return
+	}
+	g := r.groupOf(nstance.GroupKey{Tenant: rec.Tenant, Group: rec.Group})
+	r.addRecovered(g, rec, r.opts.Now())
+	g.restoreGoingFirst()
+	for _, m := range g.members { // it may be either
+		r.linkReplacement(m)
+	}
+	if o, ok := r.orphans.Get(rec.ID); ok {
+		r.forgetOrphan(rec.ID)
+		r.handleMachine(o.Machine, r.opts.Now())
+	}
+	r.queue.Add(g.key, true)
+}
+
+// trustLateWrite has a member that rests be what its record says, if that was changed by
+// another leader: it is in force now, not when the next leader reads it. It needs the lock.
+func (r *Reconciler) trustLateWrite(id nstance.InstanceID) {
+	m := r.members[id]
+	if m == nil || m.step != stepNone || m.running {
+		return
+	}
+	known := m.rec
+	if r.refreshRecord(m); sameDecisions(&known, &m.rec) {
+		return
+	}
+	r.trustRecord(m)
+	r.queue.Add(m.group.key, true)
+}
+
+// sameDecisions reports whether two versions of a record say the same of deletion, drain and
+// sleep.
+func sameDecisions(a, b *records.Instance) bool {
+	generation := func(rec *records.Instance) (n uint64) {
+		if rec.Drain != nil {
+			n = rec.Drain.Generation
+		}
+		return n
+	}
+	phase := func(rec *records.Instance) (p nstance.State) {
+		if rec.Standby != nil {
+			p = rec.Standby.Phase
+		}
+		return p
+	}
+	return (a.Deleting == nil) == (b.Deleting == nil) && generation(a) == generation(b) && phase(a) == phase(b)
+}
+
+func (r internals) Reread(ctx context.Context) error { return r.readRecordsAgain(ctx) }
