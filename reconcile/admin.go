@@ -26,30 +26,13 @@ type internals struct{ *Reconciler }
 
 func (r *Reconciler) internals() internals { return internals{r} }
 
-// changeableGroup returns a group that requests may change.
-func (s *shard) changeableGroup(key nstance.GroupKey) (*group, error) {
-	if !s.loaded {
-		return nil, errUnread
-	}
-	if g := s.groups[key]; g != nil {
-		return g, nil
-	}
-	return nil, nstance.Errorf(nstance.NotFound, "no group %s", key)
-}
-
-// changeGroup changes a group's recorded state on request, and returns once that is
-// durable. Without an event nothing has changed; then it waits for earlier changes.
-func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {
+// change changes what is durable on request, under the lock, and returns once that and all
+// earlier changes are durable.
+func (r *Reconciler) change(ctx context.Context, do func() error) error {
 	r.mu.Lock()
-	g, err := r.changeableGroup(key)
-	var e nstance.Event
-	if err == nil {
-		e, err = change(g)
-	}
-	if err == nil && e.Type != "" {
-		r.publishGroup(g, e)
-		r.saver.Changed()
-		r.queue.Add(key, true)
+	err := errUnread
+	if r.loaded {
+		err = do()
 	}
 	edit := r.saver.Edits()
 	r.mu.Unlock()
@@ -59,25 +42,25 @@ func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, chan
 	return r.saver.Await(ctx, edit)
 }
 
-// changeShard is changeGroup for what concerns every group.
-func (r *Reconciler) changeShard(ctx context.Context, change func() (nstance.Event, bool)) error {
-	r.mu.Lock()
-	if !r.loaded {
-		r.mu.Unlock()
-		return errUnread
-	}
-	if e, changed := change(); changed {
-		e.Time = r.opts.Now().UTC()
-		r.opts.Journal(e)
-		r.saver.Changed()
-		for key, g := range r.groups {
-			r.discardPendingCreates(g)
+// changeGroup is change for one group. Without an event nothing has changed.
+func (r *Reconciler) changeGroup(ctx context.Context, key nstance.GroupKey, change func(*group) (nstance.Event, error)) error {
+	return r.change(ctx, func() error {
+		g := r.groups[key]
+		if g == nil {
+			return errNoGroup(key)
+		}
+		e, err := change(g)
+		if err == nil && e.Type != "" {
+			r.publishGroup(g, e)
+			r.saver.Changed()
 			r.queue.Add(key, true)
 		}
-	}
-	edit := r.saver.Edits()
-	r.mu.Unlock()
-	return r.saver.Await(ctx, edit)
+		return err
+	})
+}
+
+func errNoGroup(key nstance.GroupKey) error {
+	return nstance.Errorf(nstance.NotFound, "no group %s", key)
 }
 
 // await blocks until done, which is called under the lock, or ctx ends.

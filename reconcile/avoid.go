@@ -57,15 +57,17 @@ func poolHold(e *avoid.Entry) HoldView {
 // that makes no sense or more than 30 days, with Conflict when 64 pools are avoided already,
 // and with Unavailable as Pause does. A dry run only checks.
 func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool, dryRun bool) (stands AvoidedPool, changed bool, err error) {
-	err = r.changePools(ctx, func(now time.Time) (bool, error) {
-		e, changes, err := r.avoided.Check(p.entry(), now)
+	err = r.change(ctx, func() error {
+		e, changes, err := r.avoided.Check(p.entry(), r.opts.Now())
 		stands, changed = avoidedPool(e), changes
 		if err != nil || !changed || dryRun {
-			return false, err
+			return err
 		}
 		r.avoided.Put(e)
 		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: poolHold(&e).text()})
-		return true, nil
+		r.saver.Changed()
+		r.avoidPools()
+		return nil
 	})
 	return stands, changed, err
 }
@@ -78,14 +80,16 @@ func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun b
 	if err := pool.Validate(); err != nil {
 		return false, err
 	}
-	err = r.changePools(ctx, func(now time.Time) (bool, error) {
+	err = r.change(ctx, func() error {
 		e, known, err := r.avoided.Find(pool)
 		if released = known; err != nil || !released || dryRun {
-			return false, err
+			return err
 		}
-		r.publishReleased(e, now, reason)
+		r.publishReleased(e, r.opts.Now(), reason)
 		r.avoided.Remove(pool)
-		return true, nil
+		r.saver.Changed()
+		r.avoidPools()
+		return nil
 	})
 	return released, err
 }
@@ -98,26 +102,6 @@ func (r *Admin) AvoidedPools() (out []AvoidedPool) {
 		out = append(out, avoidedPool(e))
 	}
 	return out
-}
-
-// changePools changes what is avoided on request, and returns once that is durable.
-func (r *Reconciler) changePools(ctx context.Context, change func(now time.Time) (changed bool, err error)) error {
-	r.mu.Lock()
-	if !r.loaded {
-		r.mu.Unlock()
-		return errUnread
-	}
-	changed, err := change(r.opts.Now())
-	if changed {
-		r.saver.Changed()
-		r.avoidPools()
-	}
-	edit := r.saver.Edits()
-	r.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	return r.saver.Await(ctx, edit)
 }
 
 // recordShifts replaces what the cloud avoids.

@@ -43,8 +43,8 @@ func (s *shard) becameReady(m *member) {
 	if m.readyAt.IsZero() && !m.rec.RegisteredAt.Before(s.began) { // a former leader may have seen others ready
 		m.readyAt = s.opts.Now().UTC()
 	}
-	if !m.wokenOrWaking() {
-		s.timeLaunch(m)
+	if !m.wokenOrWaking() && m.rec.CreatedEpoch == s.opts.Epoch {
+		m.group.pace.Launched(m.healthySince.Sub(m.rec.CreatedAt))
 	}
 	s.recordReturn(m, m.market() == nstance.Spot)
 	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.rec.Replaces})
@@ -160,11 +160,4 @@ func (s *shard) recordReady(g *group, now time.Time) {
 // its agent reports.
 func (s *shard) readyOnRecord(m *member, now time.Time) bool {
 	return m.registered() && !m.wokenOrWaking() && (!m.rec.ReadyAt.IsZero() || m.group.history.Ready.Covers(m.id, m.rec.RegisteredAt) || s.launchOver(m, now))
-}
-
-// timeLaunch records how long m, made in this term, took to become ready.
-func (s *shard) timeLaunch(m *member) {
-	if m.rec.CreatedEpoch == s.opts.Epoch && !m.healthySince.IsZero() {
-		m.group.pace.Launched(m.healthySince.Sub(m.rec.CreatedAt))
-	}
 }

@@ -132,13 +132,6 @@ func (s *shard) notifyChanged(g *group) {
 	}
 }
 
-// notifyGone notifies watchers of groups that this one is gone.
-func (s *shard) notifyGone(g *group) {
-	if s.opts.Changed != nil {
-		s.opts.Changed(GroupView{Group: nstance.Group{Key: g.key, Removing: g.spec.Removing}}, true)
-	}
-}
-
 // setMarkets counts the members of g by market in a view, and adds when one may go
 // back to spot.
 func (g *group) setMarkets(v *GroupView) {

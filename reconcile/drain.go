@@ -58,10 +58,10 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 			m.drainDeadline = time.Time{} // another leader's
 		}
 	}
-	r.mu.Unlock()
 	if !known {
-		r.publishDrain(m, &d, said)
+		r.publish(m, nstance.Event{Type: said, Drain: &d})
 	}
+	r.mu.Unlock()
 	return r.opts.Drains.Start(ctx, d)
 }
 
@@ -94,12 +94,6 @@ func drainEvent(was, is *nstance.Drain) nstance.EventType {
 		return nstance.EventDrainReassigned
 	}
 	return nstance.EventDrainTightened
-}
-
-func (r *Reconciler) publishDrain(m *member, d *nstance.Drain, what nstance.EventType) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.publish(m, nstance.Event{Type: what, Drain: d})
 }
 
 func hasNotice(causes []nstance.Cause) bool {
@@ -168,11 +162,15 @@ func (r *Reconciler) recordAck(a nstance.Ack) {
 }
 
 // recordExecutors records that an operator that executes a tenant's drains (empty: every
-// tenant's) has connected or disconnected.
+// tenant's) has connected or disconnected: another executor may take over.
 func (r *Reconciler) recordExecutors(tenant nstance.TenantID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.executorsChanged(tenant)
+	for key := range r.groups {
+		if tenant == "" || key.Tenant == tenant {
+			r.queue.Add(key, false)
+		}
+	}
 }
 
 // operatorDrains reports whether an operator would carry out m's drain.
@@ -191,15 +189,6 @@ func (s *shard) executor(m *member, cordonOnly bool) nstance.Executor {
 		return nstance.ExecutorAgent
 	}
 	return nstance.ExecutorNone
-}
-
-// executorsChanged plans the groups whose drains another executor may take over.
-func (s *shard) executorsChanged(tenant nstance.TenantID) {
-	for key := range s.groups {
-		if tenant == "" || key.Tenant == tenant {
-			s.queue.Add(key, false)
-		}
-	}
 }
 
 // reassignDrains gives each drain whose executor has gone to another one, and returns
@@ -268,12 +257,5 @@ func (s *shard) newDrain(m *member, a plan.Action, now time.Time) *nstance.Drain
 		Instance: m.id, Group: m.group.key, ProviderID: cmp.Or(m.machine.ProviderID, m.rec.ProviderID),
 		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
 		Causes: a.Causes, Voluntary: a.Voluntary, Executor: s.executor(m, cordonOnly), CordonOnly: cordonOnly,
-	}
-}
-
-// timeDrain records how long the drain of m took, which is gone.
-func (s *shard) timeDrain(m *member) {
-	if m.drain != nil && !m.drain.StartedAt.IsZero() {
-		m.group.pace.Drained(s.opts.Now().Sub(m.drain.StartedAt))
 	}
 }

@@ -145,12 +145,12 @@ func (r *Admin) Thaw(ctx context.Context, key nstance.GroupKey, reason string) e
 
 // FreezeShard freezes every group, and spares machines without a record. Fails with Unavailable as Pause does.
 func (r *Admin) FreezeShard(ctx context.Context, reason string) error {
-	return r.changeShard(ctx, func() (nstance.Event, bool) {
-		if r.frozen != nil {
-			return nstance.Event{}, false
+	return r.change(ctx, func() error {
+		if r.frozen == nil {
+			r.frozen = &history.Freeze{Since: r.opts.Now().UTC(), Reason: reason}
+			r.shardFreezeChanged(nstance.Event{Type: eventtype.Frozen, Reason: reason})
 		}
-		r.frozen = &history.Freeze{Since: r.opts.Now().UTC(), Reason: reason}
-		return nstance.Event{Type: eventtype.Frozen, Reason: reason}, true
+		return nil
 	})
 }
 
@@ -158,14 +158,24 @@ func (r *Admin) FreezeShard(ctx context.Context, reason string) error {
 // stay so. It returns once that is durable; nil if the shard was not frozen.
 // The reason is for the journal. Fails with Unavailable as Pause does.
 func (r *Admin) ThawShard(ctx context.Context, reason string) error {
-	return r.changeShard(ctx, func() (nstance.Event, bool) {
-		if r.frozen == nil {
-			return nstance.Event{}, false
+	return r.change(ctx, func() error {
+		if r.frozen != nil {
+			r.frozen = nil
+			r.balance.Thaw()
+			r.shardFreezeChanged(nstance.Event{Type: eventtype.Thawed, Reason: reason})
 		}
-		r.frozen = nil
-		r.balance.Thaw()
-		return nstance.Event{Type: eventtype.Thawed, Reason: reason}, true
+		return nil
 	})
+}
+
+// shardFreezeChanged plans every group when a freeze of the shard begins or ends.
+func (s *shard) shardFreezeChanged(e nstance.Event) {
+	s.publishShard(e)
+	s.saver.Changed()
+	for key, g := range s.groups {
+		s.discardPendingCreates(g)
+		s.queue.Add(key, true)
+	}
 }
 
 // discardPendingCreates discards pending members when a freeze begins or ends: those

@@ -109,13 +109,14 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	if !rec.OnDemand && rec.UserDataDigest == "" {
 		rec.BootstrapData = m.group.spec.BootstrapData
 	}
-	r.mu.Unlock()
 	if rec.Token == "" {
-		if rec.Shape == (records.Shape{}) { // not granted yet
-			rec.Shape, rec.ShapeChoice = r.preferredShape(m.group, def)
+		if rec.Shape == (records.Shape{}) { // not granted yet: the shape that it would get if it were alone
+			shape, choice, _ := r.admission.Choose(r.requestFor(m.group, def), r.opts.Now())
+			rec.Shape, rec.ShapeChoice = pricedShape(shape, def), string(choice)
 		}
 		rec.Image, rec.Token = def.Image, token(rec)
 	}
+	r.mu.Unlock()
 	out := Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
 	if r.opts.Bootstrap != nil {
 		var err error
@@ -138,16 +139,6 @@ func renderRequest(rec records.Instance, def nstance.Definition) RenderRequest {
 		ID: rec.ID, Group: rec.Key(), OnDemand: rec.OnDemand, InstanceType: rec.Shape.InstanceType, Image: rec.Image, RuntimeHash: rec.RuntimeHash, BootstrapData: rec.BootstrapData,
 		CreatedAt: rec.CreatedAt, RegisterBy: rec.RegisterBy(), Definition: def, SignedWith: SignedWith{rec.NonceKeyID, rec.Authorities},
 	}
-}
-
-// preferredShape returns the shape that a create would be granted if it were alone, and
-// why.
-func (r *Reconciler) preferredShape(g *group, def nstance.Definition) (records.Shape, string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.opts.Now()
-	shape, choice, _ := r.admission.Choose(r.requestFor(g, def), now)
-	return pricedShape(shape, def), string(choice)
 }
 
 // writeIntent makes the intent durable, unless it is. A record that exists already

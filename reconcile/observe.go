@@ -74,7 +74,7 @@ func (r *Reconciler) Remove(key nstance.GroupKey) error {
 	defer r.mu.Unlock()
 	g := r.groups[key]
 	if g == nil || g.isGone() {
-		return nstance.Errorf(nstance.NotFound, "no group %s", key)
+		return errNoGroup(key)
 	}
 	r.setRemoving(g, true)
 	r.queue.Add(key, false)

@@ -55,18 +55,19 @@ func errIDTaken(id nstance.InstanceID) error {
 // refused.
 func (s *shard) checkRequest(req OnDemandRequest, now time.Time) (*group, error) {
 	g := s.groups[req.Group]
+	_, orphan := s.orphans.Get(req.ID)
 	switch off := req.ID.Time().Sub(now); {
 	case g != nil && !g.defined() && g.configured.spec.Pending != "" && !g.isGone():
 		return nil, nstance.Errorf(nstance.Unavailable, "group %s has no definition yet: %s", req.Group, g.configured.spec.Pending)
 	case g == nil || !g.defined() || g.isGone():
-		return nil, nstance.Errorf(nstance.NotFound, "no group %s", req.Group)
+		return nil, errNoGroup(req.Group)
 	case req.ID.Kind() != req.Definition.Kind:
 		return nil, nstance.FieldError("id", fmt.Sprintf("make one that begins with %s", req.Definition.Kind), "instances of group %s are of kind %s, not %s", req.Group, req.Definition.Kind, req.ID.Kind())
 	case off > maxIDAge || off < -maxIDAge:
 		return nil, nstance.FieldError("id", "make a new one, and check the clock", "its time is %s from now, more than %s", off.Round(time.Second), maxIDAge)
 	case g.spec.Removing:
 		return nil, nstance.Errorf(nstance.Conflict, "group %s is being removed", req.Group)
-	case s.isOrphan(req.ID) || s.hasRecord(req.ID):
+	case orphan || s.hasRecord(req.ID):
 		return nil, errIDTaken(req.ID)
 	case !s.usedIDs[req.ID].IsZero():
 		return nil, &nstance.Error{Code: nstance.Conflict, Field: "id", Msg: fmt.Sprintf("instance %s is gone", req.ID), Remedy: "make a new ID"}
@@ -78,11 +79,6 @@ func (s *shard) checkRequest(req OnDemandRequest, now time.Time) (*group, error)
 		return g, nil
 	}
 	return g, req.Admit(s.onDemand(req.Group.Tenant))
-}
-
-func (s *shard) isOrphan(id nstance.InstanceID) bool {
-	_, ok := s.orphans.Get(id)
-	return ok
 }
 
 // onDemand counts the instances on demand of a tenant.

@@ -119,10 +119,11 @@ func (r *Reconciler) collect(ctx context.Context) error {
 	if len(r.dueOrphans()) == 0 {
 		return nil
 	}
-	if err := r.acquireOrphans(ctx); err != nil {
+	release, err := r.acquireOrphans(ctx)
+	if err != nil {
 		return err
 	}
-	defer r.releaseOrphans()
+	defer release()
 	if err := r.readRecordsAgain(ctx); err != nil {
 		return err
 	}
@@ -136,18 +137,15 @@ func (r *Reconciler) collect(ctx context.Context) error {
 	return failed
 }
 
-// acquireOrphans waits until no other call changes orphans; releaseOrphans lets the
-// next one.
-func (r *Reconciler) acquireOrphans(ctx context.Context) error {
+// acquireOrphans waits until no other call changes orphans; release lets the next one.
+func (r *Reconciler) acquireOrphans(ctx context.Context) (release func(), err error) {
 	select {
 	case r.orphanLock <- struct{}{}:
-		return nil
+		return func() { <-r.orphanLock }, nil
 	case <-ctx.Done():
-		return nstance.Errorf(nstance.Unavailable, "other orphans are being adopted or deleted: %w", ctx.Err())
+		return nil, nstance.Errorf(nstance.Unavailable, "other orphans are being adopted or deleted: %w", ctx.Err())
 	}
 }
-
-func (r *Reconciler) releaseOrphans() { <-r.orphanLock }
 
 // dueOrphans returns what the rule does not spare, and publishes when it begins to
 // spare machines until an operator decides, and when it ends.
@@ -314,10 +312,11 @@ func (r *Admin) withOrphan(ctx context.Context, id nstance.InstanceID, do func(n
 	if err != nil {
 		return err
 	}
-	if err := r.acquireOrphans(ctx); err != nil {
+	release, err := r.acquireOrphans(ctx)
+	if err != nil {
 		return err
 	}
-	defer r.releaseOrphans()
+	defer release()
 	if err := r.readRecordsAgain(ctx); err != nil {
 		return err
 	}

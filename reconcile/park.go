@@ -94,11 +94,12 @@ func (r *Reconciler) markParking(ctx context.Context, m *member) error {
 		}
 		return nil
 	})
-	if err := r.tookRecord(m, err); err != nil {
+	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.refreshRecord(m)
 	if m.drain == nil {
 		m.drain = m.rec.Drain
 	}

@@ -37,7 +37,7 @@ func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
 	defer r.mu.Unlock()
 	g := r.groups[key]
 	if g == nil || g.isGone() {
-		return GroupView{}, nstance.Errorf(nstance.NotFound, "no group %s", key)
+		return GroupView{}, errNoGroup(key)
 	}
 	return r.groupView(g), nil
 }

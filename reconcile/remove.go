@@ -21,7 +21,9 @@ import (
 //	the life is recorded             the same: it is recorded once more, under the same ID
 func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	r.deletionBegan(m)
+	if m.deleteBegan == 0 && m.drain != nil && !m.gone {
+		m.deleteBegan = r.clock.Elapsed()
+	}
 	removed, unseen := m.removed, m.mayHaveMachine() && !m.registered()
 	r.mu.Unlock()
 	if removed {
@@ -50,7 +52,9 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	switch {
 	case err == nil:
 		r.mu.Lock()
-		r.deletionAccepted(m)
+		if m.deleteBegan > 0 && !m.deleteAccepted {
+			m.group.pace.Deleted(r.clock.Elapsed() - m.deleteBegan)
+		}
 		m.deleteAccepted = found
 		r.mu.Unlock()
 		return errAccepted
@@ -188,20 +192,6 @@ func (r *Reconciler) deleteRecord(ctx context.Context, m *member) error {
 		return nil
 	}
 	return err
-}
-
-// deletionBegan records that m is to be deleted after its drain.
-func (s *shard) deletionBegan(m *member) {
-	if m.deleteBegan == 0 && m.drain != nil && !m.gone {
-		m.deleteBegan = s.clock.Elapsed()
-	}
-}
-
-// deletionAccepted records that the provider has accepted it.
-func (s *shard) deletionAccepted(m *member) {
-	if m.deleteBegan > 0 && !m.deleteAccepted {
-		m.group.pace.Deleted(s.clock.Elapsed() - m.deleteBegan)
-	}
 }
 
 func (r internals) OnEnd(keep loop.LifeKeeper) { r.onEnd = keep }

@@ -74,37 +74,28 @@ func (r *Admin) RemoveFirst(group nstance.GroupKey, ids []nstance.InstanceID) er
 	if len(ids) == 0 {
 		return nil
 	}
-	edit, err := r.nameFirst(group, ids)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := r.underTerm(context.Background())
 	defer cancel()
-	return r.saver.Await(ctx, edit)
+	return r.change(ctx, func() error { return r.nameFirst(group, ids) })
 }
 
-// nameFirst names instances to go first, and returns the change to wait for.
-func (r *Reconciler) nameFirst(group nstance.GroupKey, ids []nstance.InstanceID) (edit uint64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.loaded {
-		return 0, errUnread
-	}
+// nameFirst names instances to go first.
+func (s *shard) nameFirst(group nstance.GroupKey, ids []nstance.InstanceID) error {
 	for _, id := range ids {
-		if m := r.members[id]; m != nil && (m.group.key != group || m.rec.OnDemand) {
-			return 0, nstance.FieldError("remove_first", "name instances that the group keeps", "%s is no managed instance of group %s", id, group)
+		if m := s.members[id]; m != nil && (m.group.key != group || m.rec.OnDemand) {
+			return nstance.FieldError("remove_first", "name instances that the group keeps", "%s is no managed instance of group %s", id, group)
 		}
 	}
 	for _, id := range ids {
-		if m := r.members[id]; m != nil && !m.goesFirst {
+		if m := s.members[id]; m != nil && !m.goesFirst {
 			m.goesFirst = true
-			r.saver.Changed()
+			s.saver.Changed()
 		}
 	}
-	if g := r.groups[group]; g != nil {
+	if g := s.groups[group]; g != nil {
 		g.recordGoingFirst()
 	}
-	return r.saver.Edits(), nil
+	return nil
 }
 
 // recordGoingFirst records which members of g were named to go first.

@@ -71,10 +71,12 @@ func (r *Admin) Rollback(ctx context.Context, key nstance.GroupKey, reason strin
 func (r *Reconciler) rollbackTarget(key nstance.GroupKey) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g, err := r.changeableGroup(key)
+	g := r.groups[key]
 	switch {
-	case err != nil:
-		return "", err
+	case !r.loaded:
+		return "", errUnread
+	case g == nil:
+		return "", errNoGroup(key)
 	case g.history.Rollback != nil && g.rollbackSpec != nil:
 		return g.history.Rollback.Definition, nil
 	case !g.defined():

@@ -33,7 +33,9 @@ func (s *shard) addMember(g *group, m *member) {
 
 // forget removes a member: its record is gone.
 func (s *shard) forget(m *member) {
-	s.timeDrain(m)
+	if m.drain != nil && !m.drain.StartedAt.IsZero() {
+		m.group.pace.Drained(s.opts.Now().Sub(m.drain.StartedAt))
+	}
 	s.createEndedWith(m, errOutdated)
 	s.admission.ReturnAddress(m.subnetWithoutMachine())
 	s.reopenLoss(m)
@@ -73,7 +75,9 @@ func (s *shard) drop(g *group) {
 	delete(s.unplanned, g.key)
 	s.admission.Demand(g.key)
 	s.publishHolds(g, nil, s.opts.Now())
-	s.notifyGone(g)
+	if s.opts.Changed != nil {
+		s.opts.Changed(GroupView{Group: nstance.Group{Key: g.key, Removing: g.spec.Removing}}, true)
+	}
 	switch {
 	case !g.recorded && g.history.Empty():
 	case g.spec.Removing:

@@ -105,17 +105,6 @@ func (r *Reconciler) askStatus(ctx context.Context, m *member, in nstance.State)
 	return mach.Status, mach, nil
 }
 
-// tookRecord has m be what its record says now, unless it could not be written.
-func (r *Reconciler) tookRecord(m *member, err error) error {
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	r.refreshRecord(m)
-	r.mu.Unlock()
-	return nil
-}
-
 // observeSleep records what a machine's status says of a stand-by member that sleeps or is
 // woken, and reports whether that is all: then a machine that is stopped is not lost.
 func (s *shard) observeSleep(m *member, status nstance.MachineStatus, now time.Time) bool {

@@ -17,16 +17,15 @@ func (r *Reconciler) wake(ctx context.Context, m *member) error {
 		return err
 	}
 	r.mu.Lock()
-	mode := m.rec.Standby.Mode
-	r.mu.Unlock()
-	if mode == nstance.ParkRunning {
-		r.mu.Lock()
-		defer r.mu.Unlock()
+	running, mach, known := m.rec.Standby.Mode == nstance.ParkRunning, m.machine, m.attempts == 0 && m.machine.Status == nstance.StatusStopped
+	if running {
 		r.awoke(m, r.opts.Now())
-		return nil
 	}
-	mach, known := r.parkedMachine(m)
-	if !known {
+	r.mu.Unlock()
+	switch {
+	case running:
+		return nil
+	case !known: // else it was not woken since the provider showed it: the first call waits for no other
 		status, found, err := r.askStatus(ctx, m, nstance.Waking)
 		if err != nil || status != nstance.StatusStopped {
 			return err
@@ -37,14 +36,6 @@ func (r *Reconciler) wake(ctx context.Context, m *member) error {
 		return err
 	}
 	return errAccepted
-}
-
-// parkedMachine returns the machine of m as the provider has last shown it, if it was
-// stopped and has not been woken since: the first call to wake it waits for no other.
-func (r *Reconciler) parkedMachine(m *member) (nstance.Machine, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return m.machine, m.attempts == 0 && m.machine.Status == nstance.StatusStopped
 }
 
 func (r *Reconciler) startWaking(ctx context.Context, m *member, mach nstance.Machine) error {
@@ -93,10 +84,11 @@ func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 		}
 		return nil
 	})
-	if err := r.tookRecord(m, err); err != nil {
+	if err != nil {
 		return err
 	}
 	r.mu.Lock()
+	r.refreshRecord(m)
 	m.drainState = drainState{}
 	r.publish(m, nstance.Event{Type: nstance.EventWakeRequested})
 	r.mu.Unlock()
