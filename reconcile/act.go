@@ -53,7 +53,7 @@ func (s *shard) resume(g *group, c *plan.Census, now time.Time) {
 		if s.frozenOut(g, m.step) {
 			continue
 		}
-		if (surplus > 0 || !g.defined()) && s.inherited(m) && !s.lapsed(m, now) { // without a definition all are surplus
+		if (surplus > 0 || !g.defined()) && m.inheritedIntent(s.opts.Epoch) && !s.lapsed(m, now) { // without a definition all are surplus
 			surplus--
 			continue
 		}
@@ -63,17 +63,17 @@ func (s *shard) resume(g *group, c *plan.Census, now time.Time) {
 	}
 }
 
-// inherited reports whether m is an intent of a former leader for which no
+// inheritedIntent reports whether m is an intent of a former leader for which no
 // machine is known.
-func (s *shard) inherited(m *member) bool {
-	return m.step == stepCreate && !m.rec.OnDemand && !m.machineKnown() && m.rec.CreatedEpoch < s.opts.Epoch
+func (m *member) inheritedIntent(epoch uint64) bool {
+	return m.step == stepCreate && !m.rec.OnDemand && !m.machineKnown() && m.rec.CreatedEpoch < epoch
 }
 
 // lapsed deletes m, an intent for a group without a definition, once its
 // registration timeout has passed, and reports whether it has: such a group is not
 // planned, so no plan does.
 func (s *shard) lapsed(m *member, now time.Time) bool {
-	by := s.registerBy(m)
+	by := m.registerBy()
 	if m.group.defined() || by.IsZero() || !s.reached(by, now) {
 		return false
 	}
@@ -111,7 +111,7 @@ func voluntary(m *member) bool {
 func (s *shard) outcome(m *member, step stepKind, planned int, err error) {
 	s.refreshRecord(m)
 	m.Settle(m.consequenceDurable, m.withdrawalIgnored())
-	s.recordObstacle(m, step, err)
+	m.obstacle.record(step, err, s.opts.Now())
 	if step == stepCreate {
 		s.createEndedWith(m, err)
 	}
@@ -177,7 +177,7 @@ func (s *shard) trustRecord(m *member) {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
 		m.state, m.step, m.deleteCauses = nstance.Deleting, stepDelete, []nstance.Cause{m.rec.Deleting.Why}
 	case m.parkedOrWokenOnRecord():
-		s.restoreSleep(m)
+		m.restoreSleep()
 	case m.drain != nil:
 		m.state, m.step = nstance.Draining, stepDrain // which announces it
 	default:
@@ -195,7 +195,7 @@ func (s *shard) retryTime(m *member, step stepKind, err error) time.Time {
 	at, proof := now.Add(sleep.Backoff(m.attempts, firstStepRetry, lastStepRetry)), time.Time{}
 	switch {
 	case step == stepCreate && m.mayHaveMachine():
-		proof = s.repeatFrom(m)
+		proof = m.repeatFrom(s.opts.ConsistencyWindow)
 	case step == stepDelete && !m.machineKnown():
 		proof = s.absenceProvenAt(m)
 	}

@@ -98,7 +98,7 @@ func (s *shard) wantsGrant(m *member) bool {
 // memberRequest is what m asks the admission queue for.
 func (s *shard) memberRequest(m *member) admission.Request {
 	request := s.requestFor(m.group, inMarket(m.definition(), m.requiredMarket))
-	request.Definition = s.definitionOf(m)
+	request.Definition = m.definitionKey()
 	request.Class, request.Instance = admission.Growth, m.id
 	switch {
 	case m.rec.OnDemand:
@@ -249,7 +249,7 @@ func (s *shard) createEndedWith(m *member, err error) {
 		m.inFlight = false
 		s.admission.Ended(capacityShape(m.shape), now)
 	}
-	shape, definition := capacityShape(m.rec.Shape), s.definitionOf(m)
+	shape, definition := capacityShape(m.rec.Shape), m.definitionKey()
 	switch {
 	case m.createSent.IsZero() || errors.Is(err, errSoldOut) || errors.Is(err, errAvoided):
 	case err == nil:
@@ -271,8 +271,8 @@ func definitionKey(group nstance.GroupKey, infra, runtime, image, bootstrapData 
 	return strings.Join([]string{group.String(), infra, runtime, image, bootstrapData}, "\x00")
 }
 
-// definitionOf is definitionKey of what m is made from.
-func (s *shard) definitionOf(m *member) string {
+// definitionKey names what m is made from.
+func (m *member) definitionKey() string {
 	image, bootstrap := m.rec.Image, m.rec.BootstrapData
 	if m.rec.Token == "" { // its intent is not written yet
 		image = m.definition().Image
@@ -288,7 +288,7 @@ func (s *shard) forgiveRefusals(g *group) {
 	request := s.requestFor(g, g.spec.Definition)
 	s.admission.Forgive(request.Definition, admission.Shape{})
 	for _, m := range g.members {
-		s.admission.Forgive(s.definitionOf(m), admission.Shape{})
+		s.admission.Forgive(m.definitionKey(), admission.Shape{})
 	}
 }
 

@@ -27,7 +27,7 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 		return
 	case known >= 0:
 		m.Advice[known] = n
-	case len(m.Advice) >= notices.Max && !s.dropOldestRebalance(m):
+	case len(m.Advice) >= notices.Max && !m.DropOldestRebalance():
 		s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: "too many standing notices", Notice: &n})
 		return
 	default:
@@ -47,16 +47,6 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 	}
 	s.publish(m, nstance.Event{Type: nstance.EventNoticeIgnored, Reason: reason, Notice: &n})
 	s.queue.Add(m.group.key, false)
-}
-
-// dropOldestRebalance makes room for other advice, and reports whether it could. A cloud
-// that recommends to leave a machine again and again takes nothing of that back.
-func (s *shard) dropOldestRebalance(m *member) bool {
-	i := slices.IndexFunc(m.Advice, func(n nstance.Notice) bool { return n.Kind == nstance.Rebalance })
-	if i >= 0 {
-		s.dropAdvice(m, m.Advice[i].EventID)
-	}
-	return i >= 0
 }
 
 func (s *shard) dropAdvice(m *member, eventID string) {

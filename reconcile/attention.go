@@ -95,11 +95,11 @@ func (s *shard) groupAttention(g *group) (out []Attention) {
 			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
 			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))
 	}
-	if n := s.stuck(g); n > 0 {
+	if n := g.stuck(s.opts.Now()); n > 0 {
 		out = append(out, entry(attentionStuck, fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", n, stuckAfter),
 			"set launch_timeout or registration_timeout in the definition", time.Time{}, time.Time{}))
 	}
-	out = append(out, s.obstacleAttention(g)...)
+	out = append(out, g.obstacleAttention(s.opts.Now())...)
 	for _, m := range g.members {
 		if m.unrecordedRegistration {
 			a := entry(attentionUnrecorded, fmt.Sprintf("%s has registered, and its record does not say so", m.id), "write RegisteredAt to its record, then observe Registered again", time.Time{}, time.Time{})
@@ -124,10 +124,10 @@ func (s *shard) groupAttention(g *group) (out []Attention) {
 const stuckAfter = 15 * time.Minute
 
 // stuck counts the members that have been booting for long without a timeout.
-func (s *shard) stuck(g *group) (n int) {
+func (g *group) stuck(now time.Time) (n int) {
 	for _, m := range g.members {
 		unbounded := m.rec.LaunchTimeout <= 0 && (m.rec.RegistrationTimeout <= 0 || m.registered())
-		if unbounded && !m.wasReady && !m.state.Leaving() && m.graceUntil.IsZero() && s.opts.Now().Sub(m.rec.CreatedAt) > stuckAfter {
+		if unbounded && !m.wasReady && !m.state.Leaving() && m.graceUntil.IsZero() && now.Sub(m.rec.CreatedAt) > stuckAfter {
 			n++
 		}
 	}

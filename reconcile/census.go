@@ -48,7 +48,7 @@ func (s *shard) becameReady(m *member) {
 	}
 	s.recordReturn(m, m.market() == nstance.Spot)
 	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.rec.Replaces})
-	s.admission.Forgive(s.definitionOf(m), capacityShape(m.rec.Shape))
+	s.admission.Forgive(m.definitionKey(), capacityShape(m.rec.Shape))
 	if s.provesDefinition(m) && m.group.history.Succeeded() {
 		s.saver.Changed()
 	}

@@ -51,7 +51,7 @@ func (s *shard) reachedBy(now time.Time) func(at time.Time) bool {
 
 // lookAgainAt returns when an instant that is not reached may be; zero: when the clock is
 // right again, which has every group planned.
-func (s *shard) lookAgainAt(at, now time.Time) time.Time {
+func lookAgainAt(at, now time.Time) time.Time {
 	if at.After(now) {
 		return at
 	}

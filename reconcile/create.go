@@ -53,7 +53,7 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
-	spec := r.spec(rec, def, rendered)
+	spec := machineSpec(r.opts.Owner, rec, def, rendered)
 	spec.HostLimit = r.hostLimit(m)
 	mach, err := r.provider.Create(ctx, spec)
 	r.createEnded(m, err)
@@ -70,7 +70,7 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 // adopts it. Without one it returns false when the create may be sent, again.
 func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, err error) {
 	r.mu.Lock()
-	expected, repeatFrom := m.mayHaveMachine(), r.repeatFrom(m)
+	expected, repeatFrom := m.mayHaveMachine(), m.repeatFrom(r.opts.ConsistencyWindow)
 	// What was lost with a former token is known: it is not lost once more.
 	another := m.needsNewToken || relaunched(m.rec) && r.opts.Now().Before(r.absenceProvenAt(m))
 	r.mu.Unlock()
@@ -110,7 +110,7 @@ func (r *Reconciler) provenRefusal(m *member) error {
 		return nil
 	}
 	answer := nstance.Errorf(nstance.Invalid, "no machine came of a create that was answered: %w", m.answeredWith)
-	shape, definition := capacityShape(m.rec.Shape), r.definitionOf(m)
+	shape, definition := capacityShape(m.rec.Shape), m.definitionKey()
 	switch nstance.CodeOf(m.answeredWith) {
 	case nstance.Internal:
 		m.answeredWith = answer
@@ -142,7 +142,7 @@ func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) err
 func (r *Reconciler) checkGrant(m *member) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !m.durable && m.grant == granted && r.admission.SoldOut(r.definitionOf(m), capacityShape(m.shape), m.grantedAt, r.opts.Now()) {
+	if !m.durable && m.grant == granted && r.admission.SoldOut(m.definitionKey(), capacityShape(m.shape), m.grantedAt, r.opts.Now()) {
 		return errSoldOut
 	}
 	return nil
@@ -197,8 +197,7 @@ func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, 
 	return repeated, nil
 }
 
-func (s *shard) spec(rec records.Instance, def nstance.Definition, out Rendered) nstance.MachineSpec {
-	owner := s.opts.Owner
+func machineSpec(owner nstance.Owner, rec records.Instance, def nstance.Definition, out Rendered) nstance.MachineSpec {
 	owner.Tenant = rec.Tenant
 	return nstance.MachineSpec{
 		ID: rec.ID, Owner: owner, Group: rec.Group, CreatedAt: rec.CreatedAt, Epoch: rec.CreatedEpoch, Arch: def.Arch,
@@ -345,8 +344,8 @@ func asUnavailable(err error) error {
 // repeatFrom is when a create that seems to have made nothing may be repeated: by
 // then the provider shows what it has made. A former leader's call that is still in
 // flight does no harm: the same bytes make the same machine.
-func (s *shard) repeatFrom(m *member) time.Time {
-	return latest(m.lastCreateEnd, m.inheritedAt).Add(s.opts.ConsistencyWindow)
+func (m *member) repeatFrom(window time.Duration) time.Time {
+	return latest(m.lastCreateEnd, m.inheritedAt).Add(window)
 }
 
 // absenceProvenAt is from when on NotFound proves that there is no machine and that

@@ -215,7 +215,7 @@ func (s *shard) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 		m.unknownStatus, mach.Status = mach.Status, nstance.StatusUnknown
 	}
 	m.machine = mach
-	s.observeStart(m)
+	m.observeStart(now)
 	s.admission.MachineIn(m.rec.Shape.Subnet, mach.Zone)
 	s.recordMachine(m, now)
 	s.compareMarket(m)
@@ -307,7 +307,7 @@ func (s *shard) refusedLate(m *member, now time.Time) {
 	if sent.IsZero() {
 		sent = m.rec.CreatedAt
 	}
-	s.admission.RefusedFor(s.definitionOf(m), capacityShape(m.rec.Shape), sent, cmp.Or(m.words, string(m.cause)), now)
+	s.admission.RefusedFor(m.definitionKey(), capacityShape(m.rec.Shape), sent, cmp.Or(m.words, string(m.cause)), now)
 }
 
 // machineLost reports whether a machine in this status is lost.

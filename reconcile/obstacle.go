@@ -31,31 +31,31 @@ type obstacle struct {
 	err      error // the latest refusal, in the words of the provider or the storage; else errAccepted
 }
 
-// recordObstacle records how an attempt at a step ended. What a provider accepts and does
+// record records how an attempt at a step ended. What a provider accepts and does
 // not carry out is no end: it may refuse it at the next call.
-func (s *shard) recordObstacle(m *member, step stepKind, err error) {
+func (o *obstacle) record(step stepKind, err error, now time.Time) {
 	switch {
-	case errors.Is(err, errAccepted) && m.obstacle.of != step:
-		m.obstacle = obstacle{of: step, since: s.opts.Now(), err: err}
+	case errors.Is(err, errAccepted) && o.of != step:
+		*o = obstacle{of: step, since: now, err: err}
 	case errors.Is(err, errAgain), errors.Is(err, errOutdated):
-	case err == nil && m.obstacle.of == step:
-		m.obstacle = obstacle{}
+	case err == nil && o.of == step:
+		*o = obstacle{}
 	case err == nil:
-	case m.obstacle.of != step, m.obstacle.refusals == 0:
-		m.obstacle = obstacle{of: step, since: s.opts.Now(), refusals: 1, err: err}
+	case o.of != step, o.refusals == 0:
+		*o = obstacle{of: step, since: now, refusals: 1, err: err}
 	default:
-		m.obstacle.refusals++
-		m.obstacle.err = err
+		o.refusals++
+		o.err = err
 	}
 }
 
 // obstructed reports whether a step of m is refused, or not carried out, for long. A create that is slowed down
 // is not meant, and one that is refused for good has ended: its group's hold has the reason.
 // A stand-by member that did not wake sleeps meanwhile.
-func (s *shard) obstructed(m *member) bool {
+func (m *member) obstructed(now time.Time) bool {
 	o := m.obstacle
 	owed := o.of == m.step || o.of == stepCreate && m.step == stepNone || o.of == stepWake && m.parkedOrMoving()
-	lasts := s.opts.Now().Sub(o.since)
+	lasts := now.Sub(o.since)
 	long := o.refusals >= obstacleAttempts || o.refusals > 0 && lasts >= obstacleAfter || lasts >= unfinishedAfter
 	slowed := o.of == stepCreate && nstance.CodeOf(o.err) == nstance.Throttled
 	return o.err != nil && owed && long && !slowed
@@ -63,23 +63,23 @@ func (s *shard) obstructed(m *member) bool {
 
 // observeStart records what the provider says of why the machine of m does not start yet: it
 // has accepted the create, and is refused something by itself.
-func (s *shard) observeStart(m *member) {
+func (m *member) observeStart(now time.Time) {
 	words := m.machine.CauseText
 	switch {
 	case m.step != stepNone || m.state.Leaving():
 	case m.machine.Status == nstance.StatusPending && words != "":
-		s.recordObstacle(m, stepCreate, nstance.Errorf(nstance.Unavailable, "%s", clip.Words(words)))
+		m.obstacle.record(stepCreate, nstance.Errorf(nstance.Unavailable, "%s", clip.Words(words)), now)
 	default:
-		s.recordObstacle(m, stepCreate, nil)
+		m.obstacle.record(stepCreate, nil, now)
 	}
 }
 
 // obstacleAttention lists the steps of members of g that are refused for long, one entry
 // for each kind of step, with the words of the one that waits longest.
-func (s *shard) obstacleAttention(g *group) (out []Attention) {
+func (g *group) obstacleAttention(now time.Time) (out []Attention) {
 	longest, count := map[stepKind]*member{}, map[stepKind]int{}
 	for _, m := range g.members {
-		if !s.obstructed(m) {
+		if !m.obstructed(now) {
 			continue
 		}
 		of := m.obstacle.of

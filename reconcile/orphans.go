@@ -178,7 +178,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, listed nstance.Machine, w
 	if err != nil {
 		return err
 	}
-	rec := r.recordOf(mach, reasonOrphan)
+	rec := recordOf(mach, reasonOrphan)
 	rec.Deleting = &records.Deletion{At: r.opts.Now().UTC(), Why: why}
 	m, err := r.writeOrphanRecord(ctx, mach, rec)
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *Reconciler) lookAtOrphan(ctx context.Context, listed nstance.Machine) (
 }
 
 // recordOf returns what a machine's marks say about it.
-func (s *shard) recordOf(mach nstance.Machine, why plan.Reason) records.Instance {
+func recordOf(mach nstance.Machine, why plan.Reason) records.Instance {
 	rec := records.Instance{
 		ID: mach.ID, Tenant: mach.Owner.Tenant, Group: mach.Group, Reason: string(why), CreatedEpoch: mach.Epoch,
 		CreatedAt: mach.ID.Time().UTC(), ProviderID: mach.ProviderID, Addresses: mach.Addresses,
@@ -289,7 +289,7 @@ func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason s
 		if err != nil {
 			return err
 		}
-		rec := r.recordOf(mach, records.ReasonAdopted)
+		rec := recordOf(mach, records.ReasonAdopted)
 		rec.RegisteredAt = latest(rec.CreatedAt, mach.CreatedAt.UTC())
 		m, err = r.writeOrphanRecord(ctx, mach, rec)
 		return err

@@ -34,7 +34,7 @@ func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.
 		rec.Preserve = &records.Preserve{Until: asked.Until}
 		return nil
 	})
-	if nstance.CodeOf(err) == nstance.Ambiguous && r.readUntilKnown(ctx, id) {
+	if nstance.CodeOf(err) == nstance.Ambiguous && readUntilKnown(ctx, r.records, id) {
 		if rec, ok := r.records.Get(id); ok && rec.Preserve != nil && rec.Preserve.Until.Equal(asked.Until) {
 			err = nil // it has landed
 		}
@@ -80,9 +80,9 @@ func (r *Reconciler) endPreserve(m *member, asked *records.Preserve) {
 
 // readUntilKnown reads a record of which it is not known what a write has made of it, until
 // that succeeds or ctx ends.
-func (r *Reconciler) readUntilKnown(ctx context.Context, id nstance.InstanceID) bool {
+func readUntilKnown(ctx context.Context, all *records.Records, id nstance.InstanceID) bool {
 	for {
-		if _, err := r.records.Refresh(ctx, id); err == nil {
+		if _, err := all.Refresh(ctx, id); err == nil {
 			return true
 		}
 		if !sleep.For(ctx, time.Second) {
@@ -140,7 +140,7 @@ func (s *shard) endPreserves(g *group, now time.Time) (next time.Time) {
 		switch until, kept := m.keptUntil(now); {
 		case !kept:
 		case s.preserved(m, now):
-			next = earliest(next, s.lookAgainAt(until, now))
+			next = earliest(next, lookAgainAt(until, now))
 		default:
 			m.keptEnd = until
 		}

@@ -213,7 +213,7 @@ func (r *Reconciler) recordLife(m *member) bool {
 		r.mu.Unlock()
 		return true
 	}
-	state, by := m.life, r.replacementOf(m)
+	state, by := m.life, m.replacedBy()
 	if state == lifeUnrecorded {
 		m.life = lifePending
 	}
@@ -242,8 +242,8 @@ func (r *Reconciler) lifeKept(m *member, err error) {
 	r.queue.Add(m.group.key, false)
 }
 
-// replacementOf returns the latest member that was made for the loss of m.
-func (s *shard) replacementOf(m *member) (id nstance.InstanceID) {
+// replacedBy returns the latest member that was made for the loss of m.
+func (m *member) replacedBy() (id nstance.InstanceID) {
 	for _, o := range m.group.members {
 		if o.rec.Replaces == m.id {
 			id = max(id, o.id)

@@ -132,7 +132,7 @@ func (s *shard) recovered(rec records.Instance, since time.Time) *member {
 	case rec.Deleting != nil:
 		m.state, m.step, m.deleteCauses, m.leftBefore = nstance.Deleting, stepDelete, []nstance.Cause{rec.Deleting.Why}, true
 	case m.parkedOrWokenOnRecord():
-		s.restoreSleep(m)
+		m.restoreSleep()
 	case rec.Drain != nil:
 		m.state, m.drain, m.leftBefore = nstance.Draining, rec.Drain, true
 	case m.registered():

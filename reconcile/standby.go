@@ -59,7 +59,7 @@ func (s *shard) viewStandby(g *group, m *member, v *plan.Member) {
 
 // restoreSleep resets m to what its record says of its sleep. The step finds out what has
 // become of it.
-func (s *shard) restoreSleep(m *member) {
+func (m *member) restoreSleep() {
 	m.standbyState = standbyState{}
 	if m.rec.Asleep() {
 		m.state, m.drainState = nstance.Parking, drainState{drain: m.rec.Drain, drainEnded: true}
@@ -201,7 +201,7 @@ func (s *shard) endClaims(g *group, now time.Time) (next time.Time) {
 		s.saver.Changed()
 	}
 	for _, c := range g.history.Standing() {
-		next = earliest(next, s.lookAgainAt(c.Until, now))
+		next = earliest(next, lookAgainAt(c.Until, now))
 	}
 	return next
 }

@@ -53,7 +53,7 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 		v.DeletedFor = m.deleteCauses[0].Kind
 	}
 	if !m.registered() {
-		v.RegisterBy = s.registerBy(m)
+		v.RegisterBy = m.registerBy()
 	}
 	v.WasReady = s.readyOnRecord(m, now)
 	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.wasReady && (launchBy.After(s.began) || !m.registered()) {
@@ -116,7 +116,7 @@ func (s *shard) evaluateHealth(m *member, now time.Time) (health.Verdict, time.T
 
 // registerBy is when a machine must have registered: a timeout after this term first
 // knew of it, but never after its nonce has expired.
-func (s *shard) registerBy(m *member) time.Time {
+func (m *member) registerBy() time.Time {
 	if m.rec.RegistrationTimeout <= 0 {
 		return time.Time{}
 	}

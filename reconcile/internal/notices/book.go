@@ -110,6 +110,13 @@ func (b *Book) DropAdvice(eventID string) bool {
 	return true
 }
 
+// DropOldestRebalance makes room for other advice, and reports whether it could. A cloud that
+// recommends to leave a machine again and again takes nothing of that back.
+func (b *Book) DropOldestRebalance() bool {
+	i := slices.IndexFunc(b.Advice, func(n nstance.Notice) bool { return n.Kind == nstance.Rebalance })
+	return i >= 0 && b.DropAdvice(b.Advice[i].EventID)
+}
+
 // forget gives what is owed for an event, and forgets its other IDs: what they announce next
 // is another event.
 func (b *Book) forget(eventID string) {
