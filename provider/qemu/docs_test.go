@@ -14,6 +14,6 @@ func TestDocument(t *testing.T) { doctest.Kind(t, qemu.Kind(), "args of provider
 
 // TestWalkthrough: the configuration in the document is accepted.
 func TestWalkthrough(t *testing.T) {
-	_, err := config.ParseContext(t.Context(), "lab.jsonc", doctest.Example(t, qemu.Kind()), qemu.Kind())
+	_, err := config.ParseContext(t.Context(), "prod.jsonc", doctest.Example(t, qemu.Kind()), qemu.Kind())
 	require.NoError(t, err)
 }
