@@ -46,6 +46,11 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if r.lacksGrant(m) {
 		return errAgain
 	}
+	return r.sendCreate(ctx, m, rec, def, rendered)
+}
+
+// sendCreate asks the provider once for the machine of a durable intent.
+func (r *Reconciler) sendCreate(ctx context.Context, m *member, rec records.Instance, def nstance.Definition, rendered Rendered) error {
 	if err := r.permit(m, stepCreate); err != nil {
 		return err
 	}

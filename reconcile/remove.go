@@ -45,17 +45,22 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	if !r.balancersLeft(m) {
 		return errAgain
 	}
+	return r.deleteMachine(ctx, m, mach, found)
+}
+
+// deleteMachine sends Delete once. Known: the provider has shown the machine.
+func (r *Reconciler) deleteMachine(ctx context.Context, m *member, mach nstance.Machine, known bool) error {
 	if err := r.permit(m, stepDelete); err != nil {
 		return err
 	}
-	err = r.provider.Delete(ctx, mach)
+	err := r.provider.Delete(ctx, mach)
 	switch {
 	case err == nil:
 		r.mu.Lock()
 		if m.deleteBegan > 0 && !m.deleteAccepted {
 			m.group.pace.Deleted(r.clock.Elapsed() - m.deleteBegan)
 		}
-		m.deleteAccepted = found
+		m.deleteAccepted = known
 		r.mu.Unlock()
 		return errAccepted
 	case errors.Is(err, nstance.NotFound):
