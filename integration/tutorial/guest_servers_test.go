@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -184,8 +183,8 @@ func enable(args []string) error {
 	return os.WriteFile(filepath.Join(os.Getenv("GUEST"), "enabled"), nil, 0o600)
 }
 
-// startUnit becomes the program of the agent's unit, with the environment of the unit, unless the
-// file of an enabled unit is missing.
+// startUnit runs the program of the agent's unit with the unit's environment, if the file enabled
+// is there. This process stays: it is what ends with unshare.
 func startUnit(enabled string) error {
 	if _, err := os.Stat(enabled); err != nil {
 		return fmt.Errorf("the user data has enabled no unit: %w", err)
@@ -210,5 +209,7 @@ func startUnit(enabled string) error {
 			return err
 		}
 	}
-	return syscall.Exec(program, []string{program}, env)
+	cmd := exec.Command(program)
+	cmd.Stdout, cmd.Stderr, cmd.Env = os.Stdout, os.Stderr, env
+	return cmd.Run()
 }
