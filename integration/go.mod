@@ -33,6 +33,7 @@ require (
 	github.com/nstance-go/nstance/gcp v0.3.0
 	github.com/nstance-go/nstance/kubernetes v0.3.0
 	github.com/nstance-go/nstance/proxmox v0.3.0
+	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/common v0.72.0
 	github.com/prometheus/prometheus v0.311.0
 	github.com/stretchr/testify v1.12.1
@@ -168,7 +169,6 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect

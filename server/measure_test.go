@@ -94,22 +94,6 @@ func TestMetrics(t *testing.T) {
 		}
 		require.Len(t, exported, len(documented), "something is documented that does not exist")
 	})
-	t.Run("alerts and the dashboard use existing metrics", func(t *testing.T) {
-		docs, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
-		require.NoError(t, err)
-		for _, file := range []string{"prometheus-alerts.yaml", "grafana-dashboard.json"} {
-			text, err := os.ReadFile(filepath.Join("..", "deploy", file))
-			require.NoError(t, err)
-			names := regexp.MustCompile(`nstance_[a-z_]+`).FindAllString(string(text), -1)
-			require.NotEmpty(t, names)
-			for _, name := range names {
-				for _, part := range []string{"_bucket", "_sum", "_count"} {
-					name = strings.TrimSuffix(name, part)
-				}
-				require.Contains(t, string(docs), "| `"+name+"`", file)
-			}
-		}
-	})
 }
 
 // metricLabelValues has the possible values of labels with a closed set of values.
