@@ -127,7 +127,6 @@ func TestTop(t *testing.T) {
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).populate()
 	for name, args := range map[string][]string{
 		"group-list":          {"group", "list"},
 		"group-list-tenant":   {"group", "list", "--tenant", "blue"},
@@ -167,6 +166,7 @@ func TestOutput(t *testing.T) {
 		"orphan-dry-run":    {"orphan", "delete", string(webNew), "--dry-run"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			w := newWorld(t).populate() // its own: texts have the ages of what is there
 			for _, form := range []string{"table", "json", "yaml"} {
 				w.set(func() { w.groups[1].Size = 3 })
 				r := w.run(append(args, "-o", form)...)
