@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/aws/internal/sdklog"
 	"github.com/nstance-go/nstance/provider"
 )
 
@@ -51,7 +52,7 @@ func open(ctx context.Context, s provider.Settings) (nstance.Provider, func() er
 	if err != nil {
 		return nil, nil, err
 	}
-	conf, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.Region), config.WithSharedConfigProfile(o.Profile))
+	conf, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.Region), config.WithSharedConfigProfile(o.Profile), config.WithLogger(sdklog.Logger()))
 	if err != nil {
 		return nil, nil, nstance.FieldError("options.profile", "see the AWS configuration of this machine", "%s", err)
 	}

@@ -32,6 +32,7 @@ import (
 	"gocloud.dev/blob/s3blob"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/aws/internal/sdklog"
 	"github.com/nstance-go/nstance/internal/bucket"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -94,6 +95,7 @@ func Open(ctx context.Context, rawURL string, o *Options) (storage.Store, error)
 	if conf.Region == "" {
 		return nil, nstance.FieldError("storage.url", "add region=... or set AWS_REGION", "no region is known")
 	}
+	conf.Logger = sdklog.Logger()
 	conf.Retryer = func() aws.Retryer { return retry.NewStandard(reads) }
 	client := s3.NewFromConfig(conf, func(so *s3.Options) {
 		so.UsePathStyle = pathStyle

@@ -20,6 +20,7 @@ import (
 	gcaws "gocloud.dev/aws"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/aws/internal/sdklog"
 	"github.com/nstance-go/nstance/internal/manager"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -63,6 +64,7 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 	if conf.Region == "" {
 		return nil, manager.Invalid("add region=... or set AWS_REGION", "no region is known")
 	}
+	conf.Logger = sdklog.Logger()
 	conf.Retryer = func() aws.Retryer { return retry.NewStandard(patience) }
 	if endpoint != "" {
 		conf.BaseEndpoint = &endpoint

@@ -2,6 +2,8 @@ package admin
 
 import (
 	"errors"
+	"io"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -82,7 +84,12 @@ func formOf(cmd *cobra.Command, args []string) string {
 	case flag.Changed:
 		return flag.Value.String()
 	}
-	for i, arg := range args { // an earlier flag may be wrong
+	return askedForm(args) // an earlier flag may be wrong
+}
+
+// askedForm returns the form of output that words of the command line name; empty: a table.
+func askedForm(args []string) string {
+	for i, arg := range args {
 		for _, form := range []string{formJSON, formYAML} {
 			switch arg {
 			case "-o" + form, "-o=" + form, "--output=" + form:
@@ -95,6 +102,15 @@ func formOf(cmd *cobra.Command, args []string) string {
 		}
 	}
 	return ""
+}
+
+// LibraryLog returns what libraries log to while a command line runs: one JSON object a line
+// where it asks for JSON or YAML.
+func LibraryLog(args []string, stderr io.Writer) *slog.Logger {
+	if askedForm(args) == "" {
+		return slog.New(slog.NewTextHandler(stderr, nil))
+	}
+	return slog.New(slog.NewJSONHandler(stderr, nil))
 }
 
 // fault returns an error with a remedy.

@@ -187,8 +187,8 @@ func Logger(out io.Writer, limit int, handler func(io.Writer) slog.Handler) (*sl
 	return slog.New(handler(q)), q
 }
 
-// Libraries has libraries that log by themselves, through package log, write lines of log's,
-// until the function is called that it returns.
+// Libraries has libraries that log by themselves, through package log or as gRPC does, write
+// lines of to's, until the function is called that it returns. Its calls are not concurrent.
 func Libraries(to *slog.Logger) (restore func()) {
 	flags, out := log.Flags(), log.Writer()
 	log.SetFlags(0)

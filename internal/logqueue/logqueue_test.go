@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/grpclog"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/logqueue"
@@ -99,8 +100,10 @@ func TestLibraries(t *testing.T) {
 	var out bytes.Buffer
 	restore := logqueue.Libraries(slog.New(handler(&out)))
 	log.Print("a library says so")
+	grpclog.Error("and gRPC")
+	grpclog.Warning("nothing")
 	restore()
-	require.Contains(t, out.String(), `"level":"INFO","msg":"a library says so"}`)
+	require.Regexp(t, `^\{.*"level":"INFO","msg":"a library says so"\}\n\{.*"msg":"grpc: and gRPC"\}\n$`, out.String())
 	require.NotEqual(t, 0, log.Flags())
 	_, err = logqueue.Handler("--log-format", "xml", slog.LevelInfo)
 	require.ErrorIs(t, err, nstance.Invalid)

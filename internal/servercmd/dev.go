@@ -16,6 +16,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/dev"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/logqueue"
 	"github.com/nstance-go/nstance/internal/nearest"
 	"github.com/nstance-go/nstance/provider/qemu"
 )
@@ -97,6 +98,7 @@ the end a summary with the milliseconds of each stage.`,
 			return err
 		}
 		defer lines.Close()
+		defer logqueue.Libraries(log)()
 		o.Log = log
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP) // the terminal is gone: tidy up
 		defer stop()

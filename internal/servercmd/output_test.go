@@ -3,8 +3,10 @@
 package servercmd_test
 
 import (
+	"bytes"
 	"context"
 	"io"
+	"log"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,8 +17,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/grpclog"
 
 	"github.com/nstance-go/nstance/internal/servercmd"
+	"github.com/nstance-go/nstance/storage"
 )
 
 // asProgram makes this test binary the program.
@@ -28,7 +32,13 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(servercmd.Main(ctx, parts(), os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
+	p := parts()
+	p.Storage = func(ctx context.Context, rawURL string) (storage.Store, error) {
+		log.Print("a library says so")
+		grpclog.Error("and gRPC")
+		return storage.Open(ctx, rawURL)
+	}
+	os.Exit(servercmd.Main(ctx, p, os.Args[1:], os.Stdout, os.Stderr, os.Getenv))
 }
 
 // stuck returns the writing end of a pipe that is full: nothing reads it.
@@ -55,6 +65,26 @@ func closed(t *testing.T) *os.File {
 	require.NoError(t, r.Close())
 	t.Cleanup(func() { _ = w.Close() })
 	return w
+}
+
+// TestLinesOfLibraries: with JSON, every line on standard error is JSON, those of libraries too.
+func TestLinesOfLibraries(t *testing.T) {
+	t.Parallel()
+	web := freeAddress(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "run", "--key-provider", "none", "--storage", "mem://", "--data", t.TempDir(),
+		"--config", configFile(t), "--bind", ports(web), "--log-format", "json")
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool { return get(web, "/readyz") == http.StatusOK }, time.Minute, 10*time.Millisecond)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Wait())
+	requireJSON(t, errs.String())
+	require.Contains(t, errs.String(), `"msg":"a library says so"`)
+	require.Contains(t, errs.String(), `"msg":"grpc: and gRPC"`)
 }
 
 // TestReadersOfOutput: a reader of either output that hangs or has gone stops nothing, not

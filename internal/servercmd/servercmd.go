@@ -174,6 +174,7 @@ func (p *program) adminCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "admin ...", Short: "Administer the shard, as nstance-admin does", DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			defer logqueue.Libraries(admin.LibraryLog(args, p.stderr))()
 			if code := admin.Main(cmd.Context(), storage.Open, args, cmd.InOrStdin(), p.stdout, p.stderr, p.getenv); code != exitOK {
 				return exited(code)
 			}

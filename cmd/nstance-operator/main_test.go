@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"flag"
 	"io"
 	"net"
@@ -13,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +29,56 @@ import (
 	"github.com/nstance-go/nstance/internal/test/kubeapi"
 	"github.com/nstance-go/nstance/internal/test/metrictables"
 )
+
+// asProgram makes this test binary the program.
+const asProgram = "NSTANCE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main() // exits
+	}
+	os.Exit(m.Run())
+}
+
+// TestLinesOfLibraries: with JSON, every line on standard error is JSON: of controller-runtime,
+// of klog, of net/http.
+func TestLinesOfLibraries(t *testing.T) {
+	flags, webhooks := populated(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, self, append(flags, "--log-format=json")...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd.Stderr = w
+	require.NoError(t, cmd.Start())
+	require.NoError(t, w.Close())
+	wanted := map[string]string{
+		"controller-runtime": `"msg":"Starting webhook server"`, "klog": `"msg":"Successfully acquired lease"`, "net/http": "TLS handshake error",
+	}
+	var asked sync.Once
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		require.True(t, json.Valid(lines.Bytes()), lines.Text())
+		for library, line := range wanted {
+			if strings.Contains(lines.Text(), line) {
+				delete(wanted, library)
+			}
+		}
+		if strings.Contains(lines.Text(), `"msg":"Serving webhook server"`) {
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(webhooks, "https://"))
+			require.NoError(t, err)
+			_, _ = conn.Write([]byte("no TLS"))
+			require.NoError(t, conn.Close())
+		}
+		if len(wanted) == 0 {
+			asked.Do(func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // a second one ends it at once
+		}
+	}
+	require.NoError(t, cmd.Wait(), "it did not print %s", wanted)
+}
 
 // inOwnProcess in the environment says that a test has this process to itself.
 const inOwnProcess = "NSTANCE_TEST_IN_OWN_PROCESS"
