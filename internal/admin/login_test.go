@@ -247,7 +247,7 @@ func TestLoginDryRun(t *testing.T) {
 		"a nonce of another kind": {w.nonce(func(c *keyring.Claims) { c.Kind = nstance.RoleOperator }), nil, 2, "is of kind"},
 		"another authority":       {w.nonce(nil), []string{"--ca", other.caFile()}, 4, "no trust"},
 		"no server":               {w.nonce(nil), []string{"--registration", closedPort(t)}, 5, "cannot be reached"},
-		"no answer":               {w.nonce(nil), []string{"--registration", silentPort(t), "--timeout", "50ms"}, 5, "did not answer within 50ms"},
+		"no answer":               {w.nonce(nil), []string{"--registration", silentPort(t), "--timeout", "3s"}, 5, "did not answer within 3s"},
 		"another shard's": {w.nonce(nil), []string{"--identity", func() string {
 			id := w.identity(time.Now())
 			id.Shard = "eu1b"

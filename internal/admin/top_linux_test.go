@@ -50,18 +50,20 @@ func (w *world) top(t *testing.T, width, height uint16, args ...string) *screen 
 // record takes note of what is drawn, until over and all of it is read.
 func (s *screen) record(over chan struct{}) {
 	for b := make([]byte, 4096); ; {
-		ready, _ := unix.Poll([]unix.PollFd{{Fd: int32(s.keyboard.Fd()), Events: unix.POLLIN}}, 20) // ms; none after a signal
+		last := false // nothing is drawn after over
+		select {
+		case <-over:
+			last = true
+		default:
+		}
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(s.keyboard.Fd()), Events: unix.POLLIN}}, 20) // ms; an error after a signal
 		if ready > 0 {
 			n, _ := s.keyboard.Read(b)
 			s.mu.Lock()
 			s.drawn.Write(b[:n])
 			s.mu.Unlock()
-			continue
-		}
-		select {
-		case <-over:
+		} else if last && err == nil {
 			return
-		default:
 		}
 	}
 }
