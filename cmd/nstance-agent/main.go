@@ -21,7 +21,7 @@ import (
 	"github.com/nstance-go/nstance/internal/logqueue"
 )
 
-// Exit codes.
+// The exit codes. docs/programs.md lists them for all programs.
 const (
 	exitOK    = 0
 	exitError = 1 // it could not go on

@@ -44,7 +44,7 @@ func validate(t *testing.T, bin string) {
 	require.Empty(t, errs)
 
 	code, out, errs = call(t, bin, "validate", bad, fine, filepath.Join(t.TempDir(), "absent"))
-	require.Equal(t, 1, code)
+	require.Equal(t, 2, code)
 	require.Equal(t, fine+": ok\n", out)
 	require.Contains(t, errs, bad+":5:")
 	require.Contains(t, errs, bad+":6:")
@@ -53,7 +53,7 @@ func validate(t *testing.T, bin string) {
 
 	for _, kind := range []string{"rack", "asw"} {
 		code, _, errs = call(t, bin, "validate", written(t, strings.Replace(good, `"sim"`, `"`+kind+`"`, 1)))
-		require.Equal(t, 1, code)
+		require.Equal(t, 2, code)
 		require.Contains(t, errs, `shard.provider.kind: this program has no provider "`+kind)
 	}
 	t.Run("what only a cloud understands, without its credentials", func(t *testing.T) {
@@ -62,12 +62,12 @@ func validate(t *testing.T, bin string) {
 			`"size": 0`, `"size": 1`).Replace(good)
 		bad := written(t, cloud)
 		code, _, errs := call(t, bin, "validate", bad)
-		require.Equal(t, 1, code)
+		require.Equal(t, 2, code)
 		require.Contains(t, errs, bad+":5:")
 		require.Contains(t, errs, "templates.web.args.image_idd")
 	})
 	code, _, errs = call(t, bin, "validate", written(t, strings.Replace(good, `{"kind": "sim"`, `{"kind": "sim", "options": {"sede": 1}`, 1)))
-	require.Equal(t, 1, code)
+	require.Equal(t, 2, code)
 	require.Contains(t, errs, "shard.provider.options.sede")
 	code, _, errs = call(t, bin, "validate", written(t, strings.Replace(good, "{", `{"$schema": "https://example.com/schema.json", `, 1)))
 	require.Zero(t, code, errs)
@@ -139,7 +139,7 @@ func runs(t *testing.T, bin string) {
 	t.Run("with its configuration in storage", func(t *testing.T) {
 		data := t.TempDir()
 		code, _, errs := call(t, bin, "run", "--key-provider", "none", "--data", data, "--shard", "a")
-		require.Equal(t, 1, code)
+		require.Equal(t, 2, code)
 		require.Contains(t, errs, "config/a.jsonc")
 		require.NoError(t, os.MkdirAll(filepath.Join(data, "storage", "config"), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(data, "storage", "config", "a.jsonc"), []byte(good), 0o600))

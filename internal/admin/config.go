@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -134,6 +135,16 @@ type ConfigValidation struct {
 	Groups int             `json:"groups"`
 }
 
+// readConfiguration reads and parses a file that the command line names.
+func readConfiguration(path string) (*config.Config, []byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, nstance.FieldError("FILE", "name a file that can be read", "%v", err)
+	}
+	conf, err := config.Parse(path, data)
+	return conf, data, err
+}
+
 func (p *program) configValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "validate FILE", Short: "Check a configuration without using it",
@@ -144,7 +155,7 @@ checks what only the provider understands, such as its arguments.`,
 	}
 	out := p.output(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		conf, err := config.Load(args[0])
+		conf, _, err := readConfiguration(args[0])
 		if err != nil {
 			return err
 		}

@@ -3,12 +3,10 @@ package admin
 import (
 	"bytes"
 	"errors"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -36,11 +34,7 @@ func (p *program) configPutCommand() *cobra.Command {
 	dryRunFlag(cmd, &dryRun)
 	out := p.output(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		data, err := os.ReadFile(args[0])
-		if err != nil {
-			return config.FileError(err)
-		}
-		conf, err := config.Parse(args[0], data)
+		conf, data, err := readConfiguration(args[0])
 		if err != nil {
 			return err
 		}

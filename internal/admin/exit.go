@@ -12,7 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// The exit codes. Scripts rely on them: docs/nstance-admin.md lists them.
+// The exit codes. Scripts rely on them: docs/programs.md lists them for all programs.
 const (
 	exitOK          = 0
 	exitFailed      = 1 // anything else

@@ -28,11 +28,11 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-// The exit codes. nstance-server --help lists them.
+// The exit codes. docs/programs.md lists them for all programs.
 const (
 	exitOK     = 0
 	exitFailed = 1 // it could not be done: see the message
-	exitUsage  = 2 // the command line or the configuration is wrong: repeating is useless
+	exitUsage  = 2 // the command line or the configuration is wrong or not there: repeating is useless
 )
 
 // Parts are what a program is linked with: what its configuration can name.
@@ -81,7 +81,7 @@ type program struct {
 	begun          bool // the command line was understood
 }
 
-// errReported is the error of a command that has printed what is wrong.
+// errReported is the error of a command that has printed what is wrong with configurations.
 var errReported = errors.New("reported")
 
 // Main runs nstance-server with args, which leave out the program's name, and
@@ -116,7 +116,7 @@ func (p *program) execute(ctx context.Context, root *cobra.Command, args []strin
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errReported):
-		return exitFailed
+		return exitUsage
 	}
 	if code, ok := errors.AsType[exited](err); ok {
 		return int(code)
@@ -130,7 +130,11 @@ func (p *program) execute(ctx context.Context, root *cobra.Command, args []strin
 }
 
 func exitCode(err error) int {
-	if _, failed := errors.AsType[*dev.Failure](err); !failed && nstance.CodeOf(err) == nstance.Invalid {
+	if _, failed := errors.AsType[*dev.Failure](err); failed {
+		return exitFailed
+	}
+	switch nstance.CodeOf(err) {
+	case nstance.Invalid, nstance.NotFound: // of a configuration
 		return exitUsage
 	}
 	return exitFailed
@@ -145,7 +149,7 @@ disappear at any second. To try it on this machine without any set-up:
 nstance-server dev.
 
 Exit codes: 0 done or stopped by a signal, 1 error, 2 invalid command line or
-configuration.`,
+configuration, or none.`,
 	}
 	root.AddCommand(p.runCommand(), p.devCommand(), p.validateCommand(), p.versionCommand(), p.machineCommand(), p.drainDemoCommand())
 	p.logFlags(root)

@@ -116,7 +116,7 @@ func TestStateDirectory(t *testing.T) {
 		{"HOME": base + "/c"},
 	} {
 		code, _, errs := call(t, env, "run", "--key-provider", "none", "--shard", "absent")
-		require.Equal(t, 1, code, errs)
+		require.Equal(t, 2, code, errs)
 		require.Contains(t, errs, "config/absent.jsonc")
 	}
 	for _, dir := range []string{"a/storage", "b/nstance-server/storage", "c/.local/state/nstance-server/storage"} {
@@ -129,5 +129,5 @@ func Example() {
 	fmt.Println("exit code", code)
 	// Output:
 	// testdata/misspelt.jsonc:3:45: shard.provider.kind: this program has no provider "locla" (did you mean "local"?)
-	// exit code 1
+	// exit code 2
 }

@@ -18,7 +18,7 @@ func (p *program) validateCommand() *cobra.Command {
 		Long: `Check configurations without using them and without calling any cloud. For each
 file it prints ok, or all errors with their positions.
 
-Exit codes: 0 all are valid, 1 not all are, 2 invalid command line.`,
+Exit codes: 0 all are valid, 2 not all are, or the command line is invalid.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, files []string) error {
 			var bad error

@@ -26,7 +26,7 @@ import (
 	"github.com/nstance-go/nstance/internal/version"
 )
 
-// The exit codes. nstance-operator --help lists them.
+// The exit codes. docs/programs.md lists them for all programs.
 const (
 	exitOK     = 0
 	exitFailed = 1 // it could not be done: see the message
