@@ -50,8 +50,11 @@ generate: $(BIN)/tools.stamp $(BIN)/buf.stamp $(BIN)/controller-gen ## generated
 	cd cmd/nstance-operator && $(BIN)/controller-gen rbac:roleName=nstance-operator-program paths=./internal/program/... output:rbac:dir=../../kubernetes/config/manager
 	go generate ./...
 
-generate-check: generate
-	git diff --exit-code -- api docs kubernetes || { echo "generated files are stale: run make generate and commit"; exit 1; }
+# Files that are as they were keep their times: Go takes tests that read them as passed.
+generate-check:
+	@times=$$(mktemp -d) && git ls-files -z api docs kubernetes | xargs -0 cp -a --parents -t $$times && $(MAKE) generate && \
+		{ git diff --exit-code -- api docs kubernetes || { echo "generated files are stale: run make generate and commit"; exit 1; }; } && \
+		git ls-files -z api docs kubernetes | while IFS= read -r -d '' f; do touch -h -r "$$times/$$f" "$$f"; done && rm -rf $$times
 
 tidy: ## what the modules require
 	@$(call each,$(ALL_MODULES),go mod tidy)
