@@ -11,7 +11,7 @@ import (
 // init has gRPC log through package log, as other libraries do. gRPC's logger is global and
 // may only be set before gRPC is used; this package is linked with programs only.
 func init() { //nolint:gochecknoinits // see above
-	if os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL") == "" { // else somebody wants to see gRPC's own log
+	if os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL") == "" { // it asks for gRPC's own log
 		grpclog.SetLoggerV2(grpcLines{})
 	}
 }
