@@ -37,6 +37,7 @@ type Error struct {
 	Leader             string    // with Unavailable from a standby: the leader's operator API address; empty: unknown
 	LeaderRegistration string    // with Leader: the leader's registration address, for callers without certificate; empty: unknown
 	Cause              LossCause // with NotFound about a machine: why it is gone; empty: the cloud does not say
+	Words              string    // with NotFound about a machine: what the cloud says of its end, in its own words; empty: nothing
 	Err                error     // the wrapped error, already part of Msg; may be nil
 }
 

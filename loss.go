@@ -23,6 +23,15 @@ const (
 	LossRequested LossCause = "requested" // stopped or deleted through the cloud's API
 )
 
+// Known reports whether c is one of the causes above.
+func (c LossCause) Known() bool {
+	switch c {
+	case LossReclaimed, LossCapacity, LossQuota, LossInvalid, LossHost, LossGuest, LossThrottled, LossRequested:
+		return true
+	}
+	return false
+}
+
 // Lost returns a NotFound error about a machine for which the cloud reports the
 // cause.
 func Lost(cause LossCause, format string, args ...any) error {

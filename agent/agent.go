@@ -75,8 +75,7 @@ func New(o *Options) (*Agent, error) {
 // notices, until ctx ends and no drain hook runs any more: a machine that is shut down
 // because it is reclaimed stops its agent first, and the hook has until its deadline. A
 // hook that is still to run for a notice runs then. Then it closes the session, waits for everything that
-// it started, and returns nil. It is called once. It returns an error only if it
-// cannot listen on the health address; every other failure is retried.
+// it started, and returns nil. It is called once. Every failure is retried.
 func (a *Agent) Run(ctx context.Context) error {
 	a.started = time.Now()
 	ctx, stop := a.untilDrained(ctx)
@@ -88,11 +87,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.restoreNotices()
 	g, ctx := errgroup.WithContext(ctx)
 	if a.o.HealthAddr != "" {
-		ln, err := listen(ctx, a.o.HealthAddr)
-		if err != nil {
-			return err
-		}
-		g.Go(func() error { return serve(ctx, ln, handler(a.Status)) })
+		g.Go(func() error { a.serveHealth(ctx); return nil })
 	}
 	g.Go(func() error { return a.collector.Run(ctx) })
 	g.Go(func() error { return a.drains.Run(ctx) })
@@ -136,23 +131,24 @@ func (a *Agent) untilDrained(ctx context.Context) (context.Context, context.Canc
 // has acknowledged a notice: its drain is under way already.
 const commandGrace = 2 * time.Second
 
+// noticeGrace is how long an agent with a drain hook that is stopped waits for a notice: a
+// cloud may shut the machine down at the moment of its notice.
+const noticeGrace = time.Second
+
 // drainBeforeStop starts the hook for a notice that dooms the machine and that no connected
-// server knows of. Where one does, it gives it a moment for its command.
+// server knows of; it waits a moment for one. Where a server does, it gives it a moment for
+// its command.
 func (a *Agent) drainBeforeStop(ctx context.Context) {
-	known := false
-	a.mail.do(func(o *outbox) {
-		now := a.mail.now()
-		for _, s := range o.notices {
-			switch {
-			case !s.dooms() || s.hookCalled:
-			case s.everAcked && o.offlineSince.IsZero():
-				known = true
-			default:
-				s.hookCalled = true
-				a.drainWithoutServer(s.Notice, fallbackTime(s.Notice, s.clock(now)))
-			}
+	doomed, known := a.drainDoomed()
+	for late := time.After(noticeGrace); !doomed; doomed, known = a.drainDoomed() {
+		select {
+		case <-a.mail.observed:
+			continue
+		case <-late:
+		case <-ctx.Done():
 		}
-	})
+		return
+	}
 	if !known || a.drains.busy() {
 		return
 	}
@@ -167,6 +163,26 @@ func (a *Agent) drainBeforeStop(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// drainDoomed starts the hook for each notice that dooms the machine, unless a connected server
+// knows of it: known. Doomed reports whether there is any.
+func (a *Agent) drainDoomed() (doomed, known bool) {
+	a.mail.do(func(o *outbox) {
+		now := a.mail.now()
+		for _, s := range o.notices {
+			doomed = doomed || s.dooms()
+			switch {
+			case !s.dooms() || s.hookCalled:
+			case s.everAcked && o.offlineSince.IsZero():
+				known = true
+			default:
+				s.hookCalled = true
+				a.drainWithoutServer(s.Notice, fallbackTime(s.Notice, s.clock(now)))
+			}
+		}
+	})
+	return doomed, known
 }
 
 // Status returns the agent's present status. It may be called concurrently,

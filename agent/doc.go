@@ -17,8 +17,9 @@
 //
 // Everything in Options.IdentityDir but nonce.jwt and ca.crt belongs to one instance, whose
 // ID is in the file instance_id. What belongs to another one, as on a machine made from an
-// image of an enrolled machine, is moved to a folder named of-ID, keys in Options.KeysDir
-// too, before anything of it is used; GET /healthz says so, and the agent registers with
+// image of an enrolled machine, is moved to a folder named of-ID before anything of it is
+// used, and so are keys in Options.KeysDir and the files in Options.RecvDir; a key that no
+// certificate was received for, and whose owner is not known, is moved to of-unknown. GET /healthz says so, and the agent registers with
 // the nonce of its own. A session names its instance, and the server refuses one that
 // its certificate is not for.
 //

@@ -280,6 +280,14 @@ func TestDrainerFallback(t *testing.T) {
 			require.Len(t, b.sentResults(), 1, "no server has asked for that one")
 		})
 	})
+	t.Run("without a hook there is nothing to run, and no result", func(t *testing.T) {
+		testDrainer(t, func(t *testing.T, b *drainerBench) {
+			b.hook = nil
+			b.fallback(drainWithin(0, time.Minute), "event")
+			synctest.Wait()
+			require.Empty(t, b.loneResults())
+		})
+	})
 	t.Run("a drain for a server is not started twice", func(t *testing.T) {
 		testDrainer(t, func(t *testing.T, b *drainerBench) {
 			b.command(drainWithin(4, time.Minute))

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/regular"
 	"github.com/nstance-go/nstance/internal/validate"
 )
 
@@ -84,8 +84,8 @@ func (v identityDir) userDataPath(name string) string {
 	return path
 }
 
-// A noUserData error means that user data has not been written yet, or is that of another machine. No server was
-// asked.
+// A noUserData error means that user data has not been written yet, or not all of it, or is that of another machine.
+// No server was asked.
 type noUserData struct{ error }
 
 func (e *noUserData) Unwrap() error { return e.error }
@@ -103,8 +103,8 @@ func (v identityDir) nonce() (string, claims, error) {
 	}
 	token := strings.TrimSpace(string(data))
 	c, err := parseNonce(token)
-	if err != nil {
-		return "", claims{}, fmt.Errorf("%s: %w", path, err)
+	if err != nil { // perhaps half of it has been written
+		return "", claims{}, &noUserData{fmt.Errorf("%s: %w", path, err)}
 	}
 	return token, c, nil
 }
@@ -112,8 +112,11 @@ func (v identityDir) nonce() (string, claims, error) {
 // registrationRoots returns the authorities in user data.
 func (v identityDir) registrationRoots() (*x509.CertPool, error) {
 	roots, err := loadRoots(v.userDataPath(fileCA))
-	if errors.Is(err, nstance.NotFound) {
-		return nil, &noUserData{nstance.Errorf(nstance.Unavailable, "there is no authority to trust yet: %v", err)}
+	switch {
+	case errors.Is(err, nstance.NotFound):
+		err = &noUserData{nstance.Errorf(nstance.Unavailable, "there is no authority to trust yet: %v", err)}
+	case errors.Is(err, nstance.Invalid):
+		err = &noUserData{err}
 	}
 	return roots, err
 }
@@ -130,17 +133,9 @@ func (v identityDir) configHash() string {
 func (v identityDir) read(name string) ([]byte, error) { return readFile(v.path(name), maxNonce) }
 
 func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	data, err := regular.File(path, limit)
 	if err != nil {
 		return nil, fileError(err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fileError(err)
-	}
-	if int64(len(data)) > limit {
-		return nil, nstance.Errorf(nstance.Invalid, "%s is longer than %d bytes", f.Name(), limit)
 	}
 	return data, nil
 }
@@ -216,6 +211,8 @@ func fileError(err error) error {
 		return nstance.Errorf(nstance.NotFound, "%w", err)
 	case errors.Is(err, fs.ErrPermission):
 		return nstance.Errorf(nstance.Denied, "%w", err)
+	case errors.Is(err, nstance.Invalid):
+		return err
 	}
 	return nstance.Errorf(nstance.Internal, "%w", err)
 }

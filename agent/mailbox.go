@@ -21,11 +21,12 @@ type mailbox struct {
 	noticed chan struct{} // wakes watchUnacknowledged: a notice came
 	unsaved chan struct{} // wakes keepNotices: the notices, or what of them is acknowledged, changed
 
+	observed chan struct{} // wakes drainBeforeStop: a notice came
 	releases chan struct{} // wakes acknowledgeEvents: a notice or a release came
 }
 
 func newMailbox(now func() time.Time) *mailbox {
-	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), unsaved: make(chan struct{}, 1), releases: make(chan struct{}, 1)}
+	return &mailbox{now: now, changed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), unsaved: make(chan struct{}, 1), releases: make(chan struct{}, 1), observed: make(chan struct{}, 1)}
 }
 
 // do calls f with the outbox under the lock.
@@ -43,6 +44,7 @@ func (m *mailbox) observe(n nstance.Notice) (changed bool) {
 		signal(m.noticed)
 		signal(m.unsaved)
 		signal(m.releases)
+		signal(m.observed)
 	}
 	return changed
 }

@@ -133,6 +133,7 @@ func (o *Options) validate() error {
 		validateURL(o.MetadataURL),
 		validateEventsVersion(o.AzureEventsVersion),
 		validateHealthAddr(o.HealthAddr),
+		validate.Optional("detector", "leave it out to have one found", o.Detector),
 	)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/internal/test/wallclock"
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
@@ -209,6 +210,19 @@ func TestOutboxSendsDurations(t *testing.T) {
 	late, _ := o.next(noon.Add(3 * time.Minute))
 	require.Equal(t, "a", late.GetNotices().GetNotices()[0].GetEventId(), "sent again")
 	require.Equal(t, -time.Minute, late.GetNotices().GetNotices()[0].GetTimeLeft().AsDuration())
+}
+
+// TestOutboxSendsDurationsAfterTheClockWasSet: a deadline is by the clock of its time.
+func TestOutboxSendsDurationsAfterTheClockWasSet(t *testing.T) {
+	t.Parallel()
+	var o outbox
+	now := wallclock.Ahead(0)
+	n := reclaimNotice("a")
+	n.DetectedAt, n.Deadline = now.Round(0), now.Round(0).Add(2*time.Minute)
+	o.observe(n, now)
+	m, _ := o.next(wallclock.Ahead(time.Hour))
+	left := m.GetNotices().GetNotices()[0].GetTimeLeft().AsDuration()
+	require.InDelta(t, 2*time.Minute, left, float64(time.Second))
 }
 
 func TestOutboxResults(t *testing.T) {

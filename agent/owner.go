@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/pki"
+	"github.com/nstance-go/nstance/internal/rules"
 )
 
 // fileOwner names the instance that everything in an identity directory belongs to, but
@@ -36,25 +38,30 @@ func (f *foreignIdentity) String() string {
 	return fmt.Sprintf("an identity of instance %s was found and moved to %s: this machine was made from an image of an enrolled one", f.owner, f.aside)
 }
 
+// unknownOwner is in the place of an instance ID where nothing names one.
+const unknownOwner = nstance.InstanceID("unknown")
+
+// dirsOfFiles are the directories beside the identity whose content belongs to one instance.
+type dirsOfFiles struct{ keys, recv string }
+
 // claim makes the directory one of instance id, before anything in it is used: what
-// belongs to another instance is set aside, and returned; nil: nothing did. So are the keys
-// in keysDir, which certificates among the files are for. It is repeated after a crash.
+// belongs to another instance is set aside, and returned; nil: nothing was. So are
+// the files of the other instance and the keys that certificates among them are for, and a
+// key whose owner is not known. It is repeated after a crash.
 // If it fails nothing there may be used.
-func (v identityDir) claim(id nstance.InstanceID, keysDir string) (*foreignIdentity, error) {
+func (v identityDir) claim(id nstance.InstanceID, files dirsOfFiles) (*foreignIdentity, error) {
 	owner, err := v.owner(id)
 	if err != nil || owner == id {
 		return nil, err
 	}
 	var found *foreignIdentity
-	if owner != "" {
-		found = &foreignIdentity{owner: owner, aside: v.path(prefixAside + string(owner))}
-		err := v.write(v.path(fileOwner), []byte(string(owner)+"\n")) // for the case of a crash
-		if err == nil {
-			err = v.setAside(found.aside, keysDir, string(owner))
-		}
-		if err != nil {
-			return nil, nstance.Errorf(nstance.Internal, "the identity of another instance, %s, cannot be set aside: remove it from %s: %w", owner, v.dir, err)
-		}
+	if owner == "" {
+		found, err = v.setKeysAside()
+	} else {
+		found, err = v.setAside(owner, files)
+	}
+	if err != nil {
+		return nil, nstance.Errorf(nstance.Internal, "the identity of another instance, %s, cannot be set aside: remove it from %s: %w", cmp.Or(owner, unknownOwner), v.dir, err)
 	}
 	if _, err := os.Stat(v.dir); errors.Is(fileError(err), nstance.NotFound) {
 		return found, nil // user data makes it
@@ -98,48 +105,65 @@ func (v identityDir) owner(id nstance.InstanceID) (nstance.InstanceID, error) {
 	return owner, nil
 }
 
-// setAside moves all that is owned into a folder of the same directory.
-func (v identityDir) setAside(aside, keysDir, owner string) error {
-	if err := moveKeys(keysDir, filepath.Join(keysDir, prefixAside+owner)); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(aside, 0o700); err != nil {
-		return err
-	}
-	pairs, err := filepath.Glob(v.path("v*"))
-	if err != nil {
-		return err
-	}
-	names := append([]string{}, ownedFiles[:1]...)
-	for _, pair := range pairs {
-		names = append(names, filepath.Base(pair))
-	}
-	for _, name := range append(names, ownedFiles[1:]...) {
-		if err := v.next(); err != nil {
-			return err
-		}
-		if err := move(v.path(name), filepath.Join(aside, name)); err != nil {
-			return err
-		}
-	}
-	return nil
+func (v identityDir) foreign(owner nstance.InstanceID) *foreignIdentity {
+	return &foreignIdentity{owner: owner, aside: v.path(prefixAside + string(owner))}
 }
 
-// moveKeys moves the private keys of a directory into a folder of it.
-func moveKeys(dir, aside string) error {
-	keys, err := filepath.Glob(filepath.Join(dir, "*.pem"))
-	if err != nil || len(keys) == 0 {
-		return err
+// setKeysAside moves keys for certificates that were never received: an image may have been
+// made before. What is returned is nil if there was none.
+func (v identityDir) setKeysAside() (*foreignIdentity, error) {
+	keys, err := filepath.Glob(v.path("v*", fileKey))
+	if len(keys) == 0 {
+		return nil, err
 	}
-	if err := os.MkdirAll(aside, 0o700); err != nil {
-		return err
-	}
+	found := v.foreign(unknownOwner)
 	for _, key := range keys {
-		if err := move(key, filepath.Join(aside, filepath.Base(key))); err != nil {
-			return err
+		err = errors.Join(err, moveInto(found.aside, key))
+	}
+	return found, err
+}
+
+// setAside moves all that is owned into a folder of the same directory.
+func (v identityDir) setAside(owner nstance.InstanceID, files dirsOfFiles) (*foreignIdentity, error) {
+	found, name := v.foreign(owner), prefixAside+string(owner)
+	err := v.write(v.path(fileOwner), []byte(string(owner)+"\n")) // for the case of a crash
+	if err != nil {
+		return found, err
+	}
+	keys, err := filepath.Glob(filepath.Join(files.keys, "*.pem"))
+	for _, key := range keys {
+		err = errors.Join(err, moveInto(filepath.Join(files.keys, name), key))
+	}
+	// The agent's links to the files go when it opens the directory.
+	err = errors.Join(err, move(filepath.Join(files.recv, rules.ReservedFileDir), filepath.Join(files.recv, name)))
+	pairs, globErr := filepath.Glob(v.path("v*"))
+	if err = errors.Join(err, globErr); err != nil {
+		return found, err
+	}
+	paths := append([]string{v.path(ownedFiles[0])}, pairs...)
+	for _, file := range ownedFiles[1:] {
+		paths = append(paths, v.path(file))
+	}
+	for _, path := range paths {
+		if err := v.next(); err != nil {
+			return found, err
+		}
+		if err := moveInto(found.aside, path); err != nil {
+			return found, err
 		}
 	}
-	return nil
+	return found, nil
+}
+
+// moveInto moves a file into a folder, which it makes if there is something to move.
+func moveInto(dir, path string) error {
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return move(path, filepath.Join(dir, filepath.Base(path)))
 }
 
 // move replaces what is at to. There may be nothing to move.
@@ -155,7 +179,7 @@ func move(from, to string) error {
 
 // claimIdentity claims the identity directory for this instance.
 func (a *Agent) claimIdentity() error {
-	found, err := a.certs.identityDir.claim(a.o.InstanceID, a.o.KeysDir)
+	found, err := a.certs.identityDir.claim(a.o.InstanceID, dirsOfFiles{keys: a.o.KeysDir, recv: a.o.RecvDir})
 	if found == nil {
 		return err
 	}

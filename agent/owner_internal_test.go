@@ -35,10 +35,10 @@ func TestCrashDuringClaim(t *testing.T) {
 				left--
 				return nil
 			}
-			_, err = m.v.claim(id, t.TempDir())
+			_, err = m.v.claim(id, dirsOfFiles{keys: t.TempDir(), recv: t.TempDir()})
 			m.v.step = nil
 			crashed = err != nil
-			found, err := m.v.claim(id, t.TempDir())
+			found, err := m.v.claim(id, dirsOfFiles{keys: t.TempDir(), recv: t.TempDir()})
 			require.NoError(t, err)
 			if crashed {
 				require.Equal(t, other, found.owner)
@@ -46,7 +46,7 @@ func TestCrashDuringClaim(t *testing.T) {
 			_, err = m.v.load()
 			require.ErrorIs(t, err, nstance.NotFound)
 			require.NoFileExists(t, m.v.path(fileUsedNonce))
-			again, err := m.v.claim(id, t.TempDir())
+			again, err := m.v.claim(id, dirsOfFiles{keys: t.TempDir(), recv: t.TempDir()})
 			require.NoError(t, err)
 			require.Nil(t, again)
 		})

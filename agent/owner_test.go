@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/pki"
 	"github.com/nstance-go/nstance/internal/wire"
 )
@@ -68,6 +69,48 @@ func TestImageOfAnEnrolledMachine(t *testing.T) {
 			require.NoFileExists(t, filepath.Join(c.options.KeysDir, "web.pem"), "nor a key of the other one's certificates")
 			require.FileExists(t, filepath.Join(c.options.KeysDir, "of-"+string(m.id), "web.pem"), "but nothing is lost")
 			require.FileExists(t, c.path(filepath.Join("of-"+string(m.id), "v1", "cert.pem")))
+		})
+	})
+	t.Run("whose files are the other machine's", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			_, stop := m.start()
+			s.awaitSession()
+			stop()
+			c := m.clone()
+			ran := filepath.Join(t.TempDir(), "ran")
+			c.options.RecvDir = t.TempDir()
+			files := machinefiles.New(machinefiles.Options{Dir: c.options.RecvDir, KeysDir: t.TempDir()})
+			digest := machinefiles.Digest([]byte("x"))
+			_, err := files.Begin(machinefiles.Set{
+				Hash: "theirs", Command: []string{"/bin/sh", "-c", "touch " + ran},
+				Files: []machinefiles.File{{Path: "a", Digest: digest, Size: 1}},
+			})
+			require.NoError(t, err)
+			require.NoError(t, files.Write(digest, 0, []byte("x")))
+			require.NoError(t, files.Commit("theirs"))
+			require.NoError(t, files.Close())
+			c.writeNonce()
+			_, stopClone := c.start()
+			defer stopClone()
+			r := s.awaitSession().awaitMessage(t, isReport).GetReport()
+			require.Empty(t, r.GetFiles(), "they are not this machine's")
+			require.NotEqual(t, "theirs", r.GetConfigHash())
+			require.NoFileExists(t, ran, "nor is their command")
+			require.NoFileExists(t, filepath.Join(c.options.RecvDir, "a"))
+			require.FileExists(t, filepath.Join(c.options.RecvDir, "of-"+string(m.id), "v1", "files", "a"), "but nothing is lost")
+		})
+	})
+	t.Run("made of a key alone", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			theirs := pki.NewKey()
+			require.NoError(t, os.MkdirAll(m.path("v1"), 0o700))
+			require.NoError(t, pki.SaveKey(m.path("v1/key.pem"), theirs))
+			_, stop := m.start()
+			defer stop()
+			s.awaitSession()
+			ours, err := pki.LoadKey(m.path("key.pem"))
+			require.NoError(t, err)
+			require.NotEqual(t, theirs, ours, "whose it is cannot be known")
 		})
 	})
 	t.Run("with a notice that stands", func(t *testing.T) {
@@ -172,4 +215,26 @@ func TestImageOfAnEnrolledMachine(t *testing.T) {
 			c.runsAsItself(t, s, m)
 		})
 	})
+}
+
+// TestUserDataThatIsBeingWritten: half a file of user data is no refusal, after which the agent
+// would wait for long.
+func TestUserDataThatIsBeingWritten(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"nonce.jwt", "ca.crt"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+				whole, err := os.ReadFile(m.path(name))
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(m.path(name), whole[:len(whole)/3], 0o600))
+				_, stop := m.start()
+				defer stop()
+				advance(5 * time.Second)
+				require.NoError(t, os.WriteFile(m.path(name), whole, 0o600))
+				before := time.Now()
+				s.awaitSession()
+				require.Less(t, time.Since(before), 20*time.Second)
+			})
+		})
+	}
 }

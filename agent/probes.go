@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/tailscale/hujson"
@@ -11,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/internal/duration"
+	"github.com/nstance-go/nstance/internal/regular"
 )
 
 // maxProbesFile bounds the file of probes: 32 of them fit many times over.
@@ -31,9 +31,9 @@ func (e *env) probes(name string) []health.Probe {
 }
 
 func readProbes(path string) ([]health.Probe, error) {
-	text, err := readAtMost(path, maxProbesFile)
+	text, err := regular.File(path, maxProbesFile)
 	if err != nil {
-		return nil, err
+		return nil, nstance.FieldError("", "name a file of a few lines that the agent's user can read, or unset the variable", "%v", err)
 	}
 	v, err := hujson.Parse(append(text, '\n')) // a comment may end the file
 	if err != nil {
@@ -53,25 +53,6 @@ func readProbes(path string) ([]health.Probe, error) {
 	}
 	_, err = health.NewCollector(&health.CollectorOptions{Probes: probes})
 	return probes, err
-}
-
-// readAtMost reads a regular file: others, such as devices, may have no end.
-func readAtMost(path string, limit int64) ([]byte, error) {
-	const remedy = "name a file that the agent's user can read, or unset the variable"
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, nstance.FieldError("", remedy, "%v", errors.Unwrap(err))
-	case !info.Mode().IsRegular():
-		return nil, nstance.FieldError("", remedy, "is not a regular file")
-	case info.Size() > limit:
-		return nil, nstance.FieldError("", "a probe needs no more than a few lines", "has more than %d bytes", limit)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, nstance.FieldError("", remedy, "%v", errors.Unwrap(err))
-	}
-	return text, nil
 }
 
 // decodeProbe fails for a field that is unknown, twice, or of another type.

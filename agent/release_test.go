@@ -67,10 +67,16 @@ func TestReleasedEvents(t *testing.T) {
 			advance(time.Minute)
 			require.Empty(t, d.asked, "no server has released the machine")
 
-			v.release("shared")
+			v.release("shared", "announced later", "not to be acknowledged")
+			v.release() // what was permitted before stays permitted
 			synctest.Wait()
+			require.Len(t, d.asked, 2)
 			require.Equal(t, "own", <-d.asked)
 			require.Equal(t, "shared", <-d.asked)
+			m.notice <- event("announced later", "web-1", "web-3")
+			synctest.Wait()
+			require.Len(t, d.asked, 1)
+			require.Equal(t, "announced later", <-d.asked)
 			require.Empty(t, d.asked)
 
 			v.endWith <- status.Error(codes.NotFound, "the instance is being deleted")

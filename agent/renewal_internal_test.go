@@ -32,3 +32,14 @@ func TestRenewalCountsSleep(t *testing.T) {
 		require.InDelta(t, c.wait, p.due(id, now).Sub(now), float64(time.Second), name)
 	}
 }
+
+// TestRenewalFailuresInARow: a renewal that succeeds ends the row.
+func TestRenewalFailuresInARow(t *testing.T) {
+	t.Parallel()
+	p := &renewalSchedule{}
+	for range 10 {
+		p.recordFailure()
+	}
+	p.recordReceived()
+	require.LessOrEqual(t, p.recordFailure(), 2*firstBackoff)
+}

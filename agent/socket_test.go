@@ -15,6 +15,7 @@ import (
 	"github.com/nstance-go/nstance/agent"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/registration"
 )
 
@@ -57,17 +58,19 @@ func TestOverRealSockets(t *testing.T) {
 
 	m := s.newMachine()
 	proof := filepath.Join(t.TempDir(), "drained")
-	health1 := listenLoopback(t)
-	require.NoError(t, health1.Close()) // keeps the port number
+	healthAddr, err := freeport.Address()
+	require.NoError(t, err)
+	probed := listenLoopback(t) // not the agent's own health, which may come after the first report
+	defer probed.Close()
 	systemd := listenNotify(t)
 	m.options.Dial, m.options.Detector = nil, nil
 	_, port, err := net.SplitHostPort(sessions.Addr().String())
 	require.NoError(t, err)
 	m.options.RegistrationAddrs, m.options.AgentAddrs = []string{reg.Addr().String()}, []string{"localhost:" + port}
 	m.options.Provider, m.options.MetadataURL, m.options.SpotPollInterval = "", cloud.URL, 50*time.Millisecond
-	m.options.HealthAddr = health1.Addr().String()
+	m.options.HealthAddr = healthAddr
 	m.options.DrainHook = []string{"/bin/sh", "-c", `echo "$NSTANCE_DRAIN_REASON" > "$0"; echo emptied`, proof}
-	m.options.Probes = []health.Probe{{Name: "health", TCP: m.options.HealthAddr}}
+	m.options.Probes = []health.Probe{{Name: "health", TCP: probed.Addr().String()}}
 	m.options.NotifySocket, m.options.Watchdog = systemd.LocalAddr().String(), 20*time.Millisecond
 	_, stop := m.start()
 	defer stop()
@@ -165,9 +168,9 @@ func TestHealthz(t *testing.T) {
 		return resp.StatusCode
 	}
 	t.Run("returns the reason when unhealthy, and serves no other page", func(t *testing.T) {
-		ln := listenLoopback(t)
-		require.NoError(t, ln.Close())
-		_, port, err := net.SplitHostPort(ln.Addr().String())
+		free, err := freeport.Address()
+		require.NoError(t, err)
+		_, port, err := net.SplitHostPort(free)
 		require.NoError(t, err)
 		s := newAuthority(t, registration.Options{})
 		m := s.newMachine()

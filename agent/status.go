@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // A Status is the state of the agent, as in GET /healthz.
@@ -64,6 +65,30 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 		return nil, nstance.FieldError(envHealthAddr, "use another port, or leave it out", "%v", err)
 	}
 	return ln, nil
+}
+
+// Waits until the health address is tried again: another program may have it.
+const (
+	firstHealthRetry = time.Second
+	maxHealthRetry   = time.Minute
+)
+
+// serveHealth answers on the health address until ctx ends. An agent that cannot does all else.
+func (a *Agent) serveHealth(ctx context.Context) {
+	for failures := 1; ; failures++ {
+		ln, err := listen(ctx, a.o.HealthAddr)
+		if err == nil {
+			failures = 0
+			err = serve(ctx, ln, handler(a.Status))
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		a.o.Log.Warn("/healthz is not served: trying again", "code", nstance.CodeOf(err), "err", err)
+		if !sleep.For(ctx, sleep.Backoff(max(failures, 1), firstHealthRetry, maxHealthRetry)) {
+			return
+		}
+	}
 }
 
 // serve answers on ln until ctx ends.

@@ -1,14 +1,17 @@
 package agent_test
 
 import (
+	"net/http"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/imds"
+	"github.com/nstance-go/nstance/spot"
 )
 
 // TestStopLeavesTheHookItsTime: SIGTERM of the agent comes with the reclaim on some clouds.
@@ -74,6 +77,26 @@ func TestStopLeavesTheHookItsTime(t *testing.T) {
 			s.configure(func() { s.withholdAcks = true })
 			h, _, _, stopped, stop := begin(t, s, m)
 			stop()
+			h.finish <- nstance.OutcomeDrained
+			<-stopped
+			runs, _, _ := h.log()
+			require.Len(t, runs, 1)
+		})
+	})
+	t.Run("that comes at the same moment as the notice", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, s *testShard, m *machine) {
+			h := m.hook()
+			cloud := imds.New(&imds.Options{Protocol: imds.GCP, Spot: true})
+			d, err := spot.NewGCP(&spot.Options{BaseURL: "http://metadata.test", Client: &http.Client{Transport: inProcess{cloud}}})
+			require.NoError(t, err)
+			m.options.Detector = d
+			_, end := m.start()
+			s.awaitSession()
+			advance(time.Minute)
+			stopped := make(chan struct{})
+			go func() { end(); close(stopped) }()
+			synctest.Wait() // the agent knows that it is to stop
+			cloud.Reclaim("preempt", time.Now().Add(30*time.Second))
 			h.finish <- nstance.OutcomeDrained
 			<-stopped
 			runs, _, _ := h.log()

@@ -34,11 +34,17 @@ func TestAnswers(t *testing.T) {
 				}
 				w.faults.All(calls[op], map[providertest.Answer]testcloud.Fault{
 					providertest.AnswerRefused: {Answer: ec2test.Refusal("SomethingNew", providertest.Words)},
-					providertest.AnswerFailed:  {Answer: func(rw http.ResponseWriter, _ *http.Request) { failNew(rw) }},
+					providertest.AnswerClash:   {Answer: func(rw http.ResponseWriter, _ *http.Request) { answerNew(rw, http.StatusConflict) }},
+					providertest.AnswerFailed:  {Answer: func(rw http.ResponseWriter, _ *http.Request) { answerNew(rw, http.StatusInternalServerError) }},
 					providertest.AnswerCut:     {Lost: testcloud.LostRest},
 					providertest.AnswerLost:    {Lost: testcloud.LostAnswer},
 					providertest.AnswerNone:    {Lost: testcloud.LostRequest},
 					providertest.AnswerLate:    {Lost: testcloud.LostLate},
+					providertest.AnswerPage:    testcloud.Page(http.StatusOK),
+					providertest.AnswerBlank:   testcloud.Blank(http.StatusOK),
+					providertest.AnswerBarred:  testcloud.Page(http.StatusForbidden),
+					providertest.AnswerAbsent:  testcloud.Page(http.StatusNotFound),
+					providertest.AnswerSlower:  testcloud.Page(http.StatusTooManyRequests),
 				}[a])
 			},
 			Clear:    w.faults.Clear,
@@ -56,8 +62,8 @@ func unseen(op string) testcloud.Delays {
 	return d
 }
 
-// failNew answers with a failure of EC2 itself that no table has.
-func failNew(w http.ResponseWriter) {
-	w.WriteHeader(http.StatusInternalServerError)
+// answerNew answers with a code that no table has.
+func answerNew(w http.ResponseWriter, status int) {
+	w.WriteHeader(status)
 	_, _ = w.Write([]byte(`<Response><Errors><Error><Code>SomethingNew</Code><Message>` + providertest.Words + `</Message></Error></Errors><RequestID>1</RequestID></Response>`))
 }

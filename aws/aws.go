@@ -11,11 +11,15 @@
 package aws
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -168,17 +172,67 @@ func withSent(ctx context.Context) (context.Context, *atomic.Bool) {
 // which then breaks the connection in the middle of the answer.
 func (s sender) Do(r *http.Request) (*http.Response, error) {
 	ctx := r.Context()
-	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
+	sent, traced := ctx.Value(sentKey{}).(*atomic.Bool)
+	if traced {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
 	}
 	r = r.WithContext(ctx)
+	var body []byte
 	if r.Body != nil && r.Body != http.NoBody {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
 			return nil, err
 		}
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 		r.Body, _ = r.GetBody()
 	}
-	return s.next.Do(r)
+	answer, err := s.next.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if traced {
+		sent.Store(true) // whatever connection it came by
+	}
+	if err := checkAnswer(answer, actionOf(body)); err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// actionOf returns the action of a request in the query protocol; empty: it is in another one.
+func actionOf(body []byte) string {
+	form, ok := strings.CutPrefix(string(body[:min(len(body), maxAction)]), "Action=")
+	action, _, _ := strings.Cut(form, "&")
+	if !ok {
+		return ""
+	}
+	return action
+}
+
+// The bounds of an action's name, and of where an answer names it.
+const (
+	maxAction = 128
+	maxHead   = 1 << 10
+)
+
+// checkAnswer refuses the success of something else than an action of AWS, such as the page of
+// a proxy: the SDK takes any XML, and nothing at all, for an answer without content
+// (awsEc2query_deserializeOpDescribeInstances, service/ec2), so for one without machines.
+func checkAnswer(r *http.Response, action string) error {
+	if action == "" || r.StatusCode < http.StatusOK || r.StatusCode >= http.StatusMultipleChoices {
+		return nil
+	}
+	body := bufio.NewReaderSize(r.Body, maxHead)
+	head, err := body.Peek(maxHead)
+	if bytes.Contains(head, []byte("<"+action+"Response")) {
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{body, r.Body}
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = errors.New("it is none of " + action)
+	}
+	return errors.Join(fmt.Errorf("the answer cannot be used: %w", err), r.Body.Close())
 }

@@ -164,6 +164,7 @@ func subject(t *testing.T, o ec2test.Options) (*world, providertest.Subject) {
 	w := newWorld(t, &o)
 	return w, providertest.Subject{
 		Break:    w.faults.Outage,
+		Again:    func() nstance.Provider { return w.open(&aws.Options{}) },
 		Provider: w.Provider, Shape: shape, Spot: true, BadArgs: badArgs, Wait: 30 * time.Second,
 		UserData: func(ctx context.Context, m nstance.Machine) ([]byte, error) {
 			require.Eventually(t, func() bool {

@@ -173,7 +173,7 @@ var needs = map[string]need{
 		_, err := w.Prices(w.Context(), []string{"m5.large"})
 		return err
 	}},
-	"ec2:DescribeSpotInstanceRequests": {"a `max_price` below the market: finding the requests that EC2 keeps open", (*world).tooCheap},
+	"ec2:DescribeSpotInstanceRequests": {"spot machines that never came, as with a `max_price` below the market: finding the requests that EC2 keeps open", (*world).tooCheap},
 	"ec2:CancelSpotInstanceRequests":   {"a `max_price` below the market: cancelling them", (*world).tooCheap},
 	"ec2:DescribeNetworkInterfaces": {"`shard.leader_address`", func(w *world) error {
 		_, err := w.open(&aws.Options{NetworkInterface: w.server()}).HoldsAddress(w.Context(), "10.0.0.200")

@@ -165,12 +165,31 @@ func classify(err error, mayHaveHappened bool, sent *atomic.Bool) error {
 		noAnswer = nstance.Ambiguous
 	}
 	switch answer, ok := errors.AsType[smithy.APIError](err); {
+	case !sent.Load():
+		return classifyUnsent(err)
 	case ok && answer.ErrorCode() != "":
 		return classifyAnswer(err, answer, noAnswer)
-	case status(err) >= 500 || sent.Load() || networked(err):
-		return nstance.Errorf(noAnswer, "no answer from AWS: %w", err)
+	case status(err) >= http.StatusMultipleChoices: // in another form than AWS's own
+		return nstance.Errorf(unlisted(status(err), noAnswer), "not an answer of AWS: %w", err)
 	}
-	return nstance.Errorf(nstance.Denied, "nothing was sent to AWS: %w", err) // no credentials, as a rule
+	return nstance.Errorf(noAnswer, "no answer from AWS: %w", err)
+}
+
+// classifyUnsent gives an error its code that came before the call was sent: there is no
+// connection, or there are no credentials. Where they come from may not answer for a while,
+// which says nothing about the call.
+func classifyUnsent(err error) error {
+	code := nstance.Denied
+	if answer, ok := errors.AsType[smithy.APIError](err); ok {
+		code = nstance.CodeOf(classifyAnswer(err, answer, nstance.Unavailable))
+	}
+	if source, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && source.Response != nil && code == nstance.Denied {
+		code = unlisted(source.HTTPStatusCode(), nstance.Unavailable)
+	}
+	if networked(err) || code == nstance.Throttled || code == nstance.Unavailable {
+		return nstance.Errorf(nstance.Unavailable, "nothing was sent to AWS: %w", err)
+	}
+	return nstance.Errorf(nstance.Denied, "nothing was sent to AWS: %w", err)
 }
 
 func classifyAnswer(err error, answer smithy.APIError, noAnswer nstance.Code) error {
@@ -191,7 +210,8 @@ func classifyAnswer(err error, answer smithy.APIError, noAnswer nstance.Code) er
 // ("Client errors", EC2 API Reference): nothing was made.
 func unlisted(status int, noAnswer nstance.Code) nstance.Code {
 	switch {
-	case status >= http.StatusInternalServerError || status == http.StatusRequestTimeout:
+	case status >= http.StatusInternalServerError || status == http.StatusRequestTimeout,
+		status != 0 && status < http.StatusBadRequest: // sent elsewhere
 		return noAnswer
 	case status == http.StatusTooManyRequests:
 		return nstance.Throttled

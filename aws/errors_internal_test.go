@@ -116,6 +116,31 @@ func TestUnknownCodes(t *testing.T) {
 	}
 }
 
+// TestNewState: a machine that is in a state which no table has is listed, and its status is not
+// known.
+func TestNewState(t *testing.T) {
+	s := testSpec()
+	p := at(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprint(w, "<DescribeInstancesResponse><requestId>1</requestId><reservationSet>")
+		if !strings.Contains(string(body), "instance-state-name") {
+			fmt.Fprint(w, "<item><instancesSet><item><instanceId>i-1</instanceId><instanceState><code>99</code><name>quarantined</name></instanceState><tagSet>")
+			for key, value := range marks(s) {
+				fmt.Fprintf(w, "<item><key>%s</key><value>%s</value></item>", key, value)
+			}
+			fmt.Fprint(w, "</tagSet></item></instancesSet></item>")
+		}
+		fmt.Fprint(w, "</reservationSet></DescribeInstancesResponse>")
+	})
+	var found []nstance.Machine
+	for m, err := range p.List(t.Context(), s.Owner) {
+		require.NoError(t, err)
+		found = append(found, m)
+	}
+	require.Len(t, found, 1)
+	require.Equal(t, nstance.StatusUnknown, found[0].Status)
+}
+
 // TestNoAnswer checks answers that are not EC2's.
 func TestNoAnswer(t *testing.T) {
 	handlers := map[string]http.HandlerFunc{

@@ -125,10 +125,10 @@ func (p *Provider) imageOfParameter(ctx context.Context, name string, q nstance.
 	if err != nil {
 		return "", fmt.Errorf("parameter %.128q: %w", name, err) // AWS's own words do not name it
 	}
-	id := ""
-	if out.Parameter != nil {
-		id = aws.ToString(out.Parameter.Value)
+	if out.Parameter == nil {
+		return "", nstance.Errorf(nstance.Unavailable, "the answer about parameter %.128q shows none", name)
 	}
+	id := aws.ToString(out.Parameter.Value)
 	if !imageID.MatchString(id) {
 		return "", nstance.FieldError("name", "name a parameter whose value is an image ID: those of AWS end in image_id, or have an ami- name", "the value of parameter %.128q is not the ID of an image", name)
 	}

@@ -242,6 +242,21 @@ func TestWatchReliably(t *testing.T) {
 		require.NoError(t, w.cloud.Reclaim(m.ProviderID, 2*time.Minute))
 		require.Equal(t, m.ID, w.watch(owner).next().ID)
 	})
+	inBubble(t, "an event about a machine that EC2 does not show yet stays when its other notices are acknowledged", ec2test.Options{}, func(t *testing.T, w *world) {
+		shown := w.spot()
+		<-time.After(time.Minute)
+		w.cloud.SetDelays(testcloud.Delays{Visible: 30 * time.Second})
+		late := w.spot()
+		w.cloud.ScheduleChange(ec2test.ScheduledChange{ID: "X_1", Code: "X", Status: "open", Start: time.Now(), Machines: []string{shown.ProviderID, late.ProviderID}})
+		v := w.watch(owner)
+		for seen := map[nstance.InstanceID]bool{}; !seen[late.ID]; {
+			n := v.next()
+			seen[n.ID] = true
+			n.Ack()
+		}
+		v.quiet(5 * time.Minute)
+		require.Empty(t, w.cloud.Messages(queueName))
+	})
 	inBubble(t, "of other owners and other programs: deleted", ec2test.Options{}, func(t *testing.T, w *world) {
 		m := w.spot()
 		require.NoError(t, w.cloud.RecommendRebalance(m.ProviderID))
@@ -277,6 +292,13 @@ func TestWatchErrors(t *testing.T) {
 		require.ErrorContains(t, err, "3 messages")
 		v.quiet(time.Minute)
 		require.Empty(t, w.cloud.Messages(queueName))
+	})
+	inBubble(t, "an event that names too many machines: those that are read, and an error", ec2test.Options{}, func(t *testing.T, w *world) {
+		m := w.spot()
+		w.cloud.ScheduleChange(ec2test.ScheduledChange{ID: "X_1", Code: "X", Status: "open", Start: time.Now(), Machines: append([]string{m.ProviderID}, make([]string, 1000)...)})
+		v := w.watch(owner)
+		require.ErrorContains(t, v.nextError(), "1001 entities")
+		require.Equal(t, m.ID, v.next().ID)
 	})
 	inBubble(t, "other events: deleted, one error for a type", ec2test.Options{}, func(t *testing.T, w *world) {
 		v := w.watch(owner)

@@ -123,7 +123,7 @@ func (p *Provider) find(ctx context.Context, filters ...types.Filter) (*types.In
 
 // lost is NotFound for a terminated instance, with its reason.
 func lost(i *types.Instance) error {
-	return nstance.Lost(causeOf(i), "instance %s is terminated: %s", aws.ToString(i.InstanceId), reasonOf(i))
+	return &nstance.Error{Code: nstance.NotFound, Cause: causeOf(i), Words: wordsOf(i), Msg: "instance " + aws.ToString(i.InstanceId) + " is terminated: " + reasonOf(i)}
 }
 
 // lookUp returns the instance that all filters fit, rather one that is not
@@ -170,16 +170,16 @@ func (p *Provider) describe(ctx context.Context, filters []types.Filter) iter.Se
 	}
 }
 
-// List implements [nstance.Provider].
+// List implements [nstance.Provider]. It asks for machines in every state: one that is in a state
+// of which this program does not know is there.
 func (p *Provider) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
-		filters := append(ownerFilters(owner), filter("instance-state-name", "pending", "running", "shutting-down", "stopping", "stopped"))
-		for i, err := range p.describe(ctx, filters) {
+		for i, err := range p.describe(ctx, ownerFilters(owner)) {
 			if err != nil {
 				yield(nstance.Machine{}, err)
 				return
 			}
-			if !yield(machineOf(i, tagsOf(i)), nil) {
+			if stateOf(i) != types.InstanceStateNameTerminated && !yield(machineOf(i, tagsOf(i)), nil) {
 				return
 			}
 		}

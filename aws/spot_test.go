@@ -1,6 +1,8 @@
 package aws_test
 
 import (
+	"fmt"
+	"net/http"
 	"testing"
 	"time"
 
@@ -91,6 +93,22 @@ func TestFulfilledMeanwhile(t *testing.T) {
 		_, err = w.Get(t.Context(), s.ID)
 		require.NoError(t, err)
 	}
+}
+
+// TestCancelledLate: a request that is open after its cancellation may still make a machine.
+func TestCancelledLate(t *testing.T) {
+	w := newWorld(t, nil)
+	s := w.cheapSpec()
+	accepted := testcloud.Fault{Answer: func(rw http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(rw, `<CancelSpotInstanceRequestsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>1</requestId><spotInstanceRequestSet/></CancelSpotInstanceRequestsResponse>`)
+	}}
+	w.faults.Next("CancelSpotInstanceRequests", accepted, accepted)
+	_, err := w.Create(t.Context(), s)
+	w.refused(nstance.Ambiguous, err)
+	m := nstance.Machine{ID: s.ID, Owner: s.Owner}
+	w.refused(nstance.Unavailable, w.Delete(t.Context(), m))
+	w.refused(nstance.NotFound, w.Delete(t.Context(), m))
+	require.Zero(t, w.cloud.OpenSpotRequests())
 }
 
 // TestDeleteOfWhatWasNeverSeen: the intent of a former leader may have an open request.

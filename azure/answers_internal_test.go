@@ -43,11 +43,17 @@ func TestAnswers(t *testing.T) {
 				}
 				c.Faults.All(calls[op], map[providertest.Answer]testcloud.Fault{
 					providertest.AnswerRefused: refusal(http.StatusUnprocessableEntity),
+					providertest.AnswerClash:   refusal(http.StatusConflict),
 					providertest.AnswerFailed:  refusal(http.StatusNotImplemented),
 					providertest.AnswerCut:     {Lost: testcloud.LostRest},
 					providertest.AnswerLost:    {Lost: testcloud.LostAnswer},
 					providertest.AnswerNone:    {Lost: testcloud.LostRequest},
 					providertest.AnswerLate:    {Lost: testcloud.LostLate},
+					providertest.AnswerPage:    testcloud.Page(http.StatusOK),
+					providertest.AnswerBlank:   testcloud.Blank(http.StatusOK),
+					providertest.AnswerBarred:  testcloud.Page(http.StatusForbidden),
+					providertest.AnswerAbsent:  testcloud.Page(http.StatusNotFound),
+					providertest.AnswerSlower:  testcloud.Page(http.StatusTooManyRequests),
 				}[a])
 			},
 			Clear:    c.Faults.Clear,

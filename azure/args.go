@@ -117,6 +117,11 @@ func (o Options) request(s nstance.MachineSpec) (*request, error) {
 	return r, nil
 }
 
+// machine is what the parts of the machine are marked as.
+func (r *request) machine() nstance.Machine {
+	return nstance.Machine{ID: r.spec.ID, Owner: r.spec.Owner}
+}
+
 func (r *request) checkShape() error {
 	s := r.spec
 	switch {

@@ -41,7 +41,7 @@ func failedBefore(vm *armcompute.VirtualMachine) error {
 	if vm.Properties == nil {
 		return nil
 	}
-	if v := viewOf(vm.Properties.InstanceView); v.failure != "" {
+	if v := viewOf(vm.Properties.InstanceView); v.words != "" {
 		return nstance.Errorf(nstance.Unavailable, "it was asked for again, since it has failed: %s", v.words)
 	}
 	return nil

@@ -111,9 +111,14 @@ func newSpec(t *testing.T) nstance.MachineSpec {
 }
 
 func subject(t *testing.T, o *armtest.Options) providertest.Subject {
-	c, p := open(t, o)
+	c, server := serve(t, o)
+	again := func() nstance.Provider {
+		p, err := azure.New(options(t, server))
+		require.NoError(t, err)
+		return p
+	}
 	return providertest.Subject{
-		Break: c.Faults.Outage, Provider: p, Shape: shape, Spot: true, Park: []nstance.ParkMode{nstance.ParkStopped},
+		Break: c.Faults.Outage, Provider: again(), Again: again, Shape: shape, Spot: true, Park: []nstance.ParkMode{nstance.ParkStopped},
 		BadArgs: map[string]json.RawMessage{
 			"zone":            json.RawMessage(`{"zone": "4x", "ssh_public_keys": ["ssh-rsa AAAA"]}`),
 			"ssh_public_keys": json.RawMessage(`{"ssh_public_keys": []}`),

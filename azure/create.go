@@ -48,7 +48,10 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 		return p.existing(ctx, r, since)
 	}
 	n, err := p.ensureParts(ctx, r)
-	if err != nil {
+	switch {
+	case errors.Is(err, errMachineExists):
+		return p.existing(ctx, r, time.Now())
+	case err != nil:
 		return nstance.Machine{}, err
 	}
 	vm, err := p.put(ctx, r, n)
@@ -71,7 +74,13 @@ func (p *Provider) put(ctx context.Context, r *request, n *network) (*armcompute
 		return nil, err
 	}
 	vm := &armcompute.VirtualMachine{}
-	return vm, runtime.UnmarshalAsJSON(resp, vm)
+	if err := runtime.UnmarshalAsJSON(resp, vm); err != nil {
+		return nil, err
+	}
+	if vm.ID == nil {
+		return nil, nstance.Errorf(nstance.Ambiguous, "azure: the answer shows no machine")
+	}
+	return vm, nil
 }
 
 // existing returns the machine that stands under the spec's name, if it was made
@@ -102,36 +111,57 @@ func (p *Provider) existing(ctx context.Context, r *request, since time.Time) (n
 
 // ensureNIC returns interface i of the machine, and makes it if there is none.
 func (p *Provider) ensureNIC(ctx context.Context, r *request, i int) (*armnetwork.Interface, error) {
-	name := nicName(string(r.spec.ID), i)
-	got, err := p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
-	if isGone(err) {
-		// Whether Network honours the condition is not documented; the read before
-		// is what counts.
-		header := http.Header{"If-None-Match": {"*"}}
-		_, err = p.nics.BeginCreateOrUpdate(policy.WithHTTPHeader(ctx, header), p.o.ResourceGroup, name, r.nic(i), nil)
-		if err != nil && !exists(err) {
-			return nil, createError(before(err))
-		}
-		got, err = p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
-	}
-	for err == nil && !settled(&got.Interface) {
-		if !sleep.For(ctx, nicPause) {
-			return nil, createError(before(ctx.Err()))
-		}
-		got, err = p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
-	}
-	if err != nil {
-		return nil, createError(before(err))
-	}
-	if m := readMarks(got.Tags); m.owner() != r.spec.Owner || m[tagID] != string(r.spec.ID) {
-		return nil, nstance.Errorf(nstance.Conflict, "network interface %s belongs to %+v", name, m.owner())
-	}
-	return &got.Interface, nil
+	name, wanted := nicName(string(r.spec.ID), i), r.nic(i)
+	var got armnetwork.InterfacesClientGetResponse
+	err := p.ensure(ctx, r, part{
+		what: "network interface " + name,
+		get: func(ctx context.Context) (_ shownPart, err error) {
+			got, err = p.nics.Get(ctx, p.o.ResourceGroup, name, nil)
+			shown := shownNIC(&got.Interface)
+			shown.other = otherSubnet(&got.Interface, subnetOf(&wanted))
+			return shown, err
+		},
+		put: func(ctx context.Context) (operation, error) {
+			if got.ID == nil {
+				// Whether Network honours the condition is not documented; the read before
+				// is what counts.
+				ctx = policy.WithHTTPHeader(ctx, http.Header{"If-None-Match": {"*"}})
+			}
+			return p.nics.BeginCreateOrUpdate(ctx, p.o.ResourceGroup, name, wanted, nil)
+		},
+		remove: func(ctx context.Context) error {
+			_, err := p.deleteNIC(ctx, name, r.machine())
+			return err
+		},
+	})
+	return &got.Interface, err
 }
 
-// settled reports whether machines can use an interface.
-func settled(n *armnetwork.Interface) bool {
-	return n.Properties != nil && n.Properties.ProvisioningState != nil && *n.Properties.ProvisioningState == armnetwork.ProvisioningStateSucceeded
+func shownNIC(n *armnetwork.Interface) shownPart {
+	out := shownPart{tags: n.Tags}
+	if n.Properties != nil {
+		out.state = string(deref(n.Properties.ProvisioningState))
+	}
+	return out
+}
+
+// otherSubnet says which subnet an interface is in, unless that is the wanted one.
+func otherSubnet(n *armnetwork.Interface, wanted string) string {
+	got := subnetOf(n)
+	if got == "" || strings.EqualFold(got, wanted) {
+		return ""
+	}
+	return "it is in subnet " + got
+}
+
+// subnetOf returns the subnet of an interface; "": it shows none.
+func subnetOf(n *armnetwork.Interface) string {
+	for _, c := range configurations(n) {
+		if c.Properties.Subnet != nil {
+			return deref(c.Properties.Subnet.ID)
+		}
+	}
+	return ""
 }
 
 // A beforeError is one that came before a machine was asked for: there is none.

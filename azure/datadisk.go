@@ -10,7 +10,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // DataDisk describes an empty disk beside the one that a machine boots from. Its place in
@@ -167,25 +166,32 @@ func (r *request) dataDisk(lun int) armcompute.Disk {
 // ensureDisk makes a data disk unless it is there, and waits until machines can have it.
 func (p *Provider) ensureDisk(ctx context.Context, r *request, lun int) error {
 	name := dataDiskName(string(r.spec.ID), lun)
-	got, err := p.disks.Get(ctx, p.o.ResourceGroup, name, nil)
-	if isGone(err) {
-		if _, err := p.disks.BeginCreateOrUpdate(ctx, p.o.ResourceGroup, name, r.dataDisk(lun), nil); err != nil {
-			return partError(err)
-		}
-		got, err = p.disks.Get(ctx, p.o.ResourceGroup, name, nil)
-	}
-	for isGone(err) || err == nil && !diskReady(&got.Disk) {
-		if !sleep.For(ctx, nicPause) {
-			return createError(before(ctx.Err()))
-		}
-		got, err = p.disks.Get(ctx, p.o.ResourceGroup, name, nil)
-	}
-	if err != nil {
-		return createError(before(err))
-	}
-	return checkMarks("disk "+name, got.Tags, nstance.Machine{ID: r.spec.ID, Owner: r.spec.Owner})
+	return p.ensure(ctx, r, part{
+		what: "disk " + name,
+		get: func(ctx context.Context) (shownPart, error) {
+			got, err := p.disks.Get(ctx, p.o.ResourceGroup, name, nil)
+			return r.shownDisk(&got.Disk, r.args.DataDisks[lun]), err
+		},
+		put: func(ctx context.Context) (operation, error) {
+			return p.disks.BeginCreateOrUpdate(ctx, p.o.ResourceGroup, name, r.dataDisk(lun), nil)
+		},
+		remove: func(ctx context.Context) error {
+			_, err := p.deleteDisk(ctx, name, r.machine())
+			return err
+		},
+	})
 }
 
-func diskReady(d *armcompute.Disk) bool {
-	return d.Properties != nil && strings.EqualFold(deref(d.Properties.ProvisioningState), "succeeded")
+func (r *request) shownDisk(d *armcompute.Disk, wanted DataDisk) shownPart {
+	out := shownPart{tags: d.Tags}
+	if d.Properties != nil {
+		out.state = deref(d.Properties.ProvisioningState)
+	}
+	switch zone := zoneOf(d.Zones); {
+	case zone != r.zone:
+		out.other = fmt.Sprintf("it is in zone %q", zone)
+	case d.SKU != nil && !strings.EqualFold(string(deref(d.SKU.Name)), wanted.Type):
+		out.other = fmt.Sprintf("its type is %s", deref(d.SKU.Name))
+	}
+	return out
 }

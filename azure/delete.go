@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
 	"github.com/nstance-go/nstance"
 )
@@ -69,6 +70,9 @@ func (p *Provider) deleteNIC(ctx context.Context, name string, m nstance.Machine
 	if left, err := p.deleteParts(ctx, name, &nic.Interface, m); left || err != nil {
 		return true, err
 	}
+	if nic.Properties != nil && deref(nic.Properties.ProvisioningState) == armnetwork.ProvisioningStateDeleting {
+		return true, nil
+	}
 	_, err = p.nics.BeginDelete(ctx, p.o.ResourceGroup, name, nil)
 	return true, unlessGone(err)
 }
@@ -78,10 +82,13 @@ func (p *Provider) deleteDisk(ctx context.Context, name string, m nstance.Machin
 	if err != nil {
 		return false, unlessGone(err)
 	}
-	if len(disk.Tags) > 0 { // a disk has those of its machine, or none
+	if readMarks(disk.Tags)[tagID] != "" { // a disk has those of its machine, or none of ours
 		if err := checkMarks("disk "+name, disk.Tags, m); err != nil {
 			return true, err
 		}
+	}
+	if disk.Properties != nil && strings.EqualFold(deref(disk.Properties.ProvisioningState), "deleting") {
+		return true, nil
 	}
 	_, err = p.disks.BeginDelete(ctx, p.o.ResourceGroup, name, nil)
 	return true, unlessGone(err)

@@ -1,12 +1,15 @@
 package azure
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -14,6 +17,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // A rule turns answers of Azure into a code. An answer fits when every field that
@@ -24,6 +28,7 @@ type rule struct {
 	text   *regexp.Regexp // in the message that belongs to the code
 	ours   nstance.Code
 	loss   nstance.LossCause // where an accepted create ends so
+	busy   bool              // that passes within minutes: a create did nothing, and is repeated
 	why    string
 }
 
@@ -33,7 +38,7 @@ type rule struct {
 // documentation), and the lists of codes of Azure/azure-sdk-for-go-extensions and
 // of the Azure providers of Karpenter and Gardener.
 var rules = []rule{
-	{codes: []string{"RetryableError", "RetryableErrorDueToAnotherOperation", "ReferencedResourceNotProvisioned"}, ours: nstance.Conflict,
+	{codes: []string{"RetryableError", "RetryableErrorDueToAnotherOperation", "ReferencedResourceNotProvisioned"}, ours: nstance.Conflict, busy: true,
 		why: "another operation holds a lock, whatever the status is"},
 	{status: http.StatusTooManyRequests, ours: nstance.Throttled, why: "too many calls, even with the code of a quota"},
 	{codes: []string{"SubscriptionRequestsThrottled", "TooManyRequests"}, ours: nstance.Throttled, loss: nstance.LossThrottled, why: "too many calls"},
@@ -55,9 +60,9 @@ var rules = []rule{
 
 	{codes: []string{"PropertyChangeNotAllowed", "PreconditionFailed"}, ours: nstance.Conflict, why: "a resource of that name exists"},
 	{codes: []string{"OperationNotAllowed"}, text: regexp.MustCompile(`(?i)marked for deletion`), ours: nstance.Conflict, why: "the machine is being deleted"},
-	{codes: []string{"Conflict", "OperationPreempted", "AnotherOperationInProgress", "CanceledAndSupersededDueToAnotherOperation", "VMNotRunning"}, ours: nstance.Conflict,
+	{codes: []string{"Conflict", "OperationPreempted", "AnotherOperationInProgress", "CanceledAndSupersededDueToAnotherOperation", "VMNotRunning"}, ours: nstance.Conflict, busy: true,
 		why: "another operation is under way"},
-	{codes: []string{"NicReservedForAnotherVm", "NicInUse"}, ours: nstance.Conflict, why: "the network interface is held for up to three minutes after a failed create"},
+	{codes: []string{"NicReservedForAnotherVm", "NicInUse"}, ours: nstance.Conflict, busy: true, why: "the network interface is held for up to three minutes after a failed create"},
 	{codes: []string{"PublicIPAddressCannotBeDeleted"}, ours: nstance.Conflict, why: "the public address is still at an interface"},
 	{codes: []string{"PrivateIPAddressIsAllocated", "PrivateIPAddressInUse"}, ours: nstance.Conflict, why: "the address is still at another interface"},
 	{codes: []string{"InvalidResourceReference"}, text: regexp.MustCompile(`(?i)/backendAddressPools/`), ours: nstance.Conflict, why: "a backend pool that an interface is in was removed meanwhile"},
@@ -115,12 +120,19 @@ func answerOf(e *azcore.ResponseError) cause {
 	if err != nil {
 		return out
 	}
-	var wrapped struct {
-		Error cause `json:"error"`
+	var said struct {
+		cause
+		Error *cause `json:"error"`
 	}
-	if json.Unmarshal(body, &wrapped) == nil && wrapped.Error.Code != "" {
-		return wrapped.Error
+	switch err := json.Unmarshal(body, &said); {
+	case err == nil && said.Error != nil:
+		out = *said.Error
+	case err == nil:
+		out = said.cause
+	case !bytes.HasPrefix(bytes.TrimSpace(body), []byte("<")): // a page for people says nothing
+		out.Message = clip.Words(string(body))
 	}
+	out.Code = cmp.Or(out.Code, e.ErrorCode)
 	return out
 }
 
@@ -174,6 +186,9 @@ func deleteError(err error) error {
 // createError does the same for a create, where a missing answer to the PUT leaves
 // open whether there is a machine now.
 func createError(err error) error {
+	if isBusy(err) {
+		return nstance.Errorf(nstance.Unavailable, "%w", classify(err, nstance.Unavailable))
+	}
 	if isBefore(err) {
 		out := classify(err, nstance.Unavailable)
 		if nstance.CodeOf(out) == nstance.NotFound {
@@ -189,6 +204,16 @@ func createError(err error) error {
 		return nstance.Errorf(nstance.Invalid, "something that the machine needs: %w", err)
 	}
 	return out
+}
+
+// isBusy reports whether Azure refused a call for what passes within minutes.
+func isBusy(err error) bool {
+	e, ok := errors.AsType[*azcore.ResponseError](err)
+	if !ok {
+		return false
+	}
+	r := ruleFor(e.StatusCode, answerOf(e))
+	return r != nil && r.busy
 }
 
 // partError does the same for the PUT of a part: what is not found is something that the part
@@ -208,7 +233,7 @@ func classify(err error, silent nstance.Code) error {
 	if e, ok := errors.AsType[*azcore.ResponseError](err); ok {
 		c := answerOf(e)
 		short := &answer{status: e.StatusCode, cause: c}
-		if r := ruleFor(e.StatusCode, c); r != nil {
+		if r := ruleFor(e.StatusCode, c); r != nil && (r.ours != nstance.NotFound || isGone(err)) {
 			return nstance.Errorf(r.ours, "azure: %w", short)
 		}
 		if e.StatusCode >= http.StatusInternalServerError {
@@ -216,13 +241,21 @@ func classify(err error, silent nstance.Code) error {
 		}
 		return nstance.Errorf(nstance.Invalid, "azure: %w", short) // below 500 it refuses for good: nothing was made
 	}
-	if e, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok && (e.RawResponse == nil || e.RawResponse.StatusCode < http.StatusInternalServerError) {
-		return nstance.Errorf(nstance.Denied, "azure: no token: %w", err)
+	if e, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
+		return nstance.Errorf(tokenCode(e.RawResponse), "azure: no token: %w", err)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nstance.Errorf(silent, "azure: no answer: %w", err)
 	}
 	return nstance.Errorf(silent, "azure: %w", err)
+}
+
+// tokenCode is the code of a failure to get a token, by what answered; nil: nothing did.
+func tokenCode(r *http.Response) nstance.Code {
+	if r == nil || r.StatusCode >= http.StatusInternalServerError || r.StatusCode == http.StatusTooManyRequests || r.StatusCode == http.StatusRequestTimeout {
+		return nstance.Unavailable
+	}
+	return nstance.Denied
 }
 
 // An answer is a refusal in one line; the SDK's own error has the whole exchange.
@@ -234,9 +267,9 @@ type answer struct {
 func (a *answer) Error() string {
 	var out []string
 	for _, c := range a.cause.causes() {
-		out = append(out, strings.TrimSpace(c.Code+": "+c.Message))
+		out = append(out, strings.Trim(c.Code+": "+c.Message, ": "))
 	}
-	return strings.Join(out, "; ")
+	return cmp.Or(strings.Join(out, "; "), "status "+strconv.Itoa(a.status))
 }
 
 // isGone reports whether Azure says that the resource asked for is not there. That
@@ -246,12 +279,30 @@ func isGone(err error) bool {
 	if !ok || e.StatusCode != http.StatusNotFound {
 		return false
 	}
-	code := answerOf(e).Code
-	return code == "ResourceNotFound" || code == "NotFound"
+	c := answerOf(e)
+	return (c.Code == "ResourceNotFound" || c.Code == "NotFound") && !namesAnother(c.Message, e.RawResponse)
+}
+
+var quotedResource = regexp.MustCompile(`(?i)'(microsoft\.[^']+)'`)
+
+// namesAnother reports whether a message is about another resource than was asked for, such as
+// the disk of a machine.
+func namesAnother(message string, to *http.Response) bool {
+	named := quotedResource.FindStringSubmatch(message)
+	if named == nil || to == nil || to.Request == nil {
+		return false
+	}
+	return !strings.Contains(strings.ToLower(to.Request.URL.Path), strings.ToLower(named[1]))
+}
+
+// isUnmet reports whether a PUT was refused because its condition is not met.
+func isUnmet(err error) bool {
+	e, ok := errors.AsType[*azcore.ResponseError](err)
+	return ok && e.StatusCode == http.StatusPreconditionFailed
 }
 
 // exists reports whether a PUT was refused because there is such a resource.
 func exists(err error) bool {
 	e, ok := errors.AsType[*azcore.ResponseError](err)
-	return ok && (e.StatusCode == http.StatusPreconditionFailed || answerOf(e).Code == "PropertyChangeNotAllowed")
+	return isUnmet(err) || ok && answerOf(e).Code == "PropertyChangeNotAllowed"
 }

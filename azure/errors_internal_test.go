@@ -127,6 +127,8 @@ func (r rule) create(refusal *armtest.Refusal) nstance.Code {
 	switch {
 	case refusal.Status == http.StatusPreconditionFailed || refusal.Code == "PropertyChangeNotAllowed":
 		return nstance.Ambiguous // the existing machine is not visible
+	case r.busy:
+		return nstance.Unavailable
 	case r.ours == nstance.Unavailable:
 		return nstance.Ambiguous
 	case r.ours == nstance.NotFound:

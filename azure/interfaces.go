@@ -9,7 +9,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/sleep"
 )
 
 // Interface describes a network interface behind the first one. It has a private address.
@@ -170,35 +169,50 @@ func (o Options) publicID(name string) string {
 }
 
 // ensurePublicIP makes a public address unless it is there, waits until interfaces can
-// have it, and returns it. Addresses of the kind Standard are static ("Public IP addresses
-// in Azure").
+// have it, and returns it.
 func (p *Provider) ensurePublicIP(ctx context.Context, r *request, a publicIP) (string, error) {
 	name := a.name(string(r.spec.ID))
-	got, err := p.publics.Get(ctx, p.o.ResourceGroup, name, nil)
-	if isGone(err) {
-		_, err = p.publics.BeginCreateOrUpdate(ctx, p.o.ResourceGroup, name, armnetwork.PublicIPAddress{
-			Location: new(r.o.Location), Tags: r.tags(), SKU: &armnetwork.PublicIPAddressSKU{Name: new(armnetwork.PublicIPAddressSKUNameStandard)},
-			Properties: &armnetwork.PublicIPAddressPropertiesFormat{PublicIPAddressVersion: &a.version, PublicIPAllocationMethod: new(armnetwork.IPAllocationMethodStatic)},
-		}, nil)
-		if err != nil {
-			return "", partError(err)
-		}
-		got, err = p.publics.Get(ctx, p.o.ResourceGroup, name, nil)
-	}
-	for isGone(err) || err == nil && !publicReady(&got.PublicIPAddress) {
-		if !sleep.For(ctx, nicPause) {
-			return "", createError(before(ctx.Err()))
-		}
-		got, err = p.publics.Get(ctx, p.o.ResourceGroup, name, nil)
-	}
-	if err != nil {
-		return "", createError(before(err))
-	}
-	return deref(got.Properties.IPAddress), checkMarks("public address "+name, got.Tags, nstance.Machine{ID: r.spec.ID, Owner: r.spec.Owner})
+	var address string
+	err := p.ensure(ctx, r, part{
+		what: "public address " + name,
+		get: func(ctx context.Context) (shownPart, error) {
+			got, err := p.publics.Get(ctx, p.o.ResourceGroup, name, nil)
+			if err != nil || got.Properties == nil {
+				return shownPart{tags: got.Tags}, err
+			}
+			address = deref(got.Properties.IPAddress)
+			return shownPart{tags: got.Tags, state: string(deref(got.Properties.ProvisioningState)), other: r.otherPublicIP(&got.PublicIPAddress)}, nil
+		},
+		put: func(ctx context.Context) (operation, error) {
+			return p.publics.BeginCreateOrUpdate(ctx, p.o.ResourceGroup, name, r.publicIP(a), nil)
+		},
+		remove: func(ctx context.Context) error {
+			if err := p.releaseAddresses(ctx, string(r.spec.ID)); err != nil {
+				return err
+			}
+			_, err := p.deletePublicIP(ctx, name, r.machine())
+			return err
+		},
+	})
+	return address, err
 }
 
-func publicReady(a *armnetwork.PublicIPAddress) bool {
-	return a.Properties != nil && deref(a.Properties.ProvisioningState) == armnetwork.ProvisioningStateSucceeded
+// otherPublicIP says in which zone a public address is, unless the machine can have it. One
+// that shows several zones is in all of them.
+func (r *request) otherPublicIP(a *armnetwork.PublicIPAddress) string {
+	if len(a.Zones) != 1 || r.zone == "" || deref(a.Zones[0]) == r.zone {
+		return ""
+	}
+	return fmt.Sprintf("it is in zone %q", deref(a.Zones[0]))
+}
+
+// publicIP is a public address, as it is put. Addresses of the kind Standard are static
+// ("Public IP addresses in Azure").
+func (r *request) publicIP(a publicIP) armnetwork.PublicIPAddress {
+	return armnetwork.PublicIPAddress{
+		Location: new(r.o.Location), Tags: r.tags(), SKU: &armnetwork.PublicIPAddressSKU{Name: new(armnetwork.PublicIPAddressSKUNameStandard)},
+		Properties: &armnetwork.PublicIPAddressPropertiesFormat{PublicIPAddressVersion: &a.version, PublicIPAllocationMethod: new(armnetwork.IPAllocationMethodStatic)},
+	}
 }
 
 // bindAddresses gives the public addresses to the configurations of the first interface.
@@ -246,6 +260,9 @@ func (p *Provider) deletePublicIP(ctx context.Context, name string, m nstance.Ma
 	}
 	if err := checkMarks("public address "+name, got.Tags, m); err != nil {
 		return true, err
+	}
+	if got.Properties != nil && deref(got.Properties.ProvisioningState) == armnetwork.ProvisioningStateDeleting {
+		return true, nil
 	}
 	_, err = p.publics.BeginDelete(ctx, p.o.ResourceGroup, name, nil)
 	return true, unlessGone(err)

@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
@@ -40,10 +41,12 @@ func (o Options) nameOf(handle string) (string, bool) {
 // machine returns what Azure says of a machine.
 func (p *Provider) machine(vm *armcompute.VirtualMachine) nstance.Machine {
 	m := readMarks(vm.Tags).machine()
-	m.ProviderID, m.Market, m.Status = p.o.handle(deref(vm.Name)), nstance.OnDemand, nstance.StatusUnknown
-	if len(vm.Zones) > 0 {
-		m.Zone = deref(vm.Zones[0])
+	name := deref(vm.Name)
+	if strings.EqualFold(name, string(m.ID)) { // in whatever case this answer has it
+		name = string(m.ID)
 	}
+	m.ProviderID, m.Market, m.Status = p.o.handle(name), nstance.OnDemand, nstance.StatusUnknown
+	m.Zone = zoneOf(vm.Zones)
 	properties := vm.Properties
 	if properties == nil {
 		return m
@@ -79,11 +82,20 @@ func viewOf(v *armcompute.VirtualMachineInstanceView) view {
 		if power, ok := cutFold(code, "PowerState/"); ok {
 			out.power = strings.ToLower(power)
 		}
-		if failure, ok := cutFold(code, "ProvisioningState/failed/"); ok {
-			out.failure, out.words = failure, strings.TrimSpace(failure+": "+deref(s.Message))
+		if failure, ok := cutFold(code, "ProvisioningState/failed"); ok {
+			out.failed(strings.Trim(failure, "/"), deref(s.Message))
 		}
 	}
 	return out
+}
+
+// failed records a failure of the last operation. Of several, a cause that says more than that
+// the machine cannot be made counts, and all are quoted.
+func (v *view) failed(code, message string) {
+	if v.failure == "" || lossOf(v.failure) == nstance.LossInvalid {
+		v.failure = cmp.Or(code, v.failure)
+	}
+	v.words = strings.Trim(v.words+"; "+strings.Trim(code+": "+message, ": "), "; ")
 }
 
 func cutFold(s, prefix string) (string, bool) {
@@ -135,6 +147,14 @@ func deallocation(v view, market nstance.MarketType) nstance.LossCause {
 		return lossOf(v.failure)
 	}
 	return nstance.LossRequested
+}
+
+// zoneOf returns the zone of a resource; "": it has none.
+func zoneOf(zones []*string) string {
+	if len(zones) == 0 {
+		return ""
+	}
+	return deref(zones[0])
 }
 
 func deref[T any](p *T) (v T) {

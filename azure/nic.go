@@ -62,9 +62,9 @@ func (p *Provider) settleNIC(ctx context.Context, group, name string) error {
 		switch {
 		case err != nil:
 			return readError(err)
-		case settled(&got.Interface):
+		case shownNIC(&got.Interface).ready():
 			return nil
-		case got.Properties != nil && deref(got.Properties.ProvisioningState) == armnetwork.ProvisioningStateFailed:
+		case shownNIC(&got.Interface).failed():
 			return nstance.Errorf(nstance.Unavailable, "the last change of network interface %s has failed", name)
 		}
 		if !sleep.For(ctx, nicPause) {

@@ -82,6 +82,19 @@ func (s site) read(kind, name string) string {
 	return raw(s.t, s.server.Client(), s.server.URL+own+kind+"/"+name+"?api-version=2025-04-01")
 }
 
+// put makes a resource in the machines' group.
+func (s site) put(path, body string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPut, s.server.URL+own+path+"?api-version=2025-04-01", strings.NewReader(body))
+	require.NoError(s.t, err)
+	req.Header.Set("Authorization", "Bearer secret")
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := s.server.Client().Do(req)
+	require.NoError(s.t, err)
+	require.NoError(s.t, resp.Body.Close())
+	require.Equal(s.t, http.StatusCreated, resp.StatusCode)
+}
+
 func (s site) machine(m nstance.Machine) string {
 	return s.read("Microsoft.Compute/virtualMachines", string(m.ID))
 }
@@ -366,16 +379,9 @@ func TestForeignParts(t *testing.T) {
 	spec := newSpec(t)
 	spec.Args = args(t, map[string]any{"public_ip": true})
 	body := `{"location": "westeurope", "sku": {"name": "Standard"}, "tags": {"nstance-instance-id": "` + string(spec.ID) + `"}, "properties": {"publicIPAllocationMethod": "Static"}}`
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.server.URL+own+"Microsoft.Network/publicIPAddresses/"+string(spec.ID)+"-ipv4?api-version=2025-04-01", strings.NewReader(body))
-	require.NoError(t, err)
-	req.Header.Set("Authorization", "Bearer secret")
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.server.Client().Do(req)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Equal(t, http.StatusCreated, resp.StatusCode)
+	s.put("Microsoft.Network/publicIPAddresses/"+string(spec.ID)+"-ipv4", body)
 
-	_, err = s.p.Create(t.Context(), spec)
+	_, err := s.p.Create(t.Context(), spec)
 	code(t, nstance.Conflict, err)
 	code(t, nstance.Conflict, s.p.Delete(t.Context(), nstance.Machine{ID: spec.ID, Owner: spec.Owner}))
 	require.Contains(t, s.cloud.Left(), "address "+string(spec.ID)+"-ipv4")

@@ -25,8 +25,11 @@ func (p *Provider) Get(ctx context.Context, id nstance.InstanceID) (nstance.Mach
 		return nstance.Machine{}, readError(err)
 	}
 	m := p.machine(vm)
-	if m.ID != id {
-		return nstance.Machine{}, nstance.Errorf(nstance.NotFound, "the virtual machine named %s is not marked as this instance", id)
+	switch {
+	case vm.ID == nil:
+		return nstance.Machine{}, nstance.Errorf(nstance.Unavailable, "Azure shows nothing of machine %s", id)
+	case m.ID != id: // its tags were changed, or a stranger has this name: it is no proof of absence
+		return nstance.Machine{}, nstance.Errorf(nstance.Conflict, "the virtual machine named %s is not marked as this instance", id)
 	}
 	p.created.add(id, time.Now())
 	return m, nil
@@ -51,16 +54,20 @@ func (p *Provider) read(ctx context.Context, name string, view bool) (*armcomput
 func (p *Provider) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
 		var views map[string]*armcompute.VirtualMachineInstanceView
-		pager := p.vms.NewListPager(p.o.ResourceGroup, nil)
+		pager, last := p.vms.NewListPager(p.o.ResourceGroup, nil), ""
 		for pager.More() {
 			page, err := pager.NextPage(ctx)
+			if err == nil {
+				err = checkPage(page.Value, deref(page.NextLink), last)
+			}
 			if err != nil {
 				yield(nstance.Machine{}, readError(err))
 				return
 			}
+			last = deref(page.NextLink)
 			for _, vm := range page.Value {
-				if !owner.Owns(readMarks(vm.Tags).owner()) || readMarks(vm.Tags)[tagID] == "" {
-					continue
+				if !owner.Owns(readMarks(vm.Tags).owner()) || !strings.EqualFold(readMarks(vm.Tags)[tagID], deref(vm.Name)) {
+					continue // of another owner, or a copy of one of our machines: it has the tags, and another name
 				}
 				if views == nil {
 					views = p.powerStates(ctx)
@@ -74,6 +81,18 @@ func (p *Provider) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nsta
 			}
 		}
 	}
+}
+
+// checkPage fails when a page is none of a whole list: Azure writes an empty list too, and goes
+// on with another page.
+func checkPage[T any](list []*T, next, last string) error {
+	switch {
+	case list == nil:
+		return nstance.Errorf(nstance.Unavailable, "azure: the answer is no list")
+	case next != "" && next == last:
+		return nstance.Errorf(nstance.Unavailable, "azure: the list goes on with the same page")
+	}
+	return nil
 }
 
 // viewKey is what the same machine has in both lists: its name may be another
@@ -90,13 +109,17 @@ func viewKey(vm *armcompute.VirtualMachine) string {
 // decides nothing.
 func (p *Provider) powerStates(ctx context.Context) map[string]*armcompute.VirtualMachineInstanceView {
 	views := map[string]*armcompute.VirtualMachineInstanceView{}
-	pager := p.vms.NewListAllPager(&armcompute.VirtualMachinesClientListAllOptions{StatusOnly: new("true")})
+	pager, last := p.vms.NewListAllPager(&armcompute.VirtualMachinesClientListAllOptions{StatusOnly: new("true")}), ""
 	for pager.More() {
 		page, err := pager.NextPage(ctx)
+		if err == nil {
+			err = checkPage(page.Value, deref(page.NextLink), last)
+		}
 		if err != nil {
 			p.log.Warn("power states cannot be read", "err", readError(err))
 			return views
 		}
+		last = deref(page.NextLink)
 		for _, vm := range page.Value {
 			if vm.Properties != nil && vm.Properties.InstanceView != nil {
 				views[viewKey(vm)] = vm.Properties.InstanceView

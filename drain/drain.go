@@ -116,6 +116,9 @@ func (c *Coordinator) start(d nstance.Drain) (published *nstance.DrainEvent, err
 		d.Executor = e.drain.Executor // it is done: no other executor takes over
 	}
 	if next, change := tighten(e.drain, d); change != "" {
+		if next.Executor != e.drain.Executor {
+			e.lastAck = nil // the former executor's
+		}
 		e.drain = next
 		published = c.publish(change, next, nil)
 	}
@@ -168,8 +171,8 @@ func tighten(have, want nstance.Drain) (next nstance.Drain, change nstance.Drain
 
 // Acknowledge records an outcome. The first Drained, or the first Failed with
 // Delete, is final: it ends the wait. Later acknowledgements of the same drain,
-// repeats of a Failed, and a Blocked with the same message again, are accepted and
-// change nothing. A message longer than 256 bytes is cut. Fails with NotFound when the instance is not draining,
+// repeats of a Failed by the same executor, and a Blocked with the same message again,
+// are accepted and change nothing. A message longer than 256 bytes is cut. Fails with NotFound when the instance is not draining,
 // Conflict for another generation, Denied when By is not the drain's executor or
 // the drain has none, and Invalid for an unknown outcome.
 func (c *Coordinator) Acknowledge(_ context.Context, a nstance.Ack) error {

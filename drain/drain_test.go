@@ -181,6 +181,19 @@ func TestStart(t *testing.T) {
 		require.NoError(t, c.Acknowledge(t.Context(), ack))
 		require.Equal(t, []nstance.Ack{ack}, accepted(t, c, from))
 	})
+	t.Run("a failure counts again under another executor", func(t *testing.T) {
+		c, from := started(t, operatorDrain(1))
+		failed := anAck(1)
+		failed.Outcome = nstance.OutcomeFailed
+		require.NoError(t, c.Acknowledge(t.Context(), failed))
+		other := operatorDrain(1)
+		other.Executor = nstance.ExecutorAgent
+		require.NoError(t, c.Start(t.Context(), other))
+		require.Nil(t, nextEvents(t, c, 0, 1)[0].Ack, "an acknowledgement does not outlive its executor")
+		failed.By = nstance.ExecutorAgent
+		require.NoError(t, c.Acknowledge(t.Context(), failed))
+		require.Len(t, accepted(t, c, from), 2)
+	})
 	t.Run("stays with the executor that has completed it", func(t *testing.T) {
 		c, from := started(t, operatorDrain(1))
 		require.NoError(t, c.Acknowledge(t.Context(), anAck(1)))

@@ -138,9 +138,7 @@ func (p *Provider) releaseAddress(ctx context.Context, addr netip.Addr) error {
 	}
 	it := client.List(ctx, &computepb.ListInstancesRequest{Project: p.o.Project, Zone: p.zone})
 	var holders []*computepb.Instance
-	err = eachPage(ctx, "instances", it, func() string {
-		return it.Response.(*computepb.InstanceList).GetWarning().GetCode()
-	}, func(page []*computepb.Instance) bool {
+	err = eachPage(ctx, "instances", it.InternalFetch, func() any { return it.Response }, func(page []*computepb.Instance) bool {
 		for _, i := range page {
 			if holds(i, addr) {
 				holders = append(holders, i)

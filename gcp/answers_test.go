@@ -30,11 +30,17 @@ func TestAnswers(t *testing.T) {
 				}
 				faults.All(calls[op], map[providertest.Answer]testcloud.Fault{
 					providertest.AnswerRefused: {Answer: gcetest.Refuse(http.StatusUnprocessableEntity, "somethingNew", providertest.Words)},
+					providertest.AnswerClash:   {Answer: gcetest.Refuse(http.StatusConflict, "somethingNew", providertest.Words)},
 					providertest.AnswerFailed:  {Answer: gcetest.Refuse(http.StatusInternalServerError, "somethingNew", providertest.Words)},
 					providertest.AnswerCut:     {Lost: testcloud.LostRest},
 					providertest.AnswerLost:    {Lost: testcloud.LostAnswer},
 					providertest.AnswerNone:    {Lost: testcloud.LostRequest},
 					providertest.AnswerLate:    {Lost: testcloud.LostLate},
+					providertest.AnswerPage:    testcloud.Page(http.StatusOK),
+					providertest.AnswerBlank:   testcloud.Blank(http.StatusOK),
+					providertest.AnswerBarred:  testcloud.Page(http.StatusForbidden),
+					providertest.AnswerAbsent:  testcloud.Page(http.StatusNotFound),
+					providertest.AnswerSlower:  testcloud.Page(http.StatusTooManyRequests),
 				}[a])
 			},
 			Clear:    faults.Clear,

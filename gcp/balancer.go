@@ -267,12 +267,12 @@ func (g *group) members(ctx context.Context) ([]*computepb.NetworkEndpoint, erro
 		if err := before(ctx); err != nil {
 			return nil, err
 		}
-		page, next, warning, err := read(ctx, query)
+		page, next, is, err := read(ctx, query)
 		if err != nil {
 			return nil, classify(err, g.path, false)
 		}
-		if warning != "" && warning != noResults {
-			return nil, incomplete(g.path, warning)
+		if err := checkPage(g.path, query.Get("pageToken"), next, is); err != nil {
+			return nil, err
 		}
 		if all = append(all, page...); next == "" {
 			return all, nil
@@ -281,20 +281,20 @@ func (g *group) members(ctx context.Context) ([]*computepb.NetworkEndpoint, erro
 	}
 }
 
-func (g *group) endpointPage(ctx context.Context, query url.Values) (page []*computepb.NetworkEndpoint, next, warning string, err error) {
+func (g *group) endpointPage(ctx context.Context, query url.Values) (page []*computepb.NetworkEndpoint, next string, is listAnswer, err error) {
 	out := &computepb.NetworkEndpointGroupsListNetworkEndpoints{}
 	err = g.p.send(ctx, http.MethodPost, g.path+"/listNetworkEndpoints", query, map[string]string{"healthStatus": "SKIP"}, out)
 	for _, e := range out.GetItems() {
 		page = append(page, e.GetNetworkEndpoint())
 	}
-	return page, out.GetNextPageToken(), out.GetWarning().GetCode(), err
+	return page, out.GetNextPageToken(), out, err
 }
 
-func (g *group) instancePage(ctx context.Context, query url.Values) (page []*computepb.NetworkEndpoint, next, warning string, err error) {
+func (g *group) instancePage(ctx context.Context, query url.Values) (page []*computepb.NetworkEndpoint, next string, is listAnswer, err error) {
 	out := &computepb.InstanceGroupsListInstances{}
 	err = g.p.send(ctx, http.MethodPost, g.path+"/listInstances", query, map[string]string{"instanceState": "ALL"}, out)
 	for _, i := range out.GetItems() {
 		page = append(page, &computepb.NetworkEndpoint{Instance: i.Instance})
 	}
-	return page, out.GetNextPageToken(), out.GetWarning().GetCode(), err
+	return page, out.GetNextPageToken(), out, err
 }

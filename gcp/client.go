@@ -9,8 +9,8 @@ import (
 	"net/url"
 
 	compute "cloud.google.com/go/compute/apiv1"
+	"cloud.google.com/go/compute/apiv1/computepb"
 	"google.golang.org/api/googleapi"
-	"google.golang.org/api/iterator"
 	"google.golang.org/api/option"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -89,28 +89,53 @@ const maxPage = 500
 // noResults is the one warning that says nothing: a page may be empty.
 const noResults = "NO_RESULTS_ON_PAGE"
 
+// A pageFetch requests one page: InternalFetch of an iterator of the SDK. A pager makes several
+// requests for a page of its own, and shows the warning of the last one only
+// (Pager.NextPage of google.golang.org/api v0.307.0).
+type pageFetch[T any] func(pageSize int, pageToken string) (items []T, next string, err error)
+
 // eachPage calls visit with the pages of a list until one is the last, or visit
 // says that it is enough. what is what is listed, or the path of what is listed
-// from: that this was not found is NotFound. warning returns the warning of the page just read: a
-// list with one is not whole.
-func eachPage[T any](ctx context.Context, what string, it iterator.Pageable, warning func() string, visit func([]T) bool) error {
-	pager := iterator.NewPager(it, maxPage, "")
+// from: that this was not found is NotFound. page returns the answer just read: a list with a
+// warning is not whole, and without a kind it is none.
+func eachPage[T any](ctx context.Context, what string, fetch pageFetch[T], page func() any, visit func([]T) bool) error {
+	token := ""
 	for {
 		if err := ctx.Err(); err != nil {
 			return nstance.Errorf(nstance.Unavailable, "nothing was sent: %w", err)
 		}
-		var items []T
-		next, err := pager.NextPage(&items)
+		items, next, err := fetch(maxPage, token)
 		if err != nil {
 			return classify(err, what, false)
 		}
-		if code := warning(); code != "" && code != noResults {
-			return incomplete(what, code)
+		if err := checkPage(what, token, next, page().(listAnswer)); err != nil {
+			return err
 		}
 		if !visit(items) || next == "" {
 			return nil
 		}
+		token = next
 	}
+}
+
+// A listAnswer is one page of a list.
+type listAnswer interface {
+	GetKind() string
+	GetWarning() *computepb.Warning
+}
+
+// checkPage fails when a page does not belong to a whole list: another server may have
+// answered, the cloud may say that something is missing, or the list may not go on.
+func checkPage(what, token, next string, is listAnswer) error {
+	switch warning := is.GetWarning().GetCode(); {
+	case is.GetKind() == "":
+		return nstance.Errorf(nstance.Unavailable, "the answer is no list of %s", what)
+	case warning != "" && warning != noResults:
+		return incomplete(what, warning)
+	case next != "" && next == token:
+		return nstance.Errorf(nstance.Unavailable, "the list of %s goes on with the same page", what)
+	}
+	return nil
 }
 
 // incomplete refuses a list of which the cloud says that something is missing.

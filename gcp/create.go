@@ -48,8 +48,11 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 			Project: p.o.Project, Zone: zone, RequestId: proto.String(request), InstanceResource: body,
 		})
 		if err := classify(err, "", true); err != nil {
-			if nstance.CodeOf(err) == nstance.Conflict {
+			switch {
+			case machineExists(err, p.path(zone, string(spec.ID))):
 				return p.adopt(ctx, zone, spec, body, tried)
+			case nstance.CodeOf(err) == nstance.Conflict: // with something else: nothing was made
+				return nstance.Machine{}, nstance.Errorf(nstance.Invalid, "%v", err)
 			}
 			if p.cannotMove(body, err) {
 				request = requestID("insert", p.path(zone, string(spec.ID)), digestOf(spec), terminateOnMaintenance)
@@ -63,6 +66,8 @@ func (p *Provider) Create(ctx context.Context, spec nstance.MachineSpec) (nstanc
 			request = requestID("insert", p.path(zone, string(spec.ID)), digestOf(spec), o.GetName())
 		case failed != nil:
 			return nstance.Machine{}, failed
+		case o.GetName() == "":
+			return nstance.Machine{}, nstance.Errorf(nstance.Ambiguous, "the cloud named no operation")
 		case o.GetStatus() == computepb.Operation_DONE:
 			return p.adopt(ctx, zone, spec, body, tried)
 		default:

@@ -44,7 +44,10 @@ func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 		}
 		return p.instances.Delete(ctx, q)
 	})
-	return classify(err, p.path(zone, number), true)
+	if err = classify(err, p.path(zone, number), true); nstance.CodeOf(err) == nstance.Conflict { // which would say that it is another's
+		return nstance.Errorf(nstance.Unavailable, "not yet: %v", err)
+	}
+	return err
 }
 
 // own reads a machine and refuses one that is not m. The handle of m says its zone; without

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 
 	"cloud.google.com/go/auth"
@@ -83,10 +84,14 @@ func (r rule) fits(reason, message string) bool {
 	return err == nil && fits && strings.Contains(message, r.text)
 }
 
-// meaning returns the code of what the cloud said, or "".
-func meaning(reason, message string) nstance.Code {
+// A statement is one of the errors in an answer or an operation.
+type statement struct{ reason, message string }
+
+// meaning returns the code of what the cloud said, or "". Of several errors the first rule
+// decides, wherever its error stands.
+func meaning(said ...statement) nstance.Code {
 	for _, r := range rules {
-		if r.fits(reason, message) {
+		if slices.ContainsFunc(said, func(s statement) bool { return r.fits(s.reason, s.message) }) {
 			return r.code
 		}
 	}
@@ -104,28 +109,38 @@ func classify(err error, own string, change bool) error {
 		return err
 	}
 	if answer, ok := errors.AsType[*googleapi.Error](err); ok {
-		return nstance.Errorf(codeOf(answer, reasonOf(err, answer), own, change), "%w", err)
+		return nstance.Errorf(codeOf(answer, statementsOf(err, answer), own, change), "%w%s", err, more(err, answer))
 	}
 	return nstance.Errorf(unanswered(err, change), "no answer: %w", err)
 }
 
-// reasonOf returns the reason of an answer: of its ErrorInfo, or of the first of
-// the errors that it lists.
-func reasonOf(err error, answer *googleapi.Error) string {
-	if len(answer.Errors) > 0 && answer.Errors[0].Reason != "" {
-		return answer.Errors[0].Reason
-	}
+// statementsOf returns what an answer says: in its ErrorInfo, and in the errors that it lists.
+func statementsOf(err error, answer *googleapi.Error) []statement {
+	said := []statement{{message: answer.Message}}
 	if e, ok := errors.AsType[*apierror.APIError](err); ok {
-		return e.Reason()
+		said[0].reason = e.Reason()
 	}
-	return ""
+	for _, e := range answer.Errors {
+		said = append(said, statement{e.Reason, answer.Message + " " + e.Message})
+	}
+	return said
 }
 
-func codeOf(e *googleapi.Error, reason, own string, change bool) nstance.Code {
+// more returns what an answer says beside the text of its error.
+func more(err error, answer *googleapi.Error) (words string) {
+	for _, e := range answer.Errors {
+		if e.Message != "" && !strings.Contains(err.Error()+words, e.Message) {
+			words += "; " + e.Reason + ": " + e.Message
+		}
+	}
+	return words
+}
+
+func codeOf(e *googleapi.Error, said []statement, own string, change bool) nstance.Code {
 	if e.Code == http.StatusNotFound && own != "" && strings.Contains(e.Message, "'"+own+"'") {
 		return nstance.NotFound
 	}
-	code := meaning(reason, e.Message)
+	code := meaning(said...)
 	switch {
 	case code == nstance.Unavailable || code == "" && e.Code >= 500:
 		return afterSending(change)
@@ -159,15 +174,34 @@ func afterSending(change bool) nstance.Code {
 // before it was sent has changed nothing.
 func unanswered(err error, change bool) nstance.Code {
 	if e, ok := errors.AsType[*auth.Error](err); ok {
-		if e.Response != nil && e.Response.StatusCode < 500 {
-			return nstance.Denied
+		switch code := statusOf(e.Response); {
+		case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code < 400, code >= 500:
+			return nstance.Unavailable
 		}
-		return nstance.Unavailable
+		return nstance.Denied
 	}
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "dial" {
 		return nstance.Unavailable
 	}
 	return afterSending(change)
+}
+
+// namesAnother reports whether a message names a resource, and not that one.
+func namesAnother(message, path string) bool {
+	return strings.Contains(message, "'projects/") && !strings.Contains(message, "'"+path+"'")
+}
+
+// machineExists reports whether an insert was refused because there is the machine.
+func machineExists(err error, path string) bool {
+	answer, ok := errors.AsType[*googleapi.Error](err)
+	return ok && !namesAnother(answer.Message, path) && slices.ContainsFunc(statementsOf(err, answer), func(s statement) bool { return s.reason == "alreadyExists" })
+}
+
+func statusOf(r *http.Response) int {
+	if r == nil {
+		return 0
+	}
+	return r.StatusCode
 }
 
 // before refuses to send anything for a caller that has gone.
@@ -180,15 +214,23 @@ func before(ctx context.Context) error {
 
 // failure returns why an operation that is done failed; nil if it did not.
 func failure(op *computepb.Operation) error {
-	if op.GetStatus() != computepb.Operation_DONE || len(op.GetError().GetErrors()) == 0 {
+	var said []statement
+	var words []string
+	for _, e := range op.GetError().GetErrors() {
+		said = append(said, statement{e.GetCode(), e.GetMessage()})
+		words = append(words, e.GetCode()+": "+e.GetMessage())
+	}
+	if len(said) == 0 && op.GetHttpErrorStatusCode() >= http.StatusBadRequest {
+		words = []string{op.GetHttpErrorMessage()}
+	}
+	if op.GetStatus() != computepb.Operation_DONE || len(words) == 0 {
 		return nil
 	}
-	e := op.GetError().GetErrors()[0]
-	code := meaning(e.GetCode(), e.GetMessage())
+	code := meaning(said...)
 	if code == "" { // it is done, and failed for good
 		code = nstance.Invalid
 	}
-	return nstance.Errorf(code, "%s failed: %s: %s", op.GetOperationType(), e.GetCode(), e.GetMessage())
+	return nstance.Errorf(code, "%s failed: %s", op.GetOperationType(), strings.Join(words, "; "))
 }
 
 // causes say what a failed insert or start means for its machine. Everything
@@ -204,10 +246,14 @@ var causes = map[nstance.Code]nstance.LossCause{
 // it was done.
 const deletedMeanwhile = "RESOURCE_ALREADY_EXISTS"
 
-// lossOf says what a failed insert or start means for its machine.
+// lossOf says what a failed insert or start means for its machine. It may also fail since
+// another resource exists that it would make, such as a disk.
 func lossOf(op *computepb.Operation, failed error) nstance.LossCause {
-	if op.GetError().GetErrors()[0].GetCode() == deletedMeanwhile {
-		return nstance.LossRequested
+	for _, e := range op.GetError().GetErrors() {
+		_, target, _ := strings.Cut(op.GetTargetLink(), "/projects/")
+		if e.GetCode() == deletedMeanwhile && !namesAnother(e.GetMessage(), "projects/"+target) {
+			return nstance.LossRequested
+		}
 	}
 	if cause, known := causes[nstance.CodeOf(failed)]; known {
 		return cause

@@ -28,6 +28,7 @@ import (
 	transport "google.golang.org/api/transport/http"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/gcp/internal/adc"
 )
 
 // Options are shard.provider.options.
@@ -90,8 +91,8 @@ var (
 	zonePattern    = regexp.MustCompile(`^([a-z]+-[a-z]+[0-9]+)-[a-z0-9]+$`) // also us-central1-ai1a, an AI zone
 )
 
-// New returns a provider of a zone, and of the further ones in o. It reads credentials and asks the cloud
-// nothing. Fails with Invalid when an option is wrong, Denied when there are no
+// New returns a provider of a zone, and of the further ones in o. It reads credentials, and asks the cloud
+// nothing but, where no file has any, for its metadata service. Fails with Invalid when an option is wrong, Denied when there are no
 // credentials.
 func New(ctx context.Context, zone string, o *Options) (*Provider, error) {
 	p := &Provider{zone: zone, host: publicEndpoint}
@@ -145,6 +146,8 @@ func (o *Options) client(ctx context.Context, host string) (*http.Client, error)
 			return nil, err
 		}
 		opts = append(opts, option.WithAuthCredentialsFile(kind, o.CredentialsFile))
+	} else if err := adc.Available(ctx); err != nil {
+		return nil, err
 	}
 	client, _, err := transport.NewClient(context.WithoutCancel(ctx), opts...)
 	if err != nil {

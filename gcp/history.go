@@ -158,9 +158,7 @@ func (p *Provider) operationList(ctx context.Context, zone, filter string) ([]*c
 	}
 	it := client.List(ctx, &computepb.ListZoneOperationsRequest{Project: p.o.Project, Zone: zone, Filter: proto.String(filter)})
 	var all []*computepb.Operation
-	err = eachPage(ctx, "operations", it, func() string {
-		return it.Response.(*computepb.OperationList).GetWarning().GetCode()
-	}, func(page []*computepb.Operation) bool {
+	err = eachPage(ctx, "operations", it.InternalFetch, func() any { return it.Response }, func(page []*computepb.Operation) bool {
 		all = append(all, page...)
 		return true
 	})

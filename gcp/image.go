@@ -42,9 +42,7 @@ func (p *Provider) ResolveImage(ctx context.Context, q nstance.ImageQuery) (stri
 	filter := field + ` eq "` + strings.ReplaceAll(pattern, "*", ".*") + `"` // other characters of names mean themselves in RE2
 	it := client.List(ctx, &computepb.ListImagesRequest{Project: project, Filter: proto.String(filter)})
 	var found *computepb.Image
-	err = eachPage(ctx, "images", it, func() string {
-		return it.Response.(*computepb.ImageList).GetWarning().GetCode()
-	}, func(page []*computepb.Image) bool {
+	err = eachPage(ctx, "images", it.InternalFetch, func() any { return it.Response }, func(page []*computepb.Image) bool {
 		for _, i := range page {
 			if fits(i, q.Arch) && (found == nil || newer(i, found)) {
 				found = i

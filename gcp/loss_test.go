@@ -287,6 +287,30 @@ func TestIncompleteList(t *testing.T) {
 	}
 }
 
+// TestIncompletePage: a list is incomplete when any of its pages is, the last one or not.
+func TestIncompletePage(t *testing.T) {
+	faults := &testcloud.Faults{}
+	_, p := newCloud(t, &gcetest.Options{Faults: faults})
+	m, err := p.Create(t.Context(), spec(t))
+	require.NoError(t, err)
+	for warning, want := range map[string]nstance.Code{"UNREACHABLE": nstance.Unavailable, "PARTIAL_SUCCESS": nstance.Unavailable, "LIST_OVERHEAD_QUOTA_EXCEED": nstance.Throttled, "NO_RESULTS_ON_PAGE": ""} {
+		faults.Next("instances.list", testcloud.Fault{Answer: func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"kind":"compute#instanceList","items":[{"name":"a"}],"nextPageToken":"YQ","warning":{"code":"` + warning + `","message":"x"}}`))
+		}})
+		var listed []nstance.InstanceID
+		var last error
+		for got, err := range p.List(t.Context(), m.Owner) {
+			if last = err; err == nil {
+				listed = append(listed, got.ID)
+			}
+		}
+		require.Equal(t, want, nstance.CodeOf(last), warning)
+		if want == "" {
+			require.Equal(t, []nstance.InstanceID{m.ID}, listed, "the second page counts too")
+		}
+	}
+}
+
 // TestListEnds: a hanging list ends with its caller's context, unlike the SDK's own.
 func TestListEnds(t *testing.T) {
 	faults := &testcloud.Faults{}

@@ -122,6 +122,7 @@ func conformIn(t *testing.T, o func() *gcetest.Options, open func(t *testing.T, 
 		p := open(t, url, "")
 		return providertest.Subject{
 			Break:    o.Faults.Outage,
+			Again:    func() nstance.Provider { return open(t, url, "") },
 			Provider: open(t, url, server(t, p)), Elsewhere: open(t, url, server(t, p)), Shape: shape, Spot: true, Park: p.ParkModes(),
 			Address: "10.0.0.200", NoAddress: "192.0.2.1",
 			Image: nstance.ImageQuery{Owner: "debian-cloud", Name: "debian-12-*", Arch: nstance.AMD64}, Subnets: []string{"default"},

@@ -150,9 +150,7 @@ func (p *Provider) listZone(ctx context.Context, zone, filter string, yield func
 	it := client.List(ctx, &computepb.ListInstancesRequest{Project: p.o.Project, Zone: zone, Filter: proto.String(filter)})
 	var reclaimed map[uint64]bool
 	var causeErr error
-	err = eachPage(ctx, "instances", it, func() string {
-		return it.Response.(*computepb.InstanceList).GetWarning().GetCode()
-	}, func(page []*computepb.Instance) bool {
+	err = eachPage(ctx, "instances", it.InternalFetch, func() any { return it.Response }, func(page []*computepb.Instance) bool {
 		for _, i := range page {
 			if i.GetLabels()[labelID] != i.GetName() {
 				continue // a manual copy of one of our machines: its labels were copied, its name was not

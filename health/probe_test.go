@@ -131,7 +131,7 @@ func TestHTTPProbe(t *testing.T) {
 	defer server.Close()
 	defer close(hang)
 
-	for code, ok := range map[int64]bool{200: true, 204: true, 302: true, 404: false, 500: false, 503: false} {
+	for code, ok := range map[int64]bool{200: true, 204: true, 302: true, 399: true, 400: false, 404: false, 500: false, 503: false} {
 		t.Run(strconv.FormatInt(code, 10), func(t *testing.T) {
 			status.Store(code)
 			r := probe(t.Context(), t, health.Probe{HTTP: server.URL + "/"})
@@ -234,6 +234,18 @@ func TestProbesAreRepeated(t *testing.T) {
 		require.NoError(t, os.WriteFile(mark, nil, 0o600))
 		require.Eventually(t, func() bool { _, err := os.Stat(begun); return err == nil }, time.Minute, 10*time.Millisecond)
 		require.Equal(t, well, c.Probes(now))
+	})
+	t.Run("a program that is missing by now fails", func(t *testing.T) {
+		program := filepath.Join(t.TempDir(), "program")
+		require.NoError(t, os.Symlink("/bin/true", program))
+		c, err := health.NewCollector(&health.CollectorOptions{Probes: []health.Probe{
+			{Name: "it", Command: []string{program}, Interval: time.Second},
+		}})
+		require.NoError(t, err)
+		background(t.Context(), t, c)
+		require.True(t, c.Probes(t.Context())[0].OK)
+		require.NoError(t, os.Remove(program))
+		require.Eventually(t, func() bool { return !c.Probes(t.Context())[0].OK }, time.Minute, 10*time.Millisecond)
 	})
 	t.Run("a change is reported", func(t *testing.T) {
 		mark := filepath.Join(t.TempDir(), "well")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -207,7 +208,7 @@ func (b boundPrices) Prices(ctx context.Context, types []string) ([]nstance.Pric
 	return read(ctx, b.c, opPrices, func(ctx context.Context) ([]nstance.Price, error) {
 		prices, err := b.p.Prices(ctx, types)
 		for _, p := range prices {
-			if !(p.PerHour > 0) {
+			if !(p.PerHour > 0 && p.PerHour <= math.MaxFloat64) {
 				return nil, nstance.Errorf(nstance.Internal, "the provider answered with the price %v of %s", p.PerHour, p.InstanceType)
 			}
 		}

@@ -3,6 +3,7 @@ package provider_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/provider"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
@@ -68,9 +70,26 @@ func TestAbilities(t *testing.T) {
 			}, calls)
 		})
 	})
+	t.Run("what comes with an error is no answer", func(t *testing.T) {
+		score, err := client(t, halfway{}, nil).Abilities().Scores.ZoneScores(t.Context(), nil, 1)
+		require.ErrorIs(t, err, nstance.Denied)
+		require.Nil(t, score)
+	})
+	t.Run("of a console the end counts", func(t *testing.T) {
+		out, err := client(t, halfway{}, nil).Abilities().Console.ConsoleOutput(t.Context(), nstance.Machine{})
+		require.NoError(t, err)
+		require.Len(t, out, clip.MaxConsole)
+		require.Equal(t, byte('!'), out[len(out)-1])
+	})
 	t.Run("an empty answer is an error", func(t *testing.T) {
 		_, err := client(t, blank{}, nil).Abilities().Images.ResolveImage(t.Context(), nstance.ImageQuery{})
 		require.ErrorIs(t, err, nstance.Internal)
+	})
+	t.Run("a price that no record can hold is an error", func(t *testing.T) {
+		for _, price := range []float64{0, -1, math.NaN(), math.Inf(1)} {
+			_, err := client(t, priced{price: price}, nil).Abilities().Prices.Prices(t.Context(), nil)
+			require.ErrorIs(t, err, nstance.Internal, price)
+		}
 	})
 }
 
@@ -98,6 +117,26 @@ type namer struct{ scripted }
 
 func (namer) NodeProviderID(m nstance.Machine) string { return "test://" + m.ProviderID }
 
+type priced struct {
+	scripted
+	price float64
+}
+
+func (p priced) Prices(context.Context, []string) ([]nstance.Price, error) {
+	return []nstance.Price{{InstanceType: "small", PerHour: p.price}}, nil
+}
+
 type blank struct{ scripted }
 
 func (blank) ResolveImage(context.Context, nstance.ImageQuery) (string, error) { return "", nil }
+
+// halfway answers with a part and an error, and has a long console.
+type halfway struct{ scripted }
+
+func (halfway) ZoneScores(context.Context, []string, int) (map[string]int, error) {
+	return map[string]int{"a": 1}, nstance.Errorf(nstance.Denied, "page 2")
+}
+
+func (halfway) ConsoleOutput(context.Context, nstance.Machine) ([]byte, error) {
+	return append(make([]byte, clip.MaxConsole), '!'), nil
+}

@@ -102,6 +102,25 @@ func TestReserve(t *testing.T) {
 			require.Equal(t, 8, granted(c))
 		})
 	})
+	t.Run("a refusal right after the recovery halves it again", func(t *testing.T) {
+		in(t, func(t *testing.T, c *provider.Client) {
+			throttle(t, c, 1)
+			<-time.After(10*time.Second + time.Second/2)
+			throttle(t, c, 1)
+			<-time.After(time.Second)
+			require.Equal(t, 4, granted(c))
+		})
+	})
+	t.Run("other errors of creates take nothing", func(t *testing.T) {
+		for _, code := range []nstance.Code{nstance.Capacity, nstance.Quota, nstance.Ambiguous, nstance.Unavailable, nstance.Denied} {
+			c := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
+				return nstance.Machine{}, nstance.Errorf(code, "no")
+			}}, &provider.Options{Rate: 0.001, Burst: 20})
+			_, err := c.Create(t.Context(), spec(t))
+			require.ErrorIs(t, err, code)
+			require.Equal(t, 20, granted(c), code)
+		}
+	})
 	t.Run("a clock that goes backwards grants nothing extra", func(t *testing.T) {
 		in(t, func(t *testing.T, c *provider.Client) {
 			granted(c)

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/sleep"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // The operations, as Options.Observe and the messages of errors name them.
@@ -33,8 +35,8 @@ type Client struct {
 	callTimeout atomic.Int64 // a time.Duration
 	blocked     atomic.Pointer[error]
 
-	mu          sync.Mutex
-	oddStatuses map[nstance.MachineStatus]bool // that were alarmed about
+	mu       sync.Mutex
+	oddWords map[string]bool // that were alarmed about, with what each is
 }
 
 var _ nstance.Provider = (*Client)(nil)
@@ -42,8 +44,8 @@ var _ nstance.Provider = (*Client)(nil)
 // New returns a client in front of p. It fails with Invalid when p is nil or an
 // option is negative. A client owns no goroutine and needs no closing.
 func New(p nstance.Provider, o *Options) (*Client, error) {
-	if p == nil {
-		return nil, nstance.FieldError("provider", "give the provider to call", "is nil")
+	if err := validate.Given("provider", "give the provider to call", p); err != nil {
+		return nil, err
 	}
 	opt, err := o.withDefaults()
 	if err != nil {
@@ -147,37 +149,58 @@ func (c *Client) get(ctx context.Context, id nstance.InstanceID) (nstance.Machin
 		err = nstance.Errorf(nstance.Internal, "the provider answered with machine %.64q", m.ID)
 	}
 	if err != nil {
-		m, err = nstance.Machine{}, classify(err)
+		m, err = nstance.Machine{}, c.knownEnd(id, classify(err))
 	}
 	c.observe(opGet, err, time.Since(start))
 	return c.known(m), err
 }
 
-// maxOddStatuses bounds how many words are remembered of a provider that makes them up.
-const maxOddStatuses = 16
+// maxOddWords bounds how many words are remembered of a provider that makes them up.
+const maxOddWords = 16
 
-// known returns m with a status of the closed set: any other word says nothing of whether the
-// machine runs.
+// known returns m with a status and a cause of the closed sets: any other word says nothing of
+// whether the machine runs, and is the cloud's own about its end.
 func (c *Client) known(m nstance.Machine) nstance.Machine {
-	if m.Status == "" || m.Status.Known() {
+	if m.ID == "" { // an error
 		return m
 	}
+	if m.Status != "" && !m.Status.Known() {
+		c.alarmOdd(m.ID, "status", string(m.Status))
+		m.Status = ""
+	}
+	m.Status = cmp.Or(m.Status, nstance.StatusUnknown)
+	if m.Cause != "" && !m.Cause.Known() {
+		c.alarmOdd(m.ID, "cause", string(m.Cause))
+		m.Cause, m.CauseText = "", cmp.Or(m.CauseText, string(m.Cause))
+	}
+	return m
+}
+
+// knownEnd does the same for an error about a machine that is gone.
+func (c *Client) knownEnd(id nstance.InstanceID, err error) error {
+	e, ok := errors.AsType[*nstance.Error](err)
+	if !ok || e.Cause == "" || e.Cause.Known() {
+		return err
+	}
+	c.alarmOdd(id, "cause", string(e.Cause))
+	return &nstance.Error{Code: e.Code, Msg: err.Error(), Words: cmp.Or(e.Words, string(e.Cause)), Err: err}
+}
+
+// alarmOdd raises an alarm about a word of the provider that is in no closed set, once for each.
+func (c *Client) alarmOdd(id nstance.InstanceID, what, word string) {
 	c.mu.Lock()
-	fresh := !c.oddStatuses[m.Status] && len(c.oddStatuses) < maxOddStatuses
+	fresh := !c.oddWords[what+" "+word] && len(c.oddWords) < maxOddWords
 	if fresh {
-		if c.oddStatuses == nil {
-			c.oddStatuses = map[nstance.MachineStatus]bool{}
+		if c.oddWords == nil {
+			c.oddWords = map[string]bool{}
 		}
-		c.oddStatuses[m.Status] = true
+		c.oddWords[what+" "+word] = true
 	}
 	c.mu.Unlock()
 	if fresh {
-		text := fmt.Sprintf("the provider says that machine %.64s is %.40q, which is no status: it counts as unknown", m.ID, string(m.Status))
-		c.o.Log.Error("status outside of the closed set", "instance_id", m.ID, "status", clip.Quote(string(m.Status)))
-		c.o.Alarm(text)
+		c.o.Log.Error("word outside of the closed set", "instance_id", id, what, clip.Quote(word))
+		c.o.Alarm(fmt.Sprintf("the provider says that the %s of machine %.64s is %.40q, which is none: it counts as unknown", what, id, word))
 	}
-	m.Status = nstance.StatusUnknown
-	return m
 }
 
 // Delete implements [nstance.Provider] with at most one call.
@@ -198,7 +221,7 @@ func (c *Client) Delete(ctx context.Context, m nstance.Machine) error {
 	start := time.Now()
 	err = c.p.Delete(ctx, m)
 	if err != nil {
-		err = classify(err)
+		err = c.knownEnd(m.ID, classify(err))
 	}
 	c.observe(opDelete, err, time.Since(start))
 	return about(opDelete, m.ID, err)

@@ -150,6 +150,14 @@ func TestCreate(t *testing.T) {
 			require.Equal(t, nstance.Ambiguous, nstance.CodeOf(err), "%v", late)
 		}
 	})
+	t.Run("that ran out of the provider's own time is ambiguous", func(t *testing.T) {
+		for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+			_, err := client(t, scripted{create: func(context.Context, nstance.MachineSpec) (nstance.Machine, error) {
+				return nstance.Machine{}, fmt.Errorf("waiting for the answer: %w", ended)
+			}}, nil).Create(t.Context(), spec(t))
+			require.Equal(t, nstance.Ambiguous, nstance.CodeOf(err))
+		}
+	})
 	t.Run("with a late definite answer stays definite", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Invalid, nstance.Conflict, nstance.Capacity, nstance.Quota, nstance.Throttled, nstance.Denied} {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -432,6 +440,7 @@ func TestList(t *testing.T) {
 			}
 			require.Equal(t, 3, n)
 			require.ErrorIs(t, last, nstance.Unavailable)
+			require.ErrorContains(t, last, "no further machine within 1m0s", "and not only that its context was cancelled")
 			require.Equal(t, 3*time.Hour+time.Minute, time.Since(start))
 		})
 	})
@@ -446,6 +455,35 @@ func TestList(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, []string{"get", "get", "get", "list"}, ops)
+	})
+	t.Run("two machines with one ID are both yielded", func(t *testing.T) {
+		m := nstance.Machine{ID: spec(t).ID, Owner: owner, ProviderID: "a"}
+		c := client(t, scripted{list: func(yield func(nstance.Machine, error) bool) {
+			for _, m.ProviderID = range []string{"a", "b", "a"} {
+				yield(m, nil)
+			}
+		}}, nil)
+		got, err := collect(c.List(t.Context(), owner))
+		require.NoError(t, err)
+		require.Len(t, got, 2)
+	})
+	t.Run("in circles that do not end with its context, it is cut off", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := nstance.Machine{ID: spec(t).ID, Owner: owner}
+			c := client(t, scripted{list: func(yield func(nstance.Machine, error) bool) {
+				for range 1000 {
+					<-time.After(time.Second)
+					if !yield(m, nil) {
+						return
+					}
+				}
+			}}, &provider.Options{Timeout: time.Minute})
+			start := time.Now()
+			got, err := collect(c.List(t.Context(), owner))
+			require.ErrorIs(t, err, nstance.Unavailable)
+			require.Len(t, got, 1)
+			require.Less(t, time.Since(start), 2*time.Minute)
+		})
 	})
 	t.Run("left early, it releases its slot", func(t *testing.T) {
 		c := client(t, scripted{list: machines(3, func(func(nstance.Machine, error) bool) {})}, &provider.Options{Width: 1})
@@ -629,6 +667,22 @@ func TestBlock(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 3, asked)
+}
+
+// named is a provider that names its account.
+type named struct{ scripted }
+
+func (named) Account(context.Context) (string, error) { return "123", nil }
+
+// TestBlockedAccount: whether calls may be sent again is decided by the account.
+func TestBlockedAccount(t *testing.T) {
+	c := client(t, named{}, nil)
+	c.Block(errors.New("not known yet"))
+	account, err := c.Abilities().Account.Account(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "123", account)
+	_, err = c.Get(t.Context(), spec(t).ID)
+	require.ErrorIs(t, err, nstance.Unavailable)
 }
 
 // inWords is a provider that names the status of machines in the cloud's own words.

@@ -12,9 +12,10 @@ import (
 )
 
 // List implements [nstance.Provider]. While the caller handles a machine, no slot
-// is held and the timeout does not run. A machine of another owner ends the
-// sequence with Internal, the end of ctx ends it with Unavailable: the listing is
-// incomplete.
+// is held and the timeout does not run. Each machine is yielded once, and one that was is
+// no further one: a provider that goes round in circles runs into the timeout. A machine
+// of another owner ends the sequence with Internal, the end of ctx ends it with Unavailable:
+// the listing is incomplete.
 func (c *Client) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstance.Machine, error] {
 	return func(yield func(nstance.Machine, error) bool) {
 		if err := validateFilter(owner); err != nil {
@@ -33,6 +34,12 @@ func (c *Client) List(ctx context.Context, owner nstance.Owner) iter.Seq2[nstanc
 			}
 		}
 	}
+}
+
+// A listed machine is one that a listing has yielded.
+type listed struct {
+	id     nstance.InstanceID
+	handle string
 }
 
 // A listing is one call of the provider's List.
@@ -61,13 +68,25 @@ func (l *listing) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
+		if context.Cause(ctx) == timeout && err != nil { //nolint:errorlint // this one, and no other of its code
+			err = timeout // the provider says only that its call was cancelled
+		}
 		l.pause()
 		l.c.observe(opList, err, l.providerTime)
 	}()
+	seen := map[listed]bool{}
 	for m, err := range l.c.p.List(ctx, l.owner) {
 		if err := l.check(m, err); err != nil {
 			return err
 		}
+		is := listed{m.ID, m.ProviderID}
+		if seen[is] && m.ID != "" { // pages of a list that changes may overlap; the wait for a further machine goes on
+			if ctx.Err() != nil {
+				break
+			}
+			continue
+		}
+		seen[is] = true
 		l.pause()
 		l.yielded++
 		if !l.yield(l.c.known(m), nil) {

@@ -41,8 +41,8 @@ type Options struct {
 	// observer.
 	Observe func(op string, code nstance.Code, d time.Duration)
 
-	// Alarm is called, once for each, when the provider answers with a status that is not
-	// in the closed set, which the client turns into StatusUnknown. It may be called
+	// Alarm is called, once for each, when the provider answers with a status or a cause that
+	// is not in the closed set, which the client turns into unknown. It may be called
 	// concurrently and must not block. Nil means that only Log has it.
 	Alarm func(text string)
 

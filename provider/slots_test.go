@@ -52,6 +52,40 @@ func TestSlotsOfAKind(t *testing.T) {
 	})
 }
 
+// TestUrgentDelete: a delete takes a slot of the deletes, whatever its context is.
+func TestUrgentDelete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, scripted{delete: func(context.Context, nstance.Machine) error {
+			<-time.After(time.Minute)
+			return nil
+		}}, &provider.Options{Width: 1, Timeout: time.Hour})
+		urgent, start := provider.Urgent(t.Context()), time.Now()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { _ = c.Delete(urgent, nstance.Machine{ID: spec(t).ID, Owner: owner}) })
+		synctest.Wait()
+		_, err := c.Create(urgent, spec(t))
+		require.NoError(t, err)
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// TestEndedContext: nothing is sent for a caller that has gone, even if a slot is free.
+func TestEndedContext(t *testing.T) {
+	asked := 0
+	c := client(t, scripted{get: func(_ context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+		asked++
+		return nstance.Machine{ID: id}, nil
+	}}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 { // of two channels that are ready, select takes any
+		_, err := c.Get(ctx, spec(t).ID)
+		require.ErrorIs(t, err, nstance.Unavailable)
+	}
+	require.Zero(t, asked)
+}
+
 func TestWidth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64

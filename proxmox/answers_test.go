@@ -2,6 +2,7 @@ package proxmox_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"slices"
 	"testing"
 
@@ -37,11 +38,17 @@ func TestAnswers(t *testing.T) {
 				}
 				b.cloud.Faults().All(calls[op], map[providertest.Answer]testcloud.Fault{
 					providertest.AnswerRefused: answer(422, providertest.Words),
+					providertest.AnswerClash:   answer(409, providertest.Words),
 					providertest.AnswerFailed:  answer(599, providertest.Words),
 					providertest.AnswerCut:     {Lost: testcloud.LostRest},
 					providertest.AnswerLost:    {Lost: testcloud.LostAnswer},
 					providertest.AnswerNone:    {Lost: testcloud.LostRequest},
 					providertest.AnswerLate:    {Lost: testcloud.LostLate},
+					providertest.AnswerPage:    testcloud.Page(http.StatusOK),
+					providertest.AnswerBlank:   testcloud.Blank(http.StatusOK),
+					providertest.AnswerBarred:  testcloud.Page(http.StatusForbidden),
+					providertest.AnswerAbsent:  testcloud.Page(http.StatusNotFound),
+					providertest.AnswerSlower:  testcloud.Page(http.StatusTooManyRequests),
 				}[a])
 			},
 			Clear:    b.cloud.Faults().Clear,

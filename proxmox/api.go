@@ -128,6 +128,9 @@ func vmPath(node string, vmid int) string {
 func (a *api) config(ctx context.Context, node string, vmid int) (vmConfig, error) {
 	var out vmConfig
 	err := a.client.Get(ctx, vmPath(node, vmid)+"/config", &out)
+	if err == nil && out.all["digest"] == "" { // every configuration has one (qemu-server, API2/Qemu.pm vm_config)
+		return out, nstance.Errorf(nstance.Unavailable, "the answer is no configuration of VMID %d", vmid)
+	}
 	return out, classify(err)
 }
 
@@ -244,7 +247,10 @@ func (a *api) wait(ctx context.Context, upid string) error {
 		case classifiedAs(err, nstance.Invalid, nstance.Denied): // such as 400 "no such task": its log was rotated away
 			return nstance.Errorf(nstance.Ambiguous, "the end of task %s is unknown: %w", parts[5], err)
 		default:
-			if failures++; failures > 5 {
+			if failures++; errors.Is(err, context.DeadlineExceeded) && !unsent(err) {
+				failures += 2 // this one took as long as many polls
+			}
+			if failures > 5 {
 				return nstance.Errorf(nstance.Ambiguous, "the node of task %s does not answer: %w", parts[5], err)
 			}
 		}

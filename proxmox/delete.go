@@ -28,10 +28,10 @@ func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 		}
 		switch {
 		case w.kind == workDelete && w.active():
-			return w.obstacle()
+			return notYet(w.obstacle())
 		case w.kind == workDelete && w.err != nil:
 			p.drop(w) // the next call tries again
-			return w.err
+			return notYet(w.err)
 		case w.active():
 			if err := w.stop(ctx); err != nil {
 				return err
@@ -56,10 +56,18 @@ func (p *Provider) Delete(ctx context.Context, m nstance.Machine) error {
 		return err
 	}
 	if _, err := p.unmanaged(ctx, f); err != nil {
-		return err
+		return notYet(err)
 	}
 	p.begin(newWork(workDelete, f.marks, f.node), p.destroy)
 	return nil
+}
+
+// notYet is why a machine cannot be deleted. Conflict would say that it is another's.
+func notYet(err error) error {
+	if errors.Is(err, nstance.Conflict) {
+		return nstance.Errorf(nstance.Unavailable, "%v", err)
+	}
+	return err
 }
 
 // claims fails with Conflict when the machine with these marks is not the one

@@ -55,7 +55,8 @@ var rules = []rule{
 	{0, "uses local storage", nstance.Invalid, "args.any_node with a template that has a drive on local storage"},
 	{0, "not allowed for linked clones", nstance.Invalid, "args.storage without args.full"},
 	{0, "does not support", nstance.Invalid, "the storage does not take this kind of content"},
-	{0, "' does not exist", nstance.Unavailable, "the machine moved or went away meanwhile, or a storage or volume is missing"},
+	{0, "storage '", nstance.Invalid, "the storage does not exist, or cannot be used there; the text says why"},
+	{0, "' does not exist", nstance.Unavailable, "the machine moved or went away meanwhile, or a volume is missing"},
 	{0, "unable to find configuration file", nstance.Unavailable, "the template moved meanwhile"},
 	{http.StatusBadRequest, "", nstance.Invalid, "a parameter is wrong; the text names it"},
 	{http.StatusNotImplemented, "", nstance.Invalid, "this version of Proxmox VE does not have the call"},
@@ -76,10 +77,15 @@ func classify(err error) error {
 	if unsent(err) {
 		return nstance.Errorf(nstance.Unavailable, "no node takes the connection: %w", err)
 	}
+	return nstance.Errorf(nstance.Unavailable, "%s: %w", unanswered(err), err)
+}
+
+// unanswered says in which way a call got no answer.
+func unanswered(err error) string {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return nstance.Errorf(nstance.Unavailable, "no answer: %w", err)
+		return "no answer"
 	}
-	return nstance.Errorf(nstance.Unavailable, "the answer was lost: %w", err)
+	return "the answer was lost"
 }
 
 func (e *apiError) code() nstance.Code {
@@ -100,10 +106,12 @@ func codeOf(status int, text string, read bool) nstance.Code {
 			return r.code
 		}
 	}
+	wordless := text == http.StatusText(status) || text == "status "+itoa(status)
+	elsewhere := status != 0 && status < http.StatusBadRequest // sent there
 	switch {
-	case read && status >= http.StatusInternalServerError:
+	case read && (status >= http.StatusInternalServerError || elsewhere || status == http.StatusRequestTimeout):
 		return nstance.Unavailable
-	case text == http.StatusText(status) || text == "status "+itoa(status): // no words at all
+	case status >= http.StatusInternalServerError && wordless, elsewhere, status == http.StatusRequestTimeout:
 		return nstance.Ambiguous
 	}
 	return nstance.Invalid
@@ -118,7 +126,7 @@ func sent(err error) error {
 	if _, answered := errors.AsType[*apiError](err); answered || unsent(err) {
 		return classify(err)
 	}
-	return nstance.Errorf(nstance.Ambiguous, "the answer was lost: %w", err)
+	return nstance.Errorf(nstance.Ambiguous, "%s: %w", unanswered(err), err)
 }
 
 // taskError is what the exit status of a failed task means.

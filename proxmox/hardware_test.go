@@ -309,7 +309,7 @@ func TestAssignedMemory(t *testing.T) {
 				b.cloud.SetConfig(9000, map[string]string{"cores": "2"})
 				_, err := b.open(proxmox.Options{MemoryPercent: 75}).Create(t.Context(), b.specOf(args))
 				b.refused(nstance.Capacity, err)
-				require.NoError(t, b.p.Wake(t.Context(), m))
+				b.eventually(func() bool { return b.p.Wake(t.Context(), m) == nil }, "wake")
 				b.running(b.p, m.ID)
 				b.gone(b.p, m)
 			}

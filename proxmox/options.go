@@ -29,7 +29,7 @@ const (
 // Options are shard.provider.options of kind proxmox.
 type Options struct {
 	Endpoint          string                  `json:"endpoint" required:"true" doc:"Base URL of a node, such as https://pve1.example.org:8006."`
-	FallbackEndpoints []string                `json:"fallback_endpoints" doc:"Base URLs of more nodes of the cluster, used in turn when the first does not take the connection."`
+	FallbackEndpoints []string                `json:"fallback_endpoints" doc:"Base URLs of more nodes of the cluster, used in turn when one does not answer."`
 	CAFile            string                  `json:"ca_file" doc:"File with the authorities that verify the nodes' certificates, such as a copy of /etc/pve/pve-root-ca.pem; absent: those of the system."`
 	TokenFile         string                  `json:"token_file" default:"environment variable PROXMOX_TOKEN" doc:"File that holds the API token as user@realm!id=secret."`
 	Nodes             []string                `json:"nodes" default:"all" doc:"Nodes that machines may run on."`

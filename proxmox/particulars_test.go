@@ -214,6 +214,7 @@ func TestInherited(t *testing.T) {
 		"least memory":              {map[string]string{"memory": "4096", "balloon": "2048"}, map[string]string{"memory": "1024", "balloon": "1024"}},
 		"no ballooning":             {map[string]string{"balloon": "0"}, map[string]string{"balloon": "0"}},
 		"another cloud-init drive":  {map[string]string{"ide0": "shared:vm-9000-cloudinit,media=cdrom"}, map[string]string{"ide0": "none,media=cdrom"}},
+		"NUMA nodes":                {map[string]string{"numa": "1", "memory": "4096", "numa0": "cpus=0-1,memory=2048", "numa1": "cpus=2-3,memory=2048"}, map[string]string{"numa": "1", "memory": "1024", "numa0": "", "numa1": ""}},
 		"tags":                      {map[string]string{"tags": "golden;debian"}, nil},
 		"order at boot":             {map[string]string{"startup": "order=7"}, map[string]string{"startup": "order=7"}}, // it orders, and needs Sys.Modify to change
 	} {
@@ -255,6 +256,19 @@ func TestHookScriptIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "local:snippets/gpu.pl")
 	require.Empty(t, b.cloud.Machines())
 	b.clean()
+}
+
+// TestDisconnectedTemplate: a clone would never reach a server, and nothing would say why.
+func TestDisconnectedTemplate(t *testing.T) {
+	b := newBench(t, nil)
+	b.cloud.SetConfig(9000, map[string]string{"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0,link_down=1"})
+	s := b.spec()
+	_, err := b.p.Create(t.Context(), s)
+	requireField(t, "args.template", err, "disconnected")
+	require.Empty(t, b.cloud.Machines())
+	b.clean()
+	s.Subnet = "vmbr0"
+	b.running(b.p, b.create(s).ID)
 }
 
 // TestProtectedByOperator: a machine that an operator protects is not deleted, and the
@@ -577,7 +591,8 @@ func TestHighAvailabilityIsRefused(t *testing.T) {
 	b.running(b.p, m.ID)
 	b.cloud.SetManaged(vmidOf(t, m), true)
 	err := b.p.Delete(t.Context(), m)
-	b.refused(nstance.Conflict, err)
+	b.refused(nstance.Unavailable, err)
+	require.NotErrorIs(t, err, nstance.Conflict, "it would be another's")
 	require.ErrorContains(t, err, "ha-manager remove vm:"+m.ProviderID)
 	b.refused(nstance.Conflict, b.p.Park(t.Context(), m, nstance.ParkStopped))
 	b.refused(nstance.Conflict, b.p.Wake(t.Context(), m))

@@ -150,6 +150,7 @@ func TestProvider(t *testing.T) {
 				b := newBench(t, &o)
 				return providertest.Subject{
 					Break: b.cloud.Faults().Outage, Provider: b.p, Park: b.p.ParkModes(),
+					Again: func() nstance.Provider { return b.open(proxmox.Options{}) },
 					Shape: func(s *nstance.MachineSpec) {
 						s.Args, s.InstanceType = json.RawMessage(`{"template": 9000}`), "small"
 					},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -22,6 +23,10 @@ func (p *Provider) checkInherited(ctx context.Context, template resource, pl pla
 	if hook := c.all["hookscript"]; hook != "" {
 		return nstance.FieldError("args.template", "remove it from the template with qm set "+itoa(template.VMID)+" --delete hookscript",
 			"template %d has the hook script %.64q, which clones inherit and no token can remove", template.VMID, hook)
+	}
+	if card := c.all["net0"]; pl.config["net0"] == "" && strings.Contains(card, "link_down=1") {
+		return nstance.FieldError("args.template", "connect it with qm set and --net0, or set a subnet_pool",
+			"template %d has its first network card disconnected, and clones inherit that: %.128q", template.VMID, card)
 	}
 	if err := pl.checkBootDisk(c.all); err != nil {
 		return err
@@ -110,6 +115,15 @@ func (p *Provider) grow(ctx context.Context, f *found) error {
 // that does not run, that ends when it reboots, or whose clock is wrong.
 var inherited = []string{"freeze", "reboot", "startdate", "autostart"}
 
+// numaNode names the options that divide memory and processors. Their memory must be all of the
+// machine's, or it is not started (qemu-server, QemuServer/Memory.pm).
+var numaNode = regexp.MustCompile(`^numa\d+$`)
+
+// matching returns the options whose names match, sorted.
+func matching(config map[string]string, name *regexp.Regexp) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(config)), func(key string) bool { return !name.MatchString(key) })
+}
+
 // firstConfig returns what is set after the clone: marks, size, image, and what the
 // template would decide otherwise.
 func (f *found) firstConfig() map[string]string {
@@ -125,6 +139,9 @@ func (f *found) firstConfig() map[string]string {
 		if f.config["vcpus"] != "" {
 			remove = append(remove, "vcpus")
 		}
+	}
+	if f.Config["cores"] != "" || f.Config["memory"] != "" { // the template's nodes of processors and memory do not fit
+		remove = append(remove, matching(f.config, numaNode)...)
 	}
 	if memory := f.Config["memory"]; memory != "" && atoi(f.config["balloon"]) > 0 {
 		config["balloon"] = memory // the template's may be more, which is refused

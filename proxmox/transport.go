@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -19,6 +20,13 @@ import (
 
 // maxAnswer bounds an answer: 64 MiB hold the resources of 100,000 machines.
 const maxAnswer = 64 << 20
+
+// How long a request may take, its answer included. Work in the background has no other
+// deadline.
+const (
+	requestTimeout = 30 * time.Second
+	uploadTimeout  = 2 * time.Minute
+)
 
 // An apiError is an answer that is not 200. go-proxmox takes 404, 429, 503 and
 // 595 to 599 for success and loses the texts of the others: the transport below
@@ -39,7 +47,8 @@ func (e *apiError) Error() string {
 }
 
 // A transport sends each request to the first endpoint that takes the
-// connection: every node answers for the whole cluster.
+// connection: every node answers for the whole cluster. After a request without an answer
+// the next endpoint is the first.
 type transport struct {
 	base      http.RoundTripper
 	endpoints []*url.URL
@@ -96,6 +105,33 @@ func (t *transport) CloseIdleConnections() {
 
 // RoundTrip returns answers with status 200 and an error for all others.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	limit := requestTimeout
+	if strings.HasSuffix(r.URL.Path, "/upload") {
+		limit = uploadTimeout
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	res, err := t.send(r.WithContext(ctx))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	res.Body = boundedBody{http.MaxBytesReader(nil, res.Body, maxAnswer), cancel}
+	return res, nil
+}
+
+// A boundedBody ends the timeout of its request when it is closed.
+type boundedBody struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b boundedBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+// send returns the answer of the first endpoint that takes the connection.
+func (t *transport) send(r *http.Request) (*http.Response, error) {
 	var res *http.Response
 	var err error
 	first := t.current.Load()
@@ -109,7 +145,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 		}
 		if res, err = t.base.RoundTrip(req); err == nil || !unsent(err) || r.Context().Err() != nil {
-			t.current.Store(int32(n))
+			t.prefer(first, n, err)
 			break
 		}
 	}
@@ -117,10 +153,19 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if res.StatusCode == http.StatusOK {
-		res.Body = http.MaxBytesReader(nil, res.Body, maxAnswer)
 		return res, nil
 	}
 	return nil, readError(r.Method, res)
+}
+
+// prefer makes the called endpoint the first, or the one after it when it did not answer. A
+// request that began with another first endpoint changes nothing: its answer is older than
+// the silence of that one.
+func (t *transport) prefer(first int32, called int, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		called = (called + 1) % len(t.endpoints)
+	}
+	t.current.CompareAndSwap(first, int32(called))
 }
 
 // unsent reports whether the request cannot have reached a node.

@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +21,7 @@ type account struct {
 func (a *account) Account(context.Context) (string, error) { return a.name, a.err }
 
 func withAccount(t *testing.T, test func(w *world, a *account)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		a := &account{Provider: w.cloud, name: "one"}

@@ -36,9 +36,13 @@ func (r *Reconciler) perform(ctx context.Context, m *member) {
 		err = r.writeNotices(ctx, m)
 	case stepNone, stepBalance:
 	}
+	over := r.opts.Check() != nil
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m.running = false
+	if over && (err != nil || step != stepDelete) { // what is durable now, the next leader may not have read: no call relies on it
+		return
+	}
 	r.outcome(m, step, planned, err)
 	r.wakeWaiters()
 	r.queue.Add(m.group.key, step != stepDelete)
@@ -171,7 +175,7 @@ var errOutdated error = &nstance.Error{Code: nstance.Conflict, Msg: "the record 
 // from there.
 func (s *shard) trustRecord(m *member) {
 	m.owe(stepNone)
-	m.drainState = drainState{drain: m.rec.Drain}
+	m.drainState, m.failedLaunch = drainState{drain: m.rec.Drain}, nil
 	s.rebalance(m.group)
 	switch {
 	case m.rec.Deleting != nil: // a marked instance is never wanted again
@@ -180,6 +184,8 @@ func (s *shard) trustRecord(m *member) {
 		m.restoreSleep()
 	case m.drain != nil:
 		m.state, m.step = nstance.Draining, stepDrain // which announces it
+	case m.rec.FailedLaunch != nil && !m.registered():
+		m.restoreIntent()
 	default:
 		m.state, m.deleteCauses = nstance.Booting, nil
 	}
@@ -195,7 +201,7 @@ func (s *shard) retryTime(m *member, step stepKind, err error) time.Time {
 	at, proof := now.Add(sleep.Backoff(m.attempts, firstStepRetry, lastStepRetry)), time.Time{}
 	switch {
 	case step == stepCreate && m.mayHaveMachine():
-		proof = m.repeatFrom(s.opts.ConsistencyWindow)
+		proof = s.repeatFrom(m)
 	case step == stepDelete && !m.machineKnown():
 		proof = s.absenceProvenAt(m)
 	}

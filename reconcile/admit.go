@@ -1,28 +1,26 @@
 package reconcile
 
 import (
-	"errors"
 	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
-	"github.com/nstance-go/nstance/reconcile/internal/cloudfacts"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // maxGrants is how many creates one pass begins before it gives the lock back.
 const maxGrants = 64
 
-func capacityShape(s records.Shape) admission.Shape {
-	return admission.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
+func capacityShape(s records.Shape) place.Shape {
+	return place.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
 }
 
 // pricedShape adds the price of a definition: capacity has none.
-func pricedShape(s admission.Shape, def nstance.Definition) records.Shape {
+func pricedShape(s place.Shape, def nstance.Definition) records.Shape {
 	out := records.Shape{InstanceType: s.InstanceType, Subnet: s.Subnet, Market: s.Market}
 	if s.Market == nstance.Spot {
 		out.MaxPrice = def.Market.MaxPrice
@@ -37,7 +35,7 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 	var hold *plan.Hold
 	for _, m := range g.members {
 		if s.wantsGrant(m) {
-			requests = append(requests, s.memberRequest(m))
+			requests = append(requests, m.admissionRequest())
 		}
 	}
 	g.creates, g.createsHash = g.creates[:0], g.hash
@@ -46,16 +44,13 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 		if a.Kind != plan.Create {
 			continue
 		}
-		def, why := s.createDefinition(g, a)
+		_, permits, why := s.createRequest(g, a, s.opts.Now())
 		if why != "" {
 			hold = &plan.Hold{Kind: plan.HoldDefinition, Reason: why}
 			continue
 		}
-		request := s.requestFor(g, def)
-		if a.LastGood {
-			request.Definition = definitionKey(g.key, g.history.GoodHash, g.runtime, def.Image, g.spec.BootstrapData)
-		}
-		request.Class, request.Count, request.Index, request.Spread = admission.Growth, a.Count, len(g.creates), spread
+		permits.Spread = spread
+		request := admission.Request{Request: permits, Class: admission.Growth, Count: a.Count, Index: len(g.creates)}
 		if a.Reason == plan.ReasonReplace {
 			request.Class = admission.Loss
 		}
@@ -66,21 +61,24 @@ func (s *shard) demand(g *group, actions []plan.Action) *plan.Hold {
 	return hold
 }
 
-// createDefinition returns what the members that an action creates are made from,
-// or why it is not known.
-func (s *shard) createDefinition(g *group, a plan.Action) (nstance.Definition, string) {
-	def := g.spec.Definition
+// createRequest returns what the members that an action creates are made from and what they
+// permit, or why that is not known.
+func (s *shard) createRequest(g *group, a plan.Action, now time.Time) (def nstance.Definition, permits place.Request, why string) {
+	def, hash := g.spec.Definition, g.hash
 	if a.LastGood {
-		var why string
 		if def, why = s.definitions.Get(g.key, g.history.GoodDigest); why != "" {
-			return def, "the last good definition " + why
+			return def, permits, "the last good definition " + why
 		}
+		hash = g.history.GoodHash
 	}
-	only := a.Market
-	if only == "" && def.Market.Type == nstance.Spot && s.reclaimsStand(g, s.opts.Now()) {
-		only = nstance.OnDemand
+	only, instead := a.Market, place.Choice("")
+	if only == "" && def.Market.Type == nstance.Spot && s.reclaimsStand(g, now) {
+		only, instead = nstance.OnDemand, place.ChoiceReclaims
 	}
-	return inMarket(def, only), ""
+	def = inMarket(def, only)
+	permits = g.request(def)
+	permits.Definition, permits.Instead = definitionKey(g.key, hash, g.runtime, def.Image, g.spec.BootstrapData), instead
+	return def, permits, ""
 }
 
 // wantsGrant reports whether the create of m waits for a grant. What is created by
@@ -95,11 +93,9 @@ func (s *shard) wantsGrant(m *member) bool {
 	return m.rec.OnDemand && m.grant == grantNotNeeded && !m.durable
 }
 
-// memberRequest is what m asks the admission queue for.
-func (s *shard) memberRequest(m *member) admission.Request {
-	request := s.requestFor(m.group, inMarket(m.definition(), m.requiredMarket))
-	request.Definition = m.definitionKey()
-	request.Class, request.Instance = admission.Growth, m.id
+// admissionRequest is what m asks the admission queue for.
+func (m *member) admissionRequest() admission.Request {
+	request := admission.Request{Request: m.request(), Class: admission.Growth, Count: 1, Instance: m.id}
 	switch {
 	case m.rec.OnDemand:
 		request.Class = admission.Single
@@ -113,16 +109,19 @@ func (s *shard) memberRequest(m *member) admission.Request {
 	return request
 }
 
-// requestFor returns what a member of g with this definition asks the admission queue for.
-func (s *shard) requestFor(g *group, def nstance.Definition) admission.Request {
-	request := admission.Request{
-		Count: 1, InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market, Order: groupspec.Order(&g.spec),
+// request returns what the create of m permits.
+func (m *member) request() place.Request {
+	request := m.group.request(inMarket(m.definition(), m.requiredMarket))
+	request.Definition = m.definitionKey()
+	return request
+}
+
+// request returns what a create of g with this definition permits.
+func (g *group) request(def nstance.Definition) place.Request {
+	return place.Request{
+		InstanceTypes: def.InstanceTypes, Subnets: def.Subnets, Market: def.Market, Order: groupspec.Order(&g.spec),
 		Definition: definitionKey(g.key, g.hash, g.runtime, def.Image, g.spec.BootstrapData),
 	}
-	if request.Order == nstance.OrderSteadiest {
-		request.Scores = s.zoneScores[cloudfacts.TypesKey(def.InstanceTypes)]
-	}
-	return request
 }
 
 // admitCreates begins the creates that are permitted, of all groups, and has
@@ -136,13 +135,10 @@ func (s *shard) admitCreates(now time.Time, planned *group) {
 			s.queue.Add(a.Group, false)
 		}
 	})
-	if s.admission.AddressesOld() {
+	if s.places.AddressesOld() {
 		s.cloud.CountAddresses()
 	}
-	select {
-	case s.admitWake <- struct{}{}:
-	default:
-	}
+	wake(s.admitWake)
 }
 
 // beginCreate has the create of a member begin: of one that waits, or of a new
@@ -150,21 +146,21 @@ func (s *shard) admitCreates(now time.Time, planned *group) {
 func (s *shard) beginCreate(a admission.Grant, now time.Time) {
 	m, err := s.grantedMember(a, now)
 	if m == nil {
-		s.admission.Ended(a.Shape, now)
-		s.admission.ReturnAddress(a.Shape.Subnet)
+		s.places.Ended(a.Shape, now)
+		s.places.ReturnAddress(a.Shape.Subnet)
 		if err != nil {
 			s.log.Error("no instance ID", "group", a.Group.String(), "err", err)
 		}
 		return
 	}
 	def := m.definition()
-	s.admission.ReturnAddress(m.subnet) // of an earlier grant
-	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), price: s.admission.Price(a.Shape, now), choice: a.Choice, inFlight: true, subnet: a.Shape.Subnet}
+	s.places.ReturnAddress(m.subnet) // of an earlier grant
+	m.createGrant = createGrant{grant: granted, grantedAt: now, shape: pricedShape(a.Shape, def), price: s.places.Price(a.Shape, now), choice: a.Choice, inFlight: true, subnet: a.Shape.Subnet}
 	if m.requiredMarket == "" && def.Market.Type == nstance.Spot && a.Shape.Market == nstance.OnDemand {
-		if a.Request.Market.Type == nstance.OnDemand {
-			m.choice = choiceReclaims
+		if !m.rec.OnDemand { // its group does not go back to spot soon
+			m.group.history.WaitForSpot(now)
+			s.saver.Changed()
 		}
-		s.recordFallback(m, now)
 	}
 	if !m.durable {
 		m.rec.Shape, m.rec.PricePerHour = m.shape, m.price
@@ -193,76 +189,35 @@ func (s *shard) grantedMember(a admission.Grant, now time.Time) (*member, error)
 	return s.addPending(g, g.creates[a.Request.Index], now)
 }
 
-// createWaits returns the holds for what a group waits to be granted. That a first
-// create is in flight is none, nor are first prices: these waits end within moments.
-func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold) {
+// createWaits returns the holds for what a group waits to be granted, and when one for capacity, a
+// refusal or an avoided pool may end. That a first create is in flight is no hold, nor are first
+// prices: these waits end within moments. The create budget serves the first in the queue
+// without another plan.
+func (s *shard) createWaits(g *group, now time.Time) (holds []plan.Hold, due time.Time) {
 	for _, w := range s.admission.Waits(g.key, now) {
-		switch w.Kind {
-		case admission.WaitCapacity:
-			holds = append(holds, plan.Hold{Kind: plan.HoldCapacity, Reason: "every permitted shape is sold out" + orAvoided(w), Until: w.Until})
-		case admission.WaitAvoided:
-			holds = append(holds, plan.Hold{Kind: plan.HoldAvoided, Reason: allAvoidedReason(w), Until: w.Until})
-		case admission.WaitRefused:
-			holds = append(holds, plan.Hold{Kind: plan.HoldRefused, Reason: clip.Text("every permitted shape is refused or sold out"+orAvoided(w)+"; "+w.Refused, maxReason), Until: w.Until})
-		case admission.WaitBudget:
-			holds = append(holds, plan.Hold{Kind: plan.HoldBudget, Reason: budgetReason(w.Before), Until: w.Until})
-		case admission.WaitAnswer, admission.WaitPrices:
+		if why := w.Reason(); why != "" {
+			holds = append(holds, plan.Hold{Kind: plan.HoldKind(w.Kind), Reason: why, Until: w.Until})
+		}
+		if w.Wait.Reason() != "" {
+			due = earliest(due, w.Until)
 		}
 	}
-	return holds
-}
-
-func allAvoidedReason(w admission.Wait) string {
-	return "every permitted shape is in an avoided pool: " + w.Avoided
-}
-
-// orAvoided names what else keeps creates from shapes beside a lack of capacity.
-func orAvoided(w admission.Wait) string {
-	if w.Avoided == "" {
-		return ""
-	}
-	return " or in an avoided pool: " + w.Avoided
-}
-
-func budgetReason(first admission.Precedent) string {
-	const empty = "the create budget is used up"
-	switch first {
-	case admission.LossesFirst:
-		return empty + ": replacements of lost instances go first"
-	case admission.TenantsFirst:
-		return empty + ": tenants take turns"
-	case admission.GroupsFirst:
-		return empty + ": other creates of the tenant go first"
-	}
-	return empty
+	return holds, due
 }
 
 // errSoldOut keeps a create from being sent: since it was granted, its shape has
 // sold out. Nothing of it is durable.
 var errSoldOut error = &nstance.Error{Code: nstance.Capacity, Msg: "the granted shape has sold out meanwhile"}
 
-// createEndedWith tells the admission queue how an attempt at the create of m
-// ended.
+// createEndedWith records how an attempt at the create of m ended.
 func (s *shard) createEndedWith(m *member, err error) {
-	now := s.opts.Now()
+	now, shape := s.opts.Now(), capacityShape(m.rec.Shape)
 	if m.inFlight {
 		m.inFlight = false
-		s.admission.Ended(capacityShape(m.shape), now)
+		s.places.Ended(capacityShape(m.shape), now)
 	}
-	shape, definition := capacityShape(m.rec.Shape), m.definitionKey()
-	switch {
-	case m.createSent.IsZero() || errors.Is(err, errSoldOut) || errors.Is(err, errAvoided):
-	case err == nil:
-		s.admission.Accepted(shape, m.createSent, now)
-		s.admission.AcceptedFor(definition, shape, m.createSent)
-	case errors.Is(err, nstance.Capacity):
-		s.admission.Refused(shape, m.createSent, now)
-		s.admission.Explain(shape, clip.Words(err.Error()), now)
-	case errors.Is(err, nstance.Quota):
-		s.admission.RefusedQuota(shape, m.definition().Subnets, m.createSent, now)
-		s.admission.Explain(shape, clip.Words(err.Error()), now)
-	case refused(err) && err == m.answeredWith: //nolint:errorlint // the provider's answer itself
-		s.admission.RefusedFor(definition, shape, m.createSent, clip.Words(err.Error()), now)
+	if !m.createSent.IsZero() && (err == nil || refused(err) && err == m.answeredWith) { //nolint:errorlint // the provider's answer itself
+		s.places.Answered(m.request(), shape, m.createSent, err, now)
 	}
 }
 
@@ -283,25 +238,10 @@ func (m *member) definitionKey() string {
 	return definitionKey(m.group.key, m.rec.InfraHash, m.rec.RuntimeHash, image, bootstrap)
 }
 
-// forgiveRefusals forgets what the provider refused of what g is made from.
-func (s *shard) forgiveRefusals(g *group) {
-	request := s.requestFor(g, g.spec.Definition)
-	s.admission.Forgive(request.Definition, admission.Shape{})
-	for _, m := range g.members {
-		s.admission.Forgive(m.definitionKey(), admission.Shape{})
-	}
-}
-
 // shapesLeft reports whether the definition of m permits a shape that the provider has not
 // refused. Then the refusal of one is no failure of the definition.
 func (s *shard) shapesLeft(m *member) bool {
-	return !s.admission.Hopeless(s.memberRequest(m), s.opts.Now())
-}
-
-// wantGrant has the create of m wait for another grant.
-func (s *shard) wantGrant(m *member) {
-	s.admission.ReturnAddress(m.subnet)
-	m.createGrant = createGrant{grant: grantWanted, inFlight: m.inFlight, shape: m.shape, throttled: m.throttled}
+	return !s.places.Candidates(m.request(), s.opts.Now()).Hopeless()
 }
 
 // reopenLoss has the loss that m was to replace replaced by another one, unless m
@@ -314,7 +254,7 @@ func (s *shard) reopenLoss(m *member) {
 
 // addPending makes a pending member, which counts from now on.
 func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, error) {
-	def, why := s.createDefinition(g, a)
+	def, _, why := s.createRequest(g, a, now)
 	if why != "" {
 		return nil, nstance.Errorf(nstance.Unavailable, "%s", why)
 	}
@@ -350,17 +290,4 @@ func (s *shard) addPending(g *group, a plan.Action, now time.Time) (*member, err
 	}
 	s.addMember(g, m)
 	return m, nil
-}
-
-// launchRetryable reports whether the loss of the machine of m, an instance on
-// demand, is a late refusal of its create after which it is worth another: the provider had
-// accepted it, and had no capacity or quota to start it, or refuses this shape alone.
-func (s *shard) launchRetryable(m *member, cause nstance.LossCause, now time.Time) bool {
-	if !m.rec.OnDemand {
-		return false
-	}
-	refusedLate := cause == nstance.LossCapacity || cause == nstance.LossQuota || cause == nstance.LossThrottled ||
-		cause == nstance.LossInvalid && s.admission.AnotherThan(capacityShape(m.rec.Shape), s.memberRequest(m), now)
-	leaving := m.rec.Deleting != nil || m.drain != nil || m.removalCause != nil
-	return refusedLate && !leaving && !m.registered() && m.state == nstance.Booting && !s.launchOver(m, now)
 }

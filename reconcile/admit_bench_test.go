@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
-	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // BenchmarkShortage is how long the lock is held while 10,000 members are missing,
@@ -21,9 +21,9 @@ func BenchmarkShortage(b *testing.B) {
 			for i := range 9 {
 				typ := fmt.Sprintf("type%d", i)
 				spec.Definition.InstanceTypes = append(spec.Definition.InstanceTypes, typ)
-				shape := admission.Shape{InstanceType: typ, Market: nstance.OnDemand}
+				shape := place.Shape{InstanceType: typ, Market: nstance.OnDemand}
 				if soldOut {
-					r.admission.Refused(shape, eventNow, eventNow)
+					r.places.Refused(shape, eventNow, eventNow)
 				}
 			}
 			r.Observe(nstance.Desired{Groups: []nstance.Group{spec}})

@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -38,7 +37,7 @@ func TestPausedGroupLossesUseLastGoodType(t *testing.T) {
 
 // TestScarceCapacityIsShared: losses of all groups are replaced before any group grows.
 func TestScarceCapacityIsShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		var groups []nstance.Group
@@ -110,7 +109,7 @@ func (w *world) leadInBackoff(g nstance.Group) {
 // TestLossTriesNextTypeDuringBackoff: in a group that backs off, a refused replacement
 // tries the second type at once.
 func TestLossTriesNextTypeDuringBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(3)
@@ -127,7 +126,7 @@ func TestLossTriesNextTypeDuringBackoff(t *testing.T) {
 // TestLossDuringBackoffSurvivesHandover: the leader stops after the drain is recorded
 // and before the intent of the replacement is.
 func TestLossDuringBackoffSurvivesHandover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		faulty := storagetest.NewFaulty(w.store)

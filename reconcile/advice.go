@@ -36,7 +36,7 @@ func (s *shard) takeAdvice(m *member, n nstance.Notice) {
 	now := s.opts.Now()
 	returned := s.returnedUntil(m.group, m, now)
 	if n.Kind == nstance.Rebalance && groupspec.OnRebalance(&m.group.spec) != nstance.NoticeIgnore && returned.IsZero() {
-		s.admission.Warned(capacityShape(m.rec.Shape), m.zone(), now) // or its replacement goes back there
+		s.places.Warned(capacityShape(m.rec.Shape), m.zone(), now) // or its replacement goes back there
 	}
 	reason := "kind " + string(n.Kind) + " dooms nothing"
 	if at, setting := heeded(n, &m.group.spec); !at.IsZero() && !m.extra() {
@@ -70,9 +70,9 @@ func heeded(n nstance.Notice, g *nstance.Group) (at time.Time, setting string) {
 	return time.Time{}, ""
 }
 
-// advisedAt returns when m, as a member of g, may be replaced for its age, or for what its
-// cloud advises; zero: never. Then why says so.
-func (s *shard) advisedAt(g *group, m *member, now time.Time) (at time.Time, why string) {
+// eligibleAt returns when m, as a member of g, may be replaced for its age, for what its
+// cloud advises or for an avoided pool; zero: never. Then why says so.
+func (s *shard) eligibleAt(g *group, m *member, now time.Time) (at time.Time, why string) {
 	at = age(m, g.spec.Expiry.EligibleAge)
 	for _, n := range m.Advice {
 		early, setting := heeded(n, &g.spec)
@@ -86,6 +86,9 @@ func (s *shard) advisedAt(g *group, m *member, now time.Time) (at time.Time, why
 			at, why = early, adviceMessage(n, setting)
 		}
 	}
+	if p, elsewhere := s.poolToLeave(g, m, now); elsewhere && (at.IsZero() || !at.Before(p.Since)) {
+		return p.Since, "it is in an avoided pool: " + p.Cause()
+	}
 	return at, why
 }
 
@@ -93,8 +96,8 @@ func (s *shard) advisedAt(g *group, m *member, now time.Time) (at time.Time, why
 // is in vain: m was made there since such a notice, and g permits no other pool; zero: it is
 // not.
 func (s *shard) returnedUntil(g *group, m *member, now time.Time) time.Time {
-	since, until := s.admission.WarnedFor(capacityShape(m.rec.Shape), m.zone(), now)
-	if since.IsZero() || m.rec.CreatedAt.Before(since) || s.admission.OpenUnwarned(s.requestFor(g, g.spec.Definition), now) {
+	since, until := s.places.WarnedFor(capacityShape(m.rec.Shape), m.zone(), now)
+	if since.IsZero() || m.rec.CreatedAt.Before(since) || s.places.Candidates(g.request(g.spec.Definition), now).OpenUnwarned() {
 		return time.Time{}
 	}
 	return until

@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -199,7 +198,7 @@ func TestRebalanceOfTheOnlyPool(t *testing.T) {
 // TestRebalanceLeavesPool: a machine that is replaced for a recommendation is not replaced by
 // one in the pool that the recommendation is about.
 func TestRebalanceLeavesPool(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(3)

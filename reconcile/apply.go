@@ -12,7 +12,8 @@ import (
 // apply puts a decision into the shard's state and hands its steps to the
 // lanes, all before the lock is released: the next plan sees granted creates
 // as pending members, and leaving members as leaving. It returns when to look again.
-func (s *shard) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) time.Time {
+func (s *shard) apply(at *snapshot, c *plan.Census, d plan.Decision) time.Time {
+	g, now := at.group, at.now
 	for _, a := range d.Actions {
 		if a.Kind != plan.Create {
 			s.applyTo(s.members[a.ID], a, now)
@@ -27,30 +28,19 @@ func (s *shard) apply(g *group, c *plan.Census, d plan.Decision, now time.Time) 
 	}
 	delete(s.unplanned, g.key)
 	s.admitCreates(now, g)
-	waits := s.createWaits(g, now)
+	waits, due := s.createWaits(g, now)
 	if h, held := g.definitionHold(); held {
 		holds = append(holds, h)
 	}
 	if h, held := s.leaveHold(g, now); held && !slices.ContainsFunc(waits, func(w plan.Hold) bool { return w.Kind == h.Kind }) {
 		holds = append(holds, h)
 	}
-	g.holds = s.holdViews(g, append(holds, waits...), now)
-	s.publishHolds(g, s.withPending(g, g.holds), now)
+	g.holds = at.holdViews(append(holds, waits...))
+	s.publishHolds(g, at.withPending(g.holds), now)
 	s.recordStandingNotices(g, now)
-	next := earliest(capacityDue(waits), s.reassignDrains(g, now))
+	next := earliest(due, s.reassignDrains(g, now))
 	s.resume(g, c, now)
 	return next
-}
-
-// capacityDue is when a hold for capacity, a refusal or an avoided pool may end. The create budget serves
-// the first in the queue without another plan.
-func capacityDue(waits []plan.Hold) (due time.Time) {
-	for _, h := range waits {
-		if h.Kind == plan.HoldCapacity || h.Kind == plan.HoldAvoided || h.Kind == plan.HoldRefused {
-			due = earliest(due, h.Until)
-		}
-	}
-	return due
 }
 
 // applyTo puts an action on a present member into the state.
@@ -108,7 +98,7 @@ func (s *shard) publishCauses(m *member, a plan.Action) {
 			s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Reason: c.Message})
 		}
 	}
-	if lateRefusal := m.gone && (m.cause == nstance.LossInvalid || m.cause == "" && m.words != ""); a.Failure && (!lateRefusal || !s.shapesLeft(m)) {
+	if lateRefusal := m.gone && m.refusedLate(); a.Failure && (!lateRefusal || !s.shapesLeft(m)) {
 		s.failedToBecomeReady(m, cmp.Or(a.Causes[0].Message, string(a.Causes[0].Kind)))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -46,7 +45,7 @@ func (h *hanging) silence(ids ...nstance.InstanceID) {
 
 // withHanging is withGroup with a hanging provider.
 func withHanging(t *testing.T, size int, test func(w *world, h *hanging)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		h := &hanging{Provider: w.cloud}

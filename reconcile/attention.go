@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/clip"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -27,16 +28,17 @@ const (
 	attentionRefused    AttentionKind = "refused"       // the latest desired groups, which made no sense
 	attentionUnrecorded AttentionKind = "unrecorded"    // an instance has registered, and its record does not say so
 	attentionObstacle   AttentionKind = "obstacle"      // a step of a member is refused, or not carried out, for long
+	attentionListing    AttentionKind = "listing"       // the provider does not list the shard's machines
 	attentionStuck      AttentionKind = "stuck"         // members are not ready for long, and no timeout ends that
 )
 
 // AttentionKinds returns the kinds that Attention lists beside those of holds: short, orphan,
-// record, snapshot, loading, load_balancer, rollback, market, refused, unrecorded, stuck and
-// obstacle.
+// record, snapshot, loading, load_balancer, rollback, market, refused, unrecorded, stuck,
+// obstacle and listing.
 func AttentionKinds() []AttentionKind {
 	return []AttentionKind{
 		attentionShort, attentionOrphan, attentionRecord, attentionSnapshot, attentionLoading, attentionBalancer, attentionDefinition, attentionMarket,
-		attentionRefused, attentionUnrecorded, attentionStuck, attentionObstacle,
+		attentionRefused, attentionUnrecorded, attentionStuck, attentionObstacle, attentionListing,
 	}
 }
 
@@ -62,14 +64,10 @@ var passingHolds = []plan.HoldKind{plan.HoldSettling, plan.HoldBudget}
 // record, a freeze, pools that are avoided, a clock that is wrong, load balancers that are not up to
 // date. What holds the whole shard is listed once.
 func (r *Admin) Attention() []Attention {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := r.shardAttention()
-	for _, g := range r.groups {
-		if !g.isGone() {
-			out = append(out, r.groupAttention(g)...)
-			out = append(out, r.unknownBalancers(g)...)
-		}
+	shard := r.readShard()
+	out := shard.attention()
+	for _, at := range r.readAll() {
+		out = append(out, at.attention(shard.balancers)...)
 	}
 	slices.SortFunc(out, compareAttention)
 	return out
@@ -79,59 +77,89 @@ func compareAttention(a, b Attention) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), strings.Compare(a.Subject, b.Subject), strings.Compare(a.Why, b.Why))
 }
 
-func (s *shard) groupAttention(g *group) (out []Attention) {
-	v := s.groupView(g)
-	entry := func(kind AttentionKind, why, remedy string, since, until time.Time) Attention {
-		return Attention{
-			Kind: kind, Subject: "group " + g.key.String(), Tenant: g.key.Tenant, Group: g.key.Group,
-			Since: since, Until: until, Why: why, Remedy: remedy,
+// attention lists what concerns a group and its members. balancers are those there are.
+func (at *snapshot) attention(balancers []string) (out []Attention) {
+	v, name := at.groupView(), string(at.key.Group)
+	if at.defined() && !at.spec.Removing && v.Ready < v.Size {
+		out = append(out, Attention{Kind: attentionShort, Since: at.belowSizeSince, Why: shortOf(v), Remedy: "nstance-admin events --group " + name})
+	}
+	if rb := at.history.Rollback; rb != nil && at.rollbackSpec == nil {
+		out = append(out, Attention{
+			Kind: attentionDefinition, Since: rb.Since, Remedy: "nstance-admin group rollback --undo " + name,
+			Why: fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", at.key, rb.Definition),
+		})
+	}
+	for _, lb := range at.spec.Definition.LoadBalancers {
+		if !slices.Contains(balancers, lb) {
+			out = append(out, Attention{Kind: attentionBalancer, Why: "no load balancer is named " + lb + ": no machine of the group joins it", Remedy: "configure it, or correct its name"})
 		}
-	}
-	if g.defined() && !g.spec.Removing && v.Ready < v.Size {
-		out = append(out, entry(attentionShort, shortOf(v), "nstance-admin events --group "+string(g.key.Group), g.belowSizeSince, time.Time{}))
-	}
-	if rb := g.history.Rollback; rb != nil && g.rollbackSpec == nil {
-		out = append(out, entry(attentionDefinition,
-			fmt.Sprintf("group %s is rolled back to definition %s, which cannot be read: nothing is planned for it until the rollback is undone", g.key, rb.Definition),
-			"nstance-admin group rollback --undo "+string(g.key.Group), rb.Since, time.Time{}))
-	}
-	if n := g.stuck(s.opts.Now()); n > 0 {
-		out = append(out, entry(attentionStuck, fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", n, stuckAfter),
-			"set launch_timeout or registration_timeout in the definition", time.Time{}, time.Time{}))
-	}
-	out = append(out, g.obstacleAttention(s.opts.Now())...)
-	for _, m := range g.members {
-		if m.unrecordedRegistration {
-			a := entry(attentionUnrecorded, fmt.Sprintf("%s has registered, and its record does not say so", m.id), "write RegisteredAt to its record, then observe Registered again", time.Time{}, time.Time{})
-			a.Subject, a.ID = "instance "+string(m.id), m.id
-			out = append(out, a)
-		}
-	}
-	if n := g.marketsDiffer(); n > 0 {
-		out = append(out, entry(attentionMarket, fmt.Sprintf("%d members are in another market than was asked for", n),
-			"nstance-admin instance list --group "+string(g.key.Group), time.Time{}, time.Time{}))
 	}
 	for _, h := range v.Holds {
-		everywhere := h.Kind == plan.HoldFrozen && (s.frozen != nil || s.overtaken() != nil) || h.Kind == plan.HoldClock
+		everywhere := h.Kind == plan.HoldFrozen && at.freeze != at.history.Frozen || h.Kind == plan.HoldClock
 		if !everywhere && !slices.Contains(passingHolds, h.Kind) {
-			out = append(out, entry(AttentionKind(h.Kind), h.Reason, holdRemedy(h.Kind, g.key.Group), h.Since, h.Until))
+			out = append(out, Attention{Kind: AttentionKind(h.Kind), Since: h.Since, Until: h.Until, Why: h.Reason, Remedy: holdRemedy(h.Kind, name)})
+		}
+	}
+	out = append(out, at.memberAttention()...)
+	for i := range out {
+		a := &out[i]
+		if a.Tenant, a.Group, a.Subject = at.key.Tenant, at.key.Group, "group "+at.key.String(); a.ID != "" {
+			a.Subject = "instance " + string(a.ID)
 		}
 	}
 	return out
 }
 
+// memberAttention lists what concerns members.
+func (at *snapshot) memberAttention() (out []Attention) {
+	stuck, otherMarket := 0, 0
+	for _, t := range at.troubles {
+		stuck += oneIf(t.stuck)
+		otherMarket += oneIf(t.otherMarket)
+		if t.unrecorded {
+			out = append(out, Attention{
+				Kind: attentionUnrecorded, ID: t.id, Remedy: "write RegisteredAt to its record, then observe Registered again",
+				Why: fmt.Sprintf("%s has registered, and its record does not say so", t.id),
+			})
+		}
+	}
+	if stuck > 0 {
+		out = append(out, Attention{
+			Kind: attentionStuck, Remedy: "set launch_timeout or registration_timeout in the definition",
+			Why: fmt.Sprintf("%d members have not become ready in %s, and their definition has no timeout", stuck, stuckAfter),
+		})
+	}
+	if otherMarket > 0 {
+		out = append(out, Attention{
+			Kind: attentionMarket, Remedy: "nstance-admin instance list --group " + string(at.key.Group),
+			Why: fmt.Sprintf("%d members are in another market than was asked for", otherMarket),
+		})
+	}
+	return append(out, at.obstacleAttention()...)
+}
+
 // stuckAfter is how long a member without timeouts may boot before it needs attention.
 const stuckAfter = 15 * time.Minute
 
-// stuck counts the members that have been booting for long without a timeout.
-func (g *group) stuck(now time.Time) (n int) {
-	for _, m := range g.members {
-		unbounded := m.rec.LaunchTimeout <= 0 && (m.rec.RegistrationTimeout <= 0 || m.registered())
-		if unbounded && !m.wasReady && !m.state.Leaving() && m.graceUntil.IsZero() && now.Sub(m.rec.CreatedAt) > stuckAfter {
-			n++
-		}
+// A trouble is what of one member may need attention.
+type trouble struct {
+	id          nstance.InstanceID
+	status      nstance.MachineStatus
+	obstacle    obstacle
+	obstructed  bool
+	stuck       bool // it has been booting for long without a timeout
+	otherMarket bool // its machine is in another one than was asked for
+	unrecorded  bool // its registration
+}
+
+// trouble returns what of m may need attention, and whether anything does.
+func (m *member) trouble(now time.Time) (t trouble, troubled bool) {
+	unbounded := m.rec.LaunchTimeout <= 0 && (m.rec.RegistrationTimeout <= 0 || m.registered())
+	t = trouble{
+		id: m.id, status: m.machine.Status, obstacle: m.obstacle, obstructed: m.obstructed(now), otherMarket: m.marketDiffers() && !m.gone, unrecorded: m.unrecordedRegistration,
+		stuck: unbounded && !m.wasReady && !m.state.Leaving() && m.graceUntil.IsZero() && now.Sub(m.rec.CreatedAt) > stuckAfter,
 	}
-	return n
+	return t, t.obstructed || t.stuck || t.otherMarket || t.unrecorded
 }
 
 // shortOf says what a group has in place of ready members.
@@ -149,121 +177,92 @@ func shortOf(v GroupView) string {
 }
 
 // holdRemedy says what ends a hold of a group.
-func holdRemedy(kind plan.HoldKind, group nstance.GroupID) string {
-	switch name := string(group); kind {
-	case plan.HoldHalted:
-		return "configure a definition that works, then nstance-admin group resume " + name + "; or nstance-admin group rollback " + name
-	case plan.HoldPaused:
-		return "nstance-admin group resume " + name
-	case plan.HoldFrozen:
-		return "nstance-admin thaw group " + name
-	case plan.HoldRolledBack:
-		return "configure a definition that works; or nstance-admin group rollback --undo " + name
-	case plan.HoldBackoff:
-		return "nstance-admin events --group " + name + " shows why creations fail"
-	case plan.HoldCapacity:
-		return "permit more instance types or subnets, or wait"
-	case plan.HoldRefused:
-		return "change what the reason names, or permit other instance types, subnets or markets; nstance-admin group resume " + name + " tries again at once"
-	case plan.HoldAvoided:
-		return "permit other instance types, subnets or markets, wait, or nstance-admin pool release"
-	case plan.HoldUnreadable:
-		return "nstance-admin record show, then nstance-admin record repair"
-	case plan.HoldDefinition, plan.HoldPending:
-		return "configure what the reason names"
-	case plan.HoldBreaker:
-		return "look at the network between the machines and this server; nstance-admin instance delete replaces single ones"
-	case plan.HoldDrain:
-		return "make room for what the reason names; or set on_drain_timeout to delete; nstance-admin instance delete --no-drain ends one"
-	case plan.HoldUnhealthyCap:
-		return "nstance-admin instance list --group " + name
-	}
-	return ""
+func holdRemedy(kind plan.HoldKind, group string) string {
+	return strings.ReplaceAll(map[plan.HoldKind]string{
+		plan.HoldHalted:       "configure a definition that works, then nstance-admin group resume GROUP; or nstance-admin group rollback GROUP",
+		plan.HoldPaused:       "nstance-admin group resume GROUP",
+		plan.HoldFrozen:       "nstance-admin thaw group GROUP",
+		plan.HoldRolledBack:   "configure a definition that works; or nstance-admin group rollback --undo GROUP",
+		plan.HoldBackoff:      "nstance-admin events --group GROUP shows why creations fail",
+		plan.HoldCapacity:     "permit more instance types or subnets, or wait",
+		plan.HoldRefused:      "change what the reason names, or permit other instance types, subnets or markets; nstance-admin group resume GROUP tries again at once",
+		plan.HoldAvoided:      "permit other instance types, subnets or markets, wait, or nstance-admin pool release",
+		plan.HoldUnreadable:   "nstance-admin record show, then nstance-admin record repair",
+		plan.HoldDefinition:   "configure what the reason names",
+		plan.HoldPending:      "configure what the reason names",
+		plan.HoldBreaker:      "look at the network between the machines and this server; nstance-admin instance delete replaces single ones",
+		plan.HoldDrain:        "make room for what the reason names, or look at the executor that does not report; or set on_drain_timeout to delete; nstance-admin instance delete --no-drain ends one",
+		plan.HoldUnhealthyCap: "nstance-admin instance list --group GROUP",
+	}[kind], "GROUP", group)
 }
 
-// shardAttention lists what concerns the shard and single records and machines
-// of it. It needs the lock.
-func (r *Reconciler) shardAttention() (out []Attention) {
-	for _, p := range r.unreadableRecords {
-		out = append(out, Attention{
-			Kind: attentionRecord, Subject: "record " + p.Key, ID: p.ID,
-			Why:    fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err),
+// attention lists what concerns the shard and single records and machines of it.
+func (at *shardSnapshot) attention() (out []Attention) {
+	add := func(a Attention) {
+		a.Subject = cmp.Or(a.Subject, "shard")
+		out = append(out, a)
+	}
+	for _, p := range at.unreadableRecords {
+		add(Attention{
+			Kind: attentionRecord, Subject: "record " + p.Key, ID: p.ID, Why: fmt.Sprintf("record %s cannot be read, its group is held: %v", p.Key, p.Err),
 			Remedy: "nstance-admin record show " + p.Key + ", then nstance-admin record repair " + p.Key,
 		})
 	}
-	if err := r.refusedGroups; err != nil {
-		out = append(out, Attention{Kind: attentionRefused, Subject: "shard", Why: fmt.Sprintf("the latest desired groups are refused, the former ones stay: %v", err)})
+	if err := at.refusedGroups; err != nil {
+		add(Attention{Kind: attentionRefused, Why: fmt.Sprintf("the latest desired groups are refused, the former ones stay: %v", err)})
 	}
-	if f := r.frozen; f != nil {
-		out = append(out, Attention{
-			Kind: AttentionKind(plan.HoldFrozen), Subject: "shard", Since: f.Since, Remedy: "nstance-admin thaw shard",
-			Why: fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason)),
+	if f := at.frozen; f != nil {
+		why := fmt.Sprintf("the shard is frozen since %s%s", f.Since.UTC().Format(time.RFC3339), withMessage(f.Reason))
+		add(Attention{Kind: AttentionKind(plan.HoldFrozen), Since: f.Since, Why: why, Remedy: "nstance-admin thaw shard"})
+	}
+	if f := at.overtaken; f != nil {
+		add(Attention{
+			Kind: AttentionKind(plan.HoldFrozen), Since: f.Since, Why: "nothing is created or deleted: " + f.Reason,
+			Remedy: "stop the server that is not wanted; where this one stays, nstance-admin orphan adopt or delete ends it for each such machine",
 		})
 	}
-	if r.clock.Distrust() != "" {
-		out = append(out, Attention{
-			Kind: AttentionKind(plan.HoldClock), Subject: "shard", Since: r.clock.Since(), Remedy: "set the clock of this server right",
-			Why: fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", r.clock.Since().Format(time.RFC3339), r.clock.Distrust()),
+	if at.distrust != "" {
+		why := fmt.Sprintf("nothing is deleted by deadline or for its age since %s: %s", at.clockSince.Format(time.RFC3339), at.distrust)
+		add(Attention{Kind: AttentionKind(plan.HoldClock), Since: at.clockSince, Why: why, Remedy: "set the clock of this server right"})
+	}
+	for _, e := range at.avoided {
+		add(Attention{Kind: AttentionKind(plan.HoldAvoided), Since: e.Since, Until: e.Until, Why: e.Why(), Remedy: e.Remedy()})
+	}
+	if err := at.loadError; err != nil {
+		add(Attention{Kind: attentionLoading, Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", err)})
+	}
+	if err := at.accountError; err != nil {
+		why := fmt.Sprintf("the provider's account is not known, nothing else is asked of it: %v", err)
+		add(Attention{Kind: attentionLoading, Why: why, Remedy: "check the provider's credentials and their permission to name their account"})
+	}
+	if f := at.listing; f.lasts(at.now) && at.accountError == nil {
+		add(Attention{
+			Kind: attentionListing, Since: f.since, Remedy: "do what the provider's answer says; the list is repeated",
+			Why: fmt.Sprintf("the provider does not list the shard's machines since %s, machines without a record are not found: %s", f.since.UTC().Format(time.RFC3339), clip.Words(f.err.Error())),
 		})
 	}
-	if r.loadError != nil {
-		out = append(out, Attention{Kind: attentionLoading, Subject: "shard", Why: fmt.Sprintf("the shard is not read yet, nothing is planned: %v", r.loadError)})
-	}
-	if r.accountError != nil {
-		out = append(out, Attention{
-			Kind: attentionLoading, Subject: "shard", Remedy: "check the provider's credentials and their permission to name their account",
-			Why: fmt.Sprintf("the provider's account is not known, nothing else is asked of it: %v", r.accountError),
-		})
-	}
-	if err := r.records.SnapshotProblem(); err != nil {
-		out = append(out, Attention{Kind: attentionSnapshot, Subject: "shard", Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
-	}
-	return slices.Concat(out, r.overtakenAttention(), r.avoidedAttention(), r.orphanAttention(), r.balancerAttention())
-}
-
-func (s *shard) orphanAttention() (out []Attention) {
-	shard := s.orphanShard()
-	for _, o := range s.orphans.All() {
-		id := o.Machine.ID
-		why, spared := s.orphans.Spared(o, shard), "nstance-admin orphan adopt "+string(id)+", or nstance-admin orphan delete "+string(id)
-		if why == "" {
-			why, spared = "it will be deleted", ""
+	for _, o := range at.orphans {
+		id, why, remedy := string(o.Machine.ID), o.Spared, ""
+		if why != "" {
+			remedy = "nstance-admin orphan adopt " + id + ", or nstance-admin orphan delete " + id
 		}
-		out = append(out, Attention{
-			Kind: attentionOrphan, Subject: "machine " + o.Machine.ProviderID, ID: id, Since: o.FirstListed, Remedy: spared,
-			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.Machine.ProviderID, id, why),
+		add(Attention{
+			Kind: attentionOrphan, Subject: "machine " + o.Machine.ProviderID, ID: o.Machine.ID, Since: o.Since, Remedy: remedy,
+			Why: fmt.Sprintf("machine %s (%s) carries our marks but has no record: %s", o.Machine.ProviderID, id, cmp.Or(why, "it will be deleted")),
 		})
 	}
-	return out
-}
-
-// unknownBalancers lists the names in the definition of g that stand for no load balancer.
-func (s *shard) unknownBalancers(g *group) (out []Attention) {
-	names := s.balance.Names()
-	for _, name := range g.spec.Definition.LoadBalancers {
-		if !slices.Contains(names, name) {
-			out = append(out, Attention{
-				Kind: attentionBalancer, Subject: "group " + g.key.String(), Tenant: g.key.Tenant, Group: g.key.Group,
-				Remedy: "configure it, or correct its name", Why: "no load balancer is named " + name + ": no machine of the group joins it",
-			})
-		}
-	}
-	return out
-}
-
-// balancerAttention lists the load balancers that are not up to date.
-func (r *Reconciler) balancerAttention() (out []Attention) {
-	for _, f := range r.balance.Failures() {
-		out = append(out, Attention{
+	for _, f := range at.balancerFailures {
+		add(Attention{
 			Kind: attentionBalancer, Subject: "load balancer " + f.Name, Since: f.Since,
 			Why: fmt.Sprintf("load balancer %s is not up to date since %s: %v", f.Name, f.Since.UTC().Format(time.RFC3339), f.Err),
 		})
 	}
-	if names := r.balance.Names(); len(names) > 0 && r.provider.Abilities().Balancers == nil {
-		out = append(out, Attention{
-			Kind: attentionBalancer, Subject: "shard", Remedy: "remove them from the configuration",
-			Why: "the provider cannot change load balancers: no machine joins " + strings.Join(names, ", "),
-		})
+	if len(at.balancers) > 0 && at.cannotBalance {
+		why := "the provider cannot change load balancers: no machine joins " + strings.Join(at.balancers, ", ")
+		add(Attention{Kind: attentionBalancer, Why: why, Remedy: "remove them from the configuration"})
+	}
+	if err := at.snapshotProblem; err != nil {
+		add(Attention{Kind: attentionSnapshot, Why: fmt.Sprintf("the snapshot was not used, every record was read: %v", err)})
 	}
 	return out
 }

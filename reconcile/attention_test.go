@@ -30,6 +30,21 @@ func TestAttention(t *testing.T) {
 			require.Empty(t, w.r.Admin().Attention())
 		})
 	})
+	t.Run("lists that fail for five minutes", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpList, Times: -1})
+			w.advance(6 * time.Minute) // a full pass
+			w.advance(5 * time.Minute)
+			list := w.attentionFor("listing")
+			require.Len(t, list, 1)
+			require.Equal(t, "shard", list[0].Subject)
+			require.Contains(t, list[0].Why, "injected fault")
+			w.cloud.ClearFaults()
+			w.advance(6 * time.Minute)
+			require.Empty(t, w.r.Admin().Attention())
+			w.requireMembers(3)
+		})
+	})
 	t.Run("dead machine of a frozen group counts as gone", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			frozenAt := time.Now().UTC()

@@ -9,8 +9,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/groupspec"
-	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/internal/avoid"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -58,15 +58,14 @@ func poolHold(e *avoid.Entry) HoldView {
 // and with Unavailable as Pause does. A dry run only checks.
 func (r *Admin) AvoidPool(ctx context.Context, p AvoidedPool, dryRun bool) (stands AvoidedPool, changed bool, err error) {
 	err = r.change(ctx, func() error {
-		e, changes, err := r.avoided.Check(p.entry(), r.opts.Now())
+		now := r.opts.Now()
+		e, changes, err := r.places.AvoidedPools.Check(p.entry(), now)
 		stands, changed = avoidedPool(e), changes
 		if err != nil || !changed || dryRun {
 			return err
 		}
-		r.avoided.Put(e)
-		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: poolHold(&e).text()})
-		r.saver.Changed()
-		r.avoidPools()
+		r.places.AvoidedPools.Put(e)
+		r.avoidanceChanged(now, avoid.Change{Entry: e})
 		return nil
 	})
 	return stands, changed, err
@@ -81,14 +80,12 @@ func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun b
 		return false, err
 	}
 	err = r.change(ctx, func() error {
-		e, known, err := r.avoided.Find(pool)
+		e, known, err := r.places.AvoidedPools.Find(pool)
 		if released = known; err != nil || !released || dryRun {
 			return err
 		}
-		r.publishReleased(e, r.opts.Now(), reason)
-		r.avoided.Remove(pool)
-		r.saver.Changed()
-		r.avoidPools()
+		r.places.AvoidedPools.Remove(pool)
+		r.avoidanceChanged(r.opts.Now(), avoid.Change{Entry: e, Ended: true, Why: reason})
 		return nil
 	})
 	return released, err
@@ -96,9 +93,7 @@ func (r *Admin) ReleasePool(ctx context.Context, p Pool, reason string, dryRun b
 
 // AvoidedPools returns the pools that are avoided, those of operators first.
 func (r *Admin) AvoidedPools() (out []AvoidedPool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.avoided.Standing(r.reachedBy(r.opts.Now())) {
+	for _, e := range r.readShard().avoided {
 		out = append(out, avoidedPool(e))
 	}
 	return out
@@ -109,90 +104,39 @@ func (r *Reconciler) recordShifts(shifts []nstance.ZoneShift) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
-	began, ended, changed := r.avoided.Shift(shifts, now, r.reachedBy(now))
-	for _, e := range ended {
-		r.publishReleased(e, now, "the cloud has ended it")
-	}
-	for _, e := range began {
-		r.publishShard(nstance.Event{Type: nstance.EventHoldStarted, Reason: poolHold(&e).text()})
-	}
-	if changed {
-		r.avoidPools()
+	if changes, changed := r.places.AvoidedPools.Shift(shifts, now, r.reachedBy(now)); changed {
+		r.avoidanceChanged(now, changes...)
 	}
 }
 
-// avoidPools has everything that depends on it look at what is avoided now.
-func (s *shard) avoidPools() {
-	var all []admission.Avoidance
-	for _, e := range s.avoided.All() {
-		a := avoidanceOf(e.Pool, e.Until, e.Name())
-		if s.clock.Distrust() != "" {
-			a.Until = time.Time{} // the queue compares it with the time
+// avoidanceChanged publishes what began and ended, and has everything that depends on it look at
+// what is avoided now.
+func (s *shard) avoidanceChanged(now time.Time, changes ...avoid.Change) {
+	for _, c := range changes {
+		e := nstance.Event{Type: nstance.EventHoldStarted, Reason: poolHold(&c.Entry).text()}
+		if c.Ended {
+			e.Type, e.Reason = nstance.EventHoldEnded, string(plan.HoldAvoided)+": "+c.String()+", after "+now.Sub(c.Since).Round(time.Second).String()+withMessage(c.Why)
 		}
-		all = append(all, a)
+		s.publishShard(e)
+		if !c.Cloud {
+			s.saver.Changed()
+		}
 	}
-	s.admission.Avoid(all)
 	for _, m := range s.members {
 		s.refuseAvoided(m)
 	}
 	for key := range s.groups {
 		s.queue.Add(key, true)
 	}
-	select {
-	case s.poolWake <- struct{}{}:
-	default:
-	}
-}
-
-func avoidanceOf(p avoid.Pool, until time.Time, name string) admission.Avoidance {
-	return admission.Avoidance{Zone: p.Zone, InstanceType: p.InstanceType, Market: p.Market, Until: until, Name: name}
+	wake(s.admitWake)
 }
 
 // refuseAvoided has the create of m refused that was throttled, and would be repeated as it
 // was, if its pool is avoided now: its group demands another.
 func (s *shard) refuseAvoided(m *member) {
-	if m.throttled && m.grant == grantWanted && m.step == stepCreate && s.admission.Avoided(capacityShape(m.shape), s.opts.Now()) {
+	if m.throttled && m.grant == grantWanted && m.step == stepCreate && s.places.Avoided(capacityShape(m.shape), s.opts.Now()) {
 		m.grant, m.throttled, m.retryDue = granted, false, time.Time{}
 	}
-}
-
-// expireAvoided ends what is avoided when its time is over, until ctx ends.
-func (r *Reconciler) expireAvoided(ctx context.Context) {
-	end := time.NewTimer(time.Hour)
-	defer end.Stop()
-	for {
-		end.Reset(max(0, r.endAvoided()))
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.poolWake:
-		case <-end.C:
-		}
-	}
-}
-
-// endAvoided ends what is avoided when its time is over. It returns how long to wait until
-// it is to be called again.
-func (r *Reconciler) endAvoided() (wait time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.opts.Now()
-	ended := r.avoided.End(r.reachedBy(now))
-	for _, e := range ended {
-		r.publishReleased(e.Entry, now, e.Why)
-	}
-	if slices.ContainsFunc(ended, func(e avoid.Ending) bool { return !e.Cloud }) {
-		r.saver.Changed()
-	}
-	if len(ended) > 0 {
-		r.avoidPools()
-	}
-	return r.avoided.NextEnd(now)
-}
-
-func (s *shard) publishReleased(p avoid.Entry, now time.Time, why string) {
-	text := string(plan.HoldAvoided) + ": " + p.String() + ", after " + now.Sub(p.Since).Round(time.Second).String() + withMessage(why)
-	s.publishShard(nstance.Event{Type: nstance.EventHoldEnded, Reason: text})
 }
 
 // publishShard writes an event about the whole shard to the journal.
@@ -201,92 +145,51 @@ func (s *shard) publishShard(e nstance.Event) {
 	s.opts.Journal(e)
 }
 
-// restoreAvoided restores what operators avoid. Another leader's clock may have been ahead.
-func (s *shard) restoreAvoided(all []avoid.Entry) {
-	var latest time.Time
-	if s.clockRight() {
-		latest = s.opts.Now().Add(avoid.Longest)
-	}
-	s.avoided.Restore(all, latest)
-	s.avoidPools()
-}
-
 // errAvoided refuses a create whose pool is avoided since it was granted.
 var errAvoided error = &nstance.Error{Code: nstance.Capacity, Msg: "the granted shape is in a pool that is avoided meanwhile"}
 
-// avoidedAttention lists the pools that are avoided.
-func (s *shard) avoidedAttention() (out []Attention) {
-	for _, e := range s.avoided.Standing(s.reachedBy(s.opts.Now())) {
-		out = append(out, Attention{Kind: AttentionKind(plan.HoldAvoided), Subject: "shard", Since: e.Since, Until: e.Until, Why: e.Why(), Remedy: e.Remedy()})
+// poolToLeave returns the avoided pool that m, as a member of g, is to leave, and whether g
+// permits another place for its replacement, certainly not in that pool; nil: there is none.
+func (s *shard) poolToLeave(g *group, m *member, now time.Time) (p *avoid.Entry, elsewhere bool) {
+	if len(s.places.AvoidedPools.Requested()) > 0 {
+		p = s.places.ToLeave(m.resident(), s.reachedBy(now))
 	}
-	return out
-}
-
-// inPool reports whether the machine of m is in a pool: by what the provider says, else by
-// what was asked for.
-func (s *shard) inPool(m *member, p avoid.Pool) bool {
-	return (p.Zone == "" || p.Zone == cmp.Or(m.zone(), s.admission.ZoneOf(m.rec.Shape.Subnet))) &&
-		(p.InstanceType == "" || p.InstanceType == cmp.Or(m.machine.InstanceType, m.rec.Shape.InstanceType)) &&
-		(p.Market == "" || p.Market == m.market())
-}
-
-// poolToLeave returns the pool that m, as a member of g, is to leave; nil: none. What is
-// made while a pool is avoided is not replaced for it: where the zone of a subnet is not
-// known, its replacement could be there again.
-func (s *shard) poolToLeave(m *member, now time.Time) *avoid.Entry {
-	requested := s.avoided.Requested()
-	for i := range requested {
-		p := &requested[i]
-		if p.Drain && !s.reached(p.Until, now) && !m.rec.CreatedAt.After(p.Since) && s.inPool(m, p.Pool) {
-			return p
-		}
+	if p == nil {
+		return nil, false
 	}
-	return nil
-}
-
-// hasPlaceFor reports whether g permits a shape for the replacement of m that is not
-// avoided, and certainly not in the pool that m is to leave.
-func (s *shard) hasPlaceFor(g *group, m *member, p *avoid.Entry, now time.Time) bool {
 	def := g.spec.Definition
 	if def.Market.Type == nstance.Spot && m.market() == nstance.OnDemand && groupspec.OnDemandBase(&g.spec, g.spec.Size) > 0 {
 		def = inMarket(def, nstance.OnDemand)
 	}
-	return s.admission.OpenOutside(p.Zone, s.requestFor(g, def), now)
+	return p, s.places.Candidates(g.request(def), now).OpenOutside(p.Zone)
 }
 
-// eligibleAt returns when m, as a member of g, may be replaced for its age, for what its
-// cloud advises or for an avoided pool; zero: never. Then why says so.
-func (s *shard) eligibleAt(g *group, m *member, now time.Time) (at time.Time, why string) {
-	at, why = s.advisedAt(g, m, now)
-	p := s.poolToLeave(m, now)
-	if p == nil || !at.IsZero() && at.Before(p.Since) || !s.hasPlaceFor(g, m, p, now) {
-		return at, why
-	}
-	return p.Since, "it is in an avoided pool: " + p.Cause()
+// resident returns where the machine of m is.
+func (m *member) resident() place.Resident {
+	shape := place.Shape{InstanceType: cmp.Or(m.machine.InstanceType, m.rec.Shape.InstanceType), Subnet: m.rec.Shape.Subnet, Market: m.market()}
+	return place.Resident{Shape: shape, Zone: m.zone(), CreatedAt: m.rec.CreatedAt}
 }
 
 // leaveHold returns the hold of members of g that are to leave a pool while nothing else is
 // permitted.
 func (s *shard) leaveHold(g *group, now time.Time) (plan.Hold, bool) {
-	if len(s.avoided.Requested()) == 0 { // it would cost each plan a look at every member
+	if len(s.places.AvoidedPools.Requested()) == 0 { // it would cost each plan a look at every member
 		return plan.Hold{}, false
 	}
 	var held []*avoid.Entry
-	stay := 0
 	for _, m := range g.members {
 		if m.extra() || m.state.Leaving() || m.gone || s.preserved(m, now) {
 			continue
 		}
-		p := s.poolToLeave(m, now)
-		if p == nil || s.hasPlaceFor(g, m, p, now) {
+		p, elsewhere := s.poolToLeave(g, m, now)
+		if p == nil || elsewhere {
 			continue
 		}
-		stay++
 		if !slices.Contains(held, p) {
 			held = append(held, p)
 		}
 	}
-	if stay == 0 {
+	if len(held) == 0 {
 		return plan.Hold{}, false
 	}
 	names := make([]string, len(held))
@@ -316,13 +219,11 @@ type PoolOutlook struct {
 
 // PoolOutlook returns what the avoidance of a pool would do now. It changes nothing.
 func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	var out PoolOutlook
 	now := r.opts.Now()
-	for _, g := range r.groups {
+	r.eachGroup(func(g *group) {
 		if !g.defined() || g.spec.Removing {
-			continue
+			return
 		}
 		if i := r.poolImpact(g, avoid.Pool(p), now); len(i.Lost) > 0 || i.Members > 0 {
 			out.Groups = append(out.Groups, i)
@@ -331,13 +232,12 @@ func (r *Admin) PoolOutlook(p Pool) PoolOutlook {
 			out.ZoneUnknown = append(out.ZoneUnknown, "any of group "+g.key.String())
 		}
 		for _, subnet := range g.spec.Definition.Subnets {
-			if p.Zone != "" && r.admission.ZoneOf(subnet) == "" && !slices.Contains(out.ZoneUnknown, subnet) {
+			if p.Zone != "" && r.places.ZoneOf(subnet) == "" && !slices.Contains(out.ZoneUnknown, subnet) {
 				out.ZoneUnknown = append(out.ZoneUnknown, subnet)
 			}
 		}
-	}
+	})
 	slices.Sort(out.ZoneUnknown)
-	slices.SortFunc(out.Groups, func(a, b PoolImpact) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return out
 }
 
@@ -349,14 +249,19 @@ func (s *shard) poolImpact(g *group, p avoid.Pool, now time.Time) PoolImpact {
 	if groupspec.OnDemandBase(&g.spec, g.spec.Size) > 0 {
 		def.Market.Fallback = nstance.OnDemand
 	}
-	lost, left := s.admission.Divide(s.requestFor(g, def), avoidanceOf(p, time.Time{}, ""), now)
-	out.Left = len(left)
-	outside := slices.ContainsFunc(left, func(shape admission.Shape) bool { return p.Zone == "" || s.admission.ZoneOf(shape.Subnet) != "" })
-	for _, shape := range lost {
-		out.Lost = append(out.Lost, ShapePlan{InstanceType: shape.InstanceType, Subnet: shape.Subnet, Market: shape.Market})
+	outside := false
+	for _, c := range s.places.Candidates(g.request(def), now) {
+		switch {
+		case len(c.Avoided) > 0:
+		case c.In(p):
+			out.Lost = append(out.Lost, ShapePlan{InstanceType: c.InstanceType, Subnet: c.Subnet, Market: c.Market})
+		default:
+			out.Left++
+			outside = outside || p.Zone == "" || c.Zone != ""
+		}
 	}
 	for _, m := range g.members {
-		if m.extra() || m.state.Leaving() || m.gone || !s.inPool(m, p) {
+		if m.extra() || m.state.Leaving() || m.gone || !s.places.In(m.resident(), p) {
 			continue
 		}
 		out.Members++

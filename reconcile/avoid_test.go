@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -28,7 +27,7 @@ func zonedGroup(size int) nstance.Group {
 
 // withZones runs a test in a world with two zones and one leader whose group is ready.
 func withZones(t *testing.T, g nstance.Group, test func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, twoZones)
 		defer w.close()
 		w.startLeader(g)
@@ -303,7 +302,7 @@ func TestAvoidedPoolDrain(t *testing.T) {
 		})
 	})
 	t.Run("machines whose subnet has no known zone stay", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{}) // all are in sim-a, and no subnet is named
 			defer w.close()
 			w.startLeader(webGroup(2))
@@ -321,7 +320,7 @@ func TestAvoidedPoolDrain(t *testing.T) {
 func TestAvoidedCreatesUnderWay(t *testing.T) {
 	for _, after := range []int{100, 160, 200, 230, 260, 300} {
 		t.Run(fmt.Sprintf("throttled, and repeated as it was, avoided after %d ms", after), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, twoZones)
 				defer w.close()
 				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 6, Code: nstance.Throttled})
@@ -403,17 +402,19 @@ func TestAvoidedPoolInPlans(t *testing.T) {
 func TestPoolOutlook(t *testing.T) {
 	g := zonedGroup(3)
 	g.Definition.Subnets = []string{"s-a", "s-b"}
-	withZones(t, g, func(t *testing.T, w *world) {
-		admin := w.r.Admin()
-		require.Equal(t, reconcile.PoolOutlook{Groups: []reconcile.PoolImpact{{
-			Key: web, Lost: []reconcile.ShapePlan{{InstanceType: "small", Subnet: "s-a", Market: nstance.Spot}}, Left: 1, Members: 3, Replaced: 3,
-		}}}, admin.PoolOutlook(zoneA))
-		require.Empty(t, admin.PoolOutlook(reconcile.Pool{Zone: "zone-c"}).Groups)
-		all := admin.PoolOutlook(reconcile.Pool{InstanceType: "small"}).Groups[0]
-		require.Equal(t, []int{2, 0, 3, 0}, []int{len(all.Lost), all.Left, all.Members, all.Replaced}, "nothing is left, so members stay")
-		w.avoid(reconcile.Pool{Zone: "zone-b"}, time.Hour, false)
-		after := admin.PoolOutlook(zoneA).Groups[0]
-		require.Equal(t, []int{1, 0, 3, 0}, []int{len(after.Lost), after.Left, after.Members, after.Replaced})
+	t.Run("zones", func(t *testing.T) {
+		withZones(t, g, func(t *testing.T, w *world) {
+			admin := w.r.Admin()
+			require.Equal(t, reconcile.PoolOutlook{Groups: []reconcile.PoolImpact{{
+				Key: web, Lost: []reconcile.ShapePlan{{InstanceType: "small", Subnet: "s-a", Market: nstance.Spot}}, Left: 1, Members: 3, Replaced: 3,
+			}}}, admin.PoolOutlook(zoneA))
+			require.Empty(t, admin.PoolOutlook(reconcile.Pool{Zone: "zone-c"}).Groups)
+			all := admin.PoolOutlook(reconcile.Pool{InstanceType: "small"}).Groups[0]
+			require.Equal(t, []int{2, 0, 3, 0}, []int{len(all.Lost), all.Left, all.Members, all.Replaced}, "nothing is left, so members stay")
+			w.avoid(reconcile.Pool{Zone: "zone-b"}, time.Hour, false)
+			after := admin.PoolOutlook(zoneA).Groups[0]
+			require.Equal(t, []int{1, 0, 3, 0}, []int{len(after.Lost), after.Left, after.Members, after.Replaced})
+		})
 	})
 	t.Run("the on-demand base is among the shapes", func(t *testing.T) {
 		g := zonedGroup(2)
@@ -423,12 +424,14 @@ func TestPoolOutlook(t *testing.T) {
 			require.Equal(t, []int{2, 2}, []int{len(i.Lost), i.Left})
 		})
 	})
-	withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
-		g := webGroup(1)
-		g.Definition.Subnets = []string{"somewhere"}
-		w.setGroups(g)
-		require.Equal(t, []string{"somewhere"}, w.r.Admin().PoolOutlook(zoneA).ZoneUnknown)
-		require.Empty(t, w.r.Admin().PoolOutlook(reconcile.Pool{Market: nstance.Spot}).ZoneUnknown)
+	t.Run("without zones", func(t *testing.T) {
+		withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+			g := webGroup(1)
+			g.Definition.Subnets = []string{"somewhere"}
+			w.setGroups(g)
+			require.Equal(t, []string{"somewhere"}, w.r.Admin().PoolOutlook(zoneA).ZoneUnknown)
+			require.Empty(t, w.r.Admin().PoolOutlook(reconcile.Pool{Market: nstance.Spot}).ZoneUnknown)
+		})
 	})
 }
 
@@ -513,7 +516,7 @@ func TestZonalShift(t *testing.T) {
 // TestAvoidUnknownZone: what the avoidance of a zone does not reach is listed, and members are
 // not drained where their replacements could be in the same zone.
 func TestAvoidUnknownZone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.startLeader(webGroup(2))

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -45,7 +44,7 @@ func (w *world) createDelays(n int) (out []time.Duration) {
 func TestBadImageOfNewGroup(t *testing.T) {
 	doubling := []time.Duration{0, 10 * time.Second, 20 * time.Second, 40 * time.Second, 80 * time.Second, 160 * time.Second, 5 * time.Minute, 5 * time.Minute}
 	play := func(t *testing.T, size int, test func(t *testing.T, w *world, g nstance.Group)) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			w.failUserData("v1")
@@ -103,7 +102,7 @@ func TestBadImageOfNewGroup(t *testing.T) {
 // TestMachineNeverReady: a machine registers in time and then reports a failing probe.
 // It is replaced after its launch timeout and counts as a failure.
 func TestMachineNeverReady(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.failUserData("v1") // the test reports in place of the agent

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +20,7 @@ import (
 // withBalancer runs a test in a world whose group is ready behind load balancer front,
 // which also has a foreign member.
 func withBalancer(t *testing.T, size int, o simcloud.Options, test func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		o.Balancers = []string{"lb-1", "lb-2"}
 		w := newWorld(t, o)
 		defer w.close()
@@ -375,7 +374,7 @@ func TestNewLeaderDeletesAfterLeavingBalancers(t *testing.T) {
 }
 
 func TestBalancersAreIndependent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1", "lb-2"}})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) {
@@ -394,7 +393,7 @@ func TestBalancersAreIndependent(t *testing.T) {
 }
 
 func TestRefusedBatchIsSplit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) {
@@ -430,7 +429,7 @@ func TestLostBalancerAnswers(t *testing.T) {
 }
 
 func TestProviderWithoutBalancersIsReported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) {
@@ -444,5 +443,19 @@ func TestProviderWithoutBalancersIsReported(t *testing.T) {
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{balancedGroup(1, "front")}})
 		w.advance(10 * time.Second)
 		w.requireMembers(1)
+	})
+}
+
+// TestBalancersOfGroupDefinedLate: members stay in their load balancers while a new leader does
+// not know their group, and leave at once when it names none any more.
+func TestBalancersOfGroupDefinedLate(t *testing.T) {
+	withBalancer(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		w.stopLeader()
+		w.startLeader()
+		w.advance(20 * time.Second)
+		require.Len(t, w.cloud.AttachedTo("lb-1"), 4, "one is of no group")
+		w.setGroups(webGroup(3))
+		w.advance(10 * time.Second)
+		require.Len(t, w.cloud.AttachedTo("lb-1"), 1)
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -51,7 +50,7 @@ func TestSoldOutShardCostsFewCalls(t *testing.T) {
 		}, func(w *world) { w.cloud.ClearFaults() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}})
 				defer w.close()
 				c.close(w)
@@ -72,7 +71,7 @@ func TestSoldOutShardCostsFewCalls(t *testing.T) {
 }
 
 func TestGroupsShareCapacityCache(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.cloud.SetCapacity(small, 0)
@@ -99,7 +98,7 @@ func TestGroupsShareCapacityCache(t *testing.T) {
 }
 
 func TestCapacityRunsOutMidway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Hour}})
 		defer w.close()
 		w.cloud.SetCapacity(small, 300)
@@ -130,7 +129,7 @@ func TestLossesSkipFirstAnswerWait(t *testing.T) {
 }
 
 func TestReclaimedShapeIsTriedLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(3)
@@ -160,7 +159,7 @@ func TestReclaimedShapeIsTriedLast(t *testing.T) {
 }
 
 func TestFallbackOnlyWhenSoldOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(2)
@@ -196,7 +195,7 @@ func (w *world) perSubnet() map[string]int {
 
 func TestSubnets(t *testing.T) {
 	spread := func(t *testing.T, sizes map[string]int, test func(t *testing.T, w *world, g nstance.Group)) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{Subnets: sizes, Latency: simcloud.Delay{Min: time.Second}})
 			defer w.close()
 			g := webGroup(6)
@@ -279,7 +278,7 @@ func TestSubnets(t *testing.T) {
 // TestQuotaIsPerTypeAndMarket: a quota error moves on to the next instance type and
 // backs off like a sold-out shape.
 func TestQuotaIsPerTypeAndMarket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) { o.provider = quotaOf{o.provider, "small", ""} }
@@ -313,7 +312,7 @@ func (q quotaOf) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.
 func TestReclaimAvoidsZone(t *testing.T) {
 	for name, hide := range map[string]bool{"the provider says the zones": false, "machines show the zones": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{
 					Zones: map[string]string{"a": "zone-1", "b": "zone-1", "c": "zone-2"}, Subnets: map[string]int{"a": 3, "b": 2, "c": 1},
 				})

@@ -29,7 +29,7 @@ func (s *shard) recordCensus(g *group, c *plan.Census, now time.Time) {
 		g.belowSizeSince = now.UTC()
 	}
 	s.checkMassNotice(g)
-	if g.history.SetFallenBack(g.onDemandBeyondBase(), now) {
+	if g.history.SetFallenBack(g.onDemandBeyondBase(c.Members), now) {
 		s.saver.Changed()
 	}
 	s.recordBreaker(g, c.Breaker, now)
@@ -48,7 +48,7 @@ func (s *shard) becameReady(m *member) {
 	}
 	s.recordReturn(m, m.market() == nstance.Spot)
 	s.publish(m, nstance.Event{Type: nstance.EventReady, Replaces: m.rec.Replaces})
-	s.admission.Forgive(m.definitionKey(), capacityShape(m.rec.Shape))
+	s.places.Forgive(m.definitionKey(), capacityShape(m.rec.Shape))
 	if s.provesDefinition(m) && m.group.history.Succeeded() {
 		s.saver.Changed()
 	}
@@ -147,7 +147,7 @@ func (s *shard) recordReady(g *group, now time.Time) {
 	}
 	for _, m := range g.members {
 		if m.registered() && !m.wasReady && !s.readyOnRecord(m, now) {
-			is.Exclude(m.id, m.rec.RegisteredAt)
+			is.Exclude(m.id)
 		}
 	}
 	if g.history.SetReady(is) {
@@ -156,8 +156,8 @@ func (s *shard) recordReady(g *group, now time.Time) {
 }
 
 // readyOnRecord reports whether m was ready before this term: its group's state or its
-// record says so, or it has outlived its launch timeout. One that was woken is ready when
-// its agent reports.
+// record says so, or it has outlived its launch timeout and the state does not say otherwise.
+// One that was woken is ready when its agent reports.
 func (s *shard) readyOnRecord(m *member, now time.Time) bool {
-	return m.registered() && !m.wokenOrWaking() && (!m.rec.ReadyAt.IsZero() || m.group.history.Ready.Covers(m.id, m.rec.RegisteredAt) || s.launchOver(m, now))
+	return m.registered() && !m.wokenOrWaking() && (!m.rec.ReadyAt.IsZero() || m.group.history.Ready.Covers(m.id, m.rec.RegisteredAt) || s.launchOver(m, now) && !m.group.history.Ready.Excludes(m.id))
 }

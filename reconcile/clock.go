@@ -24,8 +24,9 @@ func (s *shard) updateClock() {
 		s.log.Info("this server's clock can be trusted again, deletes by deadline and for age go on")
 	}
 	s.opts.Journal(e)
-	if !s.avoided.Empty() {
-		s.avoidPools()
+	s.places.TrustClock(s.clock.Distrust() == "")
+	if len(s.places.AvoidedPools.All()) > 0 {
+		s.avoidanceChanged(s.opts.Now())
 	}
 	for key := range s.groups {
 		s.queue.Add(key, false)

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -59,7 +58,7 @@ func (c *clocks) configure(o *reconcile.Options) {
 
 // withClocks is withGroup under a leader that uses the clocks.
 func withClocks(t *testing.T, size int, c *clocks, test func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		w.wrap = func(o *leaderEnv) { o.options = c.configure }
 		defer w.close()
@@ -154,7 +153,7 @@ func TestClockVerdict(t *testing.T) {
 		})
 	})
 	t.Run("answer from before the term", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			c := &clocks{}
 			c.Date()
 			c.silent.Store(true)
@@ -536,7 +535,7 @@ func TestNoticeFromClockBehind(t *testing.T) {
 func TestWrongClockEndsNothing(t *testing.T) {
 	for name, next := range map[string]bool{"the same leader": false, "the next leader": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				c := &clocks{}
 				w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Park: simcloud.Delay{Min: 3 * time.Second}, Wake: simcloud.Delay{Min: time.Second}})
 				w.wrap = func(o *leaderEnv) { o.options = c.configure }

@@ -8,8 +8,8 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/groupspec"
 	"github.com/nstance-go/nstance/internal/loop"
-	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/internal/cloudfacts"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // question returns what the groups as they are must know of the cloud.
@@ -28,7 +28,7 @@ func (r *Reconciler) question() cloudfacts.Question {
 		addAll(spotTypes, def.InstanceTypes)
 		addAll(spotSubnets, def.Subnets)
 		if groupspec.Order(&g.spec) == nstance.OrderSteadiest && g.spec.Size > 0 {
-			key := cloudfacts.TypesKey(def.InstanceTypes)
+			key := place.TypesKey(def.InstanceTypes)
 			sizes[key] = max(sizes[key], g.spec.Size)
 		}
 	}
@@ -49,19 +49,12 @@ func addAll(set map[string]bool, names []string) {
 func (r *Reconciler) recordAddresses(free map[string]int, asked time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.admission.SetAddresses(free, asked)
+	r.places.SetAddresses(free, asked)
 	for _, m := range r.members {
 		if m.subnet != "" && (!m.machineKnown() || !m.machineSince.Before(asked)) {
-			r.admission.TakeAddress(m.subnet)
+			r.places.TakeAddress(m.subnet)
 		}
 	}
-}
-
-// recordZones records in which zones subnets are.
-func (r *Reconciler) recordZones(zones map[string]string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.admission.SetZones(zones)
 }
 
 // recordPrices records an answer about types. It is the price at launch of machines that
@@ -69,10 +62,10 @@ func (r *Reconciler) recordZones(zones map[string]string) {
 func (r *Reconciler) recordPrices(types []string, prices []nstance.Price, asked time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.admission.SetPrices(types, prices, asked)
+	r.places.SetPrices(types, prices, asked)
 	for _, m := range r.members {
 		if m.price == 0 && m.rec.PricePerHour == 0 && asked.Sub(m.rec.CreatedAt) < cloudfacts.PriceInterval {
-			m.price = r.admission.Price(capacityShape(m.rec.Shape), asked)
+			m.price = r.places.Price(capacityShape(m.rec.Shape), asked)
 		}
 	}
 	if r.loaded {
@@ -80,18 +73,12 @@ func (r *Reconciler) recordPrices(types []string, prices []nstance.Price, asked 
 	}
 }
 
-func (r *Reconciler) recordScores(types string, zones map[string]int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.zoneScores[types] = zones
-}
-
 func (r internals) SetPoolRates(rates []loop.PoolRate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known := make([]admission.Rate, len(rates))
+	known := make([]place.Rate, len(rates))
 	for i, rate := range rates {
-		known[i] = admission.Rate(rate)
+		known[i] = place.Rate(rate)
 	}
-	r.admission.SetRates(known, r.opts.Now())
+	r.places.SetRates(known, r.opts.Now())
 }

@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +17,7 @@ func TestConnectedAgentShowsItsMachine(t *testing.T) {
 	for _, streams := range []bool{true, false} {
 		for _, leaders := range []int{1, 3} {
 			t.Run(fmt.Sprintf("streams %v, %d leaders", streams, leaders), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
 					w := newWorld(t, simcloud.Options{Lag: simcloud.Delay{Min: 5 * time.Minute}})
 					defer w.close()
 					w.startLeader(webGroup(3))

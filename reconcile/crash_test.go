@@ -22,7 +22,7 @@ func TestCrashAtEveryCall(t *testing.T) {
 		step = 5
 	}
 	t.Run("calls", func(t *testing.T) {
-		for _, y := range slices.Concat(stories, storiesWithOwnUserData(), pooledStories) {
+		for _, y := range slices.Concat(stories, storiesWithOwnUserData(), pooledStories, failedStories) {
 			t.Run(y.name, func(t *testing.T) {
 				t.Parallel()
 				plain := runStory(t, y, label{}, none)
@@ -121,4 +121,9 @@ func TestLateWriteOfFormerLeader(t *testing.T) {
 			require.Equal(t, 1, w.count(nstance.EventDrainStarted, id))
 		})
 	})
+}
+
+// failedStories are those of machines that are accepted and do not start.
+var failedStories = []story{
+	{name: "instance on demand, its first machine fails", end: 0, extra: 1, failedFirst: true, run: func(c *crash) { c.requestOnDemand() }},
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -22,6 +23,9 @@ import (
 func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if err := r.provider.Blocked(); err != nil {
 		return err
+	}
+	if is := r.failedLaunch(m); is != nil {
+		return r.replaceFailedMachine(ctx, m, *is)
 	}
 	if found, err := r.findMachine(ctx, m); found || err != nil {
 		return err
@@ -46,6 +50,9 @@ func (r *Reconciler) create(ctx context.Context, m *member) error {
 	if r.lacksGrant(m) {
 		return errAgain
 	}
+	if err := r.recordAsk(ctx, m); err != nil {
+		return err
+	}
 	return r.sendCreate(ctx, m, rec, def, rendered)
 }
 
@@ -54,12 +61,12 @@ func (r *Reconciler) sendCreate(ctx context.Context, m *member, rec records.Inst
 	if err := r.permit(m, stepCreate); err != nil {
 		return err
 	}
-	repeated, err := r.beginCall(m, rec)
+	repeated, hostLimit, err := r.beginCall(m, rec)
 	if err != nil {
 		return err
 	}
 	spec := machineSpec(r.opts.Owner, rec, def, rendered)
-	spec.HostLimit = r.hostLimit(m)
+	spec.HostLimit = hostLimit
 	mach, err := r.provider.Create(ctx, spec)
 	r.createEnded(m, err)
 	if errors.Is(err, nstance.Conflict) {
@@ -75,7 +82,7 @@ func (r *Reconciler) sendCreate(ctx context.Context, m *member, rec records.Inst
 // adopts it. Without one it returns false when the create may be sent, again.
 func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, err error) {
 	r.mu.Lock()
-	expected, repeatFrom := m.mayHaveMachine(), m.repeatFrom(r.opts.ConsistencyWindow)
+	expected, repeatFrom := m.mayHaveMachine(), r.repeatFrom(m)
 	// What was lost with a former token is known: it is not lost once more.
 	another := m.needsNewToken || relaunched(m.rec) && r.opts.Now().Before(r.absenceProvenAt(m))
 	r.mu.Unlock()
@@ -85,10 +92,11 @@ func (r *Reconciler) findMachine(ctx context.Context, m *member) (found bool, er
 	mach, err := r.provider.Get(ctx, m.id)
 	switch {
 	case err == nil:
+		r.readOnDemandDefinition(ctx, m)
 		return true, r.adopt(m, mach)
 	case !errors.Is(err, nstance.NotFound):
 		return false, asUnavailable(err)
-	case nstance.LossCauseOf(err) != "" && !another:
+	case absenceOf(err).certain() && !another:
 		r.markGoneBeforeKnown(m, absenceOf(err), false)
 		return true, nil
 	case r.opts.Now().Before(repeatFrom):
@@ -121,11 +129,11 @@ func (r *Reconciler) provenRefusal(m *member) error {
 		m.answeredWith = answer
 		return answer
 	case nstance.Ambiguous, nstance.Unavailable:
-		if m.unanswered < maxUnanswered || !r.admission.Alternatives(r.memberRequest(m)) {
+		if m.unanswered < maxUnanswered || len(r.places.Candidates(m.request(), now)) < 2 {
 			return nil
 		}
 		m.unanswered = 0
-		r.admission.UnansweredFor(definition, shape, m.createSent, clip.Words(m.answeredWith.Error()), now)
+		r.places.UnansweredFor(definition, shape, m.createSent, clip.Words(m.answeredWith.Error()), now)
 		m.answeredWith = answer
 		return answer
 	}
@@ -147,7 +155,7 @@ func (r *Reconciler) stillWanted(ctx context.Context, id nstance.InstanceID) err
 func (r *Reconciler) checkGrant(m *member) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !m.durable && m.grant == granted && r.admission.SoldOut(m.definitionKey(), capacityShape(m.shape), m.grantedAt, r.opts.Now()) {
+	if !m.durable && m.grant == granted && r.places.SoldOut(m.definitionKey(), capacityShape(m.shape), m.grantedAt, r.opts.Now()) {
 		return errSoldOut
 	}
 	return nil
@@ -167,19 +175,19 @@ func (r *Reconciler) lacksGrant(m *member) bool {
 }
 
 // beginCall records and publishes that the create is about to be sent. It reports
-// whether an earlier call may have made the machine.
-func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, err error) {
+// whether an earlier call may have made the machine, and how many of its group may be on one host.
+func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, hostLimit int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.registered() {
-		return false, errAgain // its machine is there, or was: see absentOnRecord
+		return false, 0, errAgain // its machine is there, or was: see absentOnRecord
 	}
 	if m.grant == granted && m.shape != rec.Shape {
-		return false, errAgain // granted while the intent was written
+		return false, 0, errAgain // granted while the intent was written
 	}
 	now := r.opts.Now()
-	if r.admission.Avoided(capacityShape(rec.Shape), now) {
-		return false, errAvoided
+	if r.places.Avoided(capacityShape(rec.Shape), now) {
+		return false, 0, errAvoided
 	}
 	repeated = m.mayHaveMachine()
 	first := m.createSent.IsZero() && m.inheritedAt.IsZero()
@@ -192,14 +200,14 @@ func (r *Reconciler) beginCall(m *member, rec records.Instance) (repeated bool, 
 		m.state = nstance.Provisioning
 	}
 	if !first {
-		return repeated, nil
+		return repeated, m.group.hostLimit(), nil
 	}
 	e := nstance.Event{Type: nstance.EventCreateRequested, Reason: rec.Reason + withMessage(m.requestReason) + shapeReason(rec)}
 	if rec.Reason == string(plan.ReasonReplace) {
 		e.Type, e.Replaces = nstance.EventReplacementRequested, rec.Replaces
 	}
 	r.publish(m, e)
-	return repeated, nil
+	return repeated, m.group.hostLimit(), nil
 }
 
 func machineSpec(owner nstance.Owner, rec records.Instance, def nstance.Definition, out Rendered) nstance.MachineSpec {
@@ -247,25 +255,20 @@ func (r *Reconciler) adopt(m *member, mach nstance.Machine) error {
 // instance impossible.
 func (r *Reconciler) resolveConflict(ctx context.Context, m *member, repeated bool, refusal error) error {
 	mach, err := r.provider.Get(ctx, m.id)
+	var shown bool
+	r.locked(func() { shown = r.agentShows(m, r.opts.Now()) })
 	switch {
 	case err == nil:
 		return r.adopt(m, mach)
 	case !errors.Is(err, nstance.NotFound):
 		return asUnavailable(err)
-	case nstance.LossCauseOf(err) == "" && r.isShown(m): // the cloud does not show it yet
+	case !absenceOf(err).certain() && shown: // the cloud does not show it yet
 		return errAgain
-	case repeated, nstance.LossCauseOf(err) != "":
+	case repeated, absenceOf(err).certain():
 		r.markGoneBeforeKnown(m, absenceOf(err), relaunched(m.rec))
 		return nil
 	}
 	return refusal
-}
-
-// isShown is agentShows for steps.
-func (r *Reconciler) isShown(m *member) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.agentShows(m, r.opts.Now())
 }
 
 // markGoneBeforeKnown records that the machine of m existed and is gone, although no
@@ -279,7 +282,7 @@ func (r *Reconciler) markGoneBeforeKnown(m *member, is absence, final bool) {
 	if !final && r.retryLostLaunch(m, is, r.opts.Now()) {
 		return
 	}
-	m.taken = is.cause == "" // the time in which nothing was known of it is too short for more
+	m.taken = !is.certain() // the time in which nothing was known of it is too short for more
 	r.markGone(m, "it was made, and the provider does not know it any more", is, r.opts.Now())
 }
 
@@ -315,7 +318,7 @@ func (s *shard) createRefused(m *member, err error) {
 
 // failWithoutMachine fails m and has its intent deleted.
 func (s *shard) failWithoutMachine(m *member, why nstance.Cause) {
-	s.admission.ReturnAddress(m.subnet)
+	s.places.ReturnAddress(m.subnet)
 	m.subnet = ""
 	s.reopenLoss(m)
 	m.state, m.deleteCauses = nstance.Failed, []nstance.Cause{why}
@@ -346,11 +349,22 @@ func asUnavailable(err error) error {
 	return err
 }
 
+// formerCallsEnd is when the last call of a former leader for the machine of m was sent, at the
+// latest: before this term found its record, and not long after the instant in it. So terms
+// shorter than a consistency window do not each begin to wait anew. Zero: there was none.
+func (s *shard) formerCallsEnd(m *member) time.Time {
+	end, recorded := m.inheritedAt, m.rec.AskedAt.Add(records.AskedFor+clocksApart)
+	if m.rec.AskedAt.IsZero() || m.rec.FailedLaunch != nil || !recorded.Before(end) || !s.reached(recorded, s.opts.Now()) {
+		return end
+	}
+	return recorded
+}
+
 // repeatFrom is when a create that seems to have made nothing may be repeated: by
 // then the provider shows what it has made. A former leader's call that is still in
 // flight does no harm: the same bytes make the same machine.
-func (m *member) repeatFrom(window time.Duration) time.Time {
-	return latest(m.lastCreateEnd, m.inheritedAt).Add(window)
+func (s *shard) repeatFrom(m *member) time.Time {
+	return latest(m.lastCreateEnd, s.formerCallsEnd(m)).Add(s.opts.ConsistencyWindow)
 }
 
 // absenceProvenAt is from when on NotFound proves that there is no machine and that
@@ -361,7 +375,7 @@ func (s *shard) absenceProvenAt(m *member) time.Time {
 	if !m.mayHaveMachine() {
 		return time.Time{}
 	}
-	end := m.inheritedAt
+	end := s.formerCallsEnd(m)
 	if !end.IsZero() && !m.registered() {
 		end = end.Add(s.callTimeout())
 	}
@@ -396,6 +410,17 @@ func (s *shard) checkMarks(m *member, mach nstance.Machine) error {
 	}
 	s.alarmContested(m, nstance.Event{Reason: "machine " + mach.ProviderID + " of another owner carries this instance's ID; it was left alone"})
 	return nstance.Errorf(nstance.Conflict, "machine %s belongs to another owner", mach.ProviderID)
+}
+
+// isTwin reports whether mach, which has the marks of m, is another machine than that of m, and
+// raises an alarm then: a copy has its tags, too. What it does says nothing about m.
+func (s *shard) isTwin(m *member, mach nstance.Machine) bool {
+	known := cmp.Or(m.machine.ProviderID, m.rec.ProviderID)
+	if known == "" || mach.ProviderID == "" || mach.ProviderID == known {
+		return false
+	}
+	s.alarmContested(m, nstance.Event{Reason: "machine " + mach.ProviderID + " carries this instance's marks, whose machine is " + known + "; it was left alone: remove its marks, or delete it"})
+	return true
 }
 
 // alarmContested raises an alarm about the machine of m, once in a term. It needs

@@ -12,53 +12,76 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-func (s *shard) groupView(g *group) GroupView {
+func (at *snapshot) groupView() GroupView {
+	h := &at.history
 	v := GroupView{
-		Group: g.spec, Hash: g.hash, RuntimeHash: g.runtime,
-		Paused: g.history.Paused, Frozen: s.freezeOf(g) != nil, FrozenAlone: g.history.Frozen != nil, RolledBack: g.history.Rollback != nil,
-		LastGoodHash: g.history.GoodHash, Failures: g.history.InRow, BackoffUntil: g.history.BackoffUntil,
-		Holds: s.withPending(g, g.holds),
+		Group: at.spec, Hash: at.hash, RuntimeHash: at.runtime,
+		Paused: h.Paused, Frozen: at.freeze != nil, FrozenAlone: h.Frozen != nil, RolledBack: h.Rollback != nil,
+		LastGoodHash: h.GoodHash, Failures: h.InRow, BackoffUntil: h.BackoffUntil, Claims: at.claims(),
+		ReturnAt: h.ReturnAt(at.spec.Definition.Market), FailedReturns: h.Returns, Holds: at.withPending(at.holds),
 	}
-	v.Key = g.key
-	g.setMarkets(&v)
-	if g.halted() {
-		v.Halted = g.history.HaltReason
+	v.Key = at.key
+	v.SpotMarket, v.OnDemandMarket = countMarkets(at.view.Members)
+	if at.halted() {
+		v.Halted = h.HaltReason
 	}
-	now := s.opts.Now()
-	view := s.view(g, now, g.buffer[:0])
-	g.buffer = view.Members
-	n := plan.NewCensus(view, now).Counts()
+	n := plan.NewCensus(at.view, at.now).Counts()
 	v.Ready, v.Booting, v.Leaving, v.Gone, v.Stale, v.OnDemand, v.Preserved = n.Ready, n.Booting, n.Leaving, n.Gone, n.Stale, n.OnDemand, n.Preserved
-	v.Standby, v.Parked, v.Claims = n.Standby, n.Parked, g.claims()
+	v.Standby, v.Parked = n.Standby, n.Parked
 	return v
 }
 
+// An instancesCopy is members of one group at one time, copied for a read.
+type instancesCopy struct {
+	now   time.Time
+	view  plan.View
+	views []InstanceView // without what follows from view
+}
+
+// copyInstances copies members of g.
+func (s *shard) copyInstances(g *group, members []*member, now time.Time) *instancesCopy {
+	c := &instancesCopy{now: now, view: plan.View{Group: g.spec, Hash: g.hashOrUnknown(), Clock: s.clock.Distrust()}}
+	c.view.Members, c.views = make([]plan.Member, len(members)), make([]InstanceView, len(members))
+	for i, m := range members {
+		c.view.Members[i], c.views[i] = s.memberView(g, m, now), s.instanceView(m)
+		c.view.Members[i].Notices = c.views[i].Notices
+	}
+	return c
+}
+
+// instanceView returns the view of m, but for what instanceViews adds.
 func (s *shard) instanceView(m *member) InstanceView {
 	v := InstanceView{
 		ID: m.id, Group: m.rec.Key(), OnDemand: m.rec.OnDemand, Reason: m.rec.Reason, InstanceType: m.rec.Shape.InstanceType, RequestedMarket: m.rec.Shape.Market, ShapeChoice: m.rec.ShapeChoice, PricePerHour: cmp.Or(m.rec.PricePerHour, m.price),
 		InfraHash: m.rec.InfraHash, RuntimeHash: m.rec.RuntimeHash, CreatedAt: m.rec.CreatedAt, RegisteredAt: m.rec.RegisteredAt,
-		State: m.state, Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt,
-		Notices: slices.Clone(m.Standing), Drain: m.drain, Gone: m.gone, Runtime: m.group.runtime, Market: m.market(), Zone: cmp.Or(m.zone(), s.admission.ZoneOf(m.rec.Shape.Subnet)),
+		ProviderID: cmp.Or(m.machine.ProviderID, m.rec.ProviderID), Machine: m.machine, Connected: m.connected, Report: m.report, ReportedAt: m.reportAt, Notices: slices.Clone(m.Standing), Drain: m.drain, Gone: m.gone,
+		Runtime: m.group.runtime, Market: m.market(), Zone: cmp.Or(m.zone(), s.places.ZoneOf(m.rec.Shape.Subnet)), Standby: m.rec.Standby != nil,
 	}
-	known := nstance.Machine{ID: m.id, ProviderID: m.rec.ProviderID, Zone: m.rec.Zone}
-	if m.machine.ProviderID != "" {
-		known = m.machine
-	}
-	v.ProviderID, v.NodeProviderID = known.ProviderID, s.nodeProviderID(known)
-	if v.Standby = m.rec.Standby != nil; m.wokenOrWaking() {
+	if m.wokenOrWaking() {
 		v.WokenAt = m.rec.Standby.Since
 	}
 	if m.rec.Preserve != nil {
 		v.PreservedUntil = m.rec.Preserve.Until
 	}
-	now := s.opts.Now()
-	mv := s.memberView(m.group, m, now)
-	c := plan.NewCensus(plan.View{Group: m.group.spec, Hash: m.group.hashOrUnknown(), Members: []plan.Member{mv}, Clock: s.clock.Distrust()}, now)
-	outlook := c.Outlooks()[0]
-	v.State, v.Drifted, v.Expired, v.Preserved = c.Status(&mv), outlook.Drifted, outlook.Expired, mv.Preserved
-	v.Silent = mv.Silent && m.state == nstance.Booting && !m.gone
-	v.Unhealthy = mv.Unhealthy || m.drain != nil && includesCause(m.drain.Causes, nstance.CauseUnhealthy)
 	return v
+}
+
+// instanceViews returns the views of the members of c.
+func (c *instancesCopy) instanceViews(nodeProviderID func(nstance.Machine) string) []InstanceView {
+	census := plan.NewCensus(c.view, c.now)
+	outlooks := census.Outlooks()
+	for i := range c.views {
+		v, m := &c.views[i], &census.Members[i]
+		known := v.Machine
+		if known.ProviderID == "" {
+			known = nstance.Machine{ID: v.ID, ProviderID: v.ProviderID, Zone: v.Zone}
+		}
+		v.NodeProviderID = nodeProviderID(known)
+		v.State, v.Drifted, v.Expired, v.Preserved = census.Status(m), outlooks[i].Drifted, outlooks[i].Expired, m.Preserved
+		v.Silent = m.Silent && m.State == nstance.Booting && !m.Gone
+		v.Unhealthy = m.Unhealthy || m.Drain != nil && includesCause(m.Drain.Causes, nstance.CauseUnhealthy)
+	}
+	return c.views
 }
 
 // publishView ends the removal of a group without members, and has watchers of groups
@@ -87,10 +110,7 @@ func (s *shard) announce(g *group) {
 		return
 	}
 	s.announced[g.key] = true
-	select {
-	case s.announceWake <- struct{}{}:
-	default:
-	}
+	wake(s.announceWake)
 }
 
 // notifyWatchers notifies watchers of groups of what has changed, until ctx ends.
@@ -125,25 +145,11 @@ func (r *Reconciler) notifyNext() bool {
 
 // notifyChanged notifies watchers of groups if this one has changed.
 func (s *shard) notifyChanged(g *group) {
-	v := s.groupView(g)
+	at := s.snapshot(g, s.opts.Now(), g.buffer[:0])
+	g.buffer = at.view.Members
+	v := at.groupView()
 	if g.published.view == nil || !reflect.DeepEqual(*g.published.view, v) {
 		g.published.view = &v
 		s.opts.Changed(v, g.isGone())
 	}
-}
-
-// setMarkets counts the members of g by market in a view, and adds when one may go
-// back to spot.
-func (g *group) setMarkets(v *GroupView) {
-	for _, m := range g.members {
-		if m.extra() || m.state.Leaving() || m.gone {
-			continue
-		}
-		if m.market() == nstance.OnDemand {
-			v.OnDemandMarket++
-		} else {
-			v.SpotMarket++
-		}
-	}
-	v.ReturnAt, v.FailedReturns = g.history.ReturnAt(g.spec.Definition.Market), g.history.Returns
 }

@@ -21,7 +21,7 @@ import (
 //	its end is recorded (cancel)     a member without a drain
 func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	planned, former, story := m.drain, m.formerExecutor, m.story()
+	planned, former, story, kept := m.drain, m.formerExecutor, m.story(), preservedUntil(&m.rec)
 	standing, advice := slices.Clone(m.Standing), slices.Clone(m.Advice)
 	r.mu.Unlock()
 	if planned == nil {
@@ -34,6 +34,9 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
 		if rec.Deleting != nil {
 			return nstance.Errorf(nstance.Conflict, "instance %s is being deleted", rec.ID)
+		}
+		if !preservedUntil(rec).Equal(kept) { // by a request that this leader does not know of
+			return errOutdated
 		}
 		d = within(*planned, former, rec)
 		if known = reflect.DeepEqual(rec.Drain, &d); known {
@@ -62,7 +65,7 @@ func (r *Reconciler) startDrain(ctx context.Context, m *member) error {
 		r.publish(m, nstance.Event{Type: said, Drain: &d})
 	}
 	r.mu.Unlock()
-	return r.opts.Drains.Start(ctx, d)
+	return r.drains.Start(ctx, d)
 }
 
 // within merges a planned drain with the recorded one, which may be a late write of
@@ -125,10 +128,10 @@ func (r *Reconciler) cancelDrain(ctx context.Context, m *member) error {
 	r.mu.Lock()
 	r.publish(m, nstance.Event{Type: nstance.EventDrainCancelled})
 	r.mu.Unlock()
-	return r.opts.Drains.Cancel(ctx, m.id, ended)
+	return r.drains.Cancel(ctx, m.id, ended)
 }
 
-// executorGrace is how long a drain waits for its operator once that has gone:
+// executorGrace is how long a drain waits for its operator or agent once that is gone:
 // it may only be connecting again.
 const executorGrace = 10 * time.Second
 
@@ -147,18 +150,11 @@ func (r *Reconciler) followDrains(ctx context.Context) {
 			}
 			last = max(last, e.Seq)
 			if e.Ack != nil {
-				r.recordAck(*e.Ack)
+				r.locked(func() { r.withMember(e.Ack.Instance, func(m *member) { r.handleDrained(m, *e.Ack) }) })
 			}
 		}
 		sleep.For(ctx, rewatchPause)
 	}
-}
-
-// recordAck records an accepted acknowledgement.
-func (r *Reconciler) recordAck(a nstance.Ack) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.withMember(a.Instance, func(m *member) { r.handleDrained(m, a) })
 }
 
 // recordExecutors records that an operator that executes a tenant's drains (empty: every
@@ -178,14 +174,19 @@ func (s *shard) operatorDrains(m *member) bool {
 	return s.opts.Drains.HasExecutor(m.rec.Tenant)
 }
 
+// agentDrains reports whether the hook of m's agent would carry out its drain.
+func (s *shard) agentDrains(m *member, now time.Time) bool {
+	return m.mayHaveHook() && !s.agentGone(m, now)
+}
+
 // executor returns what drains m: an operator that has declared that it drains, else
 // the agent's hook, else nothing: then only the deadline ends the drain. A hook cannot
 // only cordon.
-func (s *shard) executor(m *member, cordonOnly bool) nstance.Executor {
+func (s *shard) executor(m *member, cordonOnly bool, now time.Time) nstance.Executor {
 	switch {
 	case s.operatorDrains(m):
 		return nstance.ExecutorOperator
-	case m.agentDrains() && !cordonOnly:
+	case s.agentDrains(m, now) && !cordonOnly:
 		return nstance.ExecutorAgent
 	}
 	return nstance.ExecutorNone
@@ -205,30 +206,48 @@ func (s *shard) reassignDrains(g *group, now time.Time) (next time.Time) {
 
 // reassignDrain does so for one member.
 func (s *shard) reassignDrain(m *member, now time.Time) (next time.Time) {
-	if m.drain.Executor == nstance.ExecutorOperator && s.operatorDrains(m) {
-		m.operatorGoneAt = time.Time{}
-		return time.Time{}
+	if drains, next := s.executorDrains(m, now); drains {
+		m.executorGoneAt = time.Time{}
+		return next
 	}
-	if m.drain.Executor == nstance.ExecutorAgent && m.agentDrains() {
-		return time.Time{}
-	}
-	if m.drain.Executor == nstance.ExecutorOperator {
-		if m.operatorGoneAt.IsZero() {
-			m.operatorGoneAt = now
+	if m.executorMayReturn() {
+		if m.executorGoneAt.IsZero() {
+			m.executorGoneAt = now
 		}
-		if giveUp := m.operatorGoneAt.Add(executorGrace); now.Before(giveUp) {
+		if giveUp := m.executorGoneAt.Add(executorGrace); now.Before(giveUp) {
 			return giveUp
 		}
 	}
-	to := s.executor(m, m.drain.CordonOnly)
+	to := s.executor(m, m.drain.CordonOnly, now)
 	if to == m.drain.Executor {
 		return time.Time{}
 	}
 	d := *m.drain
 	m.formerExecutor, d.Executor = m.drain.Executor, to
-	m.drain = &d
+	m.drain, m.drainBlocked, m.executorGoneAt = &d, "", time.Time{}
 	m.owe(stepDrain)
 	return time.Time{}
+}
+
+// executorDrains reports whether the executor of m's drain can still carry it out, and when
+// time alone may change that.
+func (s *shard) executorDrains(m *member, now time.Time) (drains bool, next time.Time) {
+	switch m.drain.Executor {
+	case nstance.ExecutorOperator:
+		return s.operatorDrains(m), time.Time{}
+	case nstance.ExecutorAgent:
+		if !m.connected {
+			_, next = s.health.Evaluate(m.healthTrack, now)
+		}
+		return s.agentDrains(m, now), next
+	}
+	return false, time.Time{}
+}
+
+// executorMayReturn reports whether the executor of m's drain could carry it out if it were
+// there.
+func (m *member) executorMayReturn() bool {
+	return m.drain.Executor == nstance.ExecutorOperator || m.drain.Executor == nstance.ExecutorAgent && m.mayHaveHook()
 }
 
 // cordonOnly reports whether a drain of m for these causes leaves its work alone: its group
@@ -256,6 +275,6 @@ func (s *shard) newDrain(m *member, a plan.Action, now time.Time) *nstance.Drain
 	return &nstance.Drain{
 		Instance: m.id, Group: m.group.key, ProviderID: cmp.Or(m.machine.ProviderID, m.rec.ProviderID),
 		Generation: m.rec.Generation + 1, StartedAt: now.UTC(), Deadline: a.Deadline.UTC(),
-		Causes: a.Causes, Voluntary: a.Voluntary, Executor: s.executor(m, cordonOnly), CordonOnly: cordonOnly,
+		Causes: a.Causes, Voluntary: a.Voluntary, Executor: s.executor(m, cordonOnly, now), CordonOnly: cordonOnly,
 	}
 }

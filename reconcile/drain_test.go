@@ -140,12 +140,17 @@ func TestDrainWaits(t *testing.T) {
 			require.Equal(t, nstance.ExecutorOperator, d.Executor)
 			w.advance(time.Hour)
 			require.True(t, drainOf(w, d.Instance).Unlimited())
-			require.Empty(t, w.group().Holds, "nothing is known to block it")
+			require.Contains(t, w.hold(plan.HoldDrain).Reason, "the operator, names no obstacle; the drain began at "+d.StartedAt.Format(time.RFC3339))
 			blocked := nstance.Ack{Instance: d.Instance, Generation: d.Generation, By: d.Executor, Outcome: nstance.OutcomeBlocked, Message: "pod shop/web-0: budget web"}
 			require.NoError(t, w.drains.Acknowledge(w.ctx, blocked))
 			w.advance(time.Second)
 			require.Equal(t, string(d.Instance)+" waits without limit to be empty: pod shop/web-0: budget web", w.hold(plan.HoldDrain).Reason)
 			require.True(t, slices.ContainsFunc(w.r.Admin().Attention(), func(a reconcile.Attention) bool { return a.Kind == "drain" && a.Remedy != "" }))
+			unblocked := blocked
+			unblocked.Message = ""
+			require.NoError(t, w.drains.Acknowledge(w.ctx, unblocked))
+			w.advance(time.Second)
+			require.Equal(t, string(d.Instance)+" waits without limit to be empty: its executor, the operator, names no obstacle; the drain began at "+d.StartedAt.Format(time.RFC3339), w.hold(plan.HoldDrain).Reason)
 			require.Zero(t, w.count(nstance.EventDrainAcknowledged, d.Instance))
 			test(t, w, d)
 		})

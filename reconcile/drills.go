@@ -13,6 +13,8 @@ func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every t
 	err = r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
 		now := r.opts.Now().UTC()
 		switch {
+		case !g.defined(): // this term does not know yet what it should be
+			return nstance.Event{}, nil
 		case g.history.DrilledAt.IsZero():
 			g.history.DrilledAt = now
 			r.saver.Changed()
@@ -35,9 +37,10 @@ func (r internals) BeginDrill(ctx context.Context, key nstance.GroupKey, every t
 
 // notHealthy returns why a group should not lose members in a drill; empty: it may.
 func (s *shard) notHealthy(g *group) string {
-	v := s.groupView(g)
+	at := s.snapshot(g, s.opts.Now(), nil)
+	v := at.groupView()
 	switch {
-	case !g.defined() || v.Removing || v.Size == 0:
+	case v.Removing || v.Size == 0:
 		return "the group is empty"
 	case v.Frozen || v.Paused || v.Halted != "":
 		return "the group is frozen, or its rollout is paused or halted"

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,7 +14,7 @@ import (
 // TestDrillsAreDue: a drill is due at its interval, under each leader, once, and waits while
 // the group is not healthy.
 func TestDrillsAreDue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(3)
@@ -41,6 +40,11 @@ func TestDrillsAreDue(t *testing.T) {
 		require.False(t, due(), "under no leader")
 
 		w.advance(24 * time.Hour)
+		w.changeLeader()
+		require.False(t, due(), "this leader does not know the group's configuration yet")
+		require.Zero(t, w.count(eventtype.DrillSkipped, ""), "which is no reason to tell")
+		w.setGroups(g)
+		w.advance(time.Minute)
 		require.NoError(t, w.cloud.Reclaim(w.ready()[0], 2*time.Minute))
 		w.advance(time.Second)
 		for range 3 {

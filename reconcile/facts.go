@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -34,6 +35,20 @@ func (s *shard) handleRegistered(m *member, now time.Time) {
 	}
 }
 
+func (s *shard) handleConnected(m *member, now time.Time) {
+	s.planReturn(m, now)
+	m.connected, m.heard, m.streamBrokenAt = true, true, time.Time{}
+	m.healthTrack.Connected(now)
+}
+
+// planReturn has the group of m planned if an agent is back that was gone: it may drain
+// again. It comes before that is recorded.
+func (s *shard) planReturn(m *member, now time.Time) {
+	if m.state == nstance.Draining && s.agentGone(m, now) {
+		s.queue.Add(m.group.key, false)
+	}
+}
+
 func (s *shard) handleDisconnected(m *member, clean bool, now time.Time) {
 	m.connected, m.heard = false, false
 	if !clean {
@@ -52,6 +67,7 @@ func (s *shard) handleReport(m *member, rep nstance.Report, now time.Time) {
 		}
 		s.awoke(m, now)
 	}
+	s.planReturn(m, now)
 	first := m.reportAt.IsZero()
 	m.report, m.reportAt, m.heard, m.graceUntil = rep, now, true, time.Time{}
 	m.healthTrack.Reported(now)
@@ -132,11 +148,14 @@ func (s *shard) handleMachine(mach nstance.Machine, asked time.Time) bool {
 	if m == nil {
 		return false
 	}
-	if s.checkMarks(m, mach) != nil || m.answerOutdated(asked) {
+	if s.checkMarks(m, mach) != nil || s.isTwin(m, mach) || m.answerOutdated(asked) {
 		return true
 	}
 	now := s.opts.Now()
 	m.missingSince = time.Time{}
+	if m.leftToCreate(mach) {
+		return true
+	}
 	s.observeMachine(m, mach, now)
 	m.healthTrack.Answered(asked, m.machine.Status)
 	if mach.Status == nstance.StatusRunning && len(m.Standing) > 0 && s.clockRight() {
@@ -169,36 +188,64 @@ func (m *member) answerOutdated(asked time.Time) bool {
 	return false
 }
 
-// An absence is a definite NotFound about a machine. The zero absence has no cause.
+// An absence is a definite NotFound about a machine, or the answer that it does not run. The
+// zero absence has no cause.
 type absence struct {
 	cause  nstance.LossCause
 	answer string // of the provider; empty: it was not asked about this machine alone
+	words  string // of the cloud, about the end of the machine; empty: none
 }
 
-func absenceOf(err error) absence { return absence{nstance.LossCauseOf(err), clip.Words(err.Error())} }
+func absenceOf(err error) absence {
+	is := absence{cause: nstance.LossCauseOf(err), answer: clip.Words(err.Error())}
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		is.words = clip.Words(e.Words)
+	}
+	return is
+}
+
+// certain reports whether the provider says how the machine ended, so that it is gone.
+func (is absence) certain() bool { return is.cause != "" || is.words != "" }
+
+// endOf returns what the provider says of a machine that it shows, and that does not run.
+func endOf(mach nstance.Machine) absence {
+	words := clip.Words(mach.CauseText)
+	return absence{mach.Cause, words, words}
+}
+
+// explained returns the late refusal that the provider gave while it still showed the machine
+// of m, if is says less; else is.
+func (m *member) explained(is absence) absence {
+	if end := endOf(m.machine); is.cause == "" && m.machine.Status.Dead() && m.lateRefusal(end) != nil {
+		return end
+	}
+	return is
+}
 
 // handleMissing records a definite NotFound as the answer to a call that was sent
-// now. With a cause it proves that the machine is gone. Without one, a second NotFound
+// now. With a cause, or the cloud's words, it proves that the machine is gone. Without, a second NotFound
 // must follow, a consistency window later, and the agent must not show that it is there:
 // a cloud may take longer than that to show a machine.
 func (s *shard) handleMissing(m *member, is absence, now time.Time) {
 	if m.answerOutdated(now) {
 		return
 	}
-	young := (is.cause == "" || relaunched(m.rec)) && !m.registered() && now.Before(s.absenceProvenAt(m))
+	young := (!is.certain() || relaunched(m.rec)) && !m.registered() && now.Before(s.absenceProvenAt(m))
 	if !m.machineKnown() && !m.registered() || m.gone || young {
 		return
 	}
-	if is.cause == "" && s.agentShows(m, now) {
+	if !is.certain() && s.agentShows(m, now) {
 		m.missingSince = time.Time{}
 		return
 	}
 	if m.missingSince.IsZero() {
 		m.missingSince = now
 	}
+	proven := is.certain() || now.Sub(m.missingSince) >= s.opts.ConsistencyWindow
+	is = m.explained(is)
 	switch {
-	case s.retryLostLaunch(m, is, now):
-	case is.cause != "" || now.Sub(m.missingSince) >= s.opts.ConsistencyWindow:
+	case !proven, s.retryLostLaunch(m, is, now):
+	default:
 		m.healthTrack.Answered(now, nstance.StatusDeleting)
 		s.markGone(m, "the provider does not know it", is, now)
 	}
@@ -216,17 +263,19 @@ func (s *shard) observeMachine(m *member, mach nstance.Machine, now time.Time) {
 	}
 	m.machine = mach
 	m.observeStart(now)
-	s.admission.MachineIn(m.rec.Shape.Subnet, mach.Zone)
+	s.places.MachineIn(m.rec.Shape.Subnet, mach.Zone)
 	s.recordMachine(m, now)
 	s.compareMarket(m)
 	if s.observeSleep(m, mach.Status, now) {
 		return
 	}
 	ending := mach.Status == nstance.StatusStopping || mach.Status == nstance.StatusDeleting
-	switch {
-	case ending && s.launchRetryable(m, mach.Cause, now): // once nothing is left of it
+	switch is := endOf(mach); {
+	case ending && s.launchRetryable(m, is, now): // once nothing is left of it
+	case machineLost(mach.Status) && s.launchRetryable(m, is, now):
+		m.recordFailedLaunch(is)
 	case machineLost(mach.Status):
-		s.markGone(m, "the provider says "+string(mach.Status), absence{mach.Cause, clip.Words(mach.CauseText)}, now)
+		s.markGone(m, "the provider says "+string(mach.Status), is, now)
 	case m.gone:
 		m.loss = loss{}
 	}
@@ -238,7 +287,7 @@ func (s *shard) markGone(m *member, why string, is absence, now time.Time) {
 		return
 	}
 	cause := is.cause
-	m.loss = loss{gone: true, cause: cause, words: is.answer, taken: m.taken || takenByCloud(m, cause), at: now}
+	m.loss = loss{gone: true, cause: cause, words: is.answer, explained: is.words != "", taken: m.taken || takenByCloud(m, cause), at: now}
 	s.rebalance(m.group)
 	if m.state == nstance.Deleting {
 		return
@@ -252,6 +301,9 @@ func (s *shard) markGone(m *member, why string, is absence, now time.Time) {
 		e.Notice = &n // it was announced
 	}
 	s.publish(m, e)
+	if refusal := m.lateRefusal(is); refusal != nil {
+		s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: nstance.CodeOf(refusal), Error: clip.Words(refusal.Error())})
+	}
 	s.rememberLoss(m, now)
 	if notice.TakenBack(cause, m.market(), s.served(m)) && !reclaimNoticed(m.Standing) {
 		s.recordReclaim(m, now)
@@ -274,68 +326,24 @@ func (s *shard) served(m *member) bool {
 	return m.wasReady || m.registered() && m.rec.RegisteredAt.Before(s.began)
 }
 
-// rememberLoss tells the admission queue what the end of a machine says about its
-// shape.
+// rememberLoss records what the end of a machine says about its shape. One that the provider
+// accepted and ended before it was ready was refused late, if nothing says that it was taken.
 func (s *shard) rememberLoss(m *member, now time.Time) {
-	shape := capacityShape(m.rec.Shape)
-	switch m.cause {
-	case nstance.LossInvalid:
-		s.refusedLate(m, now)
-	case "":
-		if m.words != "" && !m.taken {
-			s.refusedLate(m, now)
-		}
-	case nstance.LossThrottled:
+	switch {
+	case m.cause == nstance.LossThrottled:
 		s.slowDown()
-	case nstance.LossCapacity:
-		s.admission.Lost(shape, now)
-	case nstance.LossQuota:
-		s.admission.LostQuota(shape, m.definition().Subnets, now)
-	case nstance.LossReclaimed:
-		if !m.rehearsed() {
-			s.admission.Reclaimed(shape, m.zone(), now)
+	case m.refusedLate() && s.served(m), m.cause == nstance.LossReclaimed && m.rehearsed(), m.cause == "" && !m.refusedLate():
+	default:
+		sent := m.createSent
+		if sent.IsZero() {
+			sent = m.rec.CreatedAt
 		}
+		s.places.MachineLost(m.request(), capacityShape(m.rec.Shape), m.zone(), m.cause, sent, m.words, now)
 	}
-}
-
-// refusedLate records that the provider accepted the machine of m and refused it later.
-func (s *shard) refusedLate(m *member, now time.Time) {
-	if s.served(m) {
-		return
-	}
-	sent := m.createSent
-	if sent.IsZero() {
-		sent = m.rec.CreatedAt
-	}
-	s.admission.RefusedFor(m.definitionKey(), capacityShape(m.rec.Shape), sent, cmp.Or(m.words, string(m.cause)), now)
 }
 
 // machineLost reports whether a machine in this status is lost.
 func machineLost(s nstance.MachineStatus) bool { return s.Dead() }
-
-// retryLostLaunch asks again for such a machine, of which the provider has nothing left,
-// and reports whether it does.
-func (s *shard) retryLostLaunch(m *member, is absence, now time.Time) bool {
-	if !s.launchRetryable(m, is.cause, now) {
-		return false
-	}
-	code := map[nstance.LossCause]nstance.Code{
-		nstance.LossCapacity: nstance.Capacity, nstance.LossQuota: nstance.Quota, nstance.LossThrottled: nstance.Throttled, nstance.LossInvalid: nstance.Invalid,
-	}[is.cause]
-	m.answeredWith = nstance.Errorf(code, "the provider accepted the machine and could not start it: %s", cmp.Or(is.answer, string(is.cause)))
-	if code == nstance.Capacity || code == nstance.Quota {
-		s.admission.Explain(capacityShape(m.rec.Shape), clip.Words(m.answeredWith.Error()), now)
-	}
-	s.publish(m, nstance.Event{Type: nstance.EventCreateFailed, Code: code, Error: clip.Words(m.answeredWith.Error()), Reason: "it is tried again"})
-	m.loss = loss{cause: is.cause, words: is.answer}
-	s.rememberLoss(m, now)
-	m.loss, m.machine, m.machineSince, m.missingSince = loss{}, nstance.Machine{}, time.Time{}, time.Time{}
-	m.state = nstance.Provisioning
-	m.owe(stepCreate)
-	m.needsNewToken = true
-	s.requestAnotherGrant(m)
-	return true
-}
 
 // probesPassed reports whether every probe passed: true without probes.
 func probesPassed(r nstance.Report) bool {

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -53,7 +52,7 @@ func (c *slowCloud) Account(ctx context.Context) (string, error) {
 // the replacement and announced the drain.
 func replaceAtTakeover(t *testing.T, list, account, notice time.Duration) (replaced, drained time.Duration) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		cloud := &slowCloud{Cloud: w.cloud}
@@ -117,7 +116,7 @@ func (s slowReads) Get(ctx context.Context, key string) (storage.Object, error) 
 // TestFirstPlanReadsDefinitionsTogether: rolled back groups whose definitions must be read do
 // not wait for one another.
 func TestFirstPlanReadsDefinitionsTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		groups := make([]nstance.Group, 100)
@@ -148,7 +147,7 @@ func TestFirstPlanReadsDefinitionsTogether(t *testing.T) {
 // TestNewLeaderShowsReadyMembers: members that were ready are shown as ready by a new leader,
 // from its first answer on and until it hears otherwise. Those that were not are not.
 func TestNewLeaderShowsReadyMembers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.startLeader(webGroup(3))

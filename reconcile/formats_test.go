@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -64,7 +63,7 @@ func TestRecordFormats(t *testing.T) {
 	if !*record {
 		return // it exists, and must not change
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.failUserData("bad")
@@ -128,7 +127,7 @@ func recordedStore(t *testing.T, change func(key string, data []byte) []byte) st
 // upgraded runs a test in a world of recorded documents, with the machines of its
 // records, and a new leader.
 func upgraded(t *testing.T, change func(key string, data []byte) []byte, test func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		w.store = recordedStore(t, nil)
 		w.epoch = 1

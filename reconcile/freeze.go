@@ -9,7 +9,6 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/reconcile/internal/history"
-	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
 // goesOnFrozen is the table of what is done during a freeze. Every place that leads to a change
@@ -23,7 +22,8 @@ func (k stepKind) goesOnFrozen() bool {
 		return true
 	case stepDelete: // of a member that leaves: requests are refused, and no plan begins one
 		return true
-	case stepNone, stepCreate, stepPark, stepWake, stepBalance:
+	case stepCreate: // which also deletes a machine that did not start, of an instance that stays
+	case stepNone, stepPark, stepWake, stepBalance:
 	}
 	return false
 }
@@ -100,17 +100,6 @@ func (s *shard) publishOvertaken(before *history.Freeze) {
 	for key := range s.groups {
 		s.queue.Add(key, false)
 	}
-}
-
-func (s *shard) overtakenAttention() []Attention {
-	f := s.overtaken()
-	if f == nil {
-		return nil
-	}
-	return []Attention{{
-		Kind: AttentionKind(plan.HoldFrozen), Subject: "shard", Since: f.Since, Why: "nothing is created or deleted: " + f.Reason,
-		Remedy: "stop the server that is not wanted; where this one stays, nstance-admin orphan adopt or delete ends it for each such machine",
-	}}
 }
 
 // Freeze forbids every change of a group's machines, except that leaving ones go on

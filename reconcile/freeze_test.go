@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -299,16 +298,15 @@ func TestLateDrainDuringFreeze(t *testing.T) {
 // something at once, also one that the provider refuses meanwhile; only what leaves goes on
 // during a freeze.
 func TestEveryChangeIsPermitted(t *testing.T) {
-	var over atomic.Bool
-	freeze := func(w *world) { require.NoError(w.t, w.r.Admin().Freeze(w.ctx, web, "audit")) }
+	freeze := func(w *world, _ *atomic.Bool) { require.NoError(w.t, w.r.Admin().Freeze(w.ctx, web, "audit")) }
 	for _, state := range []struct {
 		name  string
-		begin func(w *world)
+		begin func(w *world, over *atomic.Bool)
 		ends  bool // nothing goes on
 	}{
 		{"frozen", freeze, false},
-		{"frozen, next leader", func(w *world) { freeze(w); w.changeLeader(w.group().Group) }, false},
-		{"term over", func(*world) { over.Store(true) }, true},
+		{"frozen, next leader", func(w *world, over *atomic.Bool) { freeze(w, over); w.changeLeader(w.group().Group) }, false},
+		{"term over", func(_ *world, over *atomic.Bool) { over.Store(true) }, true},
 	} {
 		for _, c := range []struct {
 			name  string
@@ -330,8 +328,8 @@ func TestEveryChangeIsPermitted(t *testing.T) {
 			{"delete", simcloud.OpDelete, func(w *world) { w.setGroups(pooledOf(2, 1)) }, true},
 		} {
 			t.Run(state.name+"/"+c.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					over.Store(false)
+				bubble(t, func(t *testing.T) {
+					var over atomic.Bool
 					w := newBalancedPool(t, &over)
 					defer w.close()
 					before := w.cloud.Count(c.op)
@@ -342,7 +340,7 @@ func TestEveryChangeIsPermitted(t *testing.T) {
 					size := w.group().Size
 					goes := c.goes && !state.ends
 					before = w.cloud.Count(c.op)
-					state.begin(w)
+					state.begin(w, &over)
 					if !goes {
 						w.advance(30 * time.Second) // what was sent before has ended
 						before = w.cloud.Count(c.op)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -82,7 +81,7 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 		})
 	})
 	t.Run("keeps a last good definition that is not durable yet", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			f := storagetest.NewFaulty(w.store)

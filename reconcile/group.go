@@ -184,26 +184,23 @@ func (g *group) definitionHold() (plan.Hold, bool) {
 	return plan.Hold{}, false
 }
 
-func (g *group) onDemandBeyondBase() bool {
+// countMarkets counts the members that stay, by the market that they are in.
+func countMarkets(members []plan.Member) (spot, onDemand int) {
+	for i := range members {
+		if m := &members[i]; !m.OnDemand && !m.Standby && !m.State.Leaving() && !m.Gone {
+			onDemand += oneIf(m.Market == nstance.OnDemand)
+			spot += oneIf(m.Market != nstance.OnDemand)
+		}
+	}
+	return spot, onDemand
+}
+
+func (g *group) onDemandBeyondBase(members []plan.Member) bool {
 	if !g.defined() || g.spec.Definition.Market.Type != nstance.Spot {
 		return false
 	}
-	n := -groupspec.OnDemandBase(&g.spec, g.spec.Size)
-	for _, m := range g.members {
-		if n += oneIf(!m.extra() && !m.state.Leaving() && !m.gone && m.market() == nstance.OnDemand); n > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// marketsDiffer counts the members whose machine is in another market than was
-// asked for.
-func (g *group) marketsDiffer() (n int) {
-	for _, m := range g.members {
-		n += oneIf(m.marketDiffers() && !m.gone)
-	}
-	return n
+	_, onDemand := countMarkets(members)
+	return onDemand > groupspec.OnDemandBase(&g.spec, g.spec.Size)
 }
 
 // inMarket returns a definition as it is for a create that may be in one market

@@ -8,59 +8,56 @@ import (
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
-// maxReason is how many bytes a hold keeps of what others say.
-const maxReason = 256
-
 // holdViews says what keeps a group from acting: since when, until when and why.
 // A hold that stays keeps its beginning; one that is durable has its own.
-func (s *shard) holdViews(g *group, holds []plan.Hold, now time.Time) []HoldView {
+func (at *snapshot) holdViews(holds []plan.Hold) []HoldView {
 	var out []HoldView
 	for _, h := range holds {
-		v := HoldView{Hold: h, Since: now}
-		if i := slices.IndexFunc(g.holds, func(old HoldView) bool { return old.Kind == h.Kind }); i >= 0 {
-			v.Since = g.holds[i].Since
+		v := HoldView{Hold: h, Since: at.now}
+		if i := slices.IndexFunc(at.holds, func(old HoldView) bool { return old.Kind == h.Kind }); i >= 0 {
+			v.Since = at.holds[i].Since
 		}
-		out = append(out, s.recordedHold(g, v))
+		out = append(out, at.recordedHold(v))
 	}
-	if rb := g.history.Rollback; rb != nil {
+	if rb := at.history.Rollback; rb != nil {
 		why := "the last good definition is desired, until another one is configured"
 		out = append(out, HoldView{Hold: plan.Hold{Kind: plan.HoldRolledBack, Reason: why}, Since: rb.Since})
 	}
 	return out
 }
 
-// withPending returns a group's holds, with the one of a pending definition in place of
+// withPending returns holds of a group, with the one of a pending definition in place of
 // others that follow from it.
-func (s *shard) withPending(g *group, holds []HoldView) []HoldView {
+func (at *snapshot) withPending(holds []HoldView) []HoldView {
 	holds = slices.Clone(holds)
-	why := g.configured.spec.Pending
+	why := at.configured.spec.Pending
 	if why == "" {
 		return holds
 	}
-	if !g.defined() {
+	if !at.defined() {
 		holds = slices.DeleteFunc(holds, func(h HoldView) bool {
-			return h.Kind == plan.HoldDefinition || h.Kind == plan.HoldFrozen && s.freezeOf(g) == nil
+			return h.Kind == plan.HoldDefinition || h.Kind == plan.HoldFrozen && at.freeze == nil
 		})
 	}
-	return append(holds, HoldView{Hold: plan.Hold{Kind: plan.HoldPending, Reason: why}, Since: g.pendingSince})
+	return append(holds, HoldView{Hold: plan.Hold{Kind: plan.HoldPending, Reason: why}, Since: at.pendingSince})
 }
 
 // recordedHold adds the recorded beginning and reason to a hold.
-func (s *shard) recordedHold(g *group, v HoldView) HoldView {
-	h := &g.history
-	switch f := s.freezeOf(g); {
+func (at *snapshot) recordedHold(v HoldView) HoldView {
+	h := &at.history
+	switch f := at.freeze; {
 	case v.Kind == plan.HoldFrozen && f != nil:
 		v.Since = f.Since
-		if s.frozen != nil {
+		if at.allFrozen {
 			v.Reason = "the shard is frozen: " + v.Reason
 		}
 		v.Reason += withMessage(f.Reason)
 	case v.Kind == plan.HoldClock:
-		v.Since = recordedAt(s.clock.Since(), v.Since)
+		v.Since = recordedAt(at.clockSince, v.Since)
 	case v.Kind == plan.HoldPaused:
 		v.Reason += withMessage(h.PauseReason)
 		v.Since = recordedAt(h.PausedAt, v.Since)
-	case v.Kind == plan.HoldHalted && g.halted():
+	case v.Kind == plan.HoldHalted && at.halted():
 		v.Reason = h.HaltReason
 		v.Since = recordedAt(h.HaltedAt, v.Since)
 	}

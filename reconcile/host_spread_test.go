@@ -5,7 +5,6 @@ import (
 	"iter"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -71,7 +70,7 @@ func (c *hostCloud) count(ids []nstance.InstanceID) map[string]int {
 // TestSpreadByHost: each create says how many machines of its group one host may have, no
 // shape is preferred for it, and members leave the most crowded host first.
 func TestSpreadByHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Subnets: map[string]int{"a": 100, "b": 100}})
 		defer w.close()
 		cloud := &hostCloud{Provider: w.cloud, next: []string{"1", "2", "2", "2", "3", "1"}, hosts: map[nstance.InstanceID]string{}}
@@ -105,7 +104,7 @@ func TestSpreadByHost(t *testing.T) {
 // TestSpreadByHostIsRefused: a provider that does not choose hosts makes no machine of such a
 // group, and the reason names the field.
 func TestSpreadByHostIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(1)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/bounded"
 	"github.com/nstance-go/nstance/internal/records"
 )
 
@@ -40,6 +41,20 @@ func (r *Reconciler) definition(ctx context.Context, m *member) (nstance.Definit
 	m.rec.Definition = digest
 	r.mu.Unlock()
 	return def, nil
+}
+
+// readOnDemandDefinition has m, whose machine a new leader found, know the shapes that it
+// permits. Without an answer they are taken to be those of its group.
+func (r *Reconciler) readOnDemandDefinition(ctx context.Context, m *member) {
+	r.mu.Lock()
+	unread := m.rec.OnDemand && m.requestedDefinition == nil
+	r.mu.Unlock()
+	if !unread {
+		return
+	}
+	if _, err := r.definition(ctx, m); err != nil {
+		r.log.Warn("definition not read", "instance_id", m.id, "code", nstance.CodeOf(err), "err", err)
+	}
 }
 
 // intended reports whether the intent of m is durable.
@@ -86,7 +101,7 @@ func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def 
 	out := Rendered{UserData: []byte(def.UserData.Content)}
 	if r.opts.Bootstrap != nil {
 		var err error
-		if out, err = r.opts.Bootstrap.Render(ctx, renderRequest(next, def)); err != nil {
+		if out, err = r.render(ctx, renderRequest(next, def)); err != nil {
 			return err
 		}
 	}
@@ -96,7 +111,8 @@ func (r *Reconciler) writeShape(ctx context.Context, next records.Instance, def 
 			return errOutdated
 		}
 		rec.Shape, rec.ShapeChoice, rec.PricePerHour = next.Shape, next.ShapeChoice, next.PricePerHour
-		rec.Token, rec.UserDataDigest = next.Token, hex.EncodeToString(sum[:])
+		rec.Token, rec.UserDataDigest, rec.FailedLaunch = next.Token, hex.EncodeToString(sum[:]), nil
+		rec.AskedAt = r.opts.Now().UTC()
 		return nil
 	})
 	return asUnavailable(err)
@@ -111,7 +127,7 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	}
 	if rec.Token == "" {
 		if rec.Shape == (records.Shape{}) { // not granted yet: the shape that it would get if it were alone
-			shape, choice, _ := r.admission.Choose(r.requestFor(m.group, def), r.opts.Now())
+			shape, choice, _ := r.places.Choose(m.group.request(def), r.opts.Now())
 			rec.Shape, rec.ShapeChoice = pricedShape(shape, def), string(choice)
 		}
 		rec.Image, rec.Token = def.Image, token(rec)
@@ -120,7 +136,7 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	out := Rendered{UserData: []byte(def.UserData.Content), Args: def.Args}
 	if r.opts.Bootstrap != nil {
 		var err error
-		if out, err = r.opts.Bootstrap.Render(ctx, renderRequest(rec, def)); err != nil {
+		if out, err = r.render(ctx, renderRequest(rec, def)); err != nil {
 			return rec, out, unrepeatable(r.intended(m), err)
 		}
 		rec.NonceKeyID, rec.Authorities = out.SignedWith.NonceKeyID, out.SignedWith.Authorities
@@ -132,6 +148,12 @@ func (r *Reconciler) intent(ctx context.Context, m *member, def nstance.Definiti
 	}
 	rec.UserDataDigest = digest
 	return rec, out, nil
+}
+
+func (r *Reconciler) render(ctx context.Context, req RenderRequest) (Rendered, error) {
+	ctx, cancel := context.WithTimeout(ctx, bounded.Limit)
+	defer cancel()
+	return r.opts.Bootstrap.Render(ctx, req)
 }
 
 func renderRequest(rec records.Instance, def nstance.Definition) RenderRequest {
@@ -151,6 +173,7 @@ func (r *Reconciler) writeIntent(ctx context.Context, m *member, rec records.Ins
 	r.mu.Lock()
 	m.durable = true
 	r.mu.Unlock()
+	rec.AskedAt = r.opts.Now().UTC()
 	written, err := r.records.Create(ctx, rec)
 	if errors.Is(err, nstance.Conflict) {
 		written, err = r.records.Refresh(ctx, rec.ID)
@@ -176,6 +199,29 @@ func (r *Reconciler) adoptStoredIntent(m *member, meant, stands records.Instance
 	m.inheritedAt = r.opts.Now()
 	r.refreshRecord(m)
 	return errAgain
+}
+
+// recordAsk has the record of m say that the provider is asked for its machine now, unless
+// it says so: leaders that follow one another quickly know by it when the last call was.
+func (r *Reconciler) recordAsk(ctx context.Context, m *member) error {
+	now := r.opts.Now()
+	if rec, ok := r.records.Get(m.id); ok && now.Sub(rec.AskedAt) < records.AskedFor/2 {
+		return nil
+	}
+	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
+		if rec.Deleting != nil {
+			return errOutdated
+		}
+		rec.AskedAt = now.UTC()
+		return nil
+	})
+	if err != nil {
+		return asUnavailable(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refreshRecord(m)
+	return nil
 }
 
 // token is the provider's idempotency token: the ID and a digest of the shape.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -113,15 +112,17 @@ func TestMarkedIntentIsNotCreated(t *testing.T) {
 func TestStorageErrorIsNotRefusal(t *testing.T) {
 	for _, prefix := range []string{layout.DefinitionPrefix("s1"), layout.InstancePrefix("s1")} {
 		for _, code := range []nstance.Code{nstance.Denied, nstance.Invalid, nstance.Throttled} {
-			takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
-				faulty := storagetest.NewFaulty(w.store)
-				faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: prefix, Times: 3, Err: nstance.Errorf(code, "injected")})
-				w.store = faulty
-				w.startLeader(webGroup(2))
-				w.advance(2 * time.Minute)
-				w.requireMembers(2)
-				w.requireNoFailures()
-				require.Equal(t, 2, w.cloud.Count(simcloud.OpCreate))
+			t.Run(prefix+" "+string(code), func(t *testing.T) {
+				takeover(t, false, simcloud.Options{}, func(t *testing.T, w *world) {
+					faulty := storagetest.NewFaulty(w.store)
+					faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: prefix, Times: 3, Err: nstance.Errorf(code, "injected")})
+					w.store = faulty
+					w.startLeader(webGroup(2))
+					w.advance(2 * time.Minute)
+					w.requireMembers(2)
+					w.requireNoFailures()
+					require.Equal(t, 2, w.cloud.Count(simcloud.OpCreate))
+				})
 			})
 		}
 	}
@@ -162,7 +163,7 @@ func TestFreezeBetweenIntentAndCreate(t *testing.T) {
 // TestDefinitionChangesBeforeIntent: a queued create for an old definition is discarded,
 // and that is not a failure.
 func TestDefinitionChangesBeforeIntent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		faulty := storagetest.NewFaulty(w.store)

@@ -18,7 +18,7 @@ import (
 // program of the next one calls it once for each machine, when it learns of it: that is
 // enough, though the shard is not read by then.
 func TestJoinedAfterTakeover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		cloud, store := simcloud.New(nil), storage.NewMemory()
 		defer cloud.Close()
 		group := webGroup(5)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -62,7 +61,7 @@ func lead(t *testing.T, cloud *simcloud.Cloud, store storage.Store, size int) *p
 }
 
 func TestLead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		cloud := simcloud.New(nil)
 		t.Cleanup(cloud.Close)
 		store := storage.NewMemory()
@@ -87,7 +86,7 @@ func TestLead(t *testing.T) {
 // TestLeadWithoutStorage: a process that storage does not answer loses its term, and
 // another one leads; it campaigns again.
 func TestLeadWithoutStorage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		cloud := simcloud.New(nil)
 		t.Cleanup(cloud.Close)
 		store := storage.NewMemory()

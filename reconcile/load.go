@@ -44,7 +44,7 @@ func (r *Reconciler) load(ctx context.Context, stop context.CancelCauseFunc) err
 			r.begin()
 			return ctx.Err()
 		}
-		r.recordUnread(err)
+		r.locked(func() { r.loadError = err })
 		r.log.Error("shard not loaded yet", "shard", r.opts.Owner.Shard, "code", nstance.CodeOf(err), "err", err)
 		if !sleep.For(ctx, sleep.Backoff(failures, time.Second, maxLoadBackoff)) {
 			return ctx.Err()
@@ -55,13 +55,6 @@ func (r *Reconciler) load(ctx context.Context, stop context.CancelCauseFunc) err
 // maxLoadBackoff is the longest wait between attempts to read the shard, each of which
 // reads and logs as much as the first.
 const maxLoadBackoff = 10 * time.Second
-
-// recordUnread records why the shard could not be read yet.
-func (r *Reconciler) recordUnread(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.loadError = err
-}
 
 func (r *Reconciler) install(recs []records.Instance, problems []records.Problem, states shardState, backs map[string]desiredSpec) {
 	r.mu.Lock()
@@ -85,7 +78,7 @@ func (r *Reconciler) rememberReclaims(recs []records.Instance) {
 	recs = slices.DeleteFunc(slices.Clone(recs), func(rec records.Instance) bool { return lastReclaim(&rec).IsZero() })
 	slices.SortFunc(recs, func(a, b records.Instance) int { return lastReclaim(&a).Compare(lastReclaim(&b)) })
 	for i := range recs {
-		r.admission.Reclaimed(capacityShape(recs[i].Shape), recs[i].Zone, earliest(lastReclaim(&recs[i]), r.began))
+		r.places.Reclaimed(capacityShape(recs[i].Shape), recs[i].Zone, earliest(lastReclaim(&recs[i]), r.began))
 	}
 }
 
@@ -154,6 +147,27 @@ func (r *Reconciler) addLateRecord(rec records.Instance) {
 	r.queue.Add(g.key, true)
 }
 
+// lateRecords are the waits before records are read again in a term: what the former leader had
+// sent has landed by then, unless a store held it for uncommonly long. Full passes find that.
+var lateRecords = [...]time.Duration{10 * time.Second, 50 * time.Second}
+
+// readLateWrites reads records again soon after the term began.
+func (r *Reconciler) readLateWrites(ctx context.Context) {
+	for _, wait := range lateRecords {
+		if !sleep.For(ctx, wait) {
+			return
+		}
+		r.rereadRecords(ctx)
+	}
+}
+
+// rereadRecords is readRecordsAgain for a caller that comes again.
+func (r *Reconciler) rereadRecords(ctx context.Context) {
+	if err := r.readRecordsAgain(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
+	}
+}
+
 // trustLateWrite has a member that rests be what its record says, if that was changed by
 // another leader: it is in force now, not when the next leader reads it. It needs the lock.
 func (r *Reconciler) trustLateWrite(id nstance.InstanceID) {
@@ -162,10 +176,13 @@ func (r *Reconciler) trustLateWrite(id nstance.InstanceID) {
 		return
 	}
 	known := m.rec
-	if r.refreshRecord(m); sameDecisions(&known, &m.rec) {
+	if r.refreshRecord(m); known.WriteID == m.rec.WriteID {
 		return
 	}
-	r.trustRecord(m)
+	if !sameDecisions(&known, &m.rec) {
+		r.trustRecord(m)
+	}
+	r.rebalance(m.group) // it may be preserved
 	r.queue.Add(m.group.key, true)
 }
 

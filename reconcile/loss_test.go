@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,7 +13,7 @@ import (
 
 // whileBooting runs a test in a group of three whose machines take a minute to boot.
 func whileBooting(t *testing.T, market nstance.MarketType, test func(t *testing.T, w *world, g nstance.Group)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})
 		defer w.close()
 		g := webGroup(3)

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +22,7 @@ func TestMarginIsLearned(t *testing.T) {
 		"slower than all": {29 * time.Second, 39 * time.Second}, // a third of what is left
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{Latency: simcloud.Delay{Min: c.latency}, Shutdown: simcloud.Delay{Min: 20 * time.Second}}) // so Delete is repeated
 				defer w.close()
 				g := webGroup(3)
@@ -106,7 +105,7 @@ func TestMarginCountsTheWholeDeletion(t *testing.T) {
 
 // TestMarginStays: what a notice was received with is what the next leader goes by.
 func TestMarginStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(3)

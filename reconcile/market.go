@@ -19,15 +19,6 @@ func (s *shard) compareMarket(m *member) {
 	s.publish(m, nstance.Event{Type: nstance.EventMarketDiffers, Reason: "asked for " + string(m.rec.Shape.Market) + ", the provider says " + string(m.machine.Market)})
 }
 
-// recordFallback records that m is created on demand because spot is sold out: the
-// group does not go back soon.
-func (s *shard) recordFallback(m *member, now time.Time) {
-	if !m.rec.OnDemand {
-		m.group.history.WaitForSpot(now)
-		s.saver.Changed()
-	}
-}
-
 // recordReturn records whether m, a spot member in place of an on-demand one, has
 // become ready or failed.
 func (s *shard) recordReturn(m *member, ok bool) {
@@ -39,22 +30,12 @@ func (s *shard) recordReturn(m *member, ok bool) {
 	s.saver.Changed()
 }
 
-// abandonReturn ends such an attempt of m without a result. The next one waits as
-// long as this one did.
-func (s *shard) abandonReturn(m *member) {
-	if m.returnsToSpot() {
-		m.requiredMarket = ""
-		m.group.history.WaitForSpot(s.opts.Now())
-		s.saver.Changed()
-	}
-}
-
 // spotFree reports whether spot capacity for g is not known to be sold out.
 func (s *shard) spotFree(g *group, now time.Time) bool {
 	if g.history.FallbackAt.IsZero() {
 		return false
 	}
-	_, _, free := s.admission.Choose(s.requestFor(g, inMarket(g.spec.Definition, nstance.Spot)), now)
+	_, _, free := s.places.Choose(g.request(inMarket(g.spec.Definition, nstance.Spot)), now)
 	return free
 }
 

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +19,7 @@ var (
 
 // withFallback runs a test in a spot group with on-demand fallback.
 func withFallback(t *testing.T, size int, o simcloud.Options, test func(t *testing.T, w *world, g nstance.Group)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, o)
 		defer w.close()
 		g := webGroup(size)

@@ -7,8 +7,8 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/health"
 	"github.com/nstance-go/nstance/internal/records"
-	"github.com/nstance-go/nstance/reconcile/internal/admission"
 	"github.com/nstance-go/nstance/reconcile/internal/notices"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // A member is one instance's state in memory.
@@ -109,17 +109,18 @@ type drainState struct {
 	drain          *nstance.Drain // as planned; durable once step is done
 	drainDeadline  time.Time      // when this term planned that it ends, with the monotonic clock; zero: as recorded
 	drainEnded     bool
-	drainBlocked   string // what keeps the machine from being empty, as the executor says; empty: not known
+	drainBlocked   string // what keeps the machine from being empty, as the executor says; empty: it names nothing
 	lastAck        *records.DrainEnd
 	formerExecutor nstance.Executor // whose drain goes to drain.Executor; empty: the executor is the one on record
-	operatorGoneAt time.Time        // when this term first saw that no operator is there to drain; zero: one is, or another executor drains
+	executorGoneAt time.Time        // when this term first saw that the executor is gone; zero: it is not
 }
 
 // standbyState is what this term knows of a stand-by member's sleep.
 type standbyState struct {
-	wokenThisTerm bool // this term has it woken
-	wakeFailed    bool // the latest attempt to start its machine came to nothing
-	parkFailed    bool // the latest attempt to park it likewise
+	wokenThisTerm bool      // this term has it woken
+	awokeAt       time.Time // when its machine ran again, as far as this term has seen it
+	wakeFailed    bool      // the latest attempt to start its machine came to nothing
+	parkFailed    bool      // the latest attempt to park it likewise
 }
 
 // memberPublications is what the journal was told of a member.
@@ -221,7 +222,7 @@ type createGrant struct {
 	grantedAt time.Time
 	shape     records.Shape // granted, or to be repeated; the zero shape: none yet
 	price     float64       // of the shape for an hour; 0: not known
-	choice    admission.Choice
+	choice    place.Choice
 	inFlight  bool   // the admission queue counts it
 	throttled bool   // the last create was refused for its rate alone: it is repeated as it was
 	subnet    string // in which an address is counted for it
@@ -241,6 +242,7 @@ type requestState struct {
 	requestedDefinition *nstance.Definition // what it is made from
 	requestReason       string              // of the request
 	needsNewToken       bool                // its token made a machine that is gone: the next create needs another one
+	failedLaunch        *absence            // how its machine ended that did not start, and is deleted before the next create; nil: there is none
 	unanswered          int                 // creates in a row without a definite answer; also of others
 	refusedWith         error               // why its create was definitely refused; also of others
 	answeredWith        error               // the provider's answer to the last create that failed; also of others
@@ -254,6 +256,14 @@ type loss struct {
 	words string            // that it says; empty: none
 	taken bool              // nothing that the machine was made from is to blame
 	at    time.Time         // when that was first known
+
+	explained bool // words are the cloud's about the end, and not only that there is no machine
+}
+
+// refusedLate reports whether the cloud ended a machine that it had accepted for what it is made
+// from, as far as is known.
+func (l *loss) refusedLate() bool {
+	return l.cause == nstance.LossInvalid || l.cause == "" && l.explained && !l.taken
 }
 
 // launchOver reports whether the launch timeout of m has passed.
@@ -282,9 +292,15 @@ func (m *member) marketDiffers() bool {
 // has not become ready yet.
 func (m *member) returnsToSpot() bool { return m.requiredMarket == nstance.Spot }
 
-// agentDrains reports whether m's agent has a hook. An agent that has not
-// reported yet may have one.
-func (m *member) agentDrains() bool { return m.report.CanDrain || m.reportAt.IsZero() }
+// mayHaveHook reports whether m's agent has a hook. An agent that has not reported yet
+// may have one.
+func (m *member) mayHaveHook() bool { return m.report.CanDrain || m.reportAt.IsZero() }
+
+// agentGone reports whether the agent of m is not connected, and has missed as many reports
+// as make a member unhealthy.
+func (s *shard) agentGone(m *member, now time.Time) bool {
+	return !m.connected && s.health.Misses(m.healthTrack, now) >= s.health.Missed
+}
 
 // agentShows reports whether the agent of m is evidence that its machine exists: it was
 // heard, its stream has not ended since, and no report is missed.

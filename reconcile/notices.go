@@ -45,7 +45,7 @@ func (s *shard) handleNotice(m *member, f nstance.Noticed) {
 	case known < 0:
 		s.markRehearsal(m, &n)
 		if n.Kind == nstance.Reclaim && !notice.Rehearsed(n) {
-			s.admission.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
+			s.places.Reclaimed(capacityShape(m.rec.Shape), m.zone(), s.opts.Now())
 			s.recordReclaim(m, s.opts.Now())
 		}
 		m.prepareDrain(&n)
@@ -113,7 +113,7 @@ func (m *member) consequenceDurable(eventID string) bool {
 		return true
 	}
 	recorded := notices.Find(m.rec.Notices, eventID) >= 0
-	if m.rec.Drain == nil || recorded && m.outOfService() { // where nothing follows yet it is enough that the next leader will know
+	if m.rec.Drain == nil || recorded && (m.outOfService() || m.rec.Asleep()) { // where nothing follows yet it is enough that the next leader will know
 		return recorded
 	}
 	for _, c := range m.rec.Drain.Causes {
@@ -149,10 +149,10 @@ func (s *shard) recordStandingNotices(g *group, now time.Time) {
 // writeNotices makes the standing notices of m durable.
 func (r *Reconciler) writeNotices(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	standing, advice := slices.Clone(m.Standing), slices.Clone(m.Advice)
+	standing, advice, known := slices.Clone(m.Standing), slices.Clone(m.Advice), m.rec
 	r.mu.Unlock()
 	_, err := r.records.Update(ctx, m.id, func(rec *records.Instance) error {
-		if rec.Deleting != nil || rec.Drain != nil && rec.Preserve == nil { // a former leader's late write says more
+		if rec.Deleting != nil || !sameDecisions(&known, rec) { // a former leader's late write says more
 			return errOutdated
 		}
 		rec.Advice = advice

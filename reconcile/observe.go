@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"time"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
@@ -31,10 +30,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.Registered:
 		r.withMember(f.ID, func(m *member) { r.handleRegistered(m, now) })
 	case nstance.Connected:
-		r.withMember(f.ID, func(m *member) {
-			m.connected, m.heard, m.streamBrokenAt = true, true, time.Time{}
-			m.healthTrack.Connected(now)
-		})
+		r.withMember(f.ID, func(m *member) { r.handleConnected(m, now) })
 	case nstance.Disconnected:
 		r.withMember(f.ID, func(m *member) { r.handleDisconnected(m, f.Clean, now) })
 	case nstance.Reported:
@@ -48,7 +44,7 @@ func (r *Reconciler) Observe(f nstance.Fact) {
 	case nstance.MachineSeen:
 		r.handleMachine(f.Machine, now)
 	case nstance.MachineMissing:
-		r.withMember(f.ID, func(m *member) { r.handleMissing(m, absence{f.Cause, clip.Words(f.CauseText)}, now) })
+		r.withMember(f.ID, func(m *member) { r.handleMissing(m, absence{cause: f.Cause, answer: clip.Words(f.CauseText)}, now) })
 	default:
 		r.log.Error("not a fact", "type", fmt.Sprintf("%T", f))
 		r.opts.Journal(nstance.Event{

@@ -74,27 +74,28 @@ func (m *member) observeStart(now time.Time) {
 	}
 }
 
-// obstacleAttention lists the steps of members of g that are refused for long, one entry
+// obstacleAttention lists the steps of members that are refused for long, one entry
 // for each kind of step, with the words of the one that waits longest.
-func (g *group) obstacleAttention(now time.Time) (out []Attention) {
-	longest, count := map[stepKind]*member{}, map[stepKind]int{}
-	for _, m := range g.members {
-		if !m.obstructed(now) {
+func (at *snapshot) obstacleAttention() (out []Attention) {
+	longest, count := map[stepKind]*trouble{}, map[stepKind]int{}
+	for i := range at.troubles {
+		t := &at.troubles[i]
+		if !t.obstructed {
 			continue
 		}
-		of := m.obstacle.of
-		if count[of]++; longest[of] == nil || compareObstacles(m, longest[of]) < 0 {
-			longest[of] = m
+		of := t.obstacle.of
+		if count[of]++; longest[of] == nil || t.compareObstacles(longest[of]) < 0 {
+			longest[of] = t
 		}
 	}
 	for _, of := range slices.Sorted(maps.Keys(longest)) {
-		m, others := longest[of], ""
+		t, others := longest[of], ""
 		if n := count[of] - 1; n > 0 {
 			others = fmt.Sprintf(", and %d more of its group", n)
 		}
 		out = append(out, Attention{
-			Kind: attentionObstacle, Subject: "instance " + string(m.id), Tenant: g.key.Tenant, Group: g.key.Group, ID: m.id, Since: m.obstacle.since,
-			Why: fmt.Sprintf("step %s of %s%s %s", of, m.id, others, m.obstacle.text(m.machine.Status)), Remedy: m.obstacle.remedy(),
+			Kind: attentionObstacle, ID: t.id, Since: t.obstacle.since, Remedy: t.obstacle.remedy(),
+			Why: fmt.Sprintf("step %s of %s%s %s", of, t.id, others, t.obstacle.text(t.status)),
 		})
 	}
 	return out
@@ -115,6 +116,6 @@ func (o *obstacle) remedy() string {
 	return "do what the refusal says; the step is repeated until it is accepted"
 }
 
-func compareObstacles(a, b *member) int {
-	return cmp.Or(a.obstacle.since.Compare(b.obstacle.since), cmp.Compare(a.id, b.id))
+func (t *trouble) compareObstacles(o *trouble) int {
+	return cmp.Or(t.obstacle.since.Compare(o.obstacle.since), cmp.Compare(t.id, o.id))
 }

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -33,7 +32,7 @@ func TestRefusedStep(t *testing.T) {
 	} {
 		for _, code := range []nstance.Code{nstance.Invalid, nstance.Denied, nstance.Unavailable, nstance.Conflict} {
 			t.Run(name+" "+string(code), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
 					var w *world
 					if name == "delete" {
 						w = newWorld(t, simcloud.Options{})
@@ -75,7 +74,7 @@ func TestRefusedStep(t *testing.T) {
 func TestUnfinishedStep(t *testing.T) {
 	for _, op := range []simcloud.Op{simcloud.OpDelete, simcloud.OpPark, simcloud.OpWake} {
 		t.Run(string(op), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})
 				defer w.close()
 				stuck := simcloud.Fault{Op: op, OK: true, Delay: 100 * time.Hour, Times: -1}
@@ -127,18 +126,20 @@ func TestRefusedOnce(t *testing.T) {
 // failure of its group, and is shown.
 func TestUncertainCreate(t *testing.T) {
 	for _, code := range []nstance.Code{nstance.Ambiguous, nstance.Unavailable} {
-		withGroup(t, 0, simcloud.Options{}, func(t *testing.T, w *world) {
-			w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: code, Times: -1})
-			w.setGroups(webGroup(2))
-			w.advance(10 * time.Minute)
-			needs := w.attentionFor("obstacle")
-			require.Len(t, needs, 1)
-			require.Contains(t, needs[0].Why, "step create")
-			require.Contains(t, needs[0].Why, "and 1 more of its group")
-			require.Contains(t, needs[0].Why, "injected fault")
-			w.cloud.ClearFaults()
-			w.advance(10 * time.Minute)
-			require.Empty(t, w.attentionFor("obstacle"))
+		t.Run(string(code), func(t *testing.T) {
+			withGroup(t, 0, simcloud.Options{}, func(t *testing.T, w *world) {
+				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: code, Times: -1})
+				w.setGroups(webGroup(2))
+				w.advance(10 * time.Minute)
+				needs := w.attentionFor("obstacle")
+				require.Len(t, needs, 1)
+				require.Contains(t, needs[0].Why, "step create")
+				require.Contains(t, needs[0].Why, "and 1 more of its group")
+				require.Contains(t, needs[0].Why, "injected fault")
+				w.cloud.ClearFaults()
+				w.advance(10 * time.Minute)
+				require.Empty(t, w.attentionFor("obstacle"))
+			})
 		})
 	}
 }

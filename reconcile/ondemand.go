@@ -94,8 +94,8 @@ func (s *shard) onDemand(tenant nstance.TenantID) (n int) {
 // requestAnotherGrant has m wait for another grant, which may be for another shape. Only its
 // own calls are known to have made nothing: one of a former leader may still be under way.
 func (s *shard) requestAnotherGrant(m *member) {
-	m.throttled = false
-	s.wantGrant(m)
+	s.places.ReturnAddress(m.subnet)
+	m.createGrant = createGrant{grant: grantWanted, inFlight: m.inFlight, shape: m.shape}
 	m.retryDue, m.machineCalls = time.Time{}, machineCalls{inheritedAt: m.inheritedAt}
 }
 
@@ -132,7 +132,8 @@ func (s *shard) retryRefusedRequest(m *member, err error) bool {
 // A create that the provider refuses fails the instance, with a create_failed event,
 // and then it is removed. So does a change of leader before there is a machine, if the
 // new leader renders other bytes. A create without capacity is repeated, with other
-// shapes, until the definition's launch timeout.
+// shapes, until the definition's launch timeout, and so is one whose machine was accepted
+// and cannot start: that machine is deleted first.
 func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (InstanceView, error) {
 	m, err := r.acceptRequest(req)
 	if err != nil || m == nil {
@@ -142,19 +143,19 @@ func (r *Reconciler) CreateInstance(ctx context.Context, req OnDemandRequest) (I
 		_, durable := r.records.Get(m.id)
 		return durable || m.refusedWith != nil || r.members[m.id] != m
 	})
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, durable := r.records.Get(m.id)
-	switch {
-	case err != nil:
-	case durable:
-		err = m.sameAs(req) // a former leader may have written another one's
-	case m.refusedWith != nil:
-		err = m.refusedWith
-	case r.members[m.id] != m && r.usedIDs[m.id].IsZero():
-		err = nstance.Errorf(nstance.Conflict, "instance %s was given up before it was made, for a freeze", m.id)
-	}
-	return r.instanceView(m), err
+	return r.readInstance(func() (*member, error) {
+		_, durable := r.records.Get(m.id)
+		switch {
+		case err != nil:
+		case durable:
+			err = m.sameAs(req) // a former leader may have written another one's
+		case m.refusedWith != nil:
+			err = m.refusedWith
+		case r.members[m.id] != m && r.usedIDs[m.id].IsZero():
+			err = nstance.Errorf(nstance.Conflict, "instance %s was given up before it was made, for a freeze", m.id)
+		}
+		return m, err
+	})
 }
 
 // acceptRequest returns the member that a request is for: a new one, or the one that an

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -100,7 +99,7 @@ func TestOnDemandIsCountedByTenant(t *testing.T) {
 // one learns that its shape has sold out. A cloud that knows machines by their token would make
 // two for one ID.
 func TestOtherShapeOnlyAfterProof(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{ByToken: true})
 		defer w.close()
 		g := webGroup(0)

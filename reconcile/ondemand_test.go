@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -306,7 +305,7 @@ func TestOnDemandRefusedAfterIntent(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Conflict, "an ID is used once")
 	})
 	t.Run("before the intent: error to the caller", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			w.wrap = func(o *leaderEnv) {
@@ -333,7 +332,7 @@ func (failingBootstrap) Render(context.Context, reconcile.RenderRequest) (reconc
 
 // TestOnDemandWaitsForIntent: no success before the intent is durable.
 func TestOnDemandWaitsForIntent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		faulty := storagetest.NewFaulty(w.store)
@@ -355,7 +354,7 @@ func TestOnDemandWaitsForIntent(t *testing.T) {
 
 // TestOnDemandBudget: instances on demand share the create budget.
 func TestOnDemandBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) {
@@ -383,28 +382,30 @@ func TestOnDemandBudget(t *testing.T) {
 // to start it. The create is repeated as after a refusal.
 func TestOnDemandAcceptedAndSoldOut(t *testing.T) {
 	for _, lag := range []time.Duration{0, 5 * time.Second} {
-		withGroup(t, 0, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Lag: simcloud.Delay{Min: lag}}, func(t *testing.T, w *world) {
-			id := w.newID()
-			_, err := w.requestOnDemand(onDemand(id))
-			require.NoError(t, err)
-			w.advance(10 * time.Second)
-			for range 3 {
-				require.NoError(t, w.cloud.Terminate(id, nstance.LossCapacity))
-				for range 180 {
-					if w.advance(time.Second); len(w.cloud.Machines()) == 1 {
-						break
+		t.Run(lag.String(), func(t *testing.T) {
+			withGroup(t, 0, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}, Lag: simcloud.Delay{Min: lag}}, func(t *testing.T, w *world) {
+				id := w.newID()
+				_, err := w.requestOnDemand(onDemand(id))
+				require.NoError(t, err)
+				w.advance(10 * time.Second)
+				for range 3 {
+					require.NoError(t, w.cloud.Terminate(id, nstance.LossCapacity))
+					for range 180 {
+						if w.advance(time.Second); len(w.cloud.Machines()) == 1 {
+							break
+						}
 					}
+					require.Len(t, w.cloud.Machines(), 1)
 				}
-				require.Len(t, w.cloud.Machines(), 1)
-			}
-			failed := w.first(nstance.EventCreateFailed, func(e nstance.Event) bool { return e.Instance == id })
-			require.Equal(t, nstance.Capacity, failed.Code)
-			require.Equal(t, "it is tried again", failed.Reason)
-			w.advance(3 * time.Minute)
-			w.requireMembers(1)
-			require.Contains(t, w.ready(), id)
-			require.Equal(t, 4, w.cloud.Count(simcloud.OpCreate), "one create each time")
-			require.Zero(t, w.count(nstance.EventMachineGone, ""))
+				failed := w.first(nstance.EventCreateFailed, func(e nstance.Event) bool { return e.Instance == id })
+				require.Equal(t, nstance.Capacity, failed.Code)
+				require.Equal(t, "it is tried again", failed.Reason)
+				w.advance(3 * time.Minute)
+				w.requireMembers(1)
+				require.Contains(t, w.ready(), id)
+				require.Equal(t, 4, w.cloud.Count(simcloud.OpCreate), "one create each time")
+				require.Zero(t, w.count(nstance.EventMachineGone, ""))
+			})
 		})
 	}
 }

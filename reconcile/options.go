@@ -138,11 +138,16 @@ const eventBacklog = 1024
 
 // checkOptions refuses what makes no sense. Zero values mean defaults.
 func checkOptions(store storage.Store, o *Options) error {
-	switch {
-	case store == nil:
-		return nstance.FieldError("store", "give the store that keeps the shard's truth, storage.NewMemory() for a trial", "is nil")
-	case o == nil || o.Owner.Installation == "":
+	if err := validate.Given("store", "give the store that keeps the shard's truth, storage.NewMemory() for a trial", store); err != nil {
+		return err
+	}
+	if o == nil || o.Owner.Installation == "" {
 		return nstance.FieldError("owner.installation", "use the ID that was made with the certificate authorities", "is empty")
+	}
+	for field, v := range map[string]any{"drains": o.Drains, "bootstrap": o.Bootstrap, "dated": o.Dated} {
+		if err := validate.Optional(field, "leave it out for the default", v); err != nil {
+			return err
+		}
 	}
 	if err := checkDurations(o); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,7 +21,7 @@ func spotPoolOf(typ, zone string) simcloud.Pool {
 
 // orderedWorld runs a group over two types in two zones with an order of shapes.
 func orderedWorld(t *testing.T, order nstance.ShapeOrder, change func(*simcloud.Options), test func(w *world, g nstance.Group)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		o := twoZones
 		o.Prices = map[simcloud.Pool]float64{
 			spotPoolOf("small", "zone-a"): 0.05, spotPoolOf("small", "zone-b"): 0.04, spotPoolOf("large", "zone-a"): 0.03, spotPoolOf("large", "zone-b"): 0.09,

@@ -194,6 +194,7 @@ func TestOrdersCompared(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector, and one goroutine does the most of it")
 	}
+	t.Parallel()
 	results := compareOrders(t, "six pools", madeTrace(7, 48*time.Hour))
 	weighed := func(r replayResult) float64 { return r.cost + float64(r.interruptions)*0.036 } // an hour of a machine each
 	listed, cheapest, steadiest := results["listed"], results["cheapest"], results["steadiest"]

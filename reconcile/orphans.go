@@ -46,7 +46,8 @@ func (s *shard) recordOrphans(unknown []nstance.Machine, listedAt time.Time) {
 // hasRecord reports whether an instance is a member, or has a record that cannot be
 // read.
 func (s *shard) hasRecord(id nstance.InstanceID) bool {
-	return s.members[id] != nil || slices.ContainsFunc(s.unreadableRecords, func(p records.Problem) bool { return p.ID == id })
+	_, unreadable := s.unreadableGroup(id)
+	return s.members[id] != nil || unreadable
 }
 
 // orphanShard returns what the rule needs to know of the shard.
@@ -66,8 +67,17 @@ func (s *shard) orphanShard() orphans.Shard {
 	return view
 }
 
-func (s *shard) orphanView(o orphans.Orphan, shard orphans.Shard) OrphanView {
-	return OrphanView{Machine: o.Machine, Since: o.FirstListed, Spared: s.orphans.Spared(o, shard)}
+// orphanViews returns all orphans, sorted by ID.
+func (s *shard) orphanViews() []OrphanView {
+	out, all := []OrphanView{}, s.orphans.All()
+	if len(all) == 0 { // the rule counts every member
+		return out
+	}
+	shard := s.orphanShard()
+	for _, o := range all {
+		out = append(out, OrphanView{Machine: o.Machine, Since: o.FirstListed, Spared: s.orphans.Spared(o, shard)})
+	}
+	return out
 }
 
 // holdOrphans is the hold, in the journal, while machines without a record are
@@ -245,26 +255,16 @@ func (r *Reconciler) writeOrphanRecord(ctx context.Context, mach nstance.Machine
 }
 
 // Orphans returns the machines with our marks that have no record, sorted by ID.
-func (r *Admin) Orphans() []OrphanView {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	shard := r.orphanShard()
-	out := []OrphanView{}
-	for _, o := range r.orphans.All() {
-		out = append(out, r.orphanView(o, shard))
-	}
-	return out
-}
+func (r *Admin) Orphans() []OrphanView { return r.readShard().orphans }
 
 // orphan returns one of them, or NotFound.
 func (r *Admin) orphan(id nstance.InstanceID) (OrphanView, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	o, ok := r.orphans.Get(id)
-	if !ok {
-		return OrphanView{}, nstance.Errorf(nstance.NotFound, "no machine without a record is %s", id)
+	for _, o := range r.Orphans() {
+		if o.Machine.ID == id {
+			return o, nil
+		}
 	}
-	return r.orphanView(o, r.orphanShard()), nil
+	return OrphanView{}, nstance.Errorf(nstance.NotFound, "no machine without a record is %s", id)
 }
 
 // DeleteOrphan deletes a machine without a record on request, whatever the

@@ -3,8 +3,8 @@ package reconcile_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -182,6 +182,8 @@ func TestOrphanIsKept(t *testing.T) {
 			require.False(t, w.exists(b), "the other one is within the limit now")
 			w.requireMembers(9)
 		})
+	})
+	t.Run("while there are as many as a fifth", func(t *testing.T) {
 		withSettledLeader(t, 10, func(t *testing.T, w *world) {
 			a, b := w.createOrphan(10*time.Minute, nil), w.createOrphan(11*time.Minute, nil)
 			w.advance(10 * time.Minute)
@@ -489,7 +491,7 @@ func TestAdoptOrphans(t *testing.T) {
 }
 
 func TestSilentAdoptedMachineIsReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.startLeader(webGroup(3))
@@ -504,5 +506,38 @@ func TestSilentAdoptedMachineIsReplaced(t *testing.T) {
 		w.advance(30 * time.Minute)
 		w.requireMembers(3)
 		require.NotContains(t, w.ready(), id)
+	})
+}
+
+// TestOrphanLookedAtOnRequest: a machine that is looked at before it is deleted may be gone
+// by then, or frozen.
+func TestOrphanLookedAtOnRequest(t *testing.T) {
+	withOrphan := func(t *testing.T, test func(t *testing.T, w *world, p *callHook, id nstance.InstanceID)) {
+		withHook(t, simcloud.Options{}, func(t *testing.T, w *world, p *callHook) {
+			id := w.createOrphan(10*time.Minute, nil)
+			w.advance(150 * time.Second)
+			require.NotEmpty(t, w.keepReason(id))
+			test(t, w, p, id)
+		})
+	}
+	t.Run("gone: it is listed no more", func(t *testing.T) {
+		withOrphan(t, func(t *testing.T, w *world, _ *callHook, id nstance.InstanceID) {
+			require.NoError(t, w.cloud.Kill(id))
+			require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, requester), nstance.NotFound)
+			require.Empty(t, w.r.Admin().Orphans())
+		})
+	})
+	t.Run("frozen meanwhile: it stays", func(t *testing.T) {
+		withOrphan(t, func(t *testing.T, w *world, p *callHook, id nstance.InstanceID) {
+			var frozen sync.Once
+			p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+				frozen.Do(func() { require.NoError(t, w.r.Admin().FreezeShard(w.ctx, requester)) })
+				return w.cloud.Get(ctx, id)
+			}
+			require.ErrorIs(t, w.r.Admin().DeleteOrphan(w.ctx, id, requester), nstance.Conflict)
+			w.advance(time.Minute)
+			require.True(t, w.exists(id))
+			require.Empty(t, w.stored(layout.InstancePrefix("s1")))
+		})
 	})
 }

@@ -32,7 +32,7 @@ func (r *Reconciler) park(ctx context.Context, m *member) error {
 	d, mode, parked := m.rec.Drain, m.rec.Standby.Mode, m.state == nstance.Parked
 	r.mu.Unlock()
 	if d != nil {
-		if err := r.opts.Drains.Start(ctx, *d); err != nil && !errors.Is(err, nstance.Conflict) { // which says that it is over
+		if err := r.drains.Start(ctx, *d); err != nil && !errors.Is(err, nstance.Conflict) { // which says that it is over
 			return err
 		}
 	}

@@ -34,7 +34,7 @@ func (r *Admin) Preserve(ctx context.Context, id nstance.InstanceID, until time.
 		rec.Preserve = &records.Preserve{Until: asked.Until}
 		return nil
 	})
-	if nstance.CodeOf(err) == nstance.Ambiguous && readUntilKnown(ctx, r.records, id) {
+	if nstance.CodeOf(err) == nstance.Ambiguous && readUntilKnown(ctx, r.records, id) && r.opts.Check() == nil {
 		if rec, ok := r.records.Get(id); ok && rec.Preserve != nil && rec.Preserve.Until.Equal(asked.Until) {
 			err = nil // it has landed
 		}
@@ -111,16 +111,22 @@ const writeTimeout = 30 * time.Second
 
 // keptUntil returns until when m is kept for inspection: as its record says, or by a request
 // under way that keeps it longer.
-func (m *member) keptUntil(now time.Time) (until time.Time, kept bool) {
-	if p := m.rec.Preserve; p != nil {
-		until, kept = p.Until, true
-	}
+func (s *shard) keptUntil(m *member, now time.Time) (until time.Time, kept bool) {
+	until, kept = preservedUntil(&m.rec), m.rec.Preserve != nil
 	for _, p := range m.preserving {
-		if now.Before(p.Until) {
+		if !s.reached(p.Until, now) {
 			until, kept = latest(until, p.Until), true
 		}
 	}
 	return until, kept
+}
+
+// preservedUntil is until when an instance is preserved, as its record says; zero: it is not.
+func preservedUntil(rec *records.Instance) (until time.Time) {
+	if rec.Preserve != nil {
+		until = rec.Preserve.Until
+	}
+	return until
 }
 
 // outOfService reports whether m is, or is about to be, kept for inspection.
@@ -129,7 +135,7 @@ func (m *member) outOfService() bool { return m.rec.Preserve != nil || len(m.pre
 // preserved reports whether m is kept for inspection at now. The end is found only
 // while the clock can be trusted.
 func (s *shard) preserved(m *member, now time.Time) bool {
-	until, kept := m.keptUntil(now)
+	until, kept := s.keptUntil(m, now)
 	return kept && !m.keptEnd.Equal(until) && !s.reached(until, now)
 }
 
@@ -137,7 +143,7 @@ func (s *shard) preserved(m *member, now time.Time) bool {
 // final, and returns when the next one ends.
 func (s *shard) endPreserves(g *group, now time.Time) (next time.Time) {
 	for _, m := range g.members {
-		switch until, kept := m.keptUntil(now); {
+		switch until, kept := s.keptUntil(m, now); {
 		case !kept:
 		case s.preserved(m, now):
 			next = earliest(next, lookAgainAt(until, now))
@@ -150,7 +156,7 @@ func (s *shard) endPreserves(g *group, now time.Time) (next time.Time) {
 
 // removalRequest returns the request to remove m. The end of its preservation is one.
 func (s *shard) removalRequest(m *member, now time.Time) *nstance.Cause {
-	until, kept := m.keptUntil(now)
+	until, kept := s.keptUntil(m, now)
 	if !kept || s.preserved(m, now) {
 		return m.removalCause
 	}

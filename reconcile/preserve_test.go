@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +17,7 @@ import (
 
 func TestPreserve(t *testing.T) {
 	play := func(t *testing.T, then func(t *testing.T, w *world, id nstance.InstanceID)) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			w.startLeader(webGroup(3))
@@ -123,7 +122,7 @@ func TestPreserve(t *testing.T) {
 		})
 	})
 	t.Run("kept past its launch timeout", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			w.failUserData("v1")
@@ -146,7 +145,7 @@ func TestPreserve(t *testing.T) {
 		})
 	})
 	t.Run("a draining instance can be preserved", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w := newWorld(t, simcloud.Options{})
 			defer w.close()
 			w.slowDrain = true
@@ -168,7 +167,7 @@ func TestPreserve(t *testing.T) {
 // TestServerPause: silence while this process was stopped does not count against a
 // member.
 func TestServerPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		var skipped atomic.Int64
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()

@@ -19,77 +19,70 @@ import (
 
 // Groups returns every group, sorted by key.
 func (r *Reconciler) Groups() []GroupView {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make([]GroupView, 0, len(r.groups))
-	for _, g := range r.groups {
-		if !g.isGone() {
-			out = append(out, r.groupView(g))
-		}
+	all := r.readAll()
+	out := make([]GroupView, len(all))
+	for i, at := range all {
+		out[i] = at.groupView()
 	}
-	slices.SortFunc(out, func(a, b GroupView) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return out
 }
 
 // Group returns one group, or NotFound.
 func (r *Reconciler) Group(key nstance.GroupKey) (GroupView, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	g := r.groups[key]
-	if g == nil || g.isGone() {
-		return GroupView{}, errNoGroup(key)
+	at, err := r.read(key)
+	if err != nil {
+		return GroupView{}, err
 	}
-	return r.groupView(g), nil
+	return at.groupView(), nil
 }
 
 // Instances returns every instance, sorted by ID.
 func (r *Reconciler) Instances() []InstanceView {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make([]InstanceView, 0, len(r.members))
-	for _, m := range r.members {
-		out = append(out, r.instanceView(m))
+	now, count := r.opts.Now(), 0
+	var copies []*instancesCopy
+	r.eachGroup(func(g *group) {
+		copies, count = append(copies, r.copyInstances(g, g.members, now)), count+len(g.members)
+	})
+	out := make([]InstanceView, 0, count)
+	for _, c := range copies {
+		out = append(out, c.instanceViews(r.nodeProviderID)...)
 	}
 	slices.SortFunc(out, func(a, b InstanceView) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
-func (r internals) InstanceIDs(keep func(nstance.GroupKey) bool) []nstance.InstanceID {
-	r.mu.Lock()
-	var out []nstance.InstanceID
-	for id, m := range r.members {
-		if keep(m.rec.Key()) {
-			out = append(out, id)
+func (r internals) InstanceIDs(keep func(nstance.GroupKey) bool) (out []nstance.InstanceID) {
+	r.eachGroup(func(g *group) {
+		if !keep(g.key) {
+			return
 		}
-	}
-	r.mu.Unlock()
+		for _, m := range g.members {
+			out = append(out, m.id)
+		}
+	})
 	slices.Sort(out)
 	return out
 }
 
 func (r internals) CountPools() map[loop.MemberPool]int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	out := map[loop.MemberPool]int{}
-	for _, m := range r.members {
-		if m.machine.ProviderID != "" && !m.gone {
-			instanceType := cmp.Or(m.machine.InstanceType, m.rec.Shape.InstanceType)
-			out[loop.MemberPool{Group: m.rec.Key(), InstanceType: instanceType, Zone: cmp.Or(m.machine.Zone, m.rec.Zone), Market: m.market()}]++
+	r.eachGroup(func(g *group) {
+		for _, m := range g.members {
+			if m.machine.ProviderID != "" && !m.gone {
+				at := m.resident()
+				out[loop.MemberPool{Group: g.key, InstanceType: at.InstanceType, Zone: at.Zone, Market: at.Market}]++
+			}
 		}
-	}
+	})
 	return out
 }
 
-func (r internals) GroupKeys() []nstance.GroupKey {
-	r.mu.Lock()
-	var out []nstance.GroupKey
-	for key, g := range r.groups {
+func (r internals) GroupKeys() (out []nstance.GroupKey) {
+	r.eachGroup(func(g *group) {
 		if !g.isGone() {
-			out = append(out, key)
+			out = append(out, g.key)
 		}
-	}
-	r.mu.Unlock()
-	slices.SortFunc(out, func(a, b nstance.GroupKey) int { return cmp.Compare(a.String(), b.String()) })
+	})
 	return out
 }
 
@@ -97,16 +90,31 @@ func (r internals) GroupKeys() []nstance.GroupKey {
 // Unavailable, beside its ID and group, while its record cannot be read: then its
 // machine may run.
 func (r *Reconciler) Instance(id nstance.InstanceID) (InstanceView, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m, err := r.lookUp(id)
-	switch {
-	case err == nil:
-		return r.instanceView(m), nil
-	case errors.Is(err, nstance.Unavailable):
-		return InstanceView{ID: id, Group: r.unreadableGroup(id)}, err
+	var unreadable nstance.GroupKey
+	v, err := r.readInstance(func() (*member, error) {
+		unreadable, _ = r.unreadableGroup(id)
+		return r.lookUp(id)
+	})
+	if errors.Is(err, nstance.Unavailable) {
+		v.ID, v.Group = id, unreadable
 	}
-	return InstanceView{}, err
+	return v, err
+}
+
+// readInstance returns the view of a member, if find returns one under the lock, and its error.
+func (r *Reconciler) readInstance(find func() (*member, error)) (v InstanceView, err error) {
+	now := r.opts.Now()
+	var c *instancesCopy
+	r.locked(func() {
+		var m *member
+		if m, err = find(); m != nil {
+			c = r.copyInstances(m.group, []*member{m}, now)
+		}
+	})
+	if c != nil {
+		v = c.instanceViews(r.nodeProviderID)[0]
+	}
+	return v, err
 }
 
 // lookUp returns a member, and fails as Instance does.
@@ -129,14 +137,15 @@ func (s *shard) lookUp(id nstance.InstanceID) (*member, error) {
 // errUnread is the answer about what may exist.
 var errUnread = nstance.Errorf(nstance.Unavailable, "the shard is not read yet")
 
-// unreadableGroup returns the group of an instance whose record cannot be read.
-func (s *shard) unreadableGroup(id nstance.InstanceID) nstance.GroupKey {
+// unreadableGroup returns the group of an instance whose record cannot be read, and whether
+// that is so.
+func (s *shard) unreadableGroup(id nstance.InstanceID) (nstance.GroupKey, bool) {
 	for _, p := range s.unreadableRecords {
 		if p.ID == id {
-			return nstance.GroupKey{Tenant: p.Tenant, Group: p.Group}
+			return nstance.GroupKey{Tenant: p.Tenant, Group: p.Group}, true
 		}
 	}
-	return nstance.GroupKey{}
+	return nstance.GroupKey{}, false
 }
 
 // Loaded reports whether the shard's records have been read. Until then unknown
@@ -166,10 +175,8 @@ func (r *Reconciler) awaitLoaded(ctx context.Context) error {
 	}
 }
 
-func (r internals) Removable(id nstance.InstanceID) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, err := r.removable(id)
+func (r internals) Removable(id nstance.InstanceID) (err error) {
+	r.locked(func() { _, err = r.removable(id) })
 	return err
 }
 
@@ -190,7 +197,7 @@ func (s *shard) unpreserved(m *member) error {
 	if !s.preserved(m, now) {
 		return nil
 	}
-	until, _ := m.keptUntil(now)
+	until, _ := s.keptUntil(m, now)
 	return &nstance.Error{
 		Code: nstance.Conflict, Remedy: "nstance-admin instance preserve --end " + string(m.id) + " drains and deletes it",
 		Msg: fmt.Sprintf("%s is preserved until %s", m.id, until.UTC().Format(time.RFC3339)),
@@ -218,22 +225,17 @@ func (r internals) ExpectRehearsal(ctx context.Context, ids []nstance.InstanceID
 	return errors.Join(failed...)
 }
 
-func (r internals) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstance.Notice) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	g := r.groups[key]
-	if g == nil {
+func (r internals) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n nstance.Notice) (out []string) {
+	at, err := r.read(key)
+	if err != nil {
 		return nil
 	}
-	now := r.opts.Now()
-	v := r.view(g, now, nil)
-	for i := range v.Members {
-		if slices.Contains(ids, v.Members[i].ID) {
-			v.Members[i].Notices = append(slices.Clone(v.Members[i].Notices), n)
+	for i := range at.view.Members {
+		if m := &at.view.Members[i]; slices.Contains(ids, m.ID) {
+			m.Notices = append(m.Notices, n)
 		}
 	}
-	d := plan.Plan(v, now)
-	var out []string
+	d := plan.Plan(at.view, at.now)
 	for _, a := range d.Actions {
 		out = append(out, a.String())
 	}
@@ -244,57 +246,49 @@ func (r internals) Rehearse(key nstance.GroupKey, ids []nstance.InstanceID, n ns
 }
 
 func (r internals) Frozen() (loop.Freeze, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.frozen == nil {
-		return loop.Freeze{}, false
+	if f := r.Admin().readShard().frozen; f != nil {
+		return loop.Freeze(*f), true
 	}
-	return loop.Freeze(*r.frozen), true
+	return loop.Freeze{}, false
 }
 
 func (r internals) FrozenGroups() map[nstance.GroupKey]bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	out := map[nstance.GroupKey]bool{}
-	for key, g := range r.groups {
+	r.eachGroup(func(g *group) {
 		if r.freezeOf(g) != nil {
-			out[key] = true
+			out[g.key] = true
 		}
-	}
+	})
 	return out
 }
 
-func (r internals) Thawed(key nstance.GroupKey) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.thawed(key)
+func (r internals) Thawed(key nstance.GroupKey) (err error) {
+	r.locked(func() { err = r.thawed(key) })
+	return err
 }
 
-func (r internals) ClockRight() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.clockRight()
+func (r internals) ClockRight() (right bool) {
+	r.locked(func() { right = r.clockRight() })
+	return right
 }
 
 // Holds returns what holds the whole shard but a freeze: pools that are avoided, and a
 // clock of this server that cannot be trusted, which holds what the time in a record
 // decides.
 func (r *Admin) Holds() (out []HoldView) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range r.avoided.Standing(r.reachedBy(r.opts.Now())) {
+	at := r.readShard()
+	for _, e := range at.avoided {
 		out = append(out, poolHold(&e))
 	}
-	if why := r.clock.Distrust(); why != "" {
-		out = append(out, HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: why}, Since: r.clock.Since()})
+	if at.distrust != "" {
+		out = append(out, HoldView{Hold: plan.Hold{Kind: plan.HoldClock, Reason: at.distrust}, Since: at.clockSince})
 	}
 	return out
 }
 
-func (r internals) OnDemand(tenant nstance.TenantID) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.onDemand(tenant)
+func (r internals) OnDemand(tenant nstance.TenantID) (n int) {
+	r.locked(func() { n = r.onDemand(tenant) })
+	return n
 }
 
 func (r internals) QueueAge() time.Duration { return r.queue.Age() }
@@ -318,24 +312,13 @@ func (r internals) Runtime(id nstance.InstanceID) (loop.Runtime, error) {
 	}, nil
 }
 
-func (r internals) RuntimeHash(id nstance.InstanceID) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.members[id]; m != nil && m.group.defined() {
-		return m.group.runtime
-	}
-	return ""
-}
-
 func (r internals) RuntimeHashes() map[nstance.GroupKey]string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make(map[nstance.GroupKey]string, len(r.groups))
-	for key, g := range r.groups {
+	out := map[nstance.GroupKey]string{}
+	r.eachGroup(func(g *group) {
 		if g.defined() {
-			out[key] = g.runtime
+			out[g.key] = g.runtime
 		}
-	}
+	})
 	return out
 }
 

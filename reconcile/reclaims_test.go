@@ -89,6 +89,26 @@ func TestFallbackWhen(t *testing.T) {
 			w.requireMembers(4)
 		})
 	})
+	t.Run("a next leader whose clock is known to be behind", func(t *testing.T) {
+		limited(t, func(t *testing.T, w *world, g nstance.Group) {
+			w.reclaimOne(2 * time.Minute)
+			w.reclaimOne(2 * time.Minute)
+			require.Equal(t, map[string]int{"small/spot": 3, "small/on-demand": 1}, w.shapes())
+			c := &clocks{}
+			c.Date()
+			c.stepped.Store(int64(-24 * time.Hour))
+			w.wrap = func(o *leaderEnv) { o.options = c.configure }
+			w.stopLeader()
+			w.startLeader(g)
+			w.advance(3 * time.Minute)
+			require.True(t, w.hasClockHold())
+			c.stepped.Store(0)
+			w.advance(3 * time.Minute)
+			require.False(t, w.hasClockHold())
+			w.reclaimOne(2 * time.Minute)
+			require.Equal(t, map[string]int{"small/spot": 2, "small/on-demand": 2}, w.shapes(), "the reclaims of the last hour count")
+		})
+	})
 	t.Run("rehearsals do not count", func(t *testing.T) {
 		limited(t, func(t *testing.T, w *world, _ nstance.Group) {
 			for _, event := range []string{"r1", "r2", "r3"} {

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/bounded"
 	"github.com/nstance-go/nstance/internal/feed"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
@@ -33,6 +34,7 @@ type Reconciler struct {
 	provider *provider.Client
 	records  *records.Records
 	states   *records.Doc[shardState]
+	drains   nstance.DrainCoordinator // whose calls end
 	events   *feed.Feed[nstance.Event]
 
 	orphanLock chan struct{}  // has room for one: whose turn it is to deal with orphans
@@ -70,25 +72,27 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	}
 	if calls.Alarm == nil {
 		calls.Alarm = func(text string) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.publishShard(nstance.Event{Type: nstance.EventAlarm, Reason: text})
+			r.locked(func() { r.publishShard(nstance.Event{Type: nstance.EventAlarm, Reason: text}) })
 		}
 	}
 	client, err := provider.New(p, &calls)
 	if err != nil {
 		return nil, err
 	}
+	clock := newClock(&o, store)
+	store = bounded.Store(store)
 	shardRecords := records.New(store, o.Owner.Shard, &records.Options{Epoch: o.Epoch, Check: o.Check, Log: o.Log, Elapsed: o.Elapsed})
 	r = &Reconciler{
-		provider: client, records: shardRecords,
+		provider: client, records: shardRecords, drains: bounded.Drains(o.Drains),
 		states: records.NewDoc[shardState](store, layout.StateKey(o.Owner.Shard), &records.DocOptions{Epoch: o.Epoch, Check: o.Check}),
 		events: feed.New[nstance.Event](eventBacklog), orphanLock: make(chan struct{}, 1), known: make(chan struct{}), over: make(chan struct{}),
-		shard: newShard(o, client, shardRecords, newClock(&o, store)),
+		shard: newShard(o, client, shardRecords, clock),
 	}
 	r.cloud = cloudfacts.New(client.Abilities(), cloudfacts.Options{
 		Question: r.question, Now: o.Now, Log: o.Log,
-		Addresses: r.recordAddresses, Zones: r.recordZones, Prices: r.recordPrices, Scores: r.recordScores, Shifts: r.recordShifts,
+		Addresses: r.recordAddresses, Prices: r.recordPrices, Shifts: r.recordShifts,
+		Zones:  func(zones map[string]string) { r.locked(func() { r.places.SetZones(zones) }) },
+		Scores: func(types string, zones map[string]int) { r.locked(func() { r.places.SetScores(types, zones) }) },
 	})
 	r.questions = questions.New(questions.Calls{List: r.listMachines, Get: r.askMachine, Failed: r.planMembers})
 	r.opts.Journal = func(e nstance.Event) {
@@ -99,4 +103,11 @@ func New(p nstance.Provider, store storage.Store, opts *Options) (*Reconciler, e
 	r.balance = balance.New(balancedMembers{r}, balance.Options{Check: o.Check, Now: o.Now, Log: o.Log})
 	r.balance.Configure(o.Balancers)
 	return r, r.Desire(o.Groups)
+}
+
+// locked takes the lock for do.
+func (r *Reconciler) locked(do func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	do()
 }

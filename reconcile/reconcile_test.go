@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,9 +16,16 @@ import (
 	"github.com/nstance-go/nstance/reconcile"
 )
 
+// bubble runs a test in a bubble of virtual time, beside others.
+func bubble(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, test)
+}
+
 // withGroup runs a test in a bubble, in a world with one leader whose group is ready.
 func withGroup(t *testing.T, size int, o simcloud.Options, test func(t *testing.T, w *world)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, o)
 		defer w.close()
 		w.startLeader(webGroup(size))
@@ -276,7 +284,7 @@ func TestCapacityShortageBacksOff(t *testing.T) {
 }
 
 func TestSoldOutShapesAreTriedInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(3)
@@ -304,17 +312,19 @@ func TestSoldOutShapesAreTriedInOrder(t *testing.T) {
 func TestLostAnswers(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for _, op := range []simcloud.Op{simcloud.OpCreate, simcloud.OpDelete, simcloud.OpGet, simcloud.OpList} {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, simcloud.Options{})
-				defer w.close()
-				w.cloud.Inject(simcloud.Fault{Op: op, Times: 2, Lost: lost})
-				w.startLeader(webGroup(3))
-				w.advance(5 * time.Minute)
-				w.requireMembers(3)
-				w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(1)}})
-				w.advance(5 * time.Minute)
-				w.requireMembers(1)
-				require.LessOrEqual(t, w.count(nstance.EventCreated, ""), 3, "no second machine for a lost answer (%s %v)", op, lost)
+			t.Run(fmt.Sprint(op, " ", lost), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					w := newWorld(t, simcloud.Options{})
+					defer w.close()
+					w.cloud.Inject(simcloud.Fault{Op: op, Times: 2, Lost: lost})
+					w.startLeader(webGroup(3))
+					w.advance(5 * time.Minute)
+					w.requireMembers(3)
+					w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(1)}})
+					w.advance(5 * time.Minute)
+					w.requireMembers(1)
+					require.LessOrEqual(t, w.count(nstance.EventCreated, ""), 3, "no second machine for a lost answer (%s %v)", op, lost)
+				})
 			})
 		}
 	}
@@ -344,7 +354,7 @@ func TestNewLeaderContinuesDrain(t *testing.T) {
 }
 
 func TestLeaderStopsBetweenIntentAndMachine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Times: 3})
@@ -500,7 +510,7 @@ func TestRequestsInUnknownGroup(t *testing.T) {
 }
 
 func TestDrainTimeoutZero(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		g := webGroup(2)
@@ -516,7 +526,7 @@ func TestDrainTimeoutZero(t *testing.T) {
 }
 
 func TestTimeoutZeroMeansNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: 20 * time.Minute}})
 		defer w.close()
 		g := webGroup(2)

@@ -69,7 +69,7 @@ var definite = []nstance.Code{nstance.Invalid, nstance.Denied, nstance.Conflict}
 func TestRefusedShape(t *testing.T) {
 	for _, code := range definite {
 		t.Run(string(code), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
 				p := w.refuse(refuseTypes(code, "small"))
@@ -98,7 +98,7 @@ func TestRefusedShape(t *testing.T) {
 
 // TestRefusedShapeReturns: a refused shape that is accepted again is used as before.
 func TestRefusedShapeReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		began := time.Now()
@@ -139,7 +139,7 @@ func TestRefusedEverywhere(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
 				p := w.refuse(c.answer)
@@ -172,7 +172,7 @@ func TestRefusedEverywhere(t *testing.T) {
 // TestRefusedNewImage: another image is another definition, though no machine is replaced
 // for it.
 func TestRefusedNewImage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.refuse(func(spec nstance.MachineSpec) error {
@@ -195,7 +195,7 @@ func TestRefusedNewImage(t *testing.T) {
 
 // TestRefusedSpotFallsBack: spot that is refused for good is as good as sold out.
 func TestRefusedSpotFallsBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.refuse(func(spec nstance.MachineSpec) error {
@@ -216,7 +216,7 @@ func TestRefusedSpotFallsBack(t *testing.T) {
 // TestRefusedOnDemandInstance: an instance by request is made of the next shape, and fails
 // when there is none.
 func TestRefusedOnDemandInstance(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.refuse(refuseTypes(nstance.Invalid, "small"))
@@ -247,7 +247,7 @@ func (w *world) types() map[string]int {
 func TestUnansweredShape(t *testing.T) {
 	for _, code := range []nstance.Code{nstance.Internal, nstance.Ambiguous, nstance.Unavailable} {
 		t.Run(string(code), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
 				p := w.refuse(refuseTypes(code, "small"))
@@ -268,7 +268,7 @@ func TestUnansweredShape(t *testing.T) {
 // TestUnclassifiedEverywhere: an answer that the provider did not classify, and no machine,
 // is a refusal like any other.
 func TestUnclassifiedEverywhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		p := w.refuse(refuseTypes(nstance.Internal, "small"))
@@ -290,7 +290,7 @@ func TestRefusedLate(t *testing.T) {
 	}
 	for _, cause := range []nstance.LossCause{nstance.LossInvalid, ""} {
 		t.Run("one shape "+string(cause), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
 				late(cause, "small")(w)
@@ -303,7 +303,7 @@ func TestRefusedLate(t *testing.T) {
 			})
 		})
 		t.Run("two shapes "+string(cause), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
 				late(cause, "small")(w)
@@ -316,6 +316,19 @@ func TestRefusedLate(t *testing.T) {
 			})
 		})
 	}
+	t.Run("so many that a list looks for them", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, simcloud.Options{})
+			defer w.close()
+			w.cloud.FailStarts(simcloud.Pool{InstanceType: "small"}, nstance.LossInvalid, 1000)
+			g := webGroup(30)
+			g.Definition.InstanceTypes = []string{"small", "medium"}
+			w.startLeader(g)
+			w.advance(10 * time.Minute)
+			require.Equal(t, map[string]int{"medium": 30}, w.types())
+			require.Zero(t, w.group().Failures)
+		})
+	})
 	t.Run("known words", func(t *testing.T) {
 		for _, cause := range []nstance.LossCause{nstance.LossReclaimed, nstance.LossHost, nstance.LossThrottled} {
 			synctest.Test(t, func(t *testing.T) {

@@ -86,4 +86,38 @@ func TestLateWriteIsInForce(t *testing.T) {
 			})
 		})
 	}
+	keep := func(rec *records.Instance) { rec.Preserve = &records.Preserve{Until: time.Now().Add(time.Hour).UTC()} }
+	for name, lands := range map[string]time.Duration{"preservation": time.Second, "preservation that lands later": 30 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				id := w.ready()[0]
+				w.stopLeader()
+				w.startLeader(webGroup(3))
+				w.advance(lands) // it has read the records
+				w.writeLate(id, keep)
+				require.Eventually(t, func() bool { w.advance(time.Second); return w.instance(id).Preserved }, 45*time.Second, time.Millisecond, "soon after the change of leader")
+			})
+		})
+	}
+	for name, noDrain := range map[string]bool{"preservation meets a drain": false, "preservation meets a deletion": true} {
+		t.Run(name, func(t *testing.T) {
+			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				w.advance(2 * time.Minute)
+				ids := w.ready()
+				for _, id := range ids {
+					w.writeLate(id, keep)
+				}
+				g := webGroup(0)
+				if noDrain {
+					g.DrainTimeout = 0
+				}
+				w.setGroups(g)
+				w.advance(15 * time.Minute)
+				for _, id := range ids {
+					require.True(t, w.instance(id).Preserved)
+					require.Zero(t, w.count(nstance.EventDrainStarted, id))
+				}
+			})
+		})
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -95,7 +94,7 @@ func (s trafficStore) DeleteIfMatch(ctx context.Context, key string, v storage.V
 
 // TestReloadCallsNothingForOtherGroups grows one of a thousand groups of ten.
 func TestReloadCallsNothingForOtherGroups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.badImage = func(nstance.MachineSpec) bool { return true } // no agents

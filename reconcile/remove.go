@@ -24,7 +24,7 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	if m.deleteBegan == 0 && m.drain != nil && !m.gone {
 		m.deleteBegan = r.clock.Elapsed()
 	}
-	removed, unseen := m.removed, m.mayHaveMachine() && !m.registered()
+	removed, made, later := m.removed, m.mayHaveMachine(), m.registered() && r.absenceEarly(m)
 	r.mu.Unlock()
 	if removed {
 		return r.deleteRecord(ctx, m)
@@ -35,14 +35,16 @@ func (r *Reconciler) remove(ctx context.Context, m *member) error {
 	mach, err := r.machineOf(ctx, m)
 	found := err == nil
 	switch {
-	case errors.Is(err, nstance.NotFound) && unseen: // a create that broke off may have left a part
-		mach = nstance.Machine{ID: m.id, Owner: r.opts.ownerOf(m)}
+	case errors.Is(err, nstance.NotFound) && later:
+		return errAgain
+	case errors.Is(err, nstance.NotFound) && made: // a part of it may be left
+		mach = r.unseen(m)
 	case errors.Is(err, nstance.NotFound):
 		return r.forgetRecord(ctx, m)
 	case err != nil:
 		return err
 	}
-	if !r.balancersLeft(m) {
+	if found && !r.balancersLeft(m) {
 		return errAgain
 	}
 	return r.deleteMachine(ctx, m, mach, found)
@@ -63,7 +65,7 @@ func (r *Reconciler) deleteMachine(ctx context.Context, m *member, mach nstance.
 		m.deleteAccepted = known
 		r.mu.Unlock()
 		return errAccepted
-	case errors.Is(err, nstance.NotFound):
+	case errors.Is(err, nstance.NotFound), errors.Is(err, nstance.Conflict) && !known && mach.ProviderID != "": // another machine has its ID there by now
 		return r.forgetRecord(ctx, m)
 	case errors.Is(err, nstance.Conflict):
 		r.mu.Lock()
@@ -71,6 +73,18 @@ func (r *Reconciler) deleteMachine(ctx context.Context, m *member, mach nstance.
 		r.alarmContested(m, nstance.Event{Code: nstance.Conflict, Error: err.Error(), Reason: "the machine to delete carries other marks; it was left alone"})
 	}
 	return err
+}
+
+// unseen returns what is on record of the machine of m, which the provider does not show. An
+// instance on demand may have been asked for in another market before.
+func (r *Reconciler) unseen(m *member) nstance.Machine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mach := nstance.Machine{ID: m.id, Owner: r.opts.ownerOf(m), ProviderID: m.rec.ProviderID, Zone: m.rec.Zone, Market: m.rec.Shape.Market}
+	if m.rec.OnDemand && m.definition().Market.Type == nstance.Spot {
+		mach.Market = ""
+	}
+	return mach
 }
 
 // markDeleting makes the deletion durable and irrevocable. A record that was never
@@ -112,26 +126,30 @@ func (r *Reconciler) markDeleting(ctx context.Context, m *member) error {
 	r.publish(m, nstance.Event{Type: nstance.EventDeleteRequested, Reason: string(why.Kind) + withMessage(why.Message)})
 	r.opts.Deleting(m.id)
 	r.mu.Unlock()
-	return r.opts.Drains.End(ctx, m.id)
+	return r.drains.End(ctx, m.id)
 }
 
 // A basis is the condition of a deletion: that m was drained as recorded, or has never
-// registered. Zero: unconditional.
+// registered, and that no request is on record to keep it which this leader does not know of.
 type basis struct {
-	drain        uint64 // generation
+	gone         bool      // nothing is kept
+	kept         time.Time // until when it was preserved; zero: it was not
+	drain        uint64    // generation; 0: none is needed
 	unregistered bool
 }
 
 // basis returns the condition for the deletion of m. Nothing has to be drained
 // where the machine is gone, on request, or where the group wants no drains.
 func (m *member) basis() basis {
+	need := basis{gone: m.gone, kept: preservedUntil(&m.rec)}
 	switch {
 	case m.gone, m.skipDrain, m.group.defined() && m.group.spec.DrainTimeout <= 0:
-		return basis{}
 	case m.drain != nil:
-		return basis{drain: m.drain.Generation}
+		need.drain = m.drain.Generation
+	default:
+		need.unregistered = !m.registered()
 	}
-	return basis{unregistered: !m.registered()}
+	return need
 }
 
 // holds reports whether the condition still holds for a record. For one that is
@@ -140,6 +158,8 @@ func (b basis) holds(rec *records.Instance) bool {
 	switch {
 	case rec.Deleting != nil:
 		return true
+	case !b.gone && !preservedUntil(rec).Equal(b.kept):
+		return false
 	case b.drain > 0:
 		return rec.Drain != nil && rec.Drain.Generation == b.drain
 	case b.unregistered:
@@ -165,6 +185,9 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 	if err := r.checkMarks(m, mach); err != nil {
 		return mach, err
 	}
+	if r.isTwin(m, mach) {
+		return mach, nstance.Errorf(nstance.NotFound, "the provider shows another machine in place of that of %s", m.id)
+	}
 	m.machine, m.machineSince = mach, r.opts.Now()
 	return mach, nil
 }
@@ -174,7 +197,7 @@ func (r *Reconciler) machineOf(ctx context.Context, m *member) (nstance.Machine,
 // record.
 func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 	r.mu.Lock()
-	durable, early := m.durable, !m.deleteAccepted && r.opts.Now().Before(r.absenceProvenAt(m))
+	durable, early := m.durable, r.absenceEarly(m)
 	m.removed = !early
 	r.mu.Unlock()
 	switch {
@@ -184,6 +207,11 @@ func (r *Reconciler) forgetRecord(ctx context.Context, m *member) error {
 		return nil
 	}
 	return r.deleteRecord(ctx, m)
+}
+
+// absenceEarly reports whether it is too early for NotFound to prove that there is no machine.
+func (s *shard) absenceEarly(m *member) bool {
+	return !m.deleteAccepted && s.opts.Now().Before(s.absenceProvenAt(m))
 }
 
 // deleteRecord deletes the record of m, of which the provider has nothing left, once

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -32,7 +31,7 @@ func TestReplacementsAreNamedAcrossLeaders(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
 		for _, leaders := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%d after %s", leaders, after), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
 					w := newWorld(t, simcloud.Options{})
 					defer w.close()
 					w.keepLives, w.slowDrain = true, true

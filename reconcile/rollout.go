@@ -6,6 +6,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/reconcile/internal/history"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // Pause stops the rollout of a group: stale members stay, and losses are
@@ -29,7 +30,10 @@ func (r *Admin) Pause(ctx context.Context, key nstance.GroupKey, reason string) 
 // journal. Fails as Pause does.
 func (r *Admin) Resume(ctx context.Context, key nstance.GroupKey, reason string) error {
 	return r.changeGroup(ctx, key, func(g *group) (nstance.Event, error) {
-		r.forgiveRefusals(g)
+		r.places.Forgive(g.request(g.spec.Definition).Definition, place.Shape{})
+		for _, m := range g.members {
+			r.places.Forgive(m.definitionKey(), place.Shape{})
+		}
 		if !g.history.Resume(g.hash) {
 			return nstance.Event{}, nil
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance/internal/eventtype"
 	"github.com/nstance-go/nstance/internal/notice"
 	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
 	"github.com/nstance-go/nstance/reconcile/internal/history"
 )
 
@@ -37,9 +38,12 @@ func (s *shard) forget(m *member) {
 		m.group.pace.Drained(s.opts.Now().Sub(m.drain.StartedAt))
 	}
 	s.createEndedWith(m, errOutdated)
-	s.admission.ReturnAddress(m.subnetWithoutMachine())
+	s.places.ReturnAddress(m.subnetWithoutMachine())
 	s.reopenLoss(m)
-	s.abandonReturn(m)
+	if m.returnsToSpot() { // without a result: the next attempt waits as long as this one did
+		m.group.history.WaitForSpot(s.opts.Now())
+		s.saver.Changed()
+	}
 	delete(s.members, m.id)
 	m.group.countBalancers(m, -1)
 	m.group.members = slices.DeleteFunc(m.group.members, func(o *member) bool { return o == m })
@@ -138,7 +142,7 @@ func (s *shard) recovered(rec records.Instance, since time.Time) *member {
 	case m.registered():
 		m.state = nstance.Booting
 	default:
-		m.state, m.step = nstance.Provisioning, stepCreate
+		m.restoreIntent()
 	}
 	if m.registered() {
 		m.readyAt, m.healthTrack = rec.ReadyAt, s.health.Begin(since, true)
@@ -185,14 +189,19 @@ func (s *shard) restoreStates(states shardState, backs map[string]desiredSpec) {
 		s.restoreGroup(g)
 		s.resolveDesired(g)
 	}
-	s.restoreAvoided(states.Avoided)
+	var latest time.Time // another leader's clock may have been ahead
+	if s.clockRight() {
+		latest = s.opts.Now().Add(avoid.Longest)
+	}
+	s.places.AvoidedPools.Restore(states.Avoided, latest)
+	s.avoidanceChanged(s.opts.Now())
 }
 
 // restoreGroup restores what earlier leaders recorded of a group.
 func (s *shard) restoreGroup(g *group) {
 	key := g.key.String()
 	if h, ok := s.absentGroups[key]; ok {
-		h.Restore(s.opts.Now())
+		h.Restore(s.opts.Now().UTC(), s.clockRight())
 		g.history, g.recorded = h, true
 		g.restoreGoingFirst()
 		delete(s.absentGroups, key)

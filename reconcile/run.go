@@ -56,9 +56,9 @@ func (r *Reconciler) lead(ctx context.Context, stop context.CancelCauseFunc) {
 	wg.Go(func() { r.notifyWatchers(ctx) })
 	wg.Go(func() { r.saver.Run(ctx, r.saveStates) })
 	wg.Go(func() { r.saveSnapshots(ctx) })
+	wg.Go(func() { r.readLateWrites(ctx) })
 	wg.Go(func() { r.collectOrphans(ctx) })
 	wg.Go(func() { r.heartbeat(ctx) })
-	wg.Go(func() { r.expireAvoided(ctx) })
 	wg.Go(func() { r.cloud.Run(ctx) })
 	if can := r.provider.Abilities().Balancers; can != nil {
 		wg.Go(func() { r.balance.Run(ctx, can) })
@@ -98,12 +98,12 @@ func (r *Reconciler) process(key nstance.GroupKey) (took time.Duration) {
 	r.detectPause(now)
 	r.updateClock()
 	next := earliest(r.askProvider(g, now), r.endPreserves(g, now), r.endClaims(g, now))
-	v := r.view(g, now, g.buffer[:0])
-	g.buffer = v.Members
-	census := plan.NewCensus(v, now)
+	at := r.snapshot(g, now, g.buffer[:0])
+	g.buffer = at.view.Members
+	census := plan.NewCensus(at.view, now)
 	r.recordCensus(g, census, now)
 	d := census.Plan()
-	next = earliest(next, d.Next, r.apply(g, census, d, now), g.nextStep())
+	next = earliest(next, d.Next, r.apply(&at, census, d), g.nextStep())
 	if !next.IsZero() && !next.After(now) {
 		next = now.Add(time.Second) // skip deadlines in the past: never spin on them
 	}
@@ -114,10 +114,10 @@ func (r *Reconciler) process(key nstance.GroupKey) (took time.Duration) {
 
 const (
 	// routineDelay is how long a routine fact waits for its plan, for each member of the
-	// group: ten times as long as the plan takes.
-	routineDelay = 4 * time.Microsecond
+	// group: twenty-five times as long as the plan takes.
+	routineDelay = 10 * time.Microsecond
 	// Groups whose routine facts would wait less plan at once, and none waits longer.
-	minRoutineDelay, maxRoutineDelay = 2 * time.Millisecond, 50 * time.Millisecond
+	minRoutineDelay, maxRoutineDelay = 2 * time.Millisecond, 100 * time.Millisecond
 )
 
 // planForRoutine has a group planned for a fact that each of its members brings about in an
@@ -143,9 +143,7 @@ func (r *Reconciler) runFullPasses(ctx context.Context) {
 			return
 		case <-time.After(jittered):
 		}
-		if err := r.readRecordsAgain(ctx); err != nil && ctx.Err() == nil {
-			r.log.Warn("records not listed", "code", nstance.CodeOf(err), "err", err)
-		}
+		r.rereadRecords(ctx)
 		r.reconcileMachines(ctx)
 		r.cloud.CountAddresses()
 		r.mu.Lock()
@@ -157,7 +155,7 @@ func (r *Reconciler) runFullPasses(ctx context.Context) {
 	}
 }
 
-// admit calls admitCreates when time permits more.
+// admit begins creates, and ends what is avoided, when the time has come, until ctx ends.
 func (r *Reconciler) admit(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -172,17 +170,21 @@ func (r *Reconciler) admit(ctx context.Context) {
 	}
 }
 
-// admitDue calls admitCreates if that is due, and returns how long to wait.
+// admitDue does that once, and returns how long to wait.
 func (r *Reconciler) admitDue() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.opts.Now()
 	r.updateClock()
+	if ended := r.places.AvoidedPools.End(r.reachedBy(now)); len(ended) > 0 {
+		r.avoidanceChanged(now, ended...)
+	}
 	if !r.nextGrants.IsZero() && !r.nextGrants.After(now) {
 		r.admitCreates(now, nil)
 	}
-	if r.nextGrants.IsZero() {
-		return time.Hour
+	wait := r.places.AvoidedPools.NextEnd(now)
+	if !r.nextGrants.IsZero() {
+		wait = min(wait, r.nextGrants.Sub(now))
 	}
-	return max(0, r.nextGrants.Sub(now))
+	return max(0, wait)
 }

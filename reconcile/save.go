@@ -41,7 +41,7 @@ func (r *Reconciler) saveStates(ctx context.Context) (edits uint64, err error) {
 func (r *Reconciler) snapshotStates() (shardState, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := shardState{Frozen: r.frozen, Avoided: r.avoided.Requested(), Groups: maps.Clone(r.absentGroups)}
+	out := shardState{Frozen: r.frozen, Avoided: r.places.AvoidedPools.Requested(), Groups: maps.Clone(r.absentGroups)}
 	for key, g := range r.groups {
 		if g.recorded = g.recorded || !g.history.Empty(); g.recorded {
 			out.Groups[key.String()] = g.history

@@ -356,7 +356,7 @@ func (c leaderCloud) checkDelete(id nstance.InstanceID) {
 	if !ok && !exists {
 		return
 	}
-	if rec.Deleting == nil {
+	if rec.Deleting == nil && (rec.FailedLaunch == nil || rec.Registered()) {
 		c.violation("%s is deleted without a durable mark", id)
 	}
 	c.w.mu.Lock()

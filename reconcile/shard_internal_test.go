@@ -34,6 +34,29 @@ func TestShardDoesNoIO(t *testing.T) {
 	require.NotZero(t, count)
 }
 
+// TestReadsKnowNoShard: what computes on copies has neither the shard nor its lock, and the shard
+// takes no census.
+func TestReadsKnowNoShard(t *testing.T) {
+	forbidden := map[string][]string{"shard": {"NewCensus"}}
+	for _, read := range []string{"snapshot", "shardSnapshot", "instancesCopy", "comparison"} {
+		forbidden[read] = []string{"shard", "member", "Reconciler", "mu", "locked"}
+	}
+	found := map[string]bool{}
+	for _, method := range methods(t) {
+		of := receiver(method)
+		found[of] = true
+		ast.Inspect(method, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok {
+				require.NotContains(t, forbidden[of], id.Name, method.Name.Name)
+			}
+			return true
+		})
+	}
+	for of := range forbidden {
+		require.True(t, found[of], of)
+	}
+}
+
 // TestChangesAskPermit: every method that changes a machine at the provider asks permit first.
 func TestChangesAskPermit(t *testing.T) {
 	changing := map[string]bool{}

@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -41,7 +40,7 @@ func (w *world) pools() map[simcloud.Pool]int {
 func TestSpreadBoundsReclaims(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				o := twoZones
 				o.Seed = seed
 				w := newWorld(t, o)
@@ -72,7 +71,7 @@ func TestSpreadBoundsReclaims(t *testing.T) {
 
 // TestSpreadCostsNoMember: where only one pool has capacity, all members are in it.
 func TestSpreadCostsNoMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		o := twoZones
 		w := newWorld(t, o)
 		defer w.close()
@@ -89,7 +88,7 @@ func TestSpreadCostsNoMember(t *testing.T) {
 
 // TestSpreadByMarket: a wave over all of spot takes no more of a group than its share.
 func TestSpreadByMarket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, twoZones)
 		defer w.close()
 		g := spreadGroup(5, "60%")
@@ -137,7 +136,7 @@ func TestSpreadByMarket(t *testing.T) {
 
 // TestSpreadMovesNoMember: a new spread replaces nothing, and shrinking evens the group.
 func TestSpreadMovesNoMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		o := twoZones
 		w := newWorld(t, o)
 		defer w.close()

@@ -52,7 +52,7 @@ func (s *shard) viewStandby(g *group, m *member, v *plan.Member) {
 		return
 	}
 	v.LaunchBy = time.Time{}
-	if by := after(m.rec.Standby.Since, m.rec.LaunchTimeout); !m.wasReady && by.After(s.began) {
+	if by := after(latest(m.rec.Standby.Since, m.awokeAt), m.rec.LaunchTimeout); !m.wasReady && (m.state == nstance.Waking || by.After(s.began)) {
 		v.LaunchBy = by
 	}
 }

@@ -50,7 +50,7 @@ func (w *world) lose(warning time.Duration) nstance.InstanceID {
 // TestPoolIsFilled: stand-by machines are made on demand and prepared for their mode,
 // drained and parked once they were ready, and in none of the numbers of the group.
 func TestPoolIsFilled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(2))
 		defer w.close()
 		for _, id := range w.in(nstance.Parked) {
@@ -81,7 +81,7 @@ func TestPoolIsFilled(t *testing.T) {
 // TestBridge: a lost member is replaced and a stand-by machine woken at the same instant;
 // when the replacement is ready, the bridge is drained and parked again.
 func TestBridge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(1))
 		defer w.close()
 		bridge := w.in(nstance.Parked)[0]
@@ -114,7 +114,7 @@ func anyEvent(nstance.Event) bool { return true }
 // TestBridgesWholeLoss: with fewer stand-by machines than losses each of them is woken, and
 // none goes back before the group is whole.
 func TestBridgesWholeLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(2))
 		defer w.close()
 		for _, id := range w.ready() {
@@ -143,7 +143,7 @@ func TestPoolSurvivesFailover(t *testing.T) {
 		"after the whole": {4 * time.Minute, nstance.Parked},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newPooledWorld(t, pooledGroup(1))
 				defer w.close()
 				bridge := w.in(nstance.Parked)[0]
@@ -175,7 +175,7 @@ func TestPoolSurvivesFailover(t *testing.T) {
 // TestFailsToWake: while a stand-by machine does not start, the group is replaced as if
 // there was none, another one is woken, and it sleeps on when it is not needed any more.
 func TestFailsToWake(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(2))
 		defer w.close()
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpWake, Code: nstance.Capacity, Times: 1})
@@ -195,7 +195,7 @@ func TestFailsToWake(t *testing.T) {
 // TestSleepsOn: one that does not wake while it is needed has a drain again, and wakes the
 // next time.
 func TestSleepsOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(1))
 		defer w.close()
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpWake, Code: nstance.Capacity, Times: -1})
@@ -216,7 +216,7 @@ func TestSleepsOn(t *testing.T) {
 
 // TestCannotBeParked: an alarm says so, and the machine, which runs, bridges a loss.
 func TestCannotBeParked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})
 		defer w.close()
 		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpPark, Code: nstance.Invalid, Times: -1})
@@ -233,10 +233,71 @@ func TestCannotBeParked(t *testing.T) {
 	})
 }
 
+// TestCannotBeParkedAndIsTooMany: what cannot be parked leaves with its pool, and its group.
+func TestCannotBeParkedAndIsTooMany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}})
+		defer w.close()
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpPark, Code: nstance.Invalid, Times: -1})
+		g := pooledGroup(2)
+		w.startLeader(g)
+		w.advance(10 * time.Minute)
+		require.Len(t, w.in(nstance.Parking), 2)
+		r, _ := w.leader()
+		g.WarmPool.Size = 1
+		require.NoError(t, r.Desire([]nstance.Group{g}))
+		w.advance(5 * time.Minute)
+		stuck := w.in(nstance.Parking)
+		require.Len(t, stuck, 1)
+		require.Len(t, w.cloud.Machines(), 4)
+
+		g.WarmPool.Mode = nstance.ParkHibernated
+		require.NoError(t, r.Desire([]nstance.Group{g}))
+		w.advance(10 * time.Minute)
+		require.Len(t, w.in(nstance.Parking), 1)
+		require.NotEqual(t, stuck, w.in(nstance.Parking), "it is made anew in the other mode")
+
+		require.NoError(t, r.Remove(web))
+		w.advance(5 * time.Minute)
+		require.Empty(t, w.cloud.Machines())
+		require.Equal(t, 1, w.count(nstance.EventGroupRemoved, ""))
+	})
+}
+
+// TestWakesLate: the launch timeout of a machine that is woken begins when it runs, however
+// long the cloud had no room for it.
+func TestWakesLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newPooledWorld(t, pooledGroup(1))
+		defer w.close()
+		bridge := w.in(nstance.Parked)[0]
+		shortage := simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Capacity, Times: -1}
+		w.cloud.Inject(shortage)
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpWake, Code: nstance.Capacity, Times: -1})
+		w.lose(2 * time.Minute)
+		w.setAgentSilent(bridge, true)
+		w.advance(30 * time.Minute)
+		w.cloud.ClearFaults()
+		w.cloud.Inject(shortage)
+		for range 300 {
+			if w.advance(time.Second); w.count(nstance.EventWoken, bridge) > 0 {
+				break
+			}
+		}
+		w.advance(20 * time.Second)
+		r, _ := w.leader()
+		require.True(t, w.register(t.Context(), r, bridge)) // the test stands in for its agent
+		r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: bridge, Timestamp: time.Now(), CanDrain: true}})
+		w.advance(time.Minute)
+		require.Contains(t, w.ready(), bridge)
+		require.Zero(t, w.count(nstance.EventCreateFailed, bridge))
+	})
+}
+
 // TestSilentAfterWaking: a machine that runs and does not report within its launch timeout
 // is deleted, and another one made.
 func TestSilentAfterWaking(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		g := pooledGroup(1)
 		w := newPooledWorld(t, g)
 		defer w.close()
@@ -255,7 +316,7 @@ func TestSilentAfterWaking(t *testing.T) {
 
 // TestSilentAfterWakingAndFailover: the next leader does not wait for such a machine either.
 func TestSilentAfterWakingAndFailover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		g := pooledGroup(1)
 		w := newPooledWorld(t, g)
 		defer w.close()
@@ -277,7 +338,7 @@ func TestSilentAfterWakingAndFailover(t *testing.T) {
 
 // TestParkedMachineIsGone: a stand-by machine that ends while it sleeps is made anew.
 func TestParkedMachineIsGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(1))
 		defer w.close()
 		gone := w.in(nstance.Parked)[0]
@@ -292,7 +353,7 @@ func TestParkedMachineIsGone(t *testing.T) {
 // TestGoneAsItIsWoken: when a stand-by machine turns out to be gone as it is woken, another
 // one is woken at once.
 func TestGoneAsItIsWoken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(2))
 		defer w.close()
 		for len(w.in(nstance.Parked)) == 2 {
@@ -313,7 +374,7 @@ func TestGoneAsItIsWoken(t *testing.T) {
 // TestPoolIsRefreshed: a new definition and an old age make stand-by machines anew, one at
 // a time.
 func TestPoolIsRefreshed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		g := pooledGroup(2)
 		g.WarmPool.MaxAge = 24 * time.Hour
 		w := newPooledWorld(t, g)
@@ -343,7 +404,7 @@ func TestPoolIsRefreshed(t *testing.T) {
 
 // TestPoolEnds: what is beyond the size of the pool is deleted, and all of it with its group.
 func TestPoolEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(3))
 		defer w.close()
 		r, _ := w.leader()
@@ -360,7 +421,7 @@ func TestPoolEnds(t *testing.T) {
 
 // TestPoolWithoutReturn: a stand-by machine that was used is deleted, and another one made.
 func TestPoolWithoutReturn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		g := pooledGroup(1)
 		g.WarmPool.NoReturn = true
 		w := newPooledWorld(t, g)
@@ -377,7 +438,7 @@ func TestPoolWithoutReturn(t *testing.T) {
 // TestRunningPool: stand-by machines that run on are ready at once, without any call to the
 // provider.
 func TestRunningPool(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		g := pooledGroup(1)
 		g.WarmPool.Mode = nstance.ParkRunning
 		w := newPooledWorld(t, g)
@@ -395,7 +456,7 @@ func TestRunningPool(t *testing.T) {
 // TestClaims: a stand-by machine runs for a node of others until it is released or its time
 // is over; claims are durable.
 func TestClaims(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		g := pooledGroup(2)
 		w := newPooledWorld(t, g)
 		defer w.close()
@@ -461,7 +522,7 @@ func (c *pausedCancel) Cancel(ctx context.Context, id nstance.InstanceID, genera
 // TestRenewsAsItWakes: an agent may renew its certificate, which replaces the record, between
 // two parts of the step that wakes its machine. The race detector looks at it.
 func TestRenewsAsItWakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(1))
 		defer w.close()
 		renewed := make(chan struct{}, 1)
@@ -487,7 +548,7 @@ func TestRenewsAsItWakes(t *testing.T) {
 // TestStartedOutside: a parked machine that runs without having been woken is parked
 // again.
 func TestStartedOutside(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newPooledWorld(t, pooledGroup(1))
 		defer w.close()
 		id := w.in(nstance.Parked)[0]
@@ -506,7 +567,7 @@ func TestStartedOutside(t *testing.T) {
 // TestStandbyThatIsNeverWell: a stand-by machine that registers and never becomes ready is late like
 // any other one, and made anew.
 func TestStandbyThatIsNeverWell(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		g := pooledGroup(0)
 		w := newPooledWorld(t, g)
 		defer w.close()
@@ -532,5 +593,22 @@ func TestStandbyThatIsNeverWell(t *testing.T) {
 		require.Equal(t, "timeout: not ready within its launch timeout", e.Reason)
 		require.Len(t, w.in(nstance.Parked), 1)
 		require.Len(t, w.cloud.Machines(), 4)
+	})
+}
+
+// TestParkedIsPublishedOnce: a new leader that finds a parked machine does not publish it again.
+func TestParkedIsPublishedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.startLeader(pooled(1, 1))
+		w.advance(10 * time.Minute)
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Equal(t, 1, w.count(nstance.EventParked, ""))
+		w.stopLeader()
+		w.startLeader(pooled(1, 1))
+		w.advance(10 * time.Minute)
+		require.Len(t, w.in(nstance.Parked), 1)
+		require.Equal(t, 1, w.count(nstance.EventParked, ""))
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -59,7 +58,7 @@ func TestStartRefused(t *testing.T) {
 		return w, p
 	}
 	t.Run("while it lasts", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w, p := start(t, 2*time.Hour)
 			defer w.close()
 			w.advance(20 * time.Minute)
@@ -73,7 +72,7 @@ func TestStartRefused(t *testing.T) {
 		})
 	})
 	t.Run("in the end", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
 			w, _ := start(t, 15*time.Minute)
 			defer w.close()
 			w.advance(17 * time.Minute)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -33,6 +34,7 @@ type story struct {
 	balancer    string        // load balancer of the group; empty: none
 	pool        int           // stand-by machines in the end
 	poolBefore  int           // initial
+	failedFirst bool          // the first machine on demand is shown as failed until it is deleted
 }
 
 // group is the group of the story, at a size.
@@ -160,6 +162,40 @@ var stories = []story{
 	}},
 }
 
+// failingFirst is a cloud that cannot start the first machine of each instance.
+type failingFirst struct {
+	outside
+	cloud *simcloud.Cloud
+
+	mu     sync.Mutex
+	failed map[nstance.InstanceID]string // the token
+}
+
+func (f *failingFirst) Create(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+	m, err := f.outside.Create(ctx, spec)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil && f.failed[spec.ID] == "" {
+		f.failed[spec.ID] = spec.Token
+		err = f.cloud.Stop(m.ID, nstance.StatusFailed)
+	}
+	return m, err
+}
+
+func (f *failingFirst) Get(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+	m, err := f.outside.Get(ctx, id)
+	if m.Status == nstance.StatusFailed {
+		m.Cause, m.CauseText = nstance.LossCapacity, "no room for this size"
+	}
+	return m, err
+}
+
+// Delete deletes whatever machine has the ID: as on Azure, the handle is a name.
+func (f *failingFirst) Delete(ctx context.Context, m nstance.Machine) error {
+	m.ProviderID = ""
+	return f.outside.Delete(ctx, m)
+}
+
 // crash is one run of a story, with one call struck.
 type crash struct {
 	w          *world
@@ -180,9 +216,12 @@ func runStory(t *testing.T, y story, aim label, with strike) *seam {
 // runStoryOn runs a story on the cloud that replace installs.
 func runStoryOn(t *testing.T, y story, aim label, with strike, replace func(*world)) (s *seam) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}})
+		w := newWorld(t, simcloud.Options{Balancers: []string{"lb-1"}, ByToken: y.failedFirst})
 		w.ownUserData, w.keepLives = y.ownUserData, true
 		replace(w)
+		if y.failedFirst {
+			w.outside = &failingFirst{outside: w.outside, cloud: w.cloud, failed: map[nstance.InstanceID]string{}}
+		}
 		c := &crash{w: w, s: newSeam(w, aim, with), over: make(chan struct{}), ended: make(chan struct{})}
 		s = c.s
 		if y.snapshots > 0 {

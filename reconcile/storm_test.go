@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +17,7 @@ import (
 func TestStorm(t *testing.T) {
 	const size, reclaimed, width = 500, 100, 50
 	const latency = 50 * time.Millisecond
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{Latency: simcloud.Delay{Min: latency}, Width: width})
 		defer w.close()
 		p := w.timing()

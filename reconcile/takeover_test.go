@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +20,7 @@ import (
 // same.
 func takeover(t *testing.T, differ bool, o simcloud.Options, test func(t *testing.T, w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, o)
 		w.ownUserData = differ
 		defer w.close()
@@ -69,32 +68,142 @@ func TestTakeoverKeepsBootingMachines(t *testing.T) {
 	}
 }
 
-func TestTakeoverDuringReclaim(t *testing.T) {
-	whole := func(differ bool) (after time.Duration) {
-		takeover(t, differ, simcloud.Options{Boot: simcloud.Delay{Min: 40 * time.Second}}, func(t *testing.T, w *world) {
-			w.startLeader(webGroup(20))
-			w.advance(2 * time.Minute)
-			w.requireMembers(20)
-			began := time.Now()
-			for _, id := range w.ready()[:10] {
-				require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
-			}
-			w.advance(20 * time.Second)
-			w.stopLeader()
-			w.startLeader(webGroup(20))
-			for len(w.ready()) < 20 {
-				w.advance(time.Second)
-				require.Less(t, time.Since(began), time.Hour)
-			}
-			after = time.Since(began)
-			w.advance(5 * time.Minute)
-			w.requireMembers(20)
-			require.Equal(t, 30, w.cloud.Count(simcloud.OpCreate), "one replacement for each loss")
-			w.requireNoFailures()
+// TestTakeoverAfterDelete: a provider that does not show a machine any more may still have
+// parts of it: its Delete says when nothing is left, to the next leader too.
+func TestTakeoverAfterDelete(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.startLeader(webGroup(3))
+		w.advance(time.Minute)
+		require.Len(t, w.ready(), 3)
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpDelete, Times: -1, Lost: true})
+		r, _ := w.leader()
+		require.NoError(t, r.Desire([]nstance.Group{webGroup(0)}))
+		for len(w.cloud.Machines()) > 0 {
+			w.advance(10 * time.Millisecond)
+		}
+		w.stopLeader()
+		w.cloud.ClearFaults()
+		before := w.cloud.Count(simcloud.OpDelete)
+		w.startLeader(webGroup(0))
+		w.advance(time.Minute)
+		require.Empty(t, w.in(nstance.Deleting))
+		require.Equal(t, 3, w.cloud.Count(simcloud.OpDelete)-before)
+	})
+}
+
+// TestTakeoverOfAMemberThatIsNeverReady: its launch timeout passed while no server led. It is not
+// shown as ready for that, and has the timeout of the new term.
+func TestTakeoverOfAMemberThatIsNeverReady(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		g := webGroup(1)
+		g.Definition.LaunchTimeout = 10 * time.Minute
+		w.startLeader(g)
+		w.advance(5 * time.Second)
+		id := w.ids()[0]
+		w.silenceAgents(id) // the test stands in for it
+		w.advance(time.Minute)
+		report := func() {
+			r, _ := w.leader()
+			w.register(t.Context(), r, id)
+			r.Observe(nstance.Reported{Report: nstance.Report{InstanceID: id, Timestamp: time.Now(), Probes: []nstance.ProbeResult{{Name: "serves"}}}})
+			w.advance(30 * time.Second)
+		}
+		report()
+		report()
+		w.stopLeader()
+		w.advance(20 * time.Minute)
+		w.startLeader(g)
+		w.advance(10 * time.Second)
+		require.Zero(t, w.group().Ready)
+		for range 19 {
+			report()
+		}
+		require.Zero(t, w.count(nstance.EventDeleteRequested, id))
+		for range 14 {
+			report()
+		}
+		e := w.first(nstance.EventDeleteRequested, func(e nstance.Event) bool { return e.Instance == id }) // after its drain
+		require.Equal(t, "timeout: not ready within its launch timeout", e.Reason)
+	})
+}
+
+// A deleteSeen is a provider that remembers what it was asked to delete.
+type deleteSeen struct {
+	nstance.Provider
+	mu   sync.Mutex
+	seen []nstance.Machine
+}
+
+func (p *deleteSeen) Delete(ctx context.Context, m nstance.Machine) error {
+	p.mu.Lock()
+	p.seen = append(p.seen, m)
+	p.mu.Unlock()
+	return p.Provider.Delete(ctx, m)
+}
+
+// TestDeleteOfWhatWasRefused: the provider is told in which market a machine that it does not
+// show was asked for: it need not look elsewhere.
+func TestDeleteOfWhatWasRefused(t *testing.T) {
+	for _, market := range []nstance.MarketType{nstance.OnDemand, nstance.Spot} {
+		t.Run(string(market), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, simcloud.Options{})
+				defer w.close()
+				p := &deleteSeen{Provider: w.cloud}
+				w.wrap = func(e *leaderEnv) { e.provider = p }
+				w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Invalid, Times: 1})
+				g := webGroup(1)
+				g.Definition.Market.Type = market
+				w.startLeader(g)
+				w.advance(10 * time.Minute)
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				require.NotEmpty(t, p.seen)
+				for _, m := range p.seen {
+					require.Equal(t, market, m.Market)
+				}
+			})
 		})
-		return after
 	}
-	require.Equal(t, whole(false), whole(true))
+}
+
+func TestTakeoverDuringReclaim(t *testing.T) {
+	after := map[bool]time.Duration{} // by whether user data differ
+	var mu sync.Mutex
+	t.Run("a wave", func(t *testing.T) {
+		for _, differ := range []bool{false, true} {
+			t.Run(fmt.Sprint("user data differ: ", differ), func(t *testing.T) {
+				takeover(t, differ, simcloud.Options{Boot: simcloud.Delay{Min: 40 * time.Second}}, func(t *testing.T, w *world) {
+					w.startLeader(webGroup(20))
+					w.advance(2 * time.Minute)
+					w.requireMembers(20)
+					began := time.Now()
+					for _, id := range w.ready()[:10] {
+						require.NoError(t, w.cloud.Reclaim(id, 2*time.Minute))
+					}
+					w.advance(20 * time.Second)
+					w.stopLeader()
+					w.startLeader(webGroup(20))
+					for len(w.ready()) < 20 {
+						w.advance(time.Second)
+						require.Less(t, time.Since(began), time.Hour)
+					}
+					mu.Lock()
+					after[differ] = time.Since(began)
+					mu.Unlock()
+					w.advance(5 * time.Minute)
+					w.requireMembers(20)
+					require.Equal(t, 30, w.cloud.Count(simcloud.OpCreate), "one replacement for each loss")
+					w.requireNoFailures()
+				})
+			})
+		}
+	})
+	require.Equal(t, after[false], after[true])
 }
 
 // TestTakeoverOfIntentsWithoutMachine: an intent whose user data only the former leader

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -98,7 +97,7 @@ func TestVoluntaryStepsDelayNoReplacement(t *testing.T) {
 		"a scale-down": {40, 3, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
 				w := newWorld(t, simcloud.Options{})
 				defer w.close()
 				p := &timed{Provider: w.cloud, called: map[nstance.InstanceID]time.Time{}}

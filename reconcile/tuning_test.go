@@ -21,7 +21,7 @@ func (w *world) setTuning(t reconcile.Tuning) {
 }
 
 func TestTuneAdmitsWaitingCreates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) {
@@ -94,7 +94,7 @@ func TestTuneBreaker(t *testing.T) {
 }
 
 func TestTuneGarbageCollection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) {

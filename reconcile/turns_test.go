@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -26,7 +25,7 @@ func groupOf(tenant nstance.TenantID, name nstance.GroupID, size int) nstance.Gr
 // withCreateBudget runs a test in a shard with a create budget of one a second and the given burst.
 func withCreateBudget(t *testing.T, burst int, test func(t *testing.T, w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.setCreateBudget(burst)

@@ -36,14 +36,15 @@ func (s *shard) view(g *group, now time.Time, members []plan.Member) plan.View {
 // memberView returns what Plan needs to know of m as a member of g, which may be
 // another configuration of m's group.
 func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
+	verdict, _ := s.evaluateHealth(m, now)
 	v := plan.Member{
 		ID: m.id, State: m.state, OnDemand: m.rec.OnDemand, Reason: plan.Reason(m.rec.Reason), Market: m.market(), Hash: comparableHash(m.rec.InfraHash, g.hash),
 		CreatedAt: m.rec.CreatedAt, HasMachine: m.machineKnown(), RegisteredAt: m.rec.RegisteredAt, GoodSince: m.healthySince,
 		GraceUntil: m.graceUntil, Notices: m.Standing, Silent: s.health.Misses(m.healthTrack, now) > 0,
-		Unhealthy: s.verdict(m, now) == health.Unhealthy, Gone: m.gone, Loss: m.cause, LossWords: m.words, Taken: m.taken,
+		Unhealthy: verdict == health.Unhealthy, Gone: m.gone, Loss: m.cause, LossWords: m.words, Taken: m.taken,
 		Preserved: s.preserved(m, now), Requested: s.removalRequest(m, now), NoDrain: m.skipDrain, GoesFirst: m.goesFirst, Drain: m.drain, DrainBy: m.drainDeadline, DrainOver: m.drainEnded,
 		DrainBlocked: m.drainBlocked,
-		Place:        s.place(g, m), Replaces: m.rec.Replaces,
+		Place:        s.places.Place(g.spec.Spread.By, capacityShape(m.rec.Shape), m.zone()), Replaces: m.rec.Replaces,
 	}
 	v.Answered = m.replacement != replacementOwed
 	if v.Inherited = m.leftBefore; !m.state.Leaving() {
@@ -56,12 +57,14 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 		v.RegisterBy = m.registerBy()
 	}
 	v.WasReady = s.readyOnRecord(m, now)
-	if launchBy := after(m.rec.CreatedAt, m.rec.LaunchTimeout); !m.wasReady && (launchBy.After(s.began) || !m.registered()) {
-		v.LaunchBy = launchBy
+	if !m.wasReady {
+		v.LaunchBy = s.launchBy(m)
 	}
 	switch {
-	case !m.machineKnown() && s.launchOver(m, now):
-		v.Refusal = s.refusalOf(m, now)
+	case !m.machineKnown() && s.launchOver(m, now) && m.answeredWith != nil:
+		v.Refusal = clip.Words(m.answeredWith.Error())
+	case !m.machineKnown() && s.launchOver(m, now): // another member's create may have kept m from being tried
+		v.Refusal = s.places.Candidates(m.request(), now).Answer()
 	case m.machine.Status == nstance.StatusPending:
 		v.Refusal = clip.Words(m.machine.CauseText)
 	}
@@ -77,14 +80,17 @@ func (s *shard) memberView(g *group, m *member, now time.Time) plan.Member {
 	return v
 }
 
-// refusalOf returns what the provider answered to the last create of m that failed, else to
-// that of another member with a shape of m, which kept m from being tried; empty: nothing is
-// known.
-func (s *shard) refusalOf(m *member, now time.Time) string {
-	if m.answeredWith != nil {
-		return clip.Words(m.answeredWith.Error())
+// launchBy returns when a member that this term has not seen ready must be; zero: it may have
+// been ready before. One that is known not to have been has this term's whole timeout.
+func (s *shard) launchBy(m *member) time.Time {
+	by := after(m.rec.CreatedAt, m.rec.LaunchTimeout)
+	switch {
+	case by.After(s.began) || !m.registered():
+		return by
+	case m.group.history.Ready.Excludes(m.id):
+		return after(s.began, m.rec.LaunchTimeout)
 	}
-	return s.admission.Answer(s.memberRequest(m), now)
+	return time.Time{}
 }
 
 // comparableHash returns the hash that a member was created from, or "" where it
@@ -100,13 +106,7 @@ func comparableHash(have, want string) string {
 	return ""
 }
 
-// verdict evaluates the health of m.
-func (s *shard) verdict(m *member, now time.Time) health.Verdict {
-	verdict, _ := s.evaluateHealth(m, now)
-	return verdict
-}
-
-// evaluateHealth is verdict, and returns when time alone may change it.
+// evaluateHealth evaluates the health of m, and returns when time alone may change it.
 func (s *shard) evaluateHealth(m *member, now time.Time) (health.Verdict, time.Time) {
 	if !m.registered() || m.gone || m.state != nstance.Booting {
 		return health.Healthy, time.Time{}

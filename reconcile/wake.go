@@ -92,7 +92,7 @@ func (r *Reconciler) markWaking(ctx context.Context, m *member) error {
 	m.drainState = drainState{}
 	r.publish(m, nstance.Event{Type: nstance.EventWakeRequested})
 	r.mu.Unlock()
-	return r.opts.Drains.Cancel(ctx, m.id, ended)
+	return r.drains.Cancel(ctx, m.id, ended)
 }
 
 func serialOf(k *records.KeyRecord) string {
@@ -104,7 +104,7 @@ func serialOf(k *records.KeyRecord) string {
 
 // awoke records that the machine of m runs. It is ready when its agent reports.
 func (s *shard) awoke(m *member, now time.Time) {
-	m.state = nstance.Booting
+	m.state, m.awokeAt = nstance.Booting, now
 	m.owe(stepNone)
 	if m.rec.Standby.Mode != nstance.ParkRunning {
 		connected, grace := m.connected, m.graceUntil

@@ -70,6 +70,14 @@ func (s *shard) askWhileBooting(m *member, now time.Time) time.Time {
 
 // listMachines is reconcileMachines, and returns its error.
 func (r *Reconciler) listMachines(ctx context.Context) error {
+	err := r.listOnce(ctx)
+	if ctx.Err() == nil {
+		r.locked(func() { r.listing.record(err, r.opts.Now()) })
+	}
+	return err
+}
+
+func (r *Reconciler) listOnce(ctx context.Context) error {
 	listed := map[nstance.InstanceID]bool{}
 	var strangers []nstance.Machine
 	began := r.opts.Now()
@@ -78,8 +86,13 @@ func (r *Reconciler) listMachines(ctx context.Context) error {
 			r.log.Warn("machines not listed", "code", nstance.CodeOf(err), "err", err)
 			return err
 		}
-		listed[mach.ID] = true
-		if !r.handleListed(mach, began) {
+		var ours bool
+		r.locked(func() {
+			m := r.members[mach.ID]
+			listed[mach.ID] = listed[mach.ID] || m == nil || !r.isTwin(m, mach)
+			ours = r.handleListed(mach, began)
+		})
+		if !ours {
 			strangers = append(strangers, mach)
 		}
 	}
@@ -87,11 +100,39 @@ func (r *Reconciler) listMachines(ctx context.Context) error {
 	defer r.mu.Unlock()
 	for id, m := range r.members {
 		if !listed[id] && m.machineKnown() && m.machineSince.Before(began) || !listed[id] && m.registered() && m.rec.RegisteredAt.Before(began) {
-			r.handleMissing(m, absence{}, began)
+			r.handleUnlisted(m, began)
 		}
 	}
 	r.recordOrphans(strangers, began)
 	return nil
+}
+
+// handleListed is handleMachine of a machine in a list.
+func (s *shard) handleListed(mach nstance.Machine, began time.Time) bool {
+	if m := s.members[mach.ID]; m != nil && m.unexplained(mach) {
+		s.questions.AddAlone(m.id)
+		return true
+	}
+	return s.handleMachine(mach, began)
+}
+
+// handleUnlisted handles that a list which began now does not show the machine of m. Of one
+// that was never ready, the end says something about its shape: it is asked for alone, when
+// it is missed first and once that would prove its end.
+func (s *shard) handleUnlisted(m *member, now time.Time) {
+	if m.gone || m.state == nstance.Deleting || s.served(m) {
+		s.handleMissing(m, absence{}, now)
+		return
+	}
+	missed := !m.missingSince.IsZero()
+	if missed && now.Sub(m.missingSince) >= s.opts.ConsistencyWindow {
+		s.questions.AddAlone(m.id)
+		return
+	}
+	s.handleMissing(m, absence{}, now)
+	if !missed && !m.missingSince.IsZero() {
+		s.questions.AddAlone(m.id)
+	}
 }
 
 // reconcileMachines asks the provider for everything that is ours and handles the answer as
@@ -106,7 +147,10 @@ func (r *Reconciler) askMachine(ctx context.Context, id nstance.InstanceID) erro
 	mach, err := r.provider.Get(ctx, id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	m := r.members[id]
 	switch {
+	case err == nil && m != nil && r.checkMarks(m, mach) == nil && r.isTwin(m, mach): // the provider shows no other
+		r.handleMissing(m, absence{}, asked)
 	case err == nil:
 		r.handleMachine(mach, asked)
 	case errors.Is(err, nstance.NotFound):
@@ -116,11 +160,4 @@ func (r *Reconciler) askMachine(ctx context.Context, id nstance.InstanceID) erro
 		return err
 	}
 	return nil
-}
-
-// handleListed handles a listed machine as a fact about its member, if it has one.
-func (r *Reconciler) handleListed(mach nstance.Machine, asked time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.handleMachine(mach, asked)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/pace"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 	"github.com/nstance-go/nstance/reconcile/plan"
 )
 
@@ -65,31 +66,23 @@ func (r *Admin) WhatIf(groups []nstance.Group, all bool) ([]GroupPlan, error) {
 		return nil, err
 	}
 	now := r.opts.Now()
+	var places *place.Map
+	r.locked(func() { places = r.places.Clone() })
 	var out []GroupPlan
 	named := map[nstance.GroupKey]bool{}
 	for _, w := range specs {
 		named[w.spec.Key] = true
-		if p := r.compareGroup(w, now); p.hasEffect() || w.spec.Pending != "" {
+		if p := r.compareGroup(w, now).plan(places); p.hasEffect() || w.spec.Pending != "" {
 			out = append(out, p)
 		}
 	}
-	if all {
-		out = append(out, r.releasedGroups(named)...)
-	}
+	r.eachGroup(func(g *group) {
+		if all && !named[g.key] && g.defined() && g.configured.spec.Static {
+			out = append(out, GroupPlan{Key: g.key, Change: ChangeReleased, SizeBefore: g.spec.Size, SizeAfter: g.spec.Size})
+		}
+	})
 	slices.SortFunc(out, func(a, b GroupPlan) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return out, nil
-}
-
-// releasedGroups returns the configured groups that are not named.
-func (r *Reconciler) releasedGroups(named map[nstance.GroupKey]bool) (out []GroupPlan) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for key, g := range r.groups {
-		if !named[key] && g.defined() && g.configured.spec.Static {
-			out = append(out, GroupPlan{Key: key, Change: ChangeReleased, SizeBefore: g.spec.Size, SizeAfter: g.spec.Size})
-		}
-	}
-	return out
 }
 
 // hashed returns groups with the hashes of their definitions, which may be incomplete.
@@ -108,58 +101,50 @@ func (p *GroupPlan) hasEffect() bool {
 	return p.Change != ChangeChanged || len(p.Fields) > 0 || len(p.Instances) > 0 || p.Creates > 0
 }
 
-// groupFor returns a group, or a new one that is not kept.
-func (s *shard) groupFor(key nstance.GroupKey) *group {
-	if g := s.groups[key]; g != nil {
-		return g
-	}
-	return &group{key: key, history: s.absentGroups[key.String()]}
+// A comparison is a group as it is, and as it would be with other desired values.
+type comparison struct {
+	is, would *snapshot
+	create    place.Request // what the next create would permit
 }
 
-// compareGroup compares a group as it is with the same group under w. The lock is held
-// only to copy the group's state, and again to say what stands in the way: decisions must
-// not wait for a comparison.
-func (r *Reconciler) compareGroup(w desiredSpec, now time.Time) GroupPlan {
-	is, would := r.viewsWith(w, now)
-	after := plan.NewCensus(would, now)
-	changes, creates := compare(plan.NewCensus(is, now), after)
-	holds := after.Plan().Holds
-
+// compareGroup returns copies of a group as it is and as it would be under w.
+func (r *Admin) compareGroup(w desiredSpec, now time.Time) *comparison {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	g := r.groupFor(w.spec.Key)
+	g := r.groups[w.spec.Key]
+	if g == nil {
+		g = &group{key: w.spec.Key, history: r.absentGroups[w.spec.Key.String()]}
+	}
 	next := g.withDesired(w, now)
+	_, create, _ := r.createRequest(next, plan.Action{}, now)
+	create.Spread = next.spread()
+	return &comparison{is: r.snapshotCopy(g, now), would: r.snapshotCopy(next, now), create: create}
+}
+
+func (c *comparison) censuses() (before, after *plan.Census) {
+	return plan.NewCensus(c.is.view, c.is.now), plan.NewCensus(c.would.view, c.would.now)
+}
+
+// plan returns what would become of the group.
+func (c *comparison) plan(places *place.Map) GroupPlan {
+	before, after := c.censuses()
+	changes, creates := compare(before, after)
 	p := GroupPlan{
-		Key: g.key, Change: ChangeChanged, SizeBefore: g.spec.Size, SizeAfter: next.spec.Size, Creates: creates,
-		Holds: r.withPending(next, r.holdViews(next, holds, now)),
+		Key: c.is.key, Change: ChangeChanged, SizeBefore: c.is.spec.Size, SizeAfter: c.would.spec.Size, Creates: creates,
+		Holds: c.would.withPending(c.would.holdViews(after.Plan().Holds)),
 	}
 	if creates > 0 {
-		p.Shape = r.planShape(next, now)
-		p.Holds = append(p.Holds, r.previewAvoided(next, now)...)
+		shape, held := preview(places, c.create, c.would.now)
+		p.Shape, p.Holds = shape, append(p.Holds, held...)
 	}
-	if g.defined() {
-		p.Fields = differences(g.spec, next.spec)
+	if c.is.defined() {
+		p.Fields = differences(c.is.spec, c.would.spec)
 	} else {
 		p.Change = ChangeAdded
 	}
 	p.Instances = instancePlans(changes, p.Fields)
-	p.estimate(next)
+	p.estimate(c.would.group)
 	return p
-}
-
-// viewsWith returns what Plan needs to know of a group as it is, and as it would be under
-// w. The views share nothing with the group that changes.
-func (r *Reconciler) viewsWith(w desiredSpec, now time.Time) (is, would plan.View) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	g := r.groupFor(w.spec.Key)
-	is, would = r.view(g, now, nil), r.view(g.withDesired(w, now), now, nil)
-	for _, v := range []plan.View{is, would} {
-		for i := range v.Members {
-			v.Members[i].Notices = slices.Clone(v.Members[i].Notices)
-		}
-	}
-	return is, would
 }
 
 // instancePlans names the fields that replace members among the reasons.
@@ -219,14 +204,14 @@ func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 		return Impact{}, err
 	}
 	now := r.opts.Now()
-	known, members := r.countMembers()
-	out := Impact{Members: members}
-	for _, w := range specs {
-		if !known[w.spec.Key] {
-			continue
+	var out Impact
+	r.eachGroup(func(g *group) {
+		for _, m := range g.members {
+			out.Members += oneIf(!m.state.Leaving())
 		}
-		is, would := r.viewsWith(w, now)
-		changes, _ := compare(plan.NewCensus(is, now), plan.NewCensus(would, now))
+	})
+	for _, w := range specs {
+		changes, _ := compare(r.compareGroup(w, now).censuses())
 		for _, change := range changes {
 			switch change.action {
 			case ActionDrain, ActionDelete:
@@ -240,22 +225,6 @@ func (r *Admin) Impact(groups []nstance.Group) (Impact, error) {
 		}
 	}
 	return out, nil
-}
-
-// countMembers returns which groups there are, and how many members do not leave.
-func (r *Reconciler) countMembers() (groups map[nstance.GroupKey]bool, members int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	groups = make(map[nstance.GroupKey]bool, len(r.groups))
-	for key := range r.groups {
-		groups[key] = true
-	}
-	for _, m := range r.members {
-		if !m.state.Leaving() {
-			members++
-		}
-	}
-	return groups, members
 }
 
 // actionNone: the instance stays as it is.

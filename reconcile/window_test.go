@@ -2,8 +2,9 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -93,7 +94,7 @@ func TestRecordOutlivesItsCreate(t *testing.T) {
 // TestThrottledCreates: a throttled create made nothing.
 func TestThrottledCreates(t *testing.T) {
 	const size = 20
-	synctest.Test(t, func(t *testing.T) {
+	bubble(t, func(t *testing.T) {
 		w := newWorld(t, simcloud.Options{})
 		defer w.close()
 		w.wrap = func(o *leaderEnv) {
@@ -127,24 +128,52 @@ func TestThrottledCreates(t *testing.T) {
 	})
 }
 
+// TestThrottledLater: machines that end since the cloud is throttled, after it had accepted
+// them, slow the budget down as refused creates do. So many at once are looked for with one
+// list, which does not say why.
+func TestThrottledLater(t *testing.T) {
+	const size = 30
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, simcloud.Options{})
+		defer w.close()
+		w.wrap = func(o *leaderEnv) {
+			o.options = func(opts *reconcile.Options) { opts.Provider = &provider.Options{Rate: 1, Burst: 3 * size} }
+		}
+		w.cloud.FailStarts(simcloud.Pool{}, nstance.LossThrottled, size)
+		w.startLeader(webGroup(size))
+		var made []int // in each second
+		for range 180 {
+			before := w.cloud.Count(simcloud.OpCreate)
+			w.advance(time.Second)
+			made = append(made, w.cloud.Count(simcloud.OpCreate)-before)
+		}
+		require.Equal(t, size, made[0])
+		require.LessOrEqual(t, slices.Max(made[1:]), 1, "at the budget's pace, which has none saved: %v", made)
+		w.requireMembers(size)
+		w.requireNoFailures()
+	})
+}
+
 // TestUnavailableCloudHaltsNothing: an unavailable cloud is not a failure of the
 // definition.
 func TestUnavailableCloudHaltsNothing(t *testing.T) {
 	for _, down := range [][]simcloud.Op{{simcloud.OpCreate}, {simcloud.OpCreate, simcloud.OpGet, simcloud.OpList}} {
-		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
-			for _, op := range down {
-				w.cloud.Inject(simcloud.Fault{Op: op, Times: -1})
-			}
-			w.setGroups(groupWithUserData(3, "v2"))
-			w.advance(35 * time.Minute)
-			require.Zero(t, w.count(nstance.EventRolloutHalted, ""))
-			require.Zero(t, w.group().Failures)
-			require.Zero(t, w.group().BackoffUntil)
-			require.Len(t, w.ready(), 3)
-			w.cloud.ClearFaults()
-			w.advance(10 * time.Minute)
-			w.requireMembers(3)
-			require.Zero(t, w.group().Stale, "the rollout continued")
+		t.Run(fmt.Sprint(down), func(t *testing.T) {
+			withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+				for _, op := range down {
+					w.cloud.Inject(simcloud.Fault{Op: op, Times: -1})
+				}
+				w.setGroups(groupWithUserData(3, "v2"))
+				w.advance(35 * time.Minute)
+				require.Zero(t, w.count(nstance.EventRolloutHalted, ""))
+				require.Zero(t, w.group().Failures)
+				require.Zero(t, w.group().BackoffUntil)
+				require.Len(t, w.ready(), 3)
+				w.cloud.ClearFaults()
+				w.advance(10 * time.Minute)
+				w.requireMembers(3)
+				require.Zero(t, w.group().Stale, "the rollout continued")
+			})
 		})
 	}
 }

@@ -56,6 +56,11 @@ func TestJournal(t *testing.T) {
 		require.Equal(t, eventtype.OperatorRegistered, got[0].Type)
 		require.Equal(t, nstance.TenantID("acme"), got[0].Tenant)
 		require.Contains(t, got[0].Reason, "admin "+first.Subject+": certificate "+first.Serial)
+
+		w.store.fail["Operator"] = nstance.Errorf(nstance.NotFound, "not registered yet")
+		require.Equal(t, first.Serial, w.mustRegister(nonce, key).Serial, "of two requests at once one registers")
+		require.Len(t, got, 1)
+		delete(w.store.fail, "Operator")
 		w.mustRenew(first, pki.NewKey())
 		require.Len(t, got, 2)
 		require.Equal(t, eventtype.CertificateRenewed, got[1].Type)

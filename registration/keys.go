@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/validate"
 )
 
 // Keys are the authority of a cluster, which signs certificates, and its nonce key.
@@ -109,7 +110,11 @@ func (k *Keys) CertPEM() []byte { return k.identity.CertPEM() }
 func (k *Keys) Pool() *x509.CertPool { return k.identity.Pool() }
 
 // ServerCertificate returns a certificate, with a fresh key, for the server of a
-// shard.
+// shard. Fails with Invalid for a lifetime of less than a minute or more than is permitted
+// to agents.
 func (k *Keys) ServerCertificate(shard nstance.ShardID, cluster nstance.ClusterID, lifetime time.Duration, now time.Time) (*tls.Certificate, error) {
+	if err := validate.Duration("lifetime", max(lifetime, 1), time.Minute, longestLifetime); err != nil {
+		return nil, err
+	}
 	return k.identity.Server(shard, cluster, lifetime, now)
 }

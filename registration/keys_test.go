@@ -33,6 +33,11 @@ func TestKeysSurviveRestart(t *testing.T) {
 	cert, err := loaded.ServerCertificate(shard, cluster, time.Hour, epoch)
 	require.NoError(t, err)
 	require.NotNil(t, cert.Leaf)
+	for _, without := range []time.Duration{3600, 0, -time.Hour} {
+		_, err = loaded.ServerCertificate(shard, cluster, without, epoch)
+		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorContains(t, err, "forgot the unit?")
+	}
 
 	store := newStore()
 	store.truth[id] = registration.Registration{ID: id, Kind: "web", Tenant: "default", Group: "web"}

@@ -134,8 +134,11 @@ var _ nstance.Registrar = (*Registrar)(nil)
 // New returns a Registrar that signs with keys. It fails with Invalid when an
 // argument or an option is missing or wrong.
 func New(keys *Keys, records Records, opts *Options) (*Registrar, error) {
-	if keys == nil || records == nil || keys.nonces == nil {
-		return nil, nstance.FieldError("records", "pass keys and records", "one of them is nil")
+	if err := validate.Given("records", "pass what keeps registrations", records); err != nil {
+		return nil, err
+	}
+	if keys == nil || keys.nonces == nil {
+		return nil, nstance.FieldError("keys", "pass those of NewKeys or LoadKeys", "are nil")
 	}
 	if keys.identity == nil || keys.identity.Name() != keyring.Identity {
 		return nil, nstance.FieldError("keys", "pass the identity authority", "have another authority, or none")

@@ -27,6 +27,7 @@ func (w *world) startAgentWithHostname(hostname string) *agentMachine {
 		Nonce: w.userDataNonce(m.id), Csr: h.csr(h.key), Addresses: []string{"203.0.113.7"}, Hostname: hostname,
 	})
 	require.NoError(w, err)
+	require.NoError(w, os.WriteFile(filepath.Join(m.dir, "identity", "instance_id"), []byte(m.id), 0o600))
 	pair := filepath.Join(m.dir, "identity", "v1")
 	require.NoError(w, os.Mkdir(pair, 0o700))
 	require.NoError(w, pki.SaveKey(filepath.Join(pair, "key.pem"), h.key)) // the agent registers again with the same key

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/eventtype"
+	"github.com/nstance-go/nstance/internal/keyring"
 	"github.com/nstance-go/nstance/reconcile/plan"
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
@@ -56,6 +57,10 @@ func TestWrongClockIsShown(t *testing.T) {
 			require.Len(t, shard.GetHolds(), 1)
 			require.Equal(t, hold.GetSince().AsTime(), shard.GetHolds()[0].GetSince().AsTime())
 			require.Len(t, shard.GetProblems(), 1)
+			for _, step := range []keyring.Step{keyring.StepBegin, keyring.StepActivate, keyring.StepFinish} {
+				_, err = api.RotateKey(t.Context(), &apiv1.RotateKeyRequest{Name: keyring.Workload, Step: string(step)})
+				require.ErrorContains(t, err, "clock cannot be trusted")
+			}
 			s := w.status()
 			require.Len(t, s.Groups[1].Holds, 1)
 			require.Equal(t, string(plan.HoldClock), s.Groups[1].Holds[0].Kind)

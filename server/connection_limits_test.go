@@ -172,7 +172,11 @@ func TestHalfOpenCalls(t *testing.T) {
 		for range conns * each {
 			require.Error(t, receive(t, ended))
 		}
-		w.registerAgent(w.awaitMachine("blue"))
+		nonce, machine := w.userDataNonce(w.awaitMachine("blue")), w.newClient()
+		require.Eventually(t, func() bool { // a busy machine may need longer than the age
+			_, err := machine.register(nonce)
+			return err == nil
+		}, eventually, 5*time.Millisecond)
 	})
 	t.Run("are few at once on one connection", func(t *testing.T) {
 		w := newWorld(t, setup{})

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -228,4 +229,22 @@ func TestRefresh(t *testing.T) {
 		require.NoError(t, g.Wait())
 		require.EqualValues(t, 2, w.getGroup(api, "web").GetSize())
 	})
+}
+
+// TestRefusedUpdateNamesNothing: what a refused request names to go first has no effect on a
+// later one.
+func TestRefusedUpdateNamesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setup{webSize: 2})
+	api := w.registerClient(nstance.RoleOperator, nstance.DefaultTenant).operatorAPI()
+	ids := w.awaitMachines(2)
+	slices.Sort(ids)
+	for _, id := range ids {
+		w.connectReady(id)
+	}
+	_, err := api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: new(int32(1)), Template: new("none"), RemoveFirst: []string{string(ids[1])}})
+	require.Error(t, err)
+	_, err = api.UpdateGroup(t.Context(), &apiv1.UpdateGroupRequest{Group: "web", Size: new(int32(1))})
+	require.NoError(t, err)
+	w.awaitEvent(nstance.EventDrainStarted, ids[0]) // the older one
 }

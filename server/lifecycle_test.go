@@ -167,7 +167,7 @@ func TestStartErrors(t *testing.T) {
 		require.NoError(t, err)
 		defer taken.Close()
 		err = start(t, storage.NewMemory(), replaceOnce(t, good, `"agent": "127.0.0.1:0"`, `"agent": "`+taken.Addr().String()+`"`))
-		require.ErrorIs(t, err, nstance.Invalid)
+		require.ErrorIs(t, err, nstance.Unavailable)
 		require.ErrorContains(t, err, "shard.bind.agent")
 		require.ErrorContains(t, err, taken.Addr().String())
 		require.ErrorContains(t, err, "choose another port")

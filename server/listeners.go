@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -108,15 +109,20 @@ func (s *Server) listen(ctx context.Context) (*listeners, error) {
 	return l, nil
 }
 
+// listenError is no mistake for good: what listens there may end, and the network or the
+// name's address may come later than this program.
 func listenError(field, addr string, err error) error {
-	remedy := "use an address of this machine"
+	out := &nstance.Error{
+		Code: nstance.Unavailable, Field: field, Msg: fmt.Sprintf("cannot listen on %s: %v", addr, err), Err: err,
+		Remedy: "use an address of this machine",
+	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		remedy = "stop whatever listens there, or choose another port"
+		out.Remedy = "stop whatever listens there, or choose another port"
 	case errors.Is(err, syscall.EACCES):
-		remedy = "use a port above 1023, or grant the right to bind it"
+		out.Code, out.Remedy = nstance.Denied, "use a port above 1023, or grant the right to bind it"
 	}
-	return nstance.FieldError(field, remedy, "cannot listen on %s: %v", addr, err)
+	return out
 }
 
 // connectionBorn is the key of when an HTTP connection was accepted.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -222,6 +223,44 @@ func TestImages(t *testing.T) {
 		}
 		return false
 	}, eventually, 5*time.Millisecond)
+}
+
+// troubledLookUps is a cloud that does not answer look-ups of images whose name begins with
+// slow, and does not permit the one of instance types.
+type troubledLookUps struct{ *simcloud.Cloud }
+
+func (c troubledLookUps) ResolveImage(ctx context.Context, q nstance.ImageQuery) (string, error) {
+	if strings.HasPrefix(q.Name, "slow") {
+		<-ctx.Done()
+		return "", nstance.Errorf(nstance.Unavailable, "no answer: %w", ctx.Err())
+	}
+	return c.Cloud.ResolveImage(ctx, q)
+}
+
+func (troubledLookUps) TypeArchs(context.Context, []string) (map[string][]nstance.Arch, error) {
+	return nil, nstance.Errorf(nstance.Denied, "you may not list instance types")
+}
+
+// TestLookUpsWaitForNoOther: what one look-up is not told, another one finds.
+func TestLookUpsWaitForNoOther(t *testing.T) {
+	t.Parallel()
+	images, templates := `"base": {"owner": "me", "name": "base-*"}`, ""
+	for i := range 8 {
+		images += fmt.Sprintf(`, "slow%d": {"name": "slow-%d-*"}`, i, i)
+		templates += fmt.Sprintf(`"slow%d": {"image": "slow%d", "kind": "web", "arch": "amd64", "instance_type": "small", "userdata": {"content": "x"}}, `, i, i)
+	}
+	cloud := simcloud.New(nil)
+	defer cloud.Close()
+	cloud.SetImages(simcloud.Image{ID: "img-1", Owner: "me", Name: "base-1", Created: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)})
+	conf := strings.Replace(configWithTemplate(1, `"image": "base", `, `"images": {`+images+`}, `), `"templates": {`, `"templates": {`+templates, 1)
+	w := newWorld(t, setup{provider: troubledLookUps{cloud}, config: conf})
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(cloud.Machines(), func(m nstance.Machine) bool {
+			s, _ := cloud.Spec(m.ID)
+			return s.Image == "img-1"
+		})
+	}, 20*time.Second, 5*time.Millisecond)
+	w.awaitProblem("you may not list instance types")
 }
 
 // TestTrackedImageReplacesMachines: a new image under a tracked name replaces

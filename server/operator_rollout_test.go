@@ -188,7 +188,11 @@ func TestBadImageHaltsRollout(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(nstance.Ready), got.GetInstance().GetState(), "it served all the time")
 
-	back, err := api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web", Undo: true})
+	back, err := api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web", Undo: true, DryRun: true})
+	require.NoError(t, err)
+	require.True(t, back.GetGroup().GetRolledBack(), "a dry run undoes nothing")
+	require.True(t, w.getGroup(api, "web").GetRolledBack())
+	back, err = api.RollbackGroup(t.Context(), &apiv1.RollbackGroupRequest{Group: "web", Undo: true})
 	require.NoError(t, err)
 	require.False(t, back.GetGroup().GetRolledBack())
 	require.NotEmpty(t, back.GetGroup().GetHalted(), "what was halted is halted still")

@@ -71,6 +71,7 @@ func TestCopyOfStorageIsNotServed(t *testing.T) {
 // TestRestoreRevokes: what was revoked or used after a copy was made is not accepted after the
 // copy was restored, unless grants are kept.
 func TestRestoreRevokes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 1, store: storage.NewMemory()})
 	eve := w.registerClient(nstance.RoleOperator, "blue")
 	groups := func() error {
@@ -107,6 +108,7 @@ func TestRestoreRevokes(t *testing.T) {
 // TestRestoreAcceptsNoDeletedInstance: the identity of an instance that was deleted after the copy
 // was made is not accepted, from the first moment on.
 func TestRestoreAcceptsNoDeletedInstance(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, setup{webSize: 2, store: storage.NewMemory()})
 	ids := w.awaitMachines(2)
 	kept, thief := w.connectReady(ids[0]).client, w.connectReady(ids[1]).client
@@ -148,6 +150,7 @@ func (w *world) cloudHas(id nstance.InstanceID) bool {
 // says so. The original stands still from the moment that it sees one of the other's, and says
 // so. No machine is made or deleted for what the other does.
 func TestRestoredCopyBesideItsOriginal(t *testing.T) {
+	t.Parallel()
 	const shard = `"gc": {"interval": "1s", "registration_timeout": "3s"},`
 	w := newWorld(t, setup{webSize: 2, shard: shard, store: storage.NewMemory()})
 	for _, id := range w.awaitMachines(2) {

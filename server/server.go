@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/bounded"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/manager"
 	"github.com/nstance-go/nstance/internal/sleep"
@@ -143,15 +144,10 @@ type Server struct {
 }
 
 func (s *Server) checkArguments(source Source) error {
-	switch {
-	case s.store == nil:
-		return nstance.FieldError("store", "give the store that keeps the shard's truth, storage.NewMemory() for a trial", "is nil")
-	case s.provider == nil:
-		return nstance.FieldError("provider", "give the provider of the shard's machines", "is nil")
-	case source == nil:
-		return nstance.FieldError("source", "give what reads the configuration, such as server.FileSource", "is nil")
-	}
 	return errors.Join(
+		validate.Given("store", "give the store that keeps the shard's truth, storage.NewMemory() for a trial", s.store),
+		validate.Given("provider", "give the provider of the shard's machines", s.provider),
+		validate.Given("source", "give what reads the configuration, such as server.FileSource", source),
 		validate.Setting("reread", s.opts.Reread, 24*time.Hour),
 		validate.Setting("key_interval", s.opts.KeyInterval, time.Minute),
 	)
@@ -188,7 +184,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	s.dated, _ = store.(storage.Dated)
 	s.location = storage.LocationOf(store)
 	s.telemetry = telemetry{metrics.New(s.measure), s.opts.Traces}
-	s.store = s.telemetry.store(s.store)
+	s.store = s.telemetry.store(bounded.Store(s.store))
 	if s.opts.Reread == 0 {
 		s.opts.Reread = 5 * time.Minute
 	}
@@ -197,7 +193,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	}
 	var err error
 	s.config, err = configuration.Open(ctx, configuration.Options{
-		Source: source, Store: s.store, Kinds: s.opts.Kinds, Now: s.opts.Now, Log: s.log,
+		Source: source.bounded(), Store: s.store, Kinds: s.opts.Kinds, Now: s.opts.Now, Log: s.log,
 		CheckAbilities: func(c *config.Config) error { return groups.CheckAbilities(c, provider.AbilitiesOf(p)) },
 	})
 	if err != nil {
@@ -210,7 +206,7 @@ func New(ctx context.Context, store storage.Store, p nstance.Provider, source So
 	if from := s.own.Shard.Secrets.Source; from != config.StoreSecrets && s.opts.SecretSource == nil {
 		return nil, nstance.FieldError(manager.Field, "use store:", "this server was started without a source of secrets beside storage")
 	}
-	if err := storage.Probe(ctx, store); err != nil {
+	if err := storage.Probe(ctx, s.store); err != nil {
 		return nil, err
 	}
 	s.peers = s.newPeers()

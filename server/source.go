@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/bounded"
 	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/storage"
@@ -30,6 +31,7 @@ func FileSource(path string) Source {
 // StoreSource reads the configuration of a shard from storage.
 func StoreSource(store storage.Store, shard nstance.ShardID) Source {
 	key := layout.ConfigKey(shard)
+	store = bounded.Store(store)
 	return func(ctx context.Context) (string, []byte, error) {
 		obj, err := store.Get(ctx, key)
 		if errors.Is(err, nstance.NotFound) {
@@ -39,6 +41,15 @@ func StoreSource(store storage.Store, shard nstance.ShardID) Source {
 			}
 		}
 		return key, obj.Data, err
+	}
+}
+
+// bounded returns a source that ends with its context after a limit of time.
+func (s Source) bounded() Source {
+	return func(ctx context.Context) (string, []byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, bounded.Limit)
+		defer cancel()
+		return s(ctx)
 	}
 }
 

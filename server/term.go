@@ -156,7 +156,7 @@ func (s *Server) newTerm(granted *lease.Term) (*term, error) {
 		return nil, err
 	}
 	t.acknowledgements = acknowledgements.New(s.store, acknowledgements.Options{
-		Shard: t.conf.Shard.ID, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, List: t.allAttention, Log: t.log,
+		Shard: t.conf.Shard.ID, Epoch: granted.Epoch(), Check: granted.Err, Now: s.opts.Now, ClockRight: t.reconciler.ClockRight, List: t.allAttention, Log: t.log,
 	})
 	t.operators.TermOptions = operators.TermOptions{
 		Lease: granted, Began: t.began, Reconciler: t.reconciler.Admin, Internals: t.reconciler.Internals, Drains: t.drains, Groups: t.groups, Agents: t.agents, Records: t.records,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -32,6 +33,8 @@ type AWS struct {
 	session   *session
 	lastReads lastReads
 	history   history
+
+	known atomic.Bool // the service is EC2's, or a good imitation: what it does not find is not there
 }
 
 var _ nstance.SpotDetector = (*AWS)(nil)
@@ -119,7 +122,7 @@ func (k awsKey) read(ctx context.Context) (reading, error) {
 	a, err := k.aws.get(ctx, k.path)
 	switch {
 	case errors.Is(err, nstance.NotFound):
-		return reading{at: a.at}, nil
+		return reading{at: a.at}, k.aws.identify(ctx)
 	case err != nil:
 		return reading{}, err
 	}
@@ -128,6 +131,23 @@ func (k awsKey) read(ctx context.Context) (reading, error) {
 		err = nstance.Errorf(nstance.Internal, "/%s: %w", k.path, err)
 	}
 	return reading{found: found, at: a.at}, err
+}
+
+// identify fails unless the service has granted a token or knows an instance: anything else
+// that answers there, such as a proxy, finds no key either.
+func (a *AWS) identify(ctx context.Context) error {
+	if a.known.Load() {
+		return nil
+	}
+	header, err := a.session.header(ctx)
+	if err == nil && header == nil {
+		_, err = a.get(ctx, awsInstanceID)
+	}
+	if errors.Is(err, nstance.NotFound) {
+		return unknownService("EC2")
+	}
+	a.known.Store(err == nil)
+	return err
 }
 
 // An actionKey reads the key of interruptions, which has room for one.

@@ -71,6 +71,9 @@ func NewAzure(o *Options) (*Azure, error) {
 // answers.
 func (a *Azure) Interruptible(ctx context.Context) (bool, error) {
 	self, err := a.self(ctx)
+	if err == nil && self.Priority == nil {
+		err = nstance.Errorf(nstance.Internal, "/%s: no priority", azureCompute)
+	}
 	return err == nil && self.interruptible(), err
 }
 

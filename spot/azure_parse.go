@@ -30,11 +30,8 @@ func parseAzureSelf(body []byte) (azureSelf, error) {
 	if err := decode(body, &self); err != nil {
 		return self, err
 	}
-	switch {
-	case self.Name == "" || len(self.Name) > maxIDLen || self.VMID == "":
+	if self.Name == "" || len(self.Name) > maxIDLen || self.VMID == "" {
 		return self, errors.New("no name of a machine")
-	case self.Priority == nil:
-		return self, errors.New("no priority")
 	}
 	return self, nil
 }

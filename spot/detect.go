@@ -150,7 +150,7 @@ func (a *AWS) probe(ctx context.Context) error {
 // probe requires the header that Google sets on every answer.
 func (g *GCP) probe(ctx context.Context) error {
 	a, err := g.get(ctx, gcpPreemptible, requestTimeout)
-	if err == nil && a.header.Get("Metadata-Flavor") != "Google" {
+	if err == nil && a.header.Get(gcpFlavor) != gcpFlavorValue {
 		return nstance.Errorf(nstance.Internal, "the service is not Google's")
 	}
 	return err

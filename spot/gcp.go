@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -26,6 +27,12 @@ const (
 	gcpStopState   = gcpRoot + "shutdown-details/stop-state"
 )
 
+// The header that Google demands of every request, and has on every answer.
+const (
+	gcpFlavor      = "Metadata-Flavor"
+	gcpFlavorValue = "Google"
+)
+
 // longPoll is how long the service is asked to wait for a change. After a silent
 // loss of the connection, as in a live migration, the watch misses changes for
 // this long plus requestTimeout. That must stay well below the 30 s that a
@@ -39,6 +46,8 @@ type GCP struct {
 	o         Options
 	lastReads lastReads
 	history   history
+
+	known atomic.Bool // the service is Google's, or a good imitation: what it does not find is not there
 }
 
 var _ nstance.SpotDetector = (*GCP)(nil)
@@ -135,7 +144,7 @@ func (k *gcpKey) read(ctx context.Context) (reading, error) {
 	case errors.Is(err, nstance.NotFound), k.absent != nil && k.absent(a.body):
 		// A missing key has no tag to wait on: poll until it appears.
 		k.etag = ""
-		return reading{at: a.at}, nil
+		return reading{at: a.at}, k.gcp.identify(ctx, a)
 	case err != nil:
 		return reading{}, err
 	}
@@ -150,6 +159,23 @@ func (k *gcpKey) read(ctx context.Context) (reading, error) {
 	return reading{found: found, at: a.at, skipPause: first && k.etag != ""}, nil
 }
 
+// identify fails unless the answer is Google's, or the service knows a machine: anything else
+// that answers there, such as a proxy, finds no key either.
+func (g *GCP) identify(ctx context.Context, a answer) error {
+	if g.known.Load() {
+		return nil
+	}
+	var err error
+	if a.header.Get(gcpFlavor) != gcpFlavorValue {
+		_, err = g.get(ctx, gcpName, requestTimeout)
+	}
+	if errors.Is(err, nstance.NotFound) {
+		return unknownService("Compute Engine")
+	}
+	g.known.Store(err == nil)
+	return err
+}
+
 func waitFor(etag string) string {
 	return url.Values{
 		"wait_for_change": {"true"},
@@ -162,7 +188,7 @@ func (g *GCP) get(ctx context.Context, path string, timeout time.Duration) (answ
 	a, err := g.o.do(ctx, request{
 		method:  http.MethodGet,
 		path:    path,
-		header:  map[string]string{"Metadata-Flavor": "Google"},
+		header:  map[string]string{gcpFlavor: gcpFlavorValue},
 		timeout: timeout,
 	})
 	if err != nil {

@@ -1,10 +1,13 @@
 package spot
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -175,5 +178,60 @@ func TestParseTime(t *testing.T) {
 	for _, s := range []string{"", "21 Jan 2019 09:00:43", "21 Jan 2019 09:00:43 CET", "2019-01-21 09:00:43", "0001-01-01T00:00:00Z"} {
 		_, err := parseTime(s)
 		require.Error(t, err, s)
+	}
+}
+
+// TestDue: every poller will have read again an interval after the one that read first, and
+// the time that a reading takes.
+func TestDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r lastReads
+		require.Zero(t, r.due(time.Second), "there is no watch")
+		first, second := &poller{}, &poller{}
+		began := time.Now()
+		r.done(first, nil)
+		<-time.After(time.Second)
+		r.done(second, errors.New("it failed, and was made"))
+		require.Equal(t, began.Add(5*time.Second+readLimit), r.due(5*time.Second))
+		<-time.After(time.Second)
+		r.done(first, nil)
+		require.Equal(t, began.Add(time.Second+5*time.Second+readLimit), r.due(5*time.Second))
+		r.leave(second)
+		require.Equal(t, began.Add(2*time.Second+5*time.Second+readLimit), r.due(5*time.Second))
+	})
+}
+
+// TestResumedNotices: those of the source that stand, once, and no more than may.
+func TestResumedNotices(t *testing.T) {
+	var h history
+	given := []nstance.Notice{
+		{EventID: "a", Source: "aws/spot"}, {EventID: "b", Source: "aws/spot", Cancelled: true}, {EventID: "c", Source: "aws/maintenance"},
+	}
+	h.resume(given)
+	given[0].EventID = "changed by the caller"
+	standing := h.take()
+	require.Empty(t, h.take(), "for the next watch only")
+	l := newNoticeDedup()
+	l.resume(standing, "aws/spot")
+	require.Len(t, l.standing, 1)
+	require.Equal(t, "a", l.standing["a"].yielded.EventID)
+	var many []nstance.Notice
+	for i := range 2 * maxStanding {
+		many = append(many, nstance.Notice{EventID: fmt.Sprint(i), Source: "aws/spot"})
+	}
+	l.resume(many, "aws/spot")
+	require.Len(t, l.standing, maxStanding)
+}
+
+func TestMachineName(t *testing.T) {
+	got, err := machineName("aws", "instance-id", []byte(" i-0123\n"))
+	require.NoError(t, err)
+	require.Equal(t, "aws/i-0123", got)
+	got, err = machineName("gcp", "name", bytes.Repeat([]byte("x"), maxIDLen))
+	require.NoError(t, err)
+	require.Len(t, got, len("gcp/")+maxIDLen)
+	for _, bad := range []string{"", "\n", "two words", strings.Repeat("x", maxIDLen+1)} {
+		_, err := machineName("aws", "instance-id", []byte(bad))
+		require.ErrorIs(t, err, nstance.Internal, bad)
 	}
 }

@@ -24,6 +24,12 @@ const (
 // refusedRemedy is what to do about a service that refuses.
 const refusedRemedy = "enable the machine's metadata service, and permit this program to reach it: look at the machine's metadata options, firewalls and proxies"
 
+// unknownService is the error of a service that finds nothing, not even what a cloud's always
+// has.
+func unknownService(cloud string) error {
+	return &nstance.Error{Code: nstance.Unavailable, Msg: "what answers is not the metadata service of " + cloud + ": it finds nothing", Remedy: refusedRemedy}
+}
+
 // A request names one read, or sends a body. Path has no leading slash and may have a
 // query.
 type request struct {

@@ -34,3 +34,6 @@ func Waiting(j *Journal) int {
 	defer j.mu.Unlock()
 	return len(j.waiting)
 }
+
+// StorageFull reports whether a journal that cannot be opened for err is kept in memory.
+func StorageFull(err error) bool { return storageFull(err) }

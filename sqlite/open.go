@@ -205,10 +205,18 @@ func unusable(err error) bool {
 }
 
 // storageFull reports whether nothing can be written at present: the disk is full,
-// or a quota, or it fails.
+// or a quota, or it fails, for which file systems are made read-only.
 func storageFull(err error) bool {
 	code := primaryCode(err)
-	return code == codeFull || code == codeIO && resultCode(err) != codeShortRead || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	if code == codeFull || code == codeIO && resultCode(err) != codeShortRead {
+		return true
+	}
+	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
 }
 
 // primaryCode returns SQLite's result code without what extends it, or 0.

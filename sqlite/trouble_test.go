@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -187,4 +188,15 @@ func TestRebuiltIsAProblem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sqlite.db")
 	require.NoError(t, os.WriteFile(path, []byte("this is not a database, not even nearly"), 0o600))
 	require.Contains(t, shown(open(t, path, nil)), path+".corrupt")
+}
+
+// TestOpenOnADiskThatFails: a journal that nothing can be written to at present does not keep
+// its program from starting.
+func TestOpenOnADiskThatFails(t *testing.T) {
+	for _, passing := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO} {
+		require.True(t, sqlite.StorageFull(&os.PathError{Op: "open", Path: "x", Err: passing}), passing)
+	}
+	for _, mistake := range []error{syscall.EACCES, syscall.ENOTDIR} {
+		require.False(t, sqlite.StorageFull(&os.PathError{Op: "open", Path: "x", Err: mistake}), mistake)
+	}
 }

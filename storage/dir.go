@@ -38,6 +38,7 @@ import (
 // A Dir is safe for concurrent use.
 type Dir struct {
 	root string
+	tree tree
 	turn chan struct{}           // holds one token: one call of this process waits for the file lock at a time
 	step func(step string) error // for crash tests; nil outside them
 	sync func(*os.File) error    // for power cut tests; nil: (*os.File).Sync
@@ -88,26 +89,26 @@ func newDir(path string) (*Dir, error) {
 	if err != nil {
 		return nil, dirError("open", path, err)
 	}
-	return &Dir{root: root, turn: make(chan struct{}, 1)}, nil
+	return &Dir{root: root, tree: treeOf(root), turn: make(chan struct{}, 1)}, nil
 }
 
 func (d *Dir) open(existing bool) error {
 	if existing {
-		if _, err := os.Stat(d.marker()); errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.tree.Stat(d.marker()); errors.Is(err, fs.ErrNotExist) {
 			return d.noStore()
 		}
 	}
-	if info, err := os.Stat(d.root); err == nil && !info.IsDir() {
+	if info, err := d.tree.Stat(d.root); err == nil && !info.IsDir() {
 		return nstance.FieldError("storage.path", "name a directory", "%s is not a directory", d.root)
 	}
 	if err := d.makeDirs(filepath.Join(d.root, tempName)); err != nil {
 		return dirError("open", d.root, err)
 	}
-	f, err := os.OpenFile(d.marker(), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := d.tree.OpenFile(d.marker(), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return dirError("open", d.root, err)
 	}
-	if err := errors.Join(keepOwner(f, d.root), f.Close()); err != nil {
+	if err := errors.Join(d.tree.Adopt(f), f.Close()); err != nil {
 		return dirError("open", d.root, err)
 	}
 	return d.writeMarker()
@@ -120,7 +121,7 @@ func (d *Dir) noStore() error {
 // inspect checks that there is a store, and changes nothing. A marker without text
 // belongs to a store that is being made.
 func (d *Dir) inspect() error {
-	text, err := os.ReadFile(d.marker())
+	text, err := d.readFile(d.marker())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return d.noStore()
@@ -152,7 +153,7 @@ func (d *Dir) writeMarker() error {
 		return err
 	}
 	defer unlock()
-	text, err := os.ReadFile(d.marker())
+	text, err := d.readFile(d.marker())
 	if err == nil && len(text) == 0 {
 		text = []byte(markerText)
 		if err = d.writeFile(d.marker(), text, os.O_WRONLY); err == nil {
@@ -172,16 +173,16 @@ func (d *Dir) clean(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(probe); err != nil {
+	if err := d.tree.Remove(probe); err != nil {
 		return dirError("open", d.root, err)
 	}
-	left, err := os.ReadDir(filepath.Join(d.root, tempName))
+	left, err := d.readDir(filepath.Join(d.root, tempName))
 	if err != nil {
 		return dirError("open", d.root, err)
 	}
 	for _, e := range left {
 		if info, err := e.Info(); err == nil && now.Sub(info.ModTime()) > tempMaxAge {
-			_ = os.Remove(filepath.Join(d.root, tempName, e.Name())) // the next start tries again
+			_ = d.tree.Remove(filepath.Join(d.root, tempName, e.Name())) // the next start tries again
 		}
 	}
 	return nil
@@ -215,11 +216,11 @@ func (d *Dir) Get(ctx context.Context, key string) (Object, error) {
 func (d *Dir) read(key string) ([]byte, Version, error) {
 	path := d.path(key)
 	for range 3 {
-		data, v, err := readObject(path)
+		data, v, err := d.readObject(path)
 		if err == nil || !absent(err) {
 			return data, v, err
 		}
-		if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+		if info, err := d.tree.Lstat(path); err == nil && !info.IsDir() {
 			continue // made since, or a dangling link
 		}
 		if err := d.alive(); err != nil {
@@ -232,7 +233,7 @@ func (d *Dir) read(key string) ([]byte, Version, error) {
 
 // alive fails when the store's directory is gone, as after an unmount.
 func (d *Dir) alive() error {
-	if _, err := os.Stat(d.marker()); err != nil {
+	if _, err := d.tree.Stat(d.marker()); err != nil {
 		return errGone
 	}
 	return nil
@@ -246,8 +247,8 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || isNotDir(err) || isDir(err)
 }
 
-func readObject(path string) ([]byte, Version, error) {
-	f, err := os.Open(path)
+func (d *Dir) readObject(path string) ([]byte, Version, error) {
+	f, err := d.tree.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, "", err
 	}

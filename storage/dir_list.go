@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"iter"
-	"os"
 	"slices"
 	"strings"
 )
@@ -92,7 +91,7 @@ func (d *Dir) entries(ctx context.Context, folder string) ([]dirEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := os.ReadDir(d.path(folder))
+	found, err := d.readDir(d.path(folder))
 	unlock()
 	if errors.Is(err, fs.ErrNotExist) && folder != "" {
 		return nil, d.alive()

@@ -13,7 +13,9 @@ func tryLock(*os.File, bool) (bool, error) {
 	return false, fmt.Errorf("the directory store needs flock, which is missing on this system: %w", errors.ErrUnsupported)
 }
 
-func keepOwner(*os.File, string) error { return nil }
+func treeOf(string) tree { return ownTree{} }
+
+func ownerOf(os.FileInfo) (uid, gid int) { return 0, 0 }
 
 func isNotDir(error) bool   { return false }
 func isDir(error) bool      { return false }

@@ -27,6 +27,13 @@ func TestDir(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store { return openDir(t, t.TempDir()) })
 }
 
+func TestDirOfTwoServers(t *testing.T) {
+	storagetest.Shared(t, func(t *testing.T) (first, second storage.Store) {
+		path := t.TempDir()
+		return openDir(t, path), openDir(t, path)
+	})
+}
+
 func TestOpenDir(t *testing.T) {
 	t.Run("makes the directory and opens it again", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "a", "b")

@@ -5,6 +5,8 @@ package storage
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -29,21 +31,36 @@ func tryLock(f *os.File, exclusive bool) (bool, error) {
 	}
 }
 
-// keepOwner gives what root has made to the owner of the folder that it is in: a server that
-// runs as another user must be able to read what an administrator writes.
-func keepOwner(f *os.File, folder string) error {
+// treeOf returns how to reach the files at path: root has those of another user through an
+// othersTree, from the first folder of the path on that is another user's.
+func treeOf(path string) tree {
 	if os.Geteuid() != 0 {
-		return nil
+		return ownTree{}
 	}
-	info, err := os.Stat(folder)
-	if err != nil {
-		return err
+	for at, rest := string(filepath.Separator), strings.Split(path, string(filepath.Separator)); ; {
+		for _, info := range []func(string) (os.FileInfo, error){os.Lstat, os.Stat} {
+			found, err := info(at)
+			if err != nil {
+				return ownTree{} // nothing is there yet
+			}
+			if uid, gid := ownerOf(found); uid != 0 {
+				return othersTree{base: at, uid: uid, gid: gid}
+			}
+		}
+		if len(rest) == 0 {
+			return ownTree{}
+		}
+		at, rest = filepath.Join(at, rest[0]), rest[1:]
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
+}
+
+// ownerOf returns the user and the group of a file.
+func ownerOf(info os.FileInfo) (uid, gid int) {
+	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return nil
+		return 0, 0
 	}
-	return f.Chown(int(owner.Uid), int(owner.Gid))
+	return int(st.Uid), int(st.Gid)
 }
 
 func isNotDir(err error) bool   { return errors.Is(err, syscall.ENOTDIR) }

@@ -30,7 +30,7 @@ func (d *Dir) put(ctx context.Context, key string, data []byte, may condition) (
 	if err != nil {
 		return "", err
 	}
-	defer os.Remove(temp) // fails after the rename, as expected
+	defer d.tree.Remove(temp) // fails after the rename, as expected
 	if err := d.replace(ctx, key, temp, may); err != nil {
 		return "", err
 	}
@@ -57,7 +57,7 @@ func (d *Dir) replace(ctx context.Context, key, temp string, may condition) erro
 	if err := stopped(ctx, "put", key); err != nil {
 		return err
 	}
-	return dirError("put", path, os.Rename(temp, path))
+	return dirError("put", path, d.tree.Rename(temp, path))
 }
 
 // DeleteIfMatch implements Store.
@@ -89,7 +89,7 @@ func (d *Dir) remove(ctx context.Context, key string, v Version) error {
 	if err := stopped(ctx, "delete", key); err != nil {
 		return err
 	}
-	return dirError("delete", d.path(key), os.Remove(d.path(key)))
+	return dirError("delete", d.path(key), d.tree.Remove(d.path(key)))
 }
 
 // check applies a condition to the stored object. The caller holds the lock.
@@ -124,7 +124,7 @@ func (d *Dir) writeTemp(data []byte) (path string, v Version, err error) {
 		err = d.at("temp")
 	}
 	if err != nil {
-		_ = os.Remove(path) // the error of the write counts
+		_ = d.tree.Remove(path) // the error of the write counts
 		return "", "", dirError("write", path, err)
 	}
 	return path, versionOf(token, data), nil
@@ -139,11 +139,11 @@ func (d *Dir) at(step string) error {
 
 // writeFile writes and syncs a file. A short write is an error.
 func (d *Dir) writeFile(path string, data []byte, flag int) error {
-	f, err := os.OpenFile(path, flag, 0o600)
+	f, err := d.tree.OpenFile(path, flag, 0o600)
 	if err != nil {
 		return err
 	}
-	if err = keepOwner(f, d.root); err == nil {
+	if err = d.tree.Adopt(f); err == nil {
 		_, err = f.Write(data)
 	}
 	if err == nil {
@@ -155,12 +155,12 @@ func (d *Dir) writeFile(path string, data []byte, flag int) error {
 // makeDirs makes a folder and its parents, each durably in its own parent, and of its
 // owner.
 func (d *Dir) makeDirs(path string) error {
-	err := os.Mkdir(path, 0o700)
+	err := d.tree.Mkdir(path, 0o700)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := d.makeDirs(filepath.Dir(path)); err != nil {
 			return err
 		}
-		err = os.Mkdir(path, 0o700)
+		err = d.tree.Mkdir(path, 0o700)
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return nil // a file in the way makes the rename fail
@@ -168,18 +168,18 @@ func (d *Dir) makeDirs(path string) error {
 	if err != nil {
 		return err
 	}
-	made, err := os.Open(path)
+	made, err := d.tree.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(keepOwner(made, filepath.Dir(path)), made.Close()); err != nil {
+	if err := errors.Join(d.tree.Adopt(made), made.Close()); err != nil {
 		return err
 	}
 	return d.syncDir(filepath.Dir(path))
 }
 
 func (d *Dir) syncDir(path string) error {
-	f, err := os.Open(path)
+	f, err := d.tree.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (d *Dir) lock(ctx context.Context, purpose int) (unlock func(), err error) 
 }
 
 func (d *Dir) flock(ctx context.Context, purpose int) (*os.File, error) {
-	f, err := os.OpenFile(d.marker(), purpose, 0)
+	f, err := d.tree.OpenFile(d.marker(), purpose, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = d.alive()
 	}

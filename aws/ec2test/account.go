@@ -13,8 +13,14 @@ type callerIdentityOutput struct {
 	Account string `xml:"Account"`
 }
 
-func (c *Cloud) getCallerIdentity(_ call, _ *callerIdentityInput) (*callerIdentityOutput, error) {
-	return &callerIdentityOutput{ARN: "arn:aws:iam::" + c.o.Account + ":user/nstance", UserID: "AIDACKCEVSQ6C2EXAMPLE", Account: c.o.Account}, nil
+// An inventory shows what the account has in the region beside machines.
+type inventory struct {
+	o       *Options
+	network *network
+}
+
+func (v *inventory) getCallerIdentity(_ call, _ *callerIdentityInput) (*callerIdentityOutput, error) {
+	return &callerIdentityOutput{ARN: "arn:aws:iam::" + v.o.Account + ":user/nstance", UserID: "AIDACKCEVSQ6C2EXAMPLE", Account: v.o.Account}, nil
 }
 
 // Accounts returns the API of several accounts: the credential that a call is

@@ -22,34 +22,27 @@ type taggedInterface struct {
 	Tags []tagItem `xml:"tagSet>item"`
 }
 
-func (c *Cloud) describeNetworkInterfaces(_ call, in *interfacesInput) (*interfacesOutput, error) {
-	var all []entry
-	for _, i := range c.interfaces {
+func (n *network) describe(_ call, in *interfacesInput) (*interfacesOutput, error) {
+	var all []entry[taggedInterface]
+	for _, i := range n.interfaces {
 		var addresses []string
 		for _, a := range i.addresses {
 			addresses = append(addresses, a.String())
 		}
-		all = append(all, entry{i.id, filterable{
-			"network-interface-id": {i.id}, "subnet-id": {i.subnet.ID}, "vpc-id": {c.o.Catalog.VPC}, "availability-zone": {i.subnet.Zone},
+		all = append(all, entry[taggedInterface]{i.id, filterable{
+			"network-interface-id": {i.id}, "subnet-id": {i.subnet.ID}, "vpc-id": {n.o.Catalog.VPC}, "availability-zone": {i.subnet.Zone},
 			"private-ip-address": addresses[:1], "addresses.private-ip-address": addresses, "attachment.instance-id": {i.machine.id}, "group-id": i.groups,
 			"status": {"in-use"},
-		}, i.tags})
+		}, i.tags, taggedInterface{i.item(n.o), tagItems(i.tags)}})
 	}
-	ids, next, err := c.list(in.listInput, listing{
+	items, next, err := list(n.o, in.listInput, listing{
 		filters: []string{
 			"network-interface-id", "subnet-id", "vpc-id", "availability-zone", "private-ip-address", "addresses.private-ip-address",
 			"attachment.instance-id", "group-id", "status",
 		},
 		asked: in.NetworkInterfaceIds, notFound: unknownInterface, least: minPage, most: maxPage,
 	}, all)
-	if err != nil {
-		return nil, err
-	}
-	out := &interfacesOutput{NextToken: next}
-	for _, id := range ids {
-		out.Interfaces = append(out.Interfaces, taggedInterface{c.interfaceItem(c.interfaces[id]), tagItems(c.interfaces[id].tags)})
-	}
-	return out, nil
+	return &interfacesOutput{items, next}, err
 }
 
 func unknownInterface(id string) error {
@@ -72,11 +65,11 @@ type assignedAddress struct {
 	Address string `xml:"privateIpAddress"`
 }
 
-// assignPrivateIPAddresses gives an interface secondary addresses. One that
+// assign gives an interface secondary addresses. One that
 // another interface of the subnet has as a secondary address moves if that is
 // allowed.
-func (c *Cloud) assignPrivateIPAddresses(_ call, in *assignInput) (*assignOutput, error) {
-	i := c.interfaces[in.NetworkInterfaceId]
+func (n *network) assign(_ call, in *assignInput) (*assignOutput, error) {
+	i := n.interfaces[in.NetworkInterfaceId]
 	if i == nil {
 		return nil, unknownInterface(in.NetworkInterfaceId)
 	}
@@ -89,7 +82,7 @@ func (c *Cloud) assignPrivateIPAddresses(_ call, in *assignInput) (*assignOutput
 	wanted := slices.Concat(in.PrivateIpAddresses, make([]string, in.SecondaryPrivateIpAddressCount))
 	more := 0
 	for _, a := range wanted {
-		isNew, err := c.checkAssign(i, a, in.AllowReassignment)
+		isNew, err := n.checkAssign(i, a, in.AllowReassignment)
 		if err != nil {
 			return nil, err
 		}
@@ -103,9 +96,9 @@ func (c *Cloud) assignPrivateIPAddresses(_ call, in *assignInput) (*assignOutput
 	out := &assignOutput{Interface: i.id}
 	for _, a := range wanted {
 		if parsed, err := netip.ParseAddr(a); err == nil {
-			c.unassign(parsed, i.subnet)
+			n.unassign(parsed, i.subnet)
 		}
-		if err := c.addAddress(i, a); err != nil {
+		if err := n.addAddress(i, a); err != nil {
 			return nil, err
 		}
 		out.Assigned = append(out.Assigned, assignedAddress{i.addresses[len(i.addresses)-1].String()})
@@ -114,7 +107,7 @@ func (c *Cloud) assignPrivateIPAddresses(_ call, in *assignInput) (*assignOutput
 }
 
 // checkAssign reports whether an interface gets an address that it does not have.
-func (c *Cloud) checkAssign(i *netInterface, wanted string, reassign bool) (isNew bool, err error) {
+func (n *network) checkAssign(i *netInterface, wanted string, reassign bool) (isNew bool, err error) {
 	if wanted == "" {
 		return true, nil
 	}
@@ -125,7 +118,7 @@ func (c *Cloud) checkAssign(i *netInterface, wanted string, reassign bool) (isNe
 	if !i.subnet.Prefix.Contains(a) {
 		return false, invalid("Address does not fall within the subnet's address range")
 	}
-	owner := c.interfaces[c.taken[i.subnet.ID][a]]
+	owner := n.interfaces[n.taken[i.subnet.ID][a]]
 	switch {
 	case owner == nil:
 		return true, nil
@@ -138,10 +131,10 @@ func (c *Cloud) checkAssign(i *netInterface, wanted string, reassign bool) (isNe
 }
 
 // unassign takes a secondary address from the interface that has it.
-func (c *Cloud) unassign(a netip.Addr, s Subnet) {
-	if owner := c.interfaces[c.taken[s.ID][a]]; owner != nil {
+func (n *network) unassign(a netip.Addr, s Subnet) {
+	if owner := n.interfaces[n.taken[s.ID][a]]; owner != nil {
 		owner.addresses = slices.DeleteFunc(owner.addresses, func(has netip.Addr) bool { return has == a })
-		delete(c.taken[s.ID], a)
+		delete(n.taken[s.ID], a)
 	}
 }
 
@@ -150,8 +143,8 @@ type unassignInput struct {
 	PrivateIpAddresses []string `q:"PrivateIpAddress,required"`
 }
 
-func (c *Cloud) unassignPrivateIPAddresses(_ call, in *unassignInput) (*returned, error) {
-	i := c.interfaces[in.NetworkInterfaceId]
+func (n *network) unassignPrivateIPAddresses(_ call, in *unassignInput) (*returned, error) {
+	i := n.interfaces[in.NetworkInterfaceId]
 	if i == nil {
 		return nil, unknownInterface(in.NetworkInterfaceId)
 	}
@@ -164,7 +157,7 @@ func (c *Cloud) unassignPrivateIPAddresses(_ call, in *unassignInput) (*returned
 		secondary[a] = true
 	}
 	for a := range maps.Keys(secondary) {
-		c.unassign(a, i.subnet)
+		n.unassign(a, i.subnet)
 	}
 	return &returned{true}, nil
 }

@@ -13,10 +13,11 @@ type listInput struct {
 }
 
 // An entry is one resource of a listing.
-type entry struct {
+type entry[I any] struct {
 	id   string
 	has  filterable
 	tags map[string]string
+	item I // in the answer
 }
 
 // A listing is what one operation lists.
@@ -27,27 +28,33 @@ type listing struct {
 	least, most int // of MaxResults
 }
 
-// list returns the resources that a call requests, one page of them.
-func (c *Cloud) list(in listInput, l listing, all []entry) (ids []string, next string, err error) {
+// list returns the resources that a call requests, one page of them in the order of
+// their IDs.
+func list[I any](o *Options, in listInput, l listing, all []entry[I]) (items []I, next string, err error) {
 	if err := checkFilters(in.Filters, append(l.filters, "tag-key")); err != nil {
 		return nil, "", err
 	}
 	if len(l.asked) > 0 && in.MaxResults != nil {
 		return nil, "", badCombination("MaxResults cannot be used with a list of IDs")
 	}
-	known := map[string]bool{}
+	var ids []string
+	known := map[string]I{}
 	for _, e := range all {
-		known[e.id] = true
+		known[e.id] = e.item
 		if (len(l.asked) == 0 || slices.Contains(l.asked, e.id)) && fits(in.Filters, e.has, e.tags) {
 			ids = append(ids, e.id)
 		}
 	}
 	for _, id := range l.asked {
-		if !known[id] {
+		if _, ok := known[id]; !ok {
 			return nil, "", l.notFound(id)
 		}
 	}
-	return c.page(in.pageInput, ids, l.least, l.most)
+	ids, next, err = o.page(in.pageInput, ids, l.least, l.most)
+	for _, id := range ids {
+		items = append(items, known[id])
+	}
+	return items, next, err
 }
 
 type subnetsInput struct {
@@ -75,34 +82,25 @@ type subnetItem struct {
 	Tags []tagItem `xml:"tagSet>item"`
 }
 
-func (c *Cloud) describeSubnets(_ call, in *subnetsInput) (*subnetsOutput, error) {
-	var all []entry
-	for _, s := range c.o.Catalog.Subnets {
-		all = append(all, entry{s.ID, filterable{
-			"subnet-id": {s.ID}, "availability-zone": {s.Zone}, "vpc-id": {c.o.Catalog.VPC}, "cidr-block": {s.Prefix.String()}, "state": {"available"},
-		}, c.o.Catalog.Tags[s.ID]})
+func (v *inventory) describeSubnets(_ call, in *subnetsInput) (*subnetsOutput, error) {
+	var all []entry[subnetItem]
+	for _, s := range v.o.Catalog.Subnets {
+		tags := v.o.Catalog.Tags[s.ID]
+		all = append(all, entry[subnetItem]{s.ID, filterable{
+			"subnet-id": {s.ID}, "availability-zone": {s.Zone}, "vpc-id": {v.o.Catalog.VPC}, "cidr-block": {s.Prefix.String()}, "state": {"available"},
+		}, tags, subnetItem{
+			ID: s.ID, ARN: "arn:aws:ec2:" + v.o.Region + ":" + v.o.Account + ":subnet/" + s.ID, State: "available", Owner: v.o.Account,
+			VPC: v.o.Catalog.VPC, Prefix: s.Prefix.String(), Free: v.network.freeCount(s), Zone: s.Zone, Default: true, Public: true, Tags: tagItems(tags),
+		}})
 	}
-	ids, next, err := c.list(in.listInput, listing{
-		filters: []string{"subnet-id", "availability-zone", "vpc-id", "cidr-block", "state"}, asked: in.SubnetIds,
-		notFound: func(id string) error {
-			return refuse("InvalidSubnetID.NotFound", "The subnet ID '%s' does not exist", id)
-		},
-		least: minPage, most: maxPage,
+	items, next, err := list(v.o, in.listInput, listing{
+		filters: []string{"subnet-id", "availability-zone", "vpc-id", "cidr-block", "state"}, asked: in.SubnetIds, notFound: unknownSubnet, least: minPage, most: maxPage,
 	}, all)
-	if err != nil {
-		return nil, err
-	}
-	out := &subnetsOutput{NextToken: next}
-	for _, s := range c.o.Catalog.Subnets {
-		if slices.Contains(ids, s.ID) {
-			out.Subnets = append(out.Subnets, subnetItem{
-				ID: s.ID, ARN: "arn:aws:ec2:" + c.o.Region + ":" + c.o.Account + ":subnet/" + s.ID, State: "available", Owner: c.o.Account,
-				VPC: c.o.Catalog.VPC, Prefix: s.Prefix.String(), Free: c.freeCount(s), Zone: s.Zone, Default: true, Public: true,
-				Tags: tagItems(c.o.Catalog.Tags[s.ID]),
-			})
-		}
-	}
-	return out, nil
+	return &subnetsOutput{items, next}, err
+}
+
+func unknownSubnet(id string) error {
+	return refuse("InvalidSubnetID.NotFound", "The subnet ID '%s' does not exist", id)
 }
 
 type imagesInput struct {
@@ -137,41 +135,34 @@ type imageItem struct {
 }
 
 // describeImages lists the images in no order that means anything, as EC2 does.
-func (c *Cloud) describeImages(_ call, in *imagesInput) (*imagesOutput, error) {
+func (v *inventory) describeImages(_ call, in *imagesInput) (*imagesOutput, error) {
 	for _, o := range in.Owners {
 		if !slices.Contains([]string{"self", "amazon", "aws-marketplace", "aws-backup-vault"}, o) && (len(o) != 12 || strings.Trim(o, "0123456789") != "") {
 			return nil, refuse("InvalidUserID.Malformed", `Invalid user id: "%s"`, o)
 		}
 	}
-	byID, all := map[string]Image{}, []entry{}
-	for _, i := range c.o.Catalog.Images {
-		if byID[i.ID] = i; len(in.Owners) > 0 && !slices.Contains(in.Owners, i.Owner) && (i.Owner != c.o.Account || !slices.Contains(in.Owners, "self")) {
+	var all []entry[imageItem]
+	for _, i := range v.o.Catalog.Images {
+		if len(in.Owners) > 0 && !slices.Contains(in.Owners, i.Owner) && (i.Owner != v.o.Account || !slices.Contains(in.Owners, "self")) {
 			continue
 		}
-		all = append(all, entry{i.ID, filterable{
+		all = append(all, entry[imageItem]{i.ID, filterable{
 			"image-id": {i.ID}, "owner-id": {i.Owner}, "name": {i.Name}, "architecture": {i.Arch}, "state": {orElse(i.State, "available")},
 			"creation-date": {stamp(i.Created)}, "is-public": {"true"}, "root-device-type": {"ebs"}, "virtualization-type": {"hvm"}, "image-type": {"machine"},
-		}, c.o.Catalog.Tags[i.ID]})
+		}, v.o.Catalog.Tags[i.ID], imageItem{
+			ID: i.ID, Location: i.Owner + "/" + i.Name, State: orElse(i.State, "available"), Owner: i.Owner, Created: stamp(i.Created), Public: true,
+			Arch: i.Arch, Kind: "machine", Name: i.Name, RootType: "ebs", RootName: rootDevice, Virtualization: "hvm", Hypervisor: "xen", ENA: true,
+		}})
 	}
-	ids, next, err := c.list(in.listInput, listing{
+	items, next, err := list(v.o, in.listInput, listing{
 		filters: []string{
 			"image-id", "owner-id", "name", "architecture", "state", "creation-date", "is-public", "root-device-type", "virtualization-type", "image-type",
 		},
-		asked: in.ImageIds, notFound: func(id string) error {
-			return refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", id)
-		},
-		least: 1, most: maxPage,
+		asked: in.ImageIds, notFound: unknownImage, least: 1, most: maxPage,
 	}, all)
-	if err != nil {
-		return nil, err
-	}
-	out := &imagesOutput{NextToken: next}
-	for _, id := range ids {
-		i := byID[id]
-		out.Images = append(out.Images, imageItem{
-			ID: id, Location: i.Owner + "/" + i.Name, State: orElse(i.State, "available"), Owner: i.Owner, Created: stamp(i.Created), Public: true,
-			Arch: i.Arch, Kind: "machine", Name: i.Name, RootType: "ebs", RootName: rootDevice, Virtualization: "hvm", Hypervisor: "xen", ENA: true,
-		})
-	}
-	return out, nil
+	return &imagesOutput{items, next}, err
+}
+
+func unknownImage(id string) error {
+	return refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", id)
 }

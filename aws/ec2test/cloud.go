@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -22,62 +21,60 @@ var (
 // A Cloud is one account in one region. It is an http.Handler for its API, and
 // safe for concurrent use.
 type Cloud struct {
-	o Options
+	o  *Options
+	mu sync.Mutex // guards the options' delays and all parts
 
-	mu           sync.Mutex
-	closed       bool
-	machines     map[string]*machine
-	interfaces   map[string]*netInterface
-	spotRequests map[string]*spotRequest
-	priceHistory []priceChange
-	scores       map[string]int // by zone
-	scored       []string       // configurations that were asked about
-	tokens       map[tokenKey]*tokenUse
-	targets      map[string]map[target]*registration // by target group
-	taken        map[string]map[netip.Addr]string    // interfaces, by subnet and address
-	nextFree     map[string]netip.Addr               // where the search in a subnet goes on
-	shifts       shifts
-	bootFailures []StateReason
-	queues       map[string]*queue // by name
-	closing      chan struct{}     // closed with the cloud
-	timers       *testcloud.Timers
-	running      sync.WaitGroup // of what starts and ends guests
+	fleet    *fleet
+	launcher *launcher
+	spot     *spotMarket
+	scores   *placementScores
+	queues   *messageQueues
+	bus      *eventBus
+	shifts   shifts
+	gateway  *gateway
 }
 
 // New returns a cloud without machines. Close it.
 func New(o *Options) *Cloud {
-	c := &Cloud{
-		machines: map[string]*machine{}, interfaces: map[string]*netInterface{}, spotRequests: map[string]*spotRequest{},
-		tokens: map[tokenKey]*tokenUse{}, targets: map[string]map[target]*registration{}, taken: map[string]map[netip.Addr]string{}, nextFree: map[string]netip.Addr{},
-		queues: map[string]*queue{}, closing: make(chan struct{}),
-	}
-	c.timers = testcloud.NewTimers(&c.mu)
+	c := &Cloud{o: &Options{}}
 	if o != nil {
-		c.o = *o
+		*c.o = *o
 	}
 	c.o.setDefaults()
-	c.priceHistory = c.firstPrices()
-	for _, name := range c.o.Catalog.Queues {
-		c.queues[name] = newQueue()
-	}
+	timers, network := testcloud.NewTimers(&c.mu), newNetwork(c.o)
+	c.spot, c.scores, c.queues = newSpotMarket(c.o), &placementScores{o: c.o, byZone: map[string]int{}}, newMessageQueues(c.o, &c.mu)
+	c.bus = &eventBus{o: c.o, queues: c.queues}
+	c.fleet = &fleet{o: c.o, mu: &c.mu, timers: timers, network: network, spot: c.spot, machines: map[string]*machine{}}
+	c.launcher = &launcher{o: c.o, fleet: c.fleet, tokens: &clientTokens{o: c.o, timers: timers, uses: map[tokenKey]*tokenUse{}}}
+	balancer := &balancer{o: c.o, timers: timers, fleet: c.fleet, groups: map[string]map[target]*registration{}}
+	c.fleet.ended = balancer.remove
+	inventory := &inventory{o: c.o, network: network}
+	c.gateway = &gateway{o: c.o, mu: &c.mu, shifts: &c.shifts, actions: c.actions(inventory, network, balancer), jsonActions: c.jsonActions(inventory)}
 	return c
 }
 
 // Close ends all machines and waits for them.
 func (c *Cloud) Close() error {
 	c.mu.Lock()
-	if !c.closed {
-		close(c.closing)
+	if !c.fleet.closed {
+		close(c.queues.closing)
 	}
-	c.closed = true
-	c.timers.Stop()
-	for _, m := range c.machines {
-		c.killGuest(m)
-	}
+	c.fleet.close()
 	c.mu.Unlock()
-	c.timers.Wait()
-	c.running.Wait()
+	c.fleet.timers.Wait()
+	c.fleet.running.Wait()
 	return nil
+}
+
+// withMachine calls fn with the machine of that handle, under the lock.
+func (c *Cloud) withMachine(handle string, fn func(m *machine) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.fleet.machines[handle]
+	if m == nil || m.state == terminated {
+		return nstance.Errorf(nstance.NotFound, "no machine %s", handle)
+	}
+	return fn(m)
 }
 
 // Machines returns every machine that is not terminated.
@@ -85,63 +82,40 @@ func (c *Cloud) Machines() []testcloud.Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []testcloud.Machine
-	for _, m := range c.machines {
+	for _, m := range c.fleet.machines {
 		if m.state == terminated {
 			continue
 		}
 		out = append(out, testcloud.Machine{
-			ID: c.instanceID(m), Handle: m.id, Zone: m.zone, Type: m.kind.Name, Spot: m.spot != nil, Status: m.state.status(),
+			ID: m.instanceID(c.o), Handle: m.id, Zone: m.zone, Type: m.kind.Name, Spot: m.spot != nil, Status: m.state.status(),
 		})
 	}
 	return out
-}
-
-func (c *Cloud) instanceID(m *machine) nstance.InstanceID {
-	if c.o.IDTag == "" {
-		return ""
-	}
-	return nstance.InstanceID(m.tags[c.o.IDTag])
 }
 
 // Reclaim interrupts a spot machine: its metadata service and EventBridge announce
 // it, as Options say, and when the notice is over the machine is terminated with
 // Server.SpotInstanceTermination. AWS gives two minutes.
 func (c *Cloud) Reclaim(handle string, notice time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.living(handle)
-	if err != nil {
-		return err
-	}
-	if m.spot == nil {
-		return nstance.Errorf(nstance.Invalid, "%s is not spot capacity", handle)
-	}
-	if m.guest != nil && !c.o.NoMetadataNotices {
-		m.guest.Announce(m.spot.behavior, time.Now().Add(notice))
-	}
-	c.publishWarning(m)
-	m.spot.setStatus("marked-for-termination", "Your Spot Instance is marked for termination.")
-	c.timers.After(notice, func() {
-		if m.state == terminated || m.state == shuttingDown {
-			return
+	return c.withMachine(handle, func(m *machine) error {
+		if m.spot == nil {
+			return nstance.Errorf(nstance.Invalid, "%s is not spot capacity", handle)
 		}
-		m.spot.close("instance-terminated-by-price", "Your instance was terminated because there is no available Spot capacity.")
-		c.terminate(m, spotTermination)
+		if m.guest != nil && !c.o.NoMetadataNotices {
+			m.guest.Announce(m.spot.behavior, time.Now().Add(notice))
+		}
+		c.bus.publishWarning(m)
+		c.fleet.reclaim(m, notice)
+		return nil
 	})
-	return nil
 }
 
 // Fail ends a machine as a broken host does.
 func (c *Cloud) Fail(handle string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.living(handle)
-	if err != nil {
-		return err
-	}
-	c.terminate(m, internalError)
-	c.setTerminated(m)
-	return nil
+	return c.withMachine(handle, func(m *machine) error {
+		c.fleet.fail(m, internalError)
+		return nil
+	})
 }
 
 // SetDelays changes how long the cloud takes for what is asked of it from now on.
@@ -156,16 +130,7 @@ func (c *Cloud) SetDelays(d testcloud.Delays) {
 func (c *Cloud) FailNextBoots(reasons ...StateReason) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.bootFailures = append(c.bootFailures, reasons...)
-}
-
-// living returns the machine with that handle. It needs c.mu.
-func (c *Cloud) living(handle string) (*machine, error) {
-	m := c.machines[handle]
-	if m == nil || m.state == terminated {
-		return nil, nstance.Errorf(nstance.NotFound, "no machine %s", handle)
-	}
-	return m, nil
+	c.launcher.bootFailures = append(c.launcher.bootFailures, reasons...)
 }
 
 // newID returns an ID in EC2's long format: a prefix and 17 hexadecimal digits.

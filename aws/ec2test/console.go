@@ -9,15 +9,11 @@ const maxConsoleBytes = 64 << 10
 
 // Print adds to the console of a machine.
 func (c *Cloud) Print(handle string, text []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.living(handle)
-	if err != nil {
-		return err
-	}
-	m.console = append(m.console, text...)
-	m.console = m.console[max(0, len(m.console)-maxConsoleBytes):]
-	return nil
+	return c.withMachine(handle, func(m *machine) error {
+		m.console = append(m.console, text...)
+		m.console = m.console[max(0, len(m.console)-maxConsoleBytes):]
+		return nil
+	})
 }
 
 type consoleInput struct {
@@ -34,8 +30,8 @@ type consoleOutput struct {
 
 // getConsoleOutput returns what was posted at the last change of state, or the
 // latest output of types that have it.
-func (c *Cloud) getConsoleOutput(on call, in *consoleInput) (*consoleOutput, error) {
-	machines, err := c.named(on, []string{in.InstanceId})
+func (f *fleet) getConsoleOutput(on call, in *consoleInput) (*consoleOutput, error) {
+	machines, err := f.named(on, []string{in.InstanceId})
 	if err != nil {
 		return nil, err
 	}

@@ -22,65 +22,68 @@ var machineFilters = []string{
 	"reservation-id", "spot-instance-request-id", "state-reason-code", "subnet-id", "tag-key", "vpc-id",
 }
 
-func (c *Cloud) describeInstances(on call, in *describeInput) (*describeOutput, error) {
+func (f *fleet) describeInstances(on call, in *describeInput) (*describeOutput, error) {
 	if err := checkFilters(in.Filters, machineFilters); err != nil {
 		return nil, err
 	}
 	if len(in.InstanceIds) > 0 && (in.MaxResults != nil || in.NextToken != "") {
 		return nil, badCombination("The parameter instancesSet cannot be used with the parameter maxResults")
 	}
-	machines, err := c.named(on, in.InstanceIds)
+	machines, err := f.named(on, in.InstanceIds)
 	if err != nil {
 		return nil, err
 	}
 	if len(in.InstanceIds) == 0 {
-		for _, m := range c.machines {
-			if c.visible(m, on.now) {
+		for _, m := range f.machines {
+			if f.visible(m, on.now) {
 				machines = append(machines, m)
 			}
 		}
 	}
 	var ids []string
 	for _, m := range machines {
-		if fits(in.Filters, c.filterable(m), m.tags) {
+		if fits(in.Filters, m.filterable(f.o), m.tags) {
 			ids = append(ids, m.id)
 		}
 	}
-	ids, next, err := c.page(in.pageInput, ids, minPage, maxPage)
+	ids, next, err := f.o.page(in.pageInput, ids, minPage, maxPage)
 	if err != nil {
 		return nil, err
 	}
-	return &describeOutput{c.reservations(ids, byTag(in.Filters) || !c.o.NoTagsUnasked), next}, nil
+	machines = machines[:0]
+	for _, id := range ids {
+		machines = append(machines, f.machines[id])
+	}
+	return &describeOutput{f.reservations(machines, byTag(in.Filters) || !f.o.NoTagsUnasked), next}, nil
 }
 
 // reservations puts machines together that were launched together.
-func (c *Cloud) reservations(ids []string, tags bool) []*reservation {
+func (f *fleet) reservations(machines []*machine, tags bool) []*reservation {
 	var out []*reservation
 	together := map[string]*reservation{}
-	for _, id := range ids {
-		m := c.machines[id]
+	for _, m := range machines {
 		r := together[m.reservation]
 		if r == nil {
-			r = &reservation{ID: m.reservation, Owner: c.o.Account}
+			r = &reservation{ID: m.reservation, Owner: f.o.Account}
 			together[m.reservation] = r
 			out = append(out, r)
 		}
-		r.Machines = append(r.Machines, c.item(m, tags))
+		r.Machines = append(r.Machines, m.item(f.o, tags))
 	}
 	return out
 }
 
 // named returns the machines with these IDs, or refuses the call if one of them
 // is not known.
-func (c *Cloud) named(on call, ids []string) ([]*machine, error) {
+func (f *fleet) named(on call, ids []string) ([]*machine, error) {
 	var machines []*machine
 	var unknown []string
 	for _, id := range ids {
 		if !strings.HasPrefix(id, "i-") || len(id) != len("i-0123456789abcdef0") && len(id) != len("i-01234567") {
 			return nil, refuse("InvalidInstanceID.Malformed", `Invalid id: "%s" (expecting "i-...")`, id)
 		}
-		m := c.machines[id]
-		if m == nil || !c.visible(m, on.now) {
+		m := f.machines[id]
+		if m == nil || !f.visible(m, on.now) {
 			unknown = append(unknown, id)
 			continue
 		}
@@ -101,11 +104,11 @@ func unknownMachines(ids ...string) error {
 	return refuse("InvalidInstanceID.NotFound", "The instance IDs '%s' do not exist", strings.Join(ids, ", "))
 }
 
-func (c *Cloud) filterable(m *machine) filterable {
+func (m *machine) filterable(o *Options) filterable {
 	has := filterable{
 		"architecture": {m.image.Arch}, "availability-zone": {m.zone}, "client-token": {m.launch.ClientToken}, "hypervisor": {"xen"},
 		"image-id": {m.image.ID}, "instance-id": {m.id}, "instance-state-code": {itoa(int(m.state))}, "instance-state-name": {m.state.String()},
-		"instance-type": {m.kind.Name}, "key-name": {m.launch.KeyName}, "owner-id": {c.o.Account}, "reservation-id": {m.reservation},
+		"instance-type": {m.kind.Name}, "key-name": {m.launch.KeyName}, "owner-id": {o.Account}, "reservation-id": {m.reservation},
 	}
 	if m.spot != nil {
 		has["instance-lifecycle"], has["spot-instance-request-id"] = []string{"spot"}, []string{m.spot.id}
@@ -115,8 +118,8 @@ func (c *Cloud) filterable(m *machine) filterable {
 	}
 	for n, i := range m.interfaces {
 		if n == 0 {
-			has["subnet-id"], has["vpc-id"], has["instance.group-id"] = []string{i.subnet.ID}, []string{c.o.Catalog.VPC}, i.groups
-			has["private-ip-address"], has["private-dns-name"] = []string{i.addresses[0].String()}, []string{privateName(i.addresses[0], c.o.Region)}
+			has["subnet-id"], has["vpc-id"], has["instance.group-id"] = []string{i.subnet.ID}, []string{o.Catalog.VPC}, i.groups
+			has["private-ip-address"], has["private-dns-name"] = []string{i.addresses[0].String()}, []string{privateName(i.addresses[0], o.Region)}
 		}
 		has.add("network-interface.network-interface-id", i.id)
 		has.add("network-interface.subnet-id", i.subnet.ID)

@@ -97,11 +97,17 @@ type queryError struct {
 	RequestID string   `xml:"RequestId"`
 }
 
-func writeError(w http.ResponseWriter, service string, err error) {
-	refused, ok := errors.AsType[*apiError](err)
-	if !ok {
-		refused = &apiError{"InternalError", err.Error()}
+// refusalOf returns err, or for one that the cloud does not mean to answer one of that
+// code.
+func refusalOf(err error, code string) *apiError {
+	if refused, ok := errors.AsType[*apiError](err); ok {
+		return refused
 	}
+	return &apiError{code, err.Error()}
+}
+
+func writeError(w http.ResponseWriter, service string, err error) {
+	refused := refusalOf(err, "InternalError")
 	status := statusOf(service, refused.code)
 	if service != compute {
 		kind := "Sender"

@@ -18,15 +18,21 @@ type busEvent struct {
 	Detail     any      `json:"detail"`
 }
 
-// publish puts an event into the queue of the account's rules. It needs c.mu.
-func (c *Cloud) publish(source, detailType string, resources []string, detail any) {
-	q := c.queues[c.o.EventQueue]
+// An eventBus publishes what happens to machines.
+type eventBus struct {
+	o      *Options
+	queues *messageQueues
+}
+
+// publish puts an event into the queue of the account's rules. It needs the lock.
+func (b *eventBus) publish(source, detailType string, resources []string, detail any) {
+	q := b.queues.byName[b.o.EventQueue]
 	if q == nil {
 		return
 	}
 	body, err := json.Marshal(busEvent{
-		Version: "0", ID: newRequestID(), DetailType: detailType, Source: source, Account: c.o.Account,
-		Time: time.Now().UTC().Format(time.RFC3339), Region: c.o.Region, Resources: resources, Detail: detail,
+		Version: "0", ID: newRequestID(), DetailType: detailType, Source: source, Account: b.o.Account,
+		Time: time.Now().UTC().Format(time.RFC3339), Region: b.o.Region, Resources: resources, Detail: detail,
 	})
 	if err != nil {
 		panic(err) // plain data
@@ -35,9 +41,9 @@ func (c *Cloud) publish(source, detailType string, resources []string, detail an
 }
 
 // publishWarning publishes the interruption of a spot machine ("Spot Instance
-// interruption notices", EC2 User Guide). It needs c.mu.
-func (c *Cloud) publishWarning(m *machine) {
-	c.publish("aws.ec2", "EC2 Spot Instance Interruption Warning", []string{"arn:aws:ec2:" + m.zone + ":instance/" + m.id}, map[string]string{
+// interruption notices", EC2 User Guide). It needs the lock.
+func (b *eventBus) publishWarning(m *machine) {
+	b.publish("aws.ec2", "EC2 Spot Instance Interruption Warning", []string{"arn:aws:ec2:" + m.zone + ":instance/" + m.id}, map[string]string{
 		"instance-id": m.id, "instance-action": m.spot.behavior,
 	})
 }
@@ -45,32 +51,26 @@ func (c *Cloud) publishWarning(m *machine) {
 // RecommendRebalance publishes that a machine has a higher risk of interruption ("EC2
 // instance rebalance recommendations", EC2 User Guide).
 func (c *Cloud) RecommendRebalance(handle string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.living(handle)
-	if err == nil {
-		c.publish("aws.ec2", "EC2 Instance Rebalance Recommendation", []string{c.instanceARN(m)}, map[string]string{"instance-id": m.id})
-	}
-	return err
+	return c.withMachine(handle, func(m *machine) error {
+		c.bus.publish("aws.ec2", "EC2 Instance Rebalance Recommendation", []string{c.bus.instanceARN(m)}, map[string]string{"instance-id": m.id})
+		return nil
+	})
 }
 
 // ReclaimReservation publishes that the machine's capacity reservation is taken back at
 // that time ("Monitor interruptible Capacity Reservations with EventBridge and
 // CloudTrail", EC2 User Guide). The machine is not terminated.
 func (c *Cloud) ReclaimReservation(handle string, at time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.living(handle)
-	if err == nil {
-		c.publish("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", []string{c.instanceARN(m)}, map[string]string{
+	return c.withMachine(handle, func(m *machine) error {
+		c.bus.publish("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", []string{c.bus.instanceARN(m)}, map[string]string{
 			"instance-id": m.id, "instance-action": "terminate", "instance-termination-time": at.UTC().Format(time.RFC3339), "azId": "use1-az1",
 		})
-	}
-	return err
+		return nil
+	})
 }
 
-func (c *Cloud) instanceARN(m *machine) string {
-	return "arn:aws:ec2:" + c.o.Region + ":" + c.o.Account + ":instance/" + m.id
+func (b *eventBus) instanceARN(m *machine) string {
+	return "arn:aws:ec2:" + b.o.Region + ":" + b.o.Account + ":instance/" + m.id
 }
 
 // A ScheduledChange is an event of AWS Health about machines.
@@ -91,7 +91,7 @@ func (c *Cloud) ScheduleChange(e ScheduledChange) {
 	for _, id := range e.Machines {
 		entities = append(entities, map[string]string{"entityValue": id, "status": "PENDING"})
 	}
-	c.publish("aws.health", "AWS Health Event", e.Machines, map[string]any{
+	c.bus.publish("aws.health", "AWS Health Event", e.Machines, map[string]any{
 		"eventArn": "arn:aws:health:" + c.o.Region + "::event/EC2/" + e.Code + "/" + e.ID, "service": "EC2", "eventTypeCode": e.Code,
 		"eventTypeCategory": "scheduledChange", "eventScopeCode": "ACCOUNT_SPECIFIC", "communicationId": newRequestID(), "statusCode": e.Status,
 		"startTime": e.Start.UTC().Format("Mon, 2 Jan 2006 15:04:05 GMT"), "eventRegion": c.o.Region, "affectedAccount": c.o.Account,

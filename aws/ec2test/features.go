@@ -32,16 +32,16 @@ const (
 )
 
 // checkVolumes refuses what EBS has no volume for.
-func (c *Cloud) checkVolumes(l *launch) error {
+func (l *launch) checkVolumes() error {
 	for _, d := range l.in.BlockDeviceMappings {
-		if err := c.checkVolume(l, d); err != nil {
+		if err := l.checkVolume(d); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Cloud) checkVolume(l *launch, d deviceInput) error {
+func (l *launch) checkVolume(d deviceInput) error {
 	v := d.Ebs
 	name := orElse(v.VolumeType, "gp2")
 	kind := volumeKinds[name]
@@ -57,7 +57,7 @@ func (c *Cloud) checkVolume(l *launch, d deviceInput) error {
 		size = snapshot
 	}
 	switch {
-	case v.SnapshotId != "" && !slices.Contains(c.o.Catalog.Snapshots, v.SnapshotId):
+	case v.SnapshotId != "" && !slices.Contains(l.o.Catalog.Snapshots, v.SnapshotId):
 		return refuse("InvalidSnapshot.NotFound", "The snapshot '%s' does not exist.", v.SnapshotId)
 	case size == 0 && v.SnapshotId == "" && d.NoDevice == nil && d.VirtualName == "":
 		return missing("BlockDeviceMapping.Ebs.VolumeSize")
@@ -88,13 +88,13 @@ func (c *Cloud) checkVolume(l *launch, d deviceInput) error {
 }
 
 // checkPlacementNames refuses placement groups, hosts and reservations that are not there.
-func (c *Cloud) checkPlacementNames(l *launch) error {
+func (l *launch) checkPlacementNames() error {
 	p := l.in.Placement
-	i := slices.IndexFunc(c.o.Catalog.PlacementGroups, func(g PlacementGroup) bool { return g.Name == p.GroupName })
+	i := slices.IndexFunc(l.o.Catalog.PlacementGroups, func(g PlacementGroup) bool { return g.Name == p.GroupName })
 	switch {
 	case p.GroupName != "" && i < 0:
 		return refuse("InvalidPlacementGroup.Unknown", "The Placement Group '%s' is unknown.", p.GroupName)
-	case p.PartitionNumber != 0 && (i < 0 || c.o.Catalog.PlacementGroups[i].Partitions < p.PartitionNumber):
+	case p.PartitionNumber != 0 && (i < 0 || l.o.Catalog.PlacementGroups[i].Partitions < p.PartitionNumber):
 		return badCombination("The partition number %d is not one of the placement group", p.PartitionNumber)
 	case p.HostId != "":
 		return refuse("InvalidHostID.NotFound", "The host ID '%s' does not exist", p.HostId)
@@ -105,11 +105,11 @@ func (c *Cloud) checkPlacementNames(l *launch) error {
 }
 
 // checkReservation refuses a reservation that is not there or is of another market.
-func (c *Cloud) checkReservation(l *launch) error {
+func (l *launch) checkReservation() error {
 	target := l.in.CapacityReservationSpecification.CapacityReservationTarget
 	id, group := target.CapacityReservationId, target.CapacityReservationResourceGroupArn
 	var named []Reservation
-	for _, r := range c.o.Catalog.Reservations {
+	for _, r := range l.o.Catalog.Reservations {
 		if id != "" && r.ID == id || group != "" && r.Group == group {
 			named = append(named, r)
 		}
@@ -136,10 +136,10 @@ func (c *Cloud) checkReservation(l *launch) error {
 }
 
 // reserve finds room for a machine in one of the reservations that its launch names.
-func (c *Cloud) reserve(l *launch, m *machine) error {
-	for _, r := range l.reservations {
-		if r.InstanceType == l.kind.Name && (l.zone == "" || r.Zone == l.zone) && c.usersOf(r.ID) < r.Machines {
-			m.capacityReservation = r.ID
+func (r *launcher) reserve(l *launch, m *machine) error {
+	for _, has := range l.reservations {
+		if has.InstanceType == l.kind.Name && (l.zone == "" || has.Zone == l.zone) && r.fleet.usersOf(has.ID) < has.Machines {
+			m.capacityReservation = has.ID
 			return nil
 		}
 	}
@@ -150,8 +150,8 @@ func (c *Cloud) reserve(l *launch, m *machine) error {
 }
 
 // usersOf counts the machines in a reservation.
-func (c *Cloud) usersOf(reservation string) (n int) {
-	for _, m := range c.machines {
+func (f *fleet) usersOf(reservation string) (n int) {
+	for _, m := range f.machines {
 		if m.capacityReservation == reservation && m.state != terminated {
 			n++
 		}
@@ -162,7 +162,7 @@ func (c *Cloud) usersOf(reservation string) (n int) {
 // checkProcessor refuses what the type's processor cannot do ("CPU options for Amazon EC2
 // instances", EC2 User Guide), and enclaves on small types and beside hibernation ("Requirements
 // for Nitro Enclaves", Nitro Enclaves User Guide).
-func (c *Cloud) checkProcessor(l *launch) error {
+func (l *launch) checkProcessor() error {
 	o, enclaves := l.in.CpuOptions, l.in.EnclaveOptions.Enabled
 	snp := o.AmdSevSnp == "enabled"
 	switch {
@@ -193,7 +193,7 @@ func burstable(name string) bool {
 }
 
 // checkFeatures refuses what the type or the subnet does not have.
-func (c *Cloud) checkFeatures(l *launch) error {
+func (l *launch) checkFeatures() error {
 	addresses := l.in.Ipv6AddressCount
 	for _, i := range l.in.NetworkInterfaces {
 		addresses += i.Ipv6AddressCount + i.Ipv6PrefixCount

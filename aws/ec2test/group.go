@@ -1,7 +1,5 @@
 package ec2test
 
-import "slices"
-
 type securityGroupsInput struct {
 	listInput
 	GroupIds   []string `q:"GroupId"`
@@ -27,37 +25,26 @@ type securityGroupItem struct {
 const foreignVPC = "vpc-0f0e0d0c0b0a09080"
 
 // describeSecurityGroups lists the groups of the catalog's VPC, and those of another one.
-func (c *Cloud) describeSecurityGroups(_ call, in *securityGroupsInput) (*securityGroupsOutput, error) {
+func (v *inventory) describeSecurityGroups(_ call, in *securityGroupsInput) (*securityGroupsOutput, error) {
 	if len(in.GroupNames) > 0 {
 		return nil, refuse("VPCIdNotSpecified", "No default VPC for this user")
 	}
-	byID, all := map[string]securityGroupItem{}, []entry{}
-	add := func(id, vpc string) {
-		tags := c.o.Catalog.Tags[id]
-		byID[id] = securityGroupItem{c.o.Account, id, id, id, vpc, tagItems(tags)}
-		all = append(all, entry{id, filterable{"group-id": {id}, "group-name": {id}, "owner-id": {c.o.Account}, "vpc-id": {vpc}, "description": {id}}, tags})
-	}
-	for _, id := range c.o.Catalog.SecurityGroups {
-		add(id, c.o.Catalog.VPC)
-	}
-	for _, id := range c.o.Catalog.ForeignGroups {
-		add(id, foreignVPC)
-	}
-	ids, next, err := c.list(in.listInput, listing{
-		filters: []string{"group-id", "group-name", "owner-id", "vpc-id", "description"}, asked: in.GroupIds,
-		notFound: func(id string) error {
-			return refuse("InvalidGroup.NotFound", "The security group '%s' does not exist", id)
-		},
-		least: minPage, most: maxPage,
-	}, all)
-	if err != nil {
-		return nil, err
-	}
-	out := &securityGroupsOutput{NextToken: next}
-	for _, e := range all {
-		if slices.Contains(ids, e.id) {
-			out.Groups = append(out.Groups, byID[e.id])
+	var all []entry[securityGroupItem]
+	add := func(vpc string, ids []string) {
+		for _, id := range ids {
+			tags := v.o.Catalog.Tags[id]
+			has := filterable{"group-id": {id}, "group-name": {id}, "owner-id": {v.o.Account}, "vpc-id": {vpc}, "description": {id}}
+			all = append(all, entry[securityGroupItem]{id, has, tags, securityGroupItem{v.o.Account, id, id, id, vpc, tagItems(tags)}})
 		}
 	}
-	return out, nil
+	add(v.o.Catalog.VPC, v.o.Catalog.SecurityGroups)
+	add(foreignVPC, v.o.Catalog.ForeignGroups)
+	items, next, err := list(v.o, in.listInput, listing{
+		filters: []string{"group-id", "group-name", "owner-id", "vpc-id", "description"}, asked: in.GroupIds, notFound: unknownGroup, least: minPage, most: maxPage,
+	}, all)
+	return &securityGroupsOutput{items, next}, err
+}
+
+func unknownGroup(id string) error {
+	return refuse("InvalidGroup.NotFound", "The security group '%s' does not exist", id)
 }

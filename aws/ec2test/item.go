@@ -154,7 +154,7 @@ type interfaceAddress struct {
 }
 
 // item is a machine in answers. A terminated one has no network.
-func (c *Cloud) item(m *machine, tags bool) machineItem {
+func (m *machine) item(o *Options, tags bool) machineItem {
 	in := m.launch
 	out := machineItem{
 		ID: m.id, Image: m.image.ID, State: m.state.item(), Transition: m.transition, Key: in.KeyName, LaunchIndex: m.launchIndex,
@@ -181,20 +181,20 @@ func (c *Cloud) item(m *machine, tags bool) machineItem {
 		out.Tags = tagItems(m.tags)
 	}
 	if name := in.IamInstanceProfile.Name; name != "" {
-		out.Profile = &profileItem{"arn:aws:iam::" + c.o.Account + ":instance-profile/" + name, "AIPA0123456789EXAMPLE"}
+		out.Profile = &profileItem{"arn:aws:iam::" + o.Account + ":instance-profile/" + name, "AIPA0123456789EXAMPLE"}
 	} else if arn := in.IamInstanceProfile.Arn; arn != "" {
 		out.Profile = &profileItem{arn, "AIPA0123456789EXAMPLE"}
 	}
 	if len(m.interfaces) > 0 {
-		out.Subnet, out.VPC, out.Address = m.subnet().ID, c.o.Catalog.VPC, m.address().String()
-		out.PrivateName = privateName(m.address(), c.o.Region)
+		out.Subnet, out.VPC, out.Address = m.subnet().ID, o.Catalog.VPC, m.address().String()
+		out.PrivateName = privateName(m.address(), o.Region)
 		out.Groups = groupItems(m.interfaces[0].groups)
 		var root deviceItem
 		root.Name, root.EBS.Volume, root.EBS.Status, root.EBS.Attached, root.EBS.Delete = rootDevice, m.volume, "attached", stamp(m.created), true
 		out.Devices = []deviceItem{root}
 	}
 	for _, i := range m.interfaces {
-		n := c.interfaceItem(i)
+		n := i.item(o)
 		n.Zone, n.Attachment.Machine = "", "" // not part of InstanceNetworkInterface
 		out.Interfaces = append(out.Interfaces, n)
 	}
@@ -219,9 +219,9 @@ func groupItems(ids []string) []groupItem {
 	return out
 }
 
-func (c *Cloud) interfaceItem(i *netInterface) interfaceItem {
+func (i *netInterface) item(o *Options) interfaceItem {
 	out := interfaceItem{
-		ID: i.id, Subnet: i.subnet.ID, VPC: c.o.Catalog.VPC, Zone: i.subnet.Zone, Description: i.description, Owner: c.o.Account, Status: "in-use",
+		ID: i.id, Subnet: i.subnet.ID, VPC: o.Catalog.VPC, Zone: i.subnet.Zone, Description: i.description, Owner: o.Account, Status: "in-use",
 		SourceCheck: true, Groups: groupItems(i.groups),
 		Attachment: attachmentItem{i.attachment, i.machine.id, i.deviceIndex, "attached", stamp(i.attached), true, i.card}, Kind: orElse(i.kind, "interface"),
 	}
@@ -231,9 +231,9 @@ func (c *Cloud) interfaceItem(i *netInterface) interfaceItem {
 	if len(i.addresses) == 0 {
 		return out
 	}
-	out.Address, out.PrivateName = i.addresses[0].String(), privateName(i.addresses[0], c.o.Region)
+	out.Address, out.PrivateName = i.addresses[0].String(), privateName(i.addresses[0], o.Region)
 	for n, a := range i.addresses {
-		out.Addresses = append(out.Addresses, interfaceAddress{a.String(), privateName(a, c.o.Region), n == 0})
+		out.Addresses = append(out.Addresses, interfaceAddress{a.String(), privateName(a, o.Region), n == 0})
 	}
 	return out
 }

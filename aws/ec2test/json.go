@@ -27,35 +27,37 @@ var jsonServices = map[string]struct{ name, mimeType string }{
 // service.
 type jsonAction struct {
 	permission string
-	serve      func(*Cloud, context.Context, []byte) (any, error)
+	serve      func(context.Context, []byte) (any, error)
 }
 
-var jsonActions = map[string]jsonAction{
-	"GetParameter":       jsonOperation("ssm:GetParameter", (*Cloud).getParameter),
-	"DeleteMessageBatch": jsonOperation("sqs:DeleteMessage", (*Cloud).deleteMessageBatch),
-	"ReceiveMessage":     jsonOperation("sqs:ReceiveMessage", (*Cloud).receiveMessage),
-	"SendMessage":        jsonOperation("sqs:SendMessage", (*Cloud).sendMessage),
+func (c *Cloud) jsonActions(inventory *inventory) map[string]jsonAction {
+	return map[string]jsonAction{
+		"GetParameter":       jsonOperation("ssm:GetParameter", inventory.getParameter),
+		"DeleteMessageBatch": jsonOperation("sqs:DeleteMessage", c.queues.deleteBatch),
+		"ReceiveMessage":     jsonOperation("sqs:ReceiveMessage", c.queues.receive),
+		"SendMessage":        jsonOperation("sqs:SendMessage", c.queues.send),
+	}
 }
 
-// jsonOperation makes an action of a method of the cloud, which takes the lock itself.
-func jsonOperation[In, Out any](permission string, do func(*Cloud, context.Context, *In) (*Out, error)) jsonAction {
-	return jsonAction{permission, func(c *Cloud, ctx context.Context, body []byte) (any, error) {
+// jsonOperation makes an action of a method, which takes the cloud's lock itself.
+func jsonOperation[In, Out any](permission string, do func(context.Context, *In) (*Out, error)) jsonAction {
+	return jsonAction{permission, func(ctx context.Context, body []byte) (any, error) {
 		in := new(In)
 		d := json.NewDecoder(bytes.NewReader(body))
 		d.DisallowUnknownFields()
 		if err := d.Decode(in); err != nil {
 			return nil, refuse("SerializationException", "%s", err)
 		}
-		return do(c, ctx, in)
+		return do(ctx, in)
 	}}
 }
 
 // serveJSON answers a call of such a service.
-func (c *Cloud) serveJSON(w http.ResponseWriter, r *http.Request, body []byte) {
+func (g *gateway) serveJSON(w http.ResponseWriter, r *http.Request, body []byte) {
 	target, name, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	service := jsonServices[target]
-	c.o.Faults.Serve(w, r, name, func(w http.ResponseWriter, r *http.Request) {
-		out, err := c.doJSON(r, service.name, name, body)
+	g.o.Faults.Serve(w, r, name, func(w http.ResponseWriter, r *http.Request) {
+		out, err := g.doJSON(r, service.name, name, body)
 		switch {
 		case errors.Is(err, context.Canceled):
 			panic(http.ErrAbortHandler) // the caller has gone: there is no answer
@@ -67,18 +69,18 @@ func (c *Cloud) serveJSON(w http.ResponseWriter, r *http.Request, body []byte) {
 	})
 }
 
-func (c *Cloud) doJSON(r *http.Request, service, name string, body []byte) (any, error) {
-	if err := c.authenticate(service, r, body, time.Now()); err != nil {
+func (g *gateway) doJSON(r *http.Request, service, name string, body []byte) (any, error) {
+	if err := g.authenticate(service, r, body, time.Now()); err != nil {
 		return nil, err
 	}
-	a, known := jsonActions[name]
+	a, known := g.jsonActions[name]
 	if !known || !strings.HasPrefix(a.permission, service+":") || r.Header.Get("Content-Type") != mimeTypeOf(service) {
 		return nil, refuse("UnknownOperationException", "The operation %s is not known", name)
 	}
-	if !c.permits(a.permission) {
+	if !g.o.permits(a.permission) {
 		return nil, refuse("AccessDenied", "User is not authorized to perform: %s on the resource because no identity-based policy allows the action", a.permission)
 	}
-	return a.serve(c, r.Context(), body)
+	return a.serve(r.Context(), body)
 }
 
 func mimeTypeOf(service string) string {
@@ -87,7 +89,7 @@ func mimeTypeOf(service string) string {
 			return s.mimeType
 		}
 	}
-	return ""
+	return "application/json" // as restJson1 has it
 }
 
 // jsonErrors are the errors with another name in the JSON protocol than in the older one,
@@ -118,10 +120,7 @@ func QueueRefusal(code, message string) http.HandlerFunc {
 }
 
 func writeJSONError(w http.ResponseWriter, service string, err error) {
-	refused, ok := errors.AsType[*apiError](err)
-	if !ok {
-		refused = &apiError{"InternalFailure", err.Error()}
-	}
+	refused := refusalOf(err, "InternalFailure")
 	name, query, status := refused.code, refused.code, statusOf(queues, refused.code)
 	if e, ok := jsonErrors[refused.code]; ok {
 		name, query, status = e.name, e.query, e.status

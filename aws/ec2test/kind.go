@@ -1,6 +1,9 @@
 package ec2test
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // The parameters of DescribeInstanceTypes (its model).
 const (
@@ -65,31 +68,23 @@ func (t InstanceType) item() typeItem {
 	return out
 }
 
-func (c *Cloud) describeInstanceTypes(_ call, in *typesInput) (*typesOutput, error) {
+func (v *inventory) describeInstanceTypes(_ call, in *typesInput) (*typesOutput, error) {
 	if len(in.InstanceTypes) > maxTypeNames {
 		return nil, invalid("At most %d instance types can be named", maxTypeNames)
 	}
-	var all []entry
-	for _, t := range c.o.Catalog.Types {
-		all = append(all, entry{t.Name, filterable{
+	var all []entry[typeItem]
+	for _, t := range v.o.Catalog.Types {
+		all = append(all, entry[typeItem]{t.Name, filterable{
 			"instance-type": {t.Name}, "processor-info.supported-architecture": t.Archs, "supported-usage-class": t.usages(),
-			"hypervisor": {t.hypervisor()}, "hibernation-supported": {map[bool]string{true: "true", false: "false"}[t.Hibernation]},
-		}, nil})
+			"hypervisor": {t.hypervisor()}, "hibernation-supported": {strconv.FormatBool(t.Hibernation)},
+		}, nil, t.item()})
 	}
-	ids, next, err := c.list(in.listInput, listing{
+	items, next, err := list(v.o, in.listInput, listing{
 		filters: []string{"instance-type", "processor-info.supported-architecture", "supported-usage-class", "hypervisor", "hibernation-supported"},
 		asked:   in.InstanceTypes, notFound: func(name string) error {
 			return refuse("InvalidInstanceType", "The following supplied instance types do not exist: [%s]", name)
 		},
 		least: minPage, most: maxTypePage,
 	}, all)
-	if err != nil {
-		return nil, err
-	}
-	out := &typesOutput{NextToken: next}
-	for _, name := range ids {
-		t, _ := c.typeNamed(name)
-		out.Types = append(out.Types, t.item())
-	}
-	return out, nil
+	return &typesOutput{items, next}, err
 }

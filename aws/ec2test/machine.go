@@ -3,6 +3,7 @@ package ec2test
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -98,19 +99,48 @@ func (m *machine) shape() testcloud.Shape {
 	return testcloud.Shape{Type: m.kind.Name, Zone: m.zone, Spot: m.spot != nil}
 }
 
+func (m *machine) instanceID(o *Options) nstance.InstanceID {
+	if o.IDTag == "" {
+		return ""
+	}
+	return nstance.InstanceID(m.tags[o.IDTag])
+}
+
+// A fleet is the machines of the account.
+type fleet struct {
+	o        *Options
+	mu       *sync.Mutex
+	timers   *testcloud.Timers
+	network  *network
+	spot     *spotMarket
+	ended    func(*machine) // is called when a machine is terminated
+	machines map[string]*machine
+	closed   bool
+	running  sync.WaitGroup // of what starts and ends guests
+}
+
+// close ends all guests and timers. It needs f.mu.
+func (f *fleet) close() {
+	f.closed = true
+	f.timers.Stop()
+	for _, m := range f.machines {
+		f.killGuest(m)
+	}
+}
+
 // visible reports whether answers contain the machine.
-func (c *Cloud) visible(m *machine, now time.Time) bool {
-	d := c.o.Delays.Visible
+func (f *fleet) visible(m *machine, now time.Time) bool {
+	d := f.o.Delays.Visible
 	return d >= 0 && now.Sub(m.created) >= d
 }
 
 // enter puts a machine into a state, and into the next one after d unless
-// something else happens to it before. It needs c.mu.
-func (c *Cloud) enter(m *machine, s state, d time.Duration, next func()) {
+// something else happens to it before. It needs f.mu.
+func (f *fleet) enter(m *machine, s state, d time.Duration, next func()) {
 	m.state, m.postedConsole = s, slices.Clone(m.console)
 	m.step++
 	step := m.step
-	c.timers.After(d, func() {
+	f.timers.After(d, func() {
 		if m.step == step && next != nil {
 			next()
 		}
@@ -118,91 +148,107 @@ func (c *Cloud) enter(m *machine, s state, d time.Duration, next func()) {
 }
 
 // begin starts a machine that has just been made or is started again. It needs
-// c.mu.
-func (c *Cloud) begin(m *machine, failure *StateReason) {
+// f.mu.
+func (f *fleet) begin(m *machine, failure *StateReason) {
 	m.reason, m.transition = nil, ""
-	c.enter(m, pending, c.o.Delays.Start, func() {
+	f.enter(m, pending, f.o.Delays.Start, func() {
 		if failure != nil {
-			c.terminate(m, *failure)
-			c.setTerminated(m)
+			f.fail(m, *failure)
 			return
 		}
-		c.enter(m, running, -1, nil)
-		c.boot(m)
+		f.enter(m, running, -1, nil)
+		f.boot(m)
 	})
 }
 
-// boot starts the guest of a machine. It needs c.mu.
-func (c *Cloud) boot(m *machine) {
-	if c.o.Hypervisor == nil || c.closed {
+// boot starts the guest of a machine. It needs f.mu.
+func (f *fleet) boot(m *machine) {
+	if f.o.Hypervisor == nil || f.closed {
 		return
 	}
 	step := m.step
 	b := testcloud.Boot{
-		Handle: m.id, ID: c.instanceID(m), UserData: m.userData, Spot: m.spot != nil, Type: m.kind.Name, Zone: m.zone, Address: m.address(),
-		Exited: func() { c.guestExited(m, step) },
+		Handle: m.id, ID: m.instanceID(f.o), UserData: m.userData, Spot: m.spot != nil, Type: m.kind.Name, Zone: m.zone, Address: m.address(),
+		Exited: func() { f.guestExited(m, step) },
 	}
-	c.running.Go(func() {
-		guest, err := c.o.Hypervisor.Start(b)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		current := m.step == step && !c.closed
+	f.running.Go(func() {
+		guest, err := f.o.Hypervisor.Start(b)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		current := m.step == step && !f.closed
 		switch {
 		case err != nil && current:
 			m.console = []byte(err.Error())
-			c.terminate(m, internalError)
+			f.terminate(m, internalError)
 		case err == nil && current:
 			m.guest = guest
 		case err == nil:
-			c.running.Go(guest.Kill)
+			f.running.Go(guest.Kill)
 		}
 	})
 }
 
 // guestExited is what a machine does that has powered itself off.
-func (c *Cloud) guestExited(m *machine, step int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if m.step != step || c.closed {
+func (f *fleet) guestExited(m *machine, step int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m.step != step || f.closed {
 		return
 	}
 	m.guest = nil
 	if m.launch.InstanceInitiatedShutdownBehavior == "terminate" || m.spot != nil && m.spot.behavior == "terminate" {
-		c.terminate(m, guestShutdown)
+		f.terminate(m, guestShutdown)
 		return
 	}
-	c.stop(m, guestShutdown)
+	f.stop(m, guestShutdown)
 }
 
-// killGuest ends what runs in a machine. It needs c.mu.
-func (c *Cloud) killGuest(m *machine) {
+// killGuest ends what runs in a machine. It needs f.mu.
+func (f *fleet) killGuest(m *machine) {
 	if m.guest != nil {
-		c.running.Go(m.guest.Kill)
+		f.running.Go(m.guest.Kill)
 		m.guest = nil
 	}
 }
 
-// stop brings a running machine to a stop. It needs c.mu.
-func (c *Cloud) stop(m *machine, why StateReason) {
-	c.killGuest(m)
+// stop brings a running machine to a stop. It needs f.mu.
+func (f *fleet) stop(m *machine, why StateReason) {
+	f.killGuest(m)
 	m.explain(why)
-	c.enter(m, stopping, c.o.Delays.Stop, func() {
-		c.release(m)
-		c.enter(m, stopped, -1, nil)
+	f.enter(m, stopping, f.o.Delays.Stop, func() {
+		f.release(m)
+		f.enter(m, stopped, -1, nil)
 	})
 }
 
-// terminate ends a machine for good. It needs c.mu.
-func (c *Cloud) terminate(m *machine, why StateReason) {
+// terminate ends a machine for good. It needs f.mu.
+func (f *fleet) terminate(m *machine, why StateReason) {
 	if m.state == shuttingDown || m.state == terminated {
 		return
 	}
-	c.killGuest(m)
+	f.killGuest(m)
 	m.explain(why)
 	if m.spot != nil {
 		m.spot.close("instance-terminated-by-user", "Spot Instance terminated due to user-initiated termination.")
 	}
-	c.enter(m, shuttingDown, c.o.Delays.Delete, func() { c.setTerminated(m) })
+	f.enter(m, shuttingDown, f.o.Delays.Delete, func() { f.setTerminated(m) })
+}
+
+// reclaim terminates a spot machine when its notice is over. It needs f.mu.
+func (f *fleet) reclaim(m *machine, notice time.Duration) {
+	m.spot.setStatus("marked-for-termination", "Your Spot Instance is marked for termination.")
+	f.timers.After(notice, func() {
+		if m.state != terminated && m.state != shuttingDown {
+			m.spot.close("instance-terminated-by-price", "Your instance was terminated because there is no available Spot capacity.")
+			f.terminate(m, spotTermination)
+		}
+	})
+}
+
+// fail ends a machine at once. It needs f.mu.
+func (f *fleet) fail(m *machine, why StateReason) {
+	f.terminate(m, why)
+	f.setTerminated(m)
 }
 
 func (m *machine) explain(why StateReason) {
@@ -213,29 +259,26 @@ func (m *machine) explain(why StateReason) {
 }
 
 // setTerminated frees what the machine had and keeps it in answers for a while.
-// It needs c.mu.
-func (c *Cloud) setTerminated(m *machine) {
+// It needs f.mu.
+func (f *fleet) setTerminated(m *machine) {
 	if m.state == terminated {
 		return
 	}
-	c.release(m)
-	c.removeTargets(m)
-	for _, i := range m.interfaces {
-		c.deleteInterface(i)
-	}
-	m.interfaces = nil
+	f.release(m)
+	f.ended(m)
+	f.network.deleteInterfaces(m)
 	m.ended = time.Now()
-	c.enter(m, terminated, c.o.Delays.Linger, func() {
-		delete(c.machines, m.id)
+	f.enter(m, terminated, f.o.Delays.Linger, func() {
+		delete(f.machines, m.id)
 		if m.spot != nil {
-			delete(c.spotRequests, m.spot.id)
+			delete(f.spot.requests, m.spot.id)
 		}
 	})
 }
 
-func (c *Cloud) release(m *machine) {
+func (f *fleet) release(m *machine) {
 	if m.holdsCapacity {
 		m.holdsCapacity = false
-		c.o.Capacity.Release(m.shape())
+		f.o.Capacity.Release(m.shape())
 	}
 }

@@ -2,6 +2,7 @@ package ec2test
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 )
@@ -24,17 +25,24 @@ type netInterface struct {
 	attached    time.Time
 }
 
-// makeInterfaces gives a machine its network interfaces, or leaves nothing
-// behind.
-func (c *Cloud) makeInterfaces(l *launch, m *machine, subnet Subnet) (err error) {
-	defer func() {
-		if err != nil {
-			for _, i := range m.interfaces {
-				c.deleteInterface(i)
-			}
-			m.interfaces = nil
-		}
-	}()
+// A network is the interfaces of machines and their addresses.
+type network struct {
+	o          *Options
+	interfaces map[string]*netInterface
+	taken      map[string]map[netip.Addr]string // interfaces, by subnet and address
+	nextFree   map[string]netip.Addr            // where the search in a subnet goes on
+}
+
+func newNetwork(o *Options) *network {
+	n := &network{o: o, interfaces: map[string]*netInterface{}, taken: map[string]map[netip.Addr]string{}, nextFree: map[string]netip.Addr{}}
+	for _, s := range o.Catalog.Subnets {
+		n.taken[s.ID] = map[netip.Addr]string{}
+	}
+	return n
+}
+
+// makeInterfaces gives a machine its network interfaces: after an error some of them.
+func (n *network) makeInterfaces(l *launch, m *machine, subnet Subnet) (err error) {
 	wanted := l.in.NetworkInterfaces
 	if len(wanted) == 0 {
 		zero := 0
@@ -43,7 +51,7 @@ func (c *Cloud) makeInterfaces(l *launch, m *machine, subnet Subnet) (err error)
 	for _, w := range wanted {
 		place := subnet
 		if w.SubnetId != "" {
-			if place, err = c.subnetNamed(w.SubnetId); err != nil {
+			if place, err = n.o.Catalog.subnetNamed(w.SubnetId); err != nil {
 				return err
 			}
 		}
@@ -54,23 +62,23 @@ func (c *Cloud) makeInterfaces(l *launch, m *machine, subnet Subnet) (err error)
 			id: newID("eni"), attachment: newID("eni-attach"), subnet: place, machine: m, deviceIndex: *w.DeviceIndex, card: w.NetworkCardIndex, kind: w.InterfaceType, description: w.Description,
 			groups: w.Groups, tags: l.tags["network-interface"], attached: m.created,
 		}
-		if len(i.groups) == 0 && len(c.o.Catalog.SecurityGroups) > 0 {
-			i.groups = c.o.Catalog.SecurityGroups[:1]
+		if len(i.groups) == 0 && len(n.o.Catalog.SecurityGroups) > 0 {
+			i.groups = n.o.Catalog.SecurityGroups[:1]
 		}
-		c.interfaces[i.id] = i
+		n.interfaces[i.id] = i
 		if i.deviceIndex == 0 && i.card == 0 {
 			m.interfaces = append([]*netInterface{i}, m.interfaces...)
 		} else {
 			m.interfaces = append(m.interfaces, i)
 		}
-		if err := c.addWanted(i, w); err != nil {
+		if err := n.addWanted(i, w); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Cloud) addWanted(i *netInterface, w interfaceInput) error {
+func (n *network) addWanted(i *netInterface, w interfaceInput) error {
 	if i.kind == "efa-only" {
 		return nil
 	}
@@ -83,18 +91,18 @@ func (c *Cloud) addWanted(i *netInterface, w interfaceInput) error {
 			secondary = append(secondary, a.PrivateIpAddress)
 		}
 	}
-	if err := c.addAddress(i, primary); err != nil {
+	if err := n.addAddress(i, primary); err != nil {
 		return err
 	}
 	for range w.SecondaryPrivateIpAddressCount {
 		secondary = append(secondary, "")
 	}
 	for _, a := range secondary {
-		if err := c.addAddress(i, a); err != nil {
+		if err := n.addAddress(i, a); err != nil {
 			return err
 		}
 	}
-	return c.addPrefixes(i, w.Ipv4PrefixCount)
+	return n.addPrefixes(i, w.Ipv4PrefixCount)
 }
 
 // prefixBits is the length of the IPv4 prefixes that interfaces get: 16 addresses ("Prefix
@@ -102,8 +110,8 @@ func (c *Cloud) addWanted(i *netInterface, w interfaceInput) error {
 const prefixBits = 28
 
 // addPrefixes gives an interface blocks of its subnet in which every address is free.
-func (c *Cloud) addPrefixes(i *netInterface, count int) error {
-	taken := c.taken[i.subnet.ID]
+func (n *network) addPrefixes(i *netInterface, count int) error {
+	taken := n.taken[i.subnet.ID]
 	for block := netip.PrefixFrom(i.subnet.Prefix.Masked().Addr(), prefixBits); len(i.prefixes) < count; block = netip.PrefixFrom(after(block), prefixBits) {
 		last := after(block)
 		if !i.subnet.Prefix.Contains(block.Addr()) || !i.subnet.Prefix.Contains(last) {
@@ -139,13 +147,10 @@ func free(taken map[netip.Addr]string, p netip.Prefix) bool {
 
 // addAddress gives an interface an address of its subnet: that one, or any free
 // one for "".
-func (c *Cloud) addAddress(i *netInterface, wanted string) error {
-	if c.taken[i.subnet.ID] == nil {
-		c.taken[i.subnet.ID] = map[netip.Addr]string{}
-	}
-	taken := c.taken[i.subnet.ID]
+func (n *network) addAddress(i *netInterface, wanted string) error {
+	taken := n.taken[i.subnet.ID]
 	if wanted == "" {
-		free, ok := c.freeAddress(i.subnet)
+		free, ok := n.freeAddress(i.subnet)
 		if !ok {
 			return refuse("InsufficientFreeAddressesInSubnet", "The specified subnet does not have enough free addresses to satisfy the request.")
 		}
@@ -169,40 +174,36 @@ func (c *Cloud) addAddress(i *netInterface, wanted string) error {
 // ("Subnet CIDR blocks", VPC User Guide).
 const reservedAddresses = 5
 
-func (c *Cloud) freeAddress(s Subnet) (netip.Addr, bool) {
+func (n *network) freeAddress(s Subnet) (netip.Addr, bool) {
 	first := s.Prefix.Masked().Addr()
 	for range reservedAddresses - 1 {
 		first = first.Next()
 	}
-	if c.freeCount(s) <= 0 {
+	if n.freeCount(s) <= 0 {
 		return netip.Addr{}, false
 	}
-	for a := c.nextFree[s.ID]; ; a = a.Next() {
+	for a := n.nextFree[s.ID]; ; a = a.Next() {
 		if !a.IsValid() || !s.Prefix.Contains(a.Next()) {
 			a = first
 		}
-		if c.taken[s.ID][a] == "" {
-			c.nextFree[s.ID] = a.Next()
+		if n.taken[s.ID][a] == "" {
+			n.nextFree[s.ID] = a.Next()
 			return a, true
 		}
 	}
 }
 
 // freeCount is how many addresses of a subnet are free.
-func (c *Cloud) freeCount(s Subnet) int {
-	return 1<<(32-s.Prefix.Bits()) - reservedAddresses - len(c.taken[s.ID])
+func (n *network) freeCount(s Subnet) int {
+	return 1<<(32-s.Prefix.Bits()) - reservedAddresses - len(n.taken[s.ID])
 }
 
-func (c *Cloud) deleteInterface(i *netInterface) {
-	for _, a := range i.addresses {
-		delete(c.taken[i.subnet.ID], a)
+func (n *network) deleteInterfaces(m *machine) {
+	for _, i := range m.interfaces {
+		maps.DeleteFunc(n.taken[i.subnet.ID], func(_ netip.Addr, owner string) bool { return owner == i.id })
+		delete(n.interfaces, i.id)
 	}
-	for _, p := range i.prefixes {
-		for a := p.Addr(); p.Contains(a); a = a.Next() {
-			delete(c.taken[i.subnet.ID], a)
-		}
-	}
-	delete(c.interfaces, i.id)
+	m.interfaces = nil
 }
 
 func privateName(a netip.Addr, region string) string {

@@ -21,13 +21,13 @@ const (
 
 // page cuts one page out of all results, which it sorts by ID. A token holds the
 // last ID of the page before, so it survives changes in between.
-func (c *Cloud) page(in pageInput, ids []string, least, most int) (page []string, next string, err error) {
+func (o *Options) page(in pageInput, ids []string, least, most int) (page []string, next string, err error) {
 	size := len(ids)
 	if in.MaxResults != nil {
 		if *in.MaxResults < least || *in.MaxResults > most {
 			return nil, "", invalid("Value ( %d ) for parameter maxResults is invalid. Expecting a value between %d and %d.", *in.MaxResults, least, most)
 		}
-		size = min(*in.MaxResults, c.o.PageSize)
+		size = min(*in.MaxResults, o.PageSize)
 	}
 	slices.Sort(ids)
 	if in.NextToken != "" {
@@ -41,7 +41,7 @@ func (c *Cloud) page(in pageInput, ids []string, least, most int) (page []string
 			from++
 		}
 		ids = ids[from:]
-	} else if c.o.EmptyFirstPage && in.MaxResults != nil {
+	} else if o.EmptyFirstPage && in.MaxResults != nil {
 		return nil, pageToken(""), nil
 	}
 	if len(ids) <= size {

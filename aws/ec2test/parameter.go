@@ -26,12 +26,12 @@ type (
 
 // getParameter returns a parameter in its newest version, or in the one that follows
 // the name and a colon.
-func (c *Cloud) getParameter(_ context.Context, in *parameterInput) (*parameterOutput, error) {
+func (v *inventory) getParameter(_ context.Context, in *parameterInput) (*parameterOutput, error) {
 	name, version, pinned := strings.Cut(in.Name, ":")
 	if name == "" {
 		return nil, refuse("ValidationException", "1 validation error detected: Value at 'name' failed to satisfy constraint: Member must have length greater than or equal to 1")
 	}
-	values := c.o.Catalog.Parameters[name]
+	values := v.o.Catalog.Parameters[name]
 	if len(values) == 0 {
 		return nil, refuse("ParameterNotFound", "")
 	}
@@ -43,9 +43,9 @@ func (c *Cloud) getParameter(_ context.Context, in *parameterInput) (*parameterO
 		}
 		selector = ":" + version
 	}
-	arn := "arn:aws:ssm:" + c.o.Region + ":" + c.o.Account + ":parameter" + name
+	arn := "arn:aws:ssm:" + v.o.Region + ":" + v.o.Account + ":parameter" + name
 	if strings.HasPrefix(name, "/aws/service/") {
-		arn = "arn:aws:ssm:" + c.o.Region + "::parameter" + name
+		arn = "arn:aws:ssm:" + v.o.Region + "::parameter" + name
 	}
 	return &parameterOutput{parameterItem{ARN: arn, DataType: "text", Name: name, Selector: selector, Type: "String", Value: values[n-1], Version: n}}, nil
 }

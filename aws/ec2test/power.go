@@ -52,8 +52,8 @@ func change(machines []*machine, do func(*machine)) *stateChanges {
 // terminateInstances ends all of the machines, or none if one is not known. A
 // protected one fails the call, but machines in other zones end all the same
 // (API reference, TerminateInstances).
-func (c *Cloud) terminateInstances(on call, in *terminateInput) (*stateChanges, error) {
-	machines, err := c.batch(on, in.InstanceIds)
+func (f *fleet) terminateInstances(on call, in *terminateInput) (*stateChanges, error) {
+	machines, err := f.batch(on, in.InstanceIds)
 	if err != nil {
 		return nil, err
 	}
@@ -69,22 +69,22 @@ func (c *Cloud) terminateInstances(on call, in *terminateInput) (*stateChanges, 
 			ending = append(ending, m)
 		}
 	}
-	out := change(ending, func(m *machine) { c.terminate(m, userShutdown) })
+	out := change(ending, func(m *machine) { f.terminate(m, userShutdown) })
 	for _, id := range guarded {
 		return nil, refuse("OperationNotPermitted", "The instance '%s' may not be terminated. Modify its 'disableApiTermination' instance attribute and try again.", id)
 	}
 	return out, nil
 }
 
-func (c *Cloud) batch(on call, ids []string) ([]*machine, error) {
+func (f *fleet) batch(on call, ids []string) ([]*machine, error) {
 	if len(ids) > maxMachinesPerCall {
 		return nil, refuse("InvalidParameterValue", "Too many instances are specified: at most %d", maxMachinesPerCall)
 	}
-	return c.named(on, ids)
+	return f.named(on, ids)
 }
 
-func (c *Cloud) stopInstances(on call, in *stopInput) (*stateChanges, error) {
-	machines, err := c.batch(on, in.InstanceIds)
+func (f *fleet) stopInstances(on call, in *stopInput) (*stateChanges, error) {
+	machines, err := f.batch(on, in.InstanceIds)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (c *Cloud) stopInstances(on call, in *stopInput) (*stateChanges, error) {
 	}
 	return change(machines, func(m *machine) {
 		if m.state == running || m.state == pending {
-			c.stop(m, why)
+			f.stop(m, why)
 		}
 	}), nil
 }
@@ -121,8 +121,8 @@ func checkStop(m *machine, hibernate bool) error {
 
 // startInstances starts all of the machines or none. It needs capacity, as a
 // launch does.
-func (c *Cloud) startInstances(on call, in *startInput) (*stateChanges, error) {
-	machines, err := c.batch(on, in.InstanceIds)
+func (f *fleet) startInstances(on call, in *startInput) (*stateChanges, error) {
+	machines, err := f.batch(on, in.InstanceIds)
 	if err != nil {
 		return nil, err
 	}
@@ -136,9 +136,9 @@ func (c *Cloud) startInstances(on call, in *startInput) (*stateChanges, error) {
 		if m.state != stopped {
 			continue
 		}
-		if !c.o.Capacity.Take(m.shape()) {
+		if !f.o.Capacity.Take(m.shape()) {
 			for _, h := range holding {
-				c.release(h)
+				f.release(h)
 			}
 			return nil, refuse("InsufficientInstanceCapacity", "Insufficient capacity.")
 		}
@@ -148,7 +148,7 @@ func (c *Cloud) startInstances(on call, in *startInput) (*stateChanges, error) {
 	return change(machines, func(m *machine) {
 		if m.state == stopped {
 			m.launched = on.now
-			c.begin(m, nil)
+			f.begin(m, nil)
 		}
 	}), nil
 }

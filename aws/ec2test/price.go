@@ -42,18 +42,14 @@ type priceChange struct {
 func (c *Cloud) SetSpotPrice(kind, zone, price string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.priceHistory = append(c.priceHistory, priceChange{kind, zone, price, time.Now()})
-	c.fulfillOpen()
+	c.spot.history = append(c.spot.history, priceChange{kind, zone, price, time.Now()})
+	c.launcher.fulfillOpen()
 }
 
 // firstPrices are those of the catalog, in effect since an hour.
-func (c *Cloud) firstPrices() (all []priceChange) {
-	zones := map[string]bool{}
-	for _, s := range c.o.Catalog.Subnets {
-		zones[s.Zone] = true
-	}
-	for _, k := range c.o.Catalog.Types {
-		for zone := range zones {
+func (o *Options) firstPrices() (all []priceChange) {
+	for _, k := range o.Catalog.Types {
+		for _, zone := range o.zones() {
 			if k.SpotPrice != "" && !k.NoSpot && (k.Zones == nil || slices.Contains(k.Zones, zone)) {
 				all = append(all, priceChange{k.Name, zone, k.SpotPrice, time.Now().Add(-time.Hour)})
 			}
@@ -62,8 +58,8 @@ func (c *Cloud) firstPrices() (all []priceChange) {
 	return all
 }
 
-// describeSpotPriceHistory returns the changes since StartTime, and those in effect then.
-func (c *Cloud) describeSpotPriceHistory(_ call, in *spotPriceInput) (*spotPriceOutput, error) {
+// describePrices returns the changes since StartTime, and those in effect then.
+func (sm *spotMarket) describePrices(_ call, in *spotPriceInput) (*spotPriceOutput, error) {
 	names := []string{"availability-zone", "instance-type", "product-description", "spot-price", "timestamp"}
 	if err := checkFilters(in.Filters, names); err != nil {
 		return nil, err
@@ -76,8 +72,8 @@ func (c *Cloud) describeSpotPriceHistory(_ call, in *spotPriceInput) (*spotPrice
 		}
 	}
 	items := map[string]spotPriceItem{}
-	for n, change := range c.priceHistory {
-		superseded := slices.ContainsFunc(c.priceHistory[n+1:], func(o priceChange) bool {
+	for n, change := range sm.history {
+		superseded := slices.ContainsFunc(sm.history[n+1:], func(o priceChange) bool {
 			return o.kind == change.kind && o.zone == change.zone && !o.at.After(start)
 		})
 		if change.at.Before(start) && superseded || !in.covers(change) {
@@ -90,7 +86,7 @@ func (c *Cloud) describeSpotPriceHistory(_ call, in *spotPriceInput) (*spotPrice
 	for key := range items {
 		keys = append(keys, key)
 	}
-	page, next, err := c.page(in.pageInput, keys, 1, maxPage)
+	page, next, err := sm.o.page(in.pageInput, keys, 1, maxPage)
 	if err != nil {
 		return nil, err
 	}

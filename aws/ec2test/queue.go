@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -90,7 +91,7 @@ func (c *Cloud) QueueURL(name string) string {
 func (c *Cloud) Messages(name string) (bodies []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, m := range c.queues[name].messages {
+	for _, m := range c.queues.byName[name].messages {
 		bodies = append(bodies, m.body)
 	}
 	return bodies
@@ -100,18 +101,34 @@ func (c *Cloud) Messages(name string) (bodies []string) {
 func (c *Cloud) Send(name, body string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queues[name].put(body, 0)
+	c.queues.byName[name].put(body, 0)
 }
 
-// findQueue returns the queue with that URL. Which host it names is not compared: it may
+// messageQueues are the queues of the account.
+type messageQueues struct {
+	o       *Options
+	mu      *sync.Mutex
+	byName  map[string]*queue
+	closing chan struct{} // closed with the cloud
+}
+
+func newMessageQueues(o *Options, mu *sync.Mutex) *messageQueues {
+	s := &messageQueues{o: o, mu: mu, byName: map[string]*queue{}, closing: make(chan struct{})}
+	for _, name := range o.Catalog.Queues {
+		s.byName[name] = newQueue()
+	}
+	return s
+}
+
+// find returns the queue with that URL. Which host it names is not compared: it may
 // be that of an endpoint of the VPC.
-func (c *Cloud) findQueue(url string) (*queue, error) {
+func (s *messageQueues) find(url string) (*queue, error) {
 	path := strings.Split(url, "/")
 	if len(path) < 5 {
 		return nil, refuse("InvalidAddress", "The address %s is not valid for this endpoint.", url)
 	}
-	q := c.queues[path[len(path)-1]]
-	if q == nil || path[len(path)-2] != c.o.Account {
+	q := s.byName[path[len(path)-1]]
+	if q == nil || path[len(path)-2] != s.o.Account {
 		return nil, refuse("QueueDoesNotExist", "The specified queue does not exist.")
 	}
 	return q, nil
@@ -153,9 +170,9 @@ func (in *receiveInput) check() error {
 	return nil
 }
 
-// receiveMessage waits, without the cloud's lock, until there is a message or the time is
+// receive waits, without the cloud's lock, until there is a message or the time is
 // over.
-func (c *Cloud) receiveMessage(ctx context.Context, in *receiveInput) (*receiveOutput, error) {
+func (s *messageQueues) receive(ctx context.Context, in *receiveInput) (*receiveOutput, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
@@ -166,12 +183,12 @@ func (c *Cloud) receiveMessage(ctx context.Context, in *receiveInput) (*receiveO
 	if in.VisibilityTimeout != nil {
 		hide = time.Duration(*in.VisibilityTimeout) * time.Second
 	}
-	if c.o.HideAtMost > 0 {
-		hide = min(hide, c.o.HideAtMost)
+	if s.o.HideAtMost > 0 {
+		hide = min(hide, s.o.HideAtMost)
 	}
 	end := time.Now().Add(time.Duration(in.WaitTimeSeconds) * time.Second)
 	for {
-		out, next, changed, err := c.takeMessages(in.QueueUrl, most, hide)
+		out, next, changed, err := s.take(in.QueueUrl, most, hide)
 		if left := time.Until(end); err != nil || len(out.Messages) > 0 || left <= 0 {
 			return out, err
 		}
@@ -183,7 +200,7 @@ func (c *Cloud) receiveMessage(ctx context.Context, in *receiveInput) (*receiveO
 		case <-ctx.Done():
 			timer.Stop()
 			return nil, ctx.Err()
-		case <-c.closing:
+		case <-s.closing:
 			end = time.Now()
 		case <-changed:
 		case <-timer.C:
@@ -192,10 +209,10 @@ func (c *Cloud) receiveMessage(ctx context.Context, in *receiveInput) (*receiveO
 	}
 }
 
-func (c *Cloud) takeMessages(url string, most int, hide time.Duration) (out *receiveOutput, next time.Time, changed <-chan struct{}, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q, err := c.findQueue(url)
+func (s *messageQueues) take(url string, most int, hide time.Duration) (out *receiveOutput, next time.Time, changed <-chan struct{}, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, err := s.find(url)
 	if err != nil {
 		return nil, next, nil, err
 	}
@@ -223,7 +240,7 @@ type sendOutput struct{ MessageId, MD5OfMessageBody string }
 // forbidden are the characters that XML has none for ("SendMessage", SQS API Reference).
 var forbidden = regexp.MustCompile(`[^\x{9}\x{A}\x{D}\x{20}-\x{D7FF}\x{E000}-\x{FFFD}\x{10000}-\x{10FFFF}]`)
 
-func (c *Cloud) sendMessage(_ context.Context, in *sendInput) (*sendOutput, error) {
+func (s *messageQueues) send(_ context.Context, in *sendInput) (*sendOutput, error) {
 	switch {
 	case in.MessageBody == "":
 		return nil, refuse("MissingParameter", "The request must contain the parameter MessageBody.")
@@ -234,9 +251,9 @@ func (c *Cloud) sendMessage(_ context.Context, in *sendInput) (*sendOutput, erro
 	case in.DelaySeconds < 0 || in.DelaySeconds > maxDelay:
 		return nil, invalid("Value %d for parameter DelaySeconds is invalid. Reason: DelaySeconds must be >= 0 and <= 900.", in.DelaySeconds)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q, err := c.findQueue(in.QueueUrl)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, err := s.find(in.QueueUrl)
 	if err != nil {
 		return nil, err
 	}
@@ -285,13 +302,13 @@ func (in *deleteBatchInput) check() error {
 	return nil
 }
 
-func (c *Cloud) deleteMessageBatch(_ context.Context, in *deleteBatchInput) (*deleteBatchOutput, error) {
+func (s *messageQueues) deleteBatch(_ context.Context, in *deleteBatchInput) (*deleteBatchOutput, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q, err := c.findQueue(in.QueueUrl)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, err := s.find(in.QueueUrl)
 	if err != nil {
 		return nil, err
 	}

@@ -7,44 +7,52 @@ import (
 
 const rootDevice = "/dev/xvda"
 
-func (c *Cloud) runInstances(on call, in *runInput) (*reservation, error) {
-	l, err := c.check(in)
+// A launcher launches machines.
+type launcher struct {
+	o            *Options
+	fleet        *fleet
+	tokens       *clientTokens
+	bootFailures []StateReason // of the next machines
+}
+
+func (r *launcher) runInstances(on call, in *runInput) (*reservation, error) {
+	l, err := r.check(in)
 	if err != nil {
 		return nil, err
 	}
-	machines, err := c.replay(l)
+	machines, err := r.tokens.replay(l)
 	if err != nil {
 		return nil, err
 	}
 	if len(machines) > 0 {
-		return c.reservationOf(machines, !c.o.NoTagsUnasked), nil
+		return r.fleet.reservations(machines, !r.o.NoTagsUnasked)[0], nil
 	}
-	if err := c.checkPrice(on, l); err != nil {
+	if err := r.fleet.spot.checkPrice(on, l); err != nil {
 		return nil, err
 	}
-	machines, err = c.launchMany(on, l)
+	machines, err = r.launchMany(on, l)
 	if err != nil {
 		return nil, err
 	}
-	c.bind(l, machines)
-	out := c.reservationOf(machines, true) // pending, also where machines start at once
+	r.tokens.bind(l, machines)
+	out := r.fleet.reservations(machines, true)[0] // pending, also where machines start at once
 	for _, m := range machines {
 		var failure *StateReason
-		if len(c.bootFailures) > 0 {
-			failure, c.bootFailures = &c.bootFailures[0], c.bootFailures[1:]
+		if len(r.bootFailures) > 0 {
+			failure, r.bootFailures = &r.bootFailures[0], r.bootFailures[1:]
 		}
-		c.begin(m, failure)
+		r.fleet.begin(m, failure)
 	}
 	return out, nil
 }
 
 // launchMany makes as many machines as there is capacity for, up to MaxCount,
 // or none if that is below MinCount.
-func (c *Cloud) launchMany(on call, l *launch) ([]*machine, error) {
+func (r *launcher) launchMany(on call, l *launch) ([]*machine, error) {
 	id := newID("r")
 	var machines []*machine
 	for n := range l.in.MaxCount {
-		m, err := c.launchOne(on, l, id, n)
+		m, err := r.launchOne(on, l, id, n)
 		if err == nil {
 			machines = append(machines, m)
 			continue
@@ -53,44 +61,45 @@ func (c *Cloud) launchMany(on call, l *launch) ([]*machine, error) {
 			break
 		}
 		for _, m := range machines {
-			c.unmake(m)
+			r.unmake(m)
 		}
 		return nil, err
 	}
 	return machines, nil
 }
 
-func (c *Cloud) launchOne(on call, l *launch, reservation string, n int) (*machine, error) {
+func (r *launcher) launchOne(on call, l *launch, reservation string, n int) (*machine, error) {
 	m := &machine{
 		id: newID("i"), reservation: reservation, launchIndex: n, launch: l.in, kind: l.kind, image: l.image, volume: newID("vol"),
 		tags: l.tags["instance"], volumeTags: l.tags["volume"], userData: l.userData, created: on.now, launched: on.now, step: 1,
 	}
-	if err := c.reserve(l, m); err != nil {
+	if err := r.reserve(l, m); err != nil {
 		return nil, err
 	}
 	if m.spot = l.request; m.spot == nil && l.in.spot() {
 		m.spot = newSpotRequest(on, l)
 	}
-	subnet, err := c.place(l, m)
+	subnet, err := r.place(l, m)
 	if err != nil {
 		return nil, err
 	}
 	m.zone, m.holdsCapacity = subnet.Zone, true
-	if err := c.makeInterfaces(l, m, subnet); err != nil {
-		c.release(m)
+	if err := r.fleet.network.makeInterfaces(l, m, subnet); err != nil {
+		r.fleet.release(m)
+		r.fleet.network.deleteInterfaces(m)
 		return nil, err
 	}
 	if m.spot != nil {
 		m.spot.fulfill(m)
-		c.spotRequests[m.spot.id] = m.spot
+		r.fleet.spot.requests[m.spot.id] = m.spot
 	}
-	c.machines[m.id] = m
+	r.fleet.machines[m.id] = m
 	return m, nil
 }
 
 // place finds a subnet with capacity for the machine and takes it.
-func (c *Cloud) place(l *launch, m *machine) (Subnet, error) {
-	candidates := c.o.Catalog.Subnets
+func (r *launcher) place(l *launch, m *machine) (Subnet, error) {
+	candidates := r.o.Catalog.Subnets
 	if l.subnet.ID != "" {
 		candidates = []Subnet{l.subnet}
 	}
@@ -99,7 +108,7 @@ func (c *Cloud) place(l *launch, m *machine) (Subnet, error) {
 			continue
 		}
 		m.zone = s.Zone
-		if c.o.Capacity.Take(m.shape()) {
+		if r.o.Capacity.Take(m.shape()) {
 			return s, nil
 		}
 	}
@@ -114,29 +123,19 @@ func (c *Cloud) place(l *launch, m *machine) (Subnet, error) {
 }
 
 // unmake takes back a machine of a launch that failed.
-func (c *Cloud) unmake(m *machine) {
-	c.release(m)
-	for _, i := range m.interfaces {
-		c.deleteInterface(i)
-	}
+func (r *launcher) unmake(m *machine) {
+	r.fleet.release(m)
+	r.fleet.network.deleteInterfaces(m)
 	if m.spot != nil {
-		delete(c.spotRequests, m.spot.id)
+		delete(r.fleet.spot.requests, m.spot.id)
 	}
-	delete(c.machines, m.id)
+	delete(r.fleet.machines, m.id)
 }
 
 type reservation struct {
 	ID       string        `xml:"reservationId"`
 	Owner    string        `xml:"ownerId"`
 	Machines []machineItem `xml:"instancesSet>item"`
-}
-
-func (c *Cloud) reservationOf(machines []*machine, tags bool) *reservation {
-	out := &reservation{ID: machines[0].reservation, Owner: c.o.Account}
-	for _, m := range machines {
-		out.Machines = append(out.Machines, c.item(m, tags))
-	}
-	return out
 }
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

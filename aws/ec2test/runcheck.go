@@ -18,6 +18,8 @@ const (
 
 // A launch is a RunInstances call that has been checked.
 type launch struct {
+	o        *Options
+	network  *network
 	in       *runInput
 	image    Image
 	kind     InstanceType
@@ -31,20 +33,20 @@ type launch struct {
 }
 
 // check refuses what does not depend on what else the cloud is doing.
-func (c *Cloud) check(in *runInput) (*launch, error) {
-	l := &launch{in: in}
-	for _, step := range []func(*launch) error{
-		c.checkCounts, c.checkImage, c.checkPlacement, c.checkInterfaces, c.checkNames, c.checkUserData, c.checkMarket, c.checkHibernation,
-		c.checkVolumes, c.checkPlacementNames, c.checkReservation, c.checkFeatures, c.checkProcessor, c.checkMetadata, c.checkLaunchTags,
+func (r *launcher) check(in *runInput) (*launch, error) {
+	l := &launch{o: r.o, network: r.fleet.network, in: in}
+	for _, step := range []func() error{
+		l.checkCounts, l.checkImage, l.checkPlacement, l.checkInterfaces, l.checkNames, l.checkUserData, l.checkMarket, l.checkHibernation,
+		l.checkVolumes, l.checkPlacementNames, l.checkReservation, l.checkFeatures, l.checkProcessor, l.checkMetadata, l.checkTags,
 	} {
-		if err := step(l); err != nil {
+		if err := step(); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
 }
 
-func (c *Cloud) checkCounts(l *launch) error {
+func (l *launch) checkCounts() error {
 	in := l.in
 	if in.MinCount < 1 || in.MaxCount < 1 {
 		return invalid("Invalid value '%d' for minCount. Must be at least 1", min(in.MinCount, in.MaxCount))
@@ -61,25 +63,25 @@ func (c *Cloud) checkCounts(l *launch) error {
 	return nil
 }
 
-func (c *Cloud) checkImage(l *launch) error {
+func (l *launch) checkImage() error {
 	if l.in.ImageId == "" {
 		return missing("ImageId")
 	}
 	if !strings.HasPrefix(l.in.ImageId, "ami-") {
 		return refuse("InvalidAMIID.Malformed", `Invalid id: "%s" (expecting "ami-...")`, l.in.ImageId)
 	}
-	i := slices.IndexFunc(c.o.Catalog.Images, func(i Image) bool { return i.ID == l.in.ImageId })
+	i := slices.IndexFunc(l.o.Catalog.Images, func(i Image) bool { return i.ID == l.in.ImageId })
 	if i < 0 {
-		return refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", l.in.ImageId)
+		return unknownImage(l.in.ImageId)
 	}
-	l.image = c.o.Catalog.Images[i]
+	l.image = l.o.Catalog.Images[i]
 	if l.image.State != "" && l.image.State != "available" {
 		return refuse("InvalidAMIID.Unavailable", "The image ID '%s' is not available", l.in.ImageId)
 	}
 	if l.in.InstanceType == "" {
 		return missing("InstanceType") // the default, m1.small, runs in no VPC of today
 	}
-	kind, known := c.typeNamed(l.in.InstanceType)
+	kind, known := l.o.Catalog.typeNamed(l.in.InstanceType)
 	if !known {
 		return invalid("Invalid value '%s' for InstanceType.", l.in.InstanceType)
 	}
@@ -91,15 +93,15 @@ func (c *Cloud) checkImage(l *launch) error {
 	return nil
 }
 
-func (c *Cloud) typeNamed(name string) (InstanceType, bool) {
-	i := slices.IndexFunc(c.o.Catalog.Types, func(t InstanceType) bool { return t.Name == name })
+func (c *Catalog) typeNamed(name string) (InstanceType, bool) {
+	i := slices.IndexFunc(c.Types, func(t InstanceType) bool { return t.Name == name })
 	if i < 0 {
 		return InstanceType{}, false
 	}
-	return c.o.Catalog.Types[i], true
+	return c.Types[i], true
 }
 
-func (c *Cloud) checkPlacement(l *launch) error {
+func (l *launch) checkPlacement() error {
 	in := l.in
 	subnet := in.SubnetId
 	if len(in.NetworkInterfaces) > 0 {
@@ -113,7 +115,7 @@ func (c *Cloud) checkPlacement(l *launch) error {
 		}
 	}
 	if subnet != "" {
-		s, err := c.subnetNamed(subnet)
+		s, err := l.o.Catalog.subnetNamed(subnet)
 		if err != nil {
 			return err
 		}
@@ -123,7 +125,7 @@ func (c *Cloud) checkPlacement(l *launch) error {
 		if l.zone != "" && l.zone != zone {
 			return invalid("The specified subnet is not in the availability zone '%s'", zone)
 		}
-		if !slices.ContainsFunc(c.o.Catalog.Subnets, func(s Subnet) bool { return s.Zone == zone }) {
+		if !slices.ContainsFunc(l.o.Catalog.Subnets, func(s Subnet) bool { return s.Zone == zone }) {
 			return invalid("Invalid availability zone: [%s]", zone)
 		}
 		l.zone = zone
@@ -135,22 +137,22 @@ func (c *Cloud) checkPlacement(l *launch) error {
 	return nil
 }
 
-func (c *Cloud) subnetNamed(id string) (Subnet, error) {
-	i := slices.IndexFunc(c.o.Catalog.Subnets, func(s Subnet) bool { return s.ID == id })
+func (c *Catalog) subnetNamed(id string) (Subnet, error) {
+	i := slices.IndexFunc(c.Subnets, func(s Subnet) bool { return s.ID == id })
 	if i < 0 {
-		return Subnet{}, refuse("InvalidSubnetID.NotFound", "The subnet ID '%s' does not exist", id)
+		return Subnet{}, unknownSubnet(id)
 	}
-	return c.o.Catalog.Subnets[i], nil
+	return c.Subnets[i], nil
 }
 
-func (c *Cloud) checkInterfaces(l *launch) error {
+func (l *launch) checkInterfaces() error {
 	in := l.in
 	if n := len(in.NetworkInterfaces); n > 0 && n > l.kind.Interfaces {
 		return refuse("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", n, l.kind.Name)
 	}
 	used, adapters := map[[2]int]bool{}, 0
 	for _, i := range in.NetworkInterfaces {
-		if err := c.checkInterface(l, i); err != nil {
+		if err := l.checkInterface(i); err != nil {
 			return err
 		}
 		at := [2]int{i.NetworkCardIndex, *i.DeviceIndex}
@@ -173,7 +175,7 @@ func (c *Cloud) checkInterfaces(l *launch) error {
 // fabric reports whether an interface is an Elastic Fabric Adapter.
 func (i interfaceInput) fabric() bool { return strings.HasPrefix(i.InterfaceType, "efa") }
 
-func (c *Cloud) checkInterface(l *launch, i interfaceInput) error {
+func (l *launch) checkInterface(i interfaceInput) error {
 	switch {
 	case i.DeviceIndex == nil:
 		return missing("NetworkInterface.DeviceIndex")
@@ -181,15 +183,15 @@ func (c *Cloud) checkInterface(l *launch, i interfaceInput) error {
 		return invalid("The network card index %d is not valid for %s", i.NetworkCardIndex, l.kind.Name)
 	case i.AssociatePublicIpAddress != nil && *i.AssociatePublicIpAddress && len(l.in.NetworkInterfaces) > 1:
 		return badCombination("The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
-	case i.NetworkInterfaceId != "" && c.interfaces[i.NetworkInterfaceId] == nil:
-		return refuse("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '%s' does not exist", i.NetworkInterfaceId)
+	case i.NetworkInterfaceId != "" && l.network.interfaces[i.NetworkInterfaceId] == nil:
+		return unknownInterface(i.NetworkInterfaceId)
 	case i.NetworkInterfaceId != "":
 		return refuse("InvalidNetworkInterface.InUse", "Interface: [%s] in use.", i.NetworkInterfaceId)
 	case 1+len(i.PrivateIpAddresses)+i.SecondaryPrivateIpAddressCount > l.kind.AddressesPerInterface+1:
 		return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 	}
 	if i.SubnetId != "" {
-		if _, err := c.subnetNamed(i.SubnetId); err != nil {
+		if _, err := l.o.Catalog.subnetNamed(i.SubnetId); err != nil {
 			return err
 		}
 	}
@@ -217,7 +219,7 @@ func checkPrefixes(kind InstanceType, i interfaceInput) error {
 }
 
 // checkNames refuses references to what is not there.
-func (c *Cloud) checkNames(l *launch) error {
+func (l *launch) checkNames() error {
 	in := l.in
 	groups := slices.Clone(in.SecurityGroupIds)
 	for _, i := range in.NetworkInterfaces {
@@ -227,30 +229,30 @@ func (c *Cloud) checkNames(l *launch) error {
 		if !strings.HasPrefix(g, "sg-") {
 			return refuse("InvalidGroupId.Malformed", `Invalid id: "%s" (expecting "sg-...")`, g)
 		}
-		if slices.Contains(c.o.Catalog.ForeignGroups, g) {
+		if slices.Contains(l.o.Catalog.ForeignGroups, g) {
 			return refuse("InvalidParameter", "Security group %s and subnet %s belong to different networks.", g, l.subnet.ID)
 		}
-		if !slices.Contains(c.o.Catalog.SecurityGroups, g) {
-			return refuse("InvalidGroup.NotFound", "The security group '%s' does not exist", g)
+		if !slices.Contains(l.o.Catalog.SecurityGroups, g) {
+			return unknownGroup(g)
 		}
 	}
 	if len(in.SecurityGroups) > 0 {
 		return badCombination("The parameter groupName cannot be used with the parameter subnet")
 	}
-	if in.KeyName != "" && !slices.Contains(c.o.Catalog.KeyPairs, in.KeyName) {
+	if in.KeyName != "" && !slices.Contains(l.o.Catalog.KeyPairs, in.KeyName) {
 		return refuse("InvalidKeyPair.NotFound", "The key pair '%s' does not exist", in.KeyName)
 	}
 	p := in.IamInstanceProfile
 	if p.Name != "" && p.Arn != "" {
 		return badCombination("The parameter 'iamInstanceProfile.name' may not be used in combination with 'iamInstanceProfile.arn'")
 	}
-	if name := p.Name + p.Arn[strings.LastIndex(p.Arn, "/")+1:]; name != "" && !slices.Contains(c.o.Catalog.Profiles, name) {
+	if name := p.Name + p.Arn[strings.LastIndex(p.Arn, "/")+1:]; name != "" && !slices.Contains(l.o.Catalog.Profiles, name) {
 		return invalid("Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name", name)
 	}
 	return nil
 }
 
-func (c *Cloud) checkUserData(l *launch) error {
+func (l *launch) checkUserData() error {
 	decoded, err := base64.StdEncoding.DecodeString(l.in.UserData)
 	if err != nil {
 		return refuse("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data")
@@ -262,7 +264,7 @@ func (c *Cloud) checkUserData(l *launch) error {
 	return nil
 }
 
-func (c *Cloud) checkMarket(l *launch) error {
+func (l *launch) checkMarket() error {
 	in, o := l.in, l.in.InstanceMarketOptions.SpotOptions
 	if in.InstanceMarketOptions.MarketType != "" && !in.spot() && !in.inBlock() {
 		return refuse("Unsupported", "The requested market type is not supported.")
@@ -294,7 +296,7 @@ func (c *Cloud) checkMarket(l *launch) error {
 			return invalid("Invalid value '%s' for maxPrice. It must be more than USD $0.001", o.MaxPrice)
 		}
 	}
-	if c.o.NoSpotRole && !c.permits("iam:CreateServiceLinkedRole") {
+	if l.o.NoSpotRole && !l.o.permits("iam:CreateServiceLinkedRole") {
 		return refuse("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances.")
 	}
 	return nil
@@ -302,7 +304,7 @@ func (c *Cloud) checkMarket(l *launch) error {
 
 // checkHibernation keeps the prerequisites ("Prerequisites for EC2 instance
 // hibernation", EC2 User Guide).
-func (c *Cloud) checkHibernation(l *launch) error {
+func (l *launch) checkHibernation() error {
 	if !l.in.HibernationOptions.Configured {
 		return nil
 	}
@@ -320,7 +322,7 @@ func (c *Cloud) checkHibernation(l *launch) error {
 	return refuse("UnsupportedHibernationConfiguration", "Hibernation requires an encrypted root volume")
 }
 
-func (c *Cloud) checkMetadata(l *launch) error {
+func (l *launch) checkMetadata() error {
 	if n := l.in.MetadataOptions.HttpPutResponseHopLimit; n != nil && (*n < 1 || *n > 64) {
 		return invalid("Value (%d) for parameter HttpPutResponseHopLimit is invalid. It must be between 1 and 64", *n)
 	}

@@ -26,6 +26,13 @@ type scoreItem struct {
 	Score  int    `xml:"score"`
 }
 
+// placementScores answer how likely spot capacity is.
+type placementScores struct {
+	o      *Options
+	byZone map[string]int
+	asked  []string // configurations that were asked about
+}
+
 // scoreConfigurations is how many different questions are answered in a day.
 const scoreConfigurations = 10
 
@@ -33,36 +40,36 @@ const scoreConfigurations = 10
 func (c *Cloud) SetScore(zone string, score int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.scores == nil {
-		c.scores = map[string]int{}
+	if c.scores.byZone == nil {
+		c.scores.byZone = map[string]int{}
 	}
-	c.scores[zone] = score
+	c.scores.byZone[zone] = score
 }
 
-func (c *Cloud) getSpotPlacementScores(_ call, in *scoreInput) (*scoreOutput, error) {
+func (p *placementScores) get(_ call, in *scoreInput) (*scoreOutput, error) {
 	switch {
 	case in.TargetCapacity == nil || *in.TargetCapacity < 1:
 		return nil, refuse("MissingParameter", "The request must contain the parameter TargetCapacity")
-	case len(in.RegionNames) > 0 && !slices.Contains(in.RegionNames, c.o.Region), !in.SingleAvailabilityZone:
+	case len(in.RegionNames) > 0 && !slices.Contains(in.RegionNames, p.o.Region), !in.SingleAvailabilityZone:
 		return nil, refuse("UnsupportedOperation", "this test cloud scores the zones of its own region")
 	}
 	asked := strings.Join(slices.Sorted(slices.Values(in.InstanceTypes)), ",") + "/" + itoa(*in.TargetCapacity)
-	if !slices.Contains(c.scored, asked) {
-		if len(c.scored) >= scoreConfigurations {
+	if !slices.Contains(p.asked, asked) {
+		if len(p.asked) >= scoreConfigurations {
 			return nil, refuse("MaxConfigLimitExceeded", "You have exceeded your maximum allowed Spot placement configurations.")
 		}
-		c.scored = append(c.scored, asked)
+		p.asked = append(p.asked, asked)
 	}
 	out := &scoreOutput{}
-	for _, zone := range c.zones() {
+	for _, zone := range p.o.zones() {
 		score := 5
-		if n, ok := c.scores[zone]; ok {
+		if n, ok := p.byZone[zone]; ok {
 			score = n
 		}
 		if len(in.InstanceTypes) < 3 {
 			score = 1
 		}
-		out.Scores = append(out.Scores, scoreItem{c.o.Region, c.ZoneID(zone), score})
+		out.Scores = append(out.Scores, scoreItem{p.o.Region, p.o.zoneID(zone), score})
 	}
 	return out, nil
 }

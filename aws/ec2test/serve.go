@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -41,7 +42,17 @@ type call struct {
 // An action is what one API operation does.
 type action struct {
 	service string
-	serve   func(*Cloud, call, *parameter) (any, error)
+	serve   func(*gateway, call, *parameter) (any, error)
+}
+
+// A gateway answers calls: it checks who may make them, and hands them to the parts of
+// the cloud.
+type gateway struct {
+	o           *Options
+	mu          *sync.Mutex // held while an action runs
+	actions     map[string]action
+	jsonActions map[string]jsonAction
+	shifts      *shifts
 }
 
 // dryRunner is an input with the parameter DryRun.
@@ -59,10 +70,9 @@ type permitted interface{ permissions() []string }
 // resources it asks for.
 type resourceCounter interface{ resources() int }
 
-// operation makes an action of a method of the cloud. The method runs under the
-// cloud's lock.
-func operation[In, Out any](service string, do func(*Cloud, call, *In) (*Out, error)) action {
-	return action{service, func(c *Cloud, on call, p *parameter) (any, error) {
+// operation makes an action of a method, which runs under the cloud's lock.
+func operation[In, Out any](service string, do func(call, *In) (*Out, error)) action {
+	return action{service, func(g *gateway, on call, p *parameter) (any, error) {
 		in := new(In)
 		d := decoder{}
 		if service != compute {
@@ -71,18 +81,18 @@ func operation[In, Out any](service string, do func(*Cloud, call, *In) (*Out, er
 		if err := d.decodeInput(p, in); err != nil {
 			return nil, err
 		}
-		if err := c.authorize(on, in); err != nil {
+		if err := g.authorize(on, in); err != nil {
 			return nil, err
 		}
 		if dry, ok := any(in).(dryRunner); ok && dry.dry() {
 			return nil, refuse("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 		}
-		if n, ok := any(in).(resourceCounter); ok && !c.o.Buckets.takeResources(on, n.resources()) {
+		if n, ok := any(in).(resourceCounter); ok && !g.o.Buckets.takeResources(on, n.resources()) {
 			return nil, throttled()
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return do(c, on, in)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return do(on, in)
 	}}
 }
 
@@ -91,7 +101,7 @@ func (d decoder) decodeInput(p *parameter, in any) error {
 }
 
 // authorize applies the policy of the caller.
-func (c *Cloud) authorize(on call, in any) error {
+func (g *gateway) authorize(on call, in any) error {
 	if on.service == identity {
 		return nil // "No permissions are required" (GetCallerIdentity, AWS STS API Reference)
 	}
@@ -100,7 +110,7 @@ func (c *Cloud) authorize(on call, in any) error {
 		needs = append(needs, more.permissions()...)
 	}
 	for _, need := range needs {
-		if !c.permits(need) {
+		if !g.o.permits(need) {
 			if on.service != compute {
 				return refuse("AccessDenied", "User is not authorized to perform: %s", need)
 			}
@@ -110,16 +120,18 @@ func (c *Cloud) authorize(on call, in any) error {
 	return nil
 }
 
-func (c *Cloud) permits(action string) bool {
-	return c.o.Permitted == nil || slices.ContainsFunc(c.o.Permitted, func(pattern string) bool {
+func (o *Options) permits(action string) bool {
+	return o.Permitted == nil || slices.ContainsFunc(o.Permitted, func(pattern string) bool {
 		ok, err := path.Match(pattern, action)
 		return ok && err == nil
 	})
 }
 
 // ServeHTTP answers one call.
-func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c.serveShifts(w, r) {
+func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.gateway.serve(w, r) }
+
+func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
+	if g.serveShifts(w, r) {
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBytes))
@@ -129,7 +141,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	target, _, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	if _, ok := jsonServices[target]; ok && r.Method == http.MethodPost {
-		c.serveJSON(w, r, body)
+		g.serveJSON(w, r, body)
 		return
 	}
 	form, err := url.ParseQuery(string(body))
@@ -141,19 +153,19 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	c.o.Faults.Serve(w, r, form.Get("Action"), func(w http.ResponseWriter, r *http.Request) {
-		c.answer(w, r, form, body)
+	g.o.Faults.Serve(w, r, form.Get("Action"), func(w http.ResponseWriter, r *http.Request) {
+		g.answer(w, r, form, body)
 	})
 }
 
-func (c *Cloud) answer(w http.ResponseWriter, r *http.Request, form url.Values, body []byte) {
+func (g *gateway) answer(w http.ResponseWriter, r *http.Request, form url.Values, body []byte) {
 	on := call{action: form.Get("Action"), now: time.Now(), requestID: newRequestID()}
 	var known bool
 	if on.service, known = services[form.Get("Version")]; !known {
 		writeError(w, compute, refuse("NoSuchVersion", "The requested version (%s) of service AmazonEC2 does not exist", form.Get("Version")))
 		return
 	}
-	out, err := c.do(on, r, form, body)
+	out, err := g.do(on, r, form, body)
 	if err != nil {
 		writeError(w, on.service, err)
 		return
@@ -161,22 +173,22 @@ func (c *Cloud) answer(w http.ResponseWriter, r *http.Request, form url.Values, 
 	writeXML(w, http.StatusOK, response{on, out})
 }
 
-func (c *Cloud) do(on call, r *http.Request, form url.Values, body []byte) (any, error) {
-	if err := c.authenticate(on.service, r, body, on.now); err != nil {
+func (g *gateway) do(on call, r *http.Request, form url.Values, body []byte) (any, error) {
+	if err := g.authenticate(on.service, r, body, on.now); err != nil {
 		return nil, err
 	}
-	a, known := actions[on.action]
+	a, known := g.actions[on.action]
 	if !known || a.service != on.service {
 		return nil, refuse("InvalidAction", "The action %s is not valid for this web service.", on.action)
 	}
-	if !c.o.Buckets.take(on, form) {
+	if !g.o.Buckets.take(on, form) {
 		return nil, throttled()
 	}
 	p, err := parseQuery(form)
 	if err != nil {
 		return nil, err
 	}
-	return a.serve(c, on, p)
+	return a.serve(g, on, p)
 }
 
 func throttled() error { return refuse("RequestLimitExceeded", "Request limit exceeded.") }

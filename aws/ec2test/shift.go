@@ -2,8 +2,6 @@ package ec2test
 
 import (
 	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -68,34 +66,32 @@ var shiftOperations = map[string]struct {
 
 // serveShifts answers a call of the service for zonal shifts, and reports whether it was
 // one.
-func (c *Cloud) serveShifts(w http.ResponseWriter, r *http.Request) bool {
+func (g *gateway) serveShifts(w http.ResponseWriter, r *http.Request) bool {
 	op, known := shiftOperations[r.URL.Path]
 	if !known || r.Method != http.MethodGet {
 		return false
 	}
-	c.o.Faults.Serve(w, r, op.action, func(w http.ResponseWriter, r *http.Request) {
-		on := call{service: shifting, action: op.action, now: time.Now(), requestID: newRequestID()}
-		err := c.authenticate(shifting, r, nil, on.now)
-		if err == nil && !c.permits(shifting+":"+op.action) {
+	g.o.Faults.Serve(w, r, op.action, func(w http.ResponseWriter, r *http.Request) {
+		err := g.authenticate(shifting, r, nil, time.Now())
+		if err == nil && !g.o.permits(shifting+":"+op.action) {
 			err = refuse("AccessDeniedException", "User is not authorized to perform: %s:%s", shifting, op.action)
 		}
 		q := r.URL.Query()
 		if err == nil {
 			err = checkShiftQuery(q, op.parameters, op.statuses)
 		}
+		var answer map[string]any
+		if err == nil {
+			g.mu.Lock()
+			all := op.list(g.shifts, q)
+			g.mu.Unlock()
+			answer, err = shiftPage(all, q)
+		}
 		if err != nil {
-			writeShiftError(w, on, err)
+			writeShiftError(w, err)
 			return
 		}
-		c.mu.Lock()
-		all := op.list(&c.shifts, q)
-		c.mu.Unlock()
-		answer, err := shiftPage(all, q)
-		if err != nil {
-			writeShiftError(w, on, err)
-			return
-		}
-		writeShiftJSON(w, on, http.StatusOK, answer)
+		writeJSON(w, shifting, http.StatusOK, answer)
 	})
 	return true
 }
@@ -181,15 +177,12 @@ var shiftStatuses = map[string]int{
 // for testcloud.Fault.
 func ShiftRefusal(code, message string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		writeShiftError(w, call{requestID: newRequestID()}, &apiError{code, message})
+		writeShiftError(w, &apiError{code, message})
 	}
 }
 
-func writeShiftError(w http.ResponseWriter, on call, err error) {
-	refused, ok := errors.AsType[*apiError](err)
-	if !ok {
-		refused = &apiError{"InternalServerException", err.Error()}
-	}
+func writeShiftError(w http.ResponseWriter, err error) {
+	refused := refusalOf(err, "InternalServerException")
 	status, known := shiftStatuses[refused.code]
 	if !known {
 		status = http.StatusBadRequest
@@ -199,17 +192,5 @@ func writeShiftError(w http.ResponseWriter, on call, err error) {
 		body["reason"] = "InvalidStatus"
 	}
 	w.Header().Set("X-Amzn-Errortype", refused.code)
-	writeShiftJSON(w, on, status, body)
-}
-
-func writeShiftJSON(w http.ResponseWriter, on call, status int, v any) {
-	body, err := json.Marshal(v)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Amzn-Requestid", on.requestID)
-	w.WriteHeader(status)
-	_, _ = w.Write(body)
+	writeJSON(w, shifting, status, body)
 }

@@ -49,12 +49,12 @@ func parseSignature(header string) (s signature, ok bool) {
 
 // authenticate checks who signed the request, for which service it was signed,
 // and that nothing in it was changed since.
-func (c *Cloud) authenticate(service string, r *http.Request, body []byte, now time.Time) error {
+func (g *gateway) authenticate(service string, r *http.Request, body []byte, now time.Time) error {
 	s, ok := parseSignature(r.Header.Get("Authorization"))
 	if !ok {
 		return authFailure(service, "MissingAuthenticationToken", "AWS was not able to validate the provided access credentials")
 	}
-	i := slices.IndexFunc(c.o.Credentials, func(k Credential) bool { return k.AccessKeyID == s.keyID })
+	i := slices.IndexFunc(g.o.Credentials, func(k Credential) bool { return k.AccessKeyID == s.keyID })
 	if i < 0 {
 		return authFailure(service, "InvalidClientTokenId", "The security token included in the request is invalid")
 	}
@@ -65,10 +65,10 @@ func (c *Cloud) authenticate(service string, r *http.Request, body []byte, now t
 	if now.Sub(at).Abs() > maxClockSkew {
 		return refuse("RequestExpired", "Request has expired.")
 	}
-	if s.region != c.o.Region || s.service != service {
+	if s.region != g.o.Region || s.service != service {
 		return authFailure(service, "SignatureDoesNotMatch", "Credential should be scoped to a valid region and correct service")
 	}
-	key := c.o.Credentials[i]
+	key := g.o.Credentials[i]
 	if !hmac.Equal([]byte(s.hex), []byte(s.sign(r, body, key.SecretAccessKey))) || r.Header.Get("X-Amz-Security-Token") != key.SessionToken {
 		return authFailure(service, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided")
 	}

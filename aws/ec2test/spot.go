@@ -58,31 +58,42 @@ func (s *spotRequest) close(code, message string) {
 	}
 }
 
+// A spotMarket has the prices of spot capacity and the requests for it.
+type spotMarket struct {
+	o        *Options
+	requests map[string]*spotRequest
+	history  []priceChange
+}
+
+func newSpotMarket(o *Options) *spotMarket {
+	return &spotMarket{o: o, requests: map[string]*spotRequest{}, history: o.firstPrices()}
+}
+
 // checkPrice refuses a maximum price below the price now. The request remains
 // open then ("Error codes for the Amazon EC2 API", SpotMaxPriceTooLow).
-func (c *Cloud) checkPrice(on call, l *launch) error {
+func (sm *spotMarket) checkPrice(on call, l *launch) error {
 	limit := l.in.InstanceMarketOptions.SpotOptions.MaxPrice
 	if !l.in.spot() || limit == "" {
 		return nil
 	}
-	price, affordable := c.affordable(l)
+	price, affordable := sm.affordable(l)
 	if affordable {
 		return nil
 	}
 	s := newSpotRequest(on, l)
 	s.launch = l
 	s.setStatus("price-too-low", "Your Spot request price is lower than the minimum required Spot request fulfillment price.")
-	c.spotRequests[s.id] = s
+	sm.requests[s.id] = s
 	return refuse("SpotMaxPriceTooLow", "Your Spot request price of %s is lower than the minimum required Spot request fulfillment price of %s.", limit, price)
 }
 
 // affordable returns the lowest price where the launch may go, and whether its maximum
 // price, which has been checked, is not below that.
-func (c *Cloud) affordable(l *launch) (price string, ok bool) {
+func (sm *spotMarket) affordable(l *launch) (price string, ok bool) {
 	most, _ := strconv.ParseFloat(l.in.InstanceMarketOptions.SpotOptions.MaxPrice, 64)
 	lowest := math.Inf(1)
 	latest := map[string]string{} // by zone
-	for _, p := range c.priceHistory {
+	for _, p := range sm.history {
 		if p.kind == l.kind.Name && (l.zone == "" || l.zone == p.zone) {
 			latest[p.zone] = p.price
 		}
@@ -99,24 +110,24 @@ func (c *Cloud) affordable(l *launch) (price string, ok bool) {
 // open" ("Error codes for the Amazon EC2 API", SpotMaxPriceTooLow), and a request that is
 // open "waits to be fulfilled" ("Spot Instance request status", EC2 User Guide). It needs
 // c.mu.
-func (c *Cloud) fulfillOpen() {
-	for _, id := range slices.Sorted(maps.Keys(c.spotRequests)) {
-		s := c.spotRequests[id]
+func (r *launcher) fulfillOpen() {
+	for _, id := range slices.Sorted(maps.Keys(r.fleet.spot.requests)) {
+		s := r.fleet.spot.requests[id]
 		if s.state != "open" || s.launch == nil {
 			continue
 		}
-		if _, ok := c.affordable(s.launch); !ok {
+		if _, ok := r.fleet.spot.affordable(s.launch); !ok {
 			continue
 		}
 		l := *s.launch
 		l.request = s
-		m, err := c.launchOne(call{now: time.Now()}, &l, newID("r"), 0)
+		m, err := r.launchOne(call{now: time.Now()}, &l, newID("r"), 0)
 		if err != nil {
 			s.setStatus("capacity-not-available", err.Error())
 			continue
 		}
-		c.bind(&l, []*machine{m})
-		c.begin(m, nil)
+		r.tokens.bind(&l, []*machine{m})
+		r.fleet.begin(m, nil)
 	}
 }
 
@@ -124,7 +135,7 @@ func (c *Cloud) fulfillOpen() {
 func (c *Cloud) OpenSpotRequests() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.spotRequests {
+	for _, s := range c.spot.requests {
 		if s.state == "open" {
 			n++
 		}
@@ -146,17 +157,17 @@ type cancelledItem struct {
 	State string `xml:"state"`
 }
 
-// cancelSpotInstanceRequests ends requests, all or none. The machine of one that was
+// cancel ends requests, all or none. The machine of one that was
 // fulfilled runs on ("CancelSpotInstanceRequests", EC2 API Reference).
-func (c *Cloud) cancelSpotInstanceRequests(_ call, in *cancelSpotInput) (*cancelSpotOutput, error) {
+func (sm *spotMarket) cancel(_ call, in *cancelSpotInput) (*cancelSpotOutput, error) {
 	for _, id := range in.SpotInstanceRequestIds {
-		if c.spotRequests[id] == nil {
+		if sm.requests[id] == nil {
 			return nil, unknownSpotRequest(id)
 		}
 	}
 	out := &cancelSpotOutput{}
 	for _, id := range in.SpotInstanceRequestIds {
-		s := c.spotRequests[id]
+		s := sm.requests[id]
 		switch s.state {
 		case "open":
 			s.state = "cancelled"
@@ -222,9 +233,9 @@ func (s *spotRequest) item() spotItem {
 	return out
 }
 
-func (c *Cloud) describeSpotInstanceRequests(_ call, in *spotInput) (*spotOutput, error) {
-	var all []entry
-	for _, s := range c.spotRequests {
+func (sm *spotMarket) describe(_ call, in *spotInput) (*spotOutput, error) {
+	var all []entry[spotItem]
+	for _, s := range sm.requests {
 		has := filterable{
 			"spot-instance-request-id": {s.id}, "state": {s.state}, "type": {s.kindName()}, "status-code": {s.code}, "launch.instance-type": {s.kind.Name},
 			"launched-availability-zone": {s.zone},
@@ -232,20 +243,13 @@ func (c *Cloud) describeSpotInstanceRequests(_ call, in *spotInput) (*spotOutput
 		if s.machine != nil {
 			has["instance-id"] = []string{s.machine.id}
 		}
-		all = append(all, entry{s.id, has, s.tags})
+		all = append(all, entry[spotItem]{s.id, has, s.tags, s.item()})
 	}
-	ids, next, err := c.list(in.listInput, listing{
+	items, next, err := list(sm.o, in.listInput, listing{
 		filters: []string{"spot-instance-request-id", "state", "type", "status-code", "launch.instance-type", "launched-availability-zone", "instance-id"},
 		asked:   in.SpotInstanceRequestIds, notFound: unknownSpotRequest, least: minPage, most: maxPage,
 	}, all)
-	if err != nil {
-		return nil, err
-	}
-	out := &spotOutput{NextToken: next}
-	for _, id := range ids {
-		out.Requests = append(out.Requests, c.spotRequests[id].item())
-	}
-	return out, nil
+	return &spotOutput{items, next}, err
 }
 
 func unknownSpotRequest(id string) error {

@@ -14,8 +14,8 @@ const (
 	maxValueRunes = 256
 )
 
-// checkLaunchTags reads the tag specifications of a launch.
-func (c *Cloud) checkLaunchTags(l *launch) error {
+// checkTags reads the tag specifications of a launch.
+func (l *launch) checkTags() error {
 	l.tags = map[string]map[string]string{}
 	allowed := []string{"instance", "volume", "network-interface", "elastic-gpu"}
 	if l.in.spot() {
@@ -113,11 +113,14 @@ type returned struct {
 	Return bool `xml:"return"`
 }
 
+// A tagger sets the tags of resources.
+type tagger struct{ fleet *fleet }
+
 // createTags sets tags on all of the resources or on none.
-func (c *Cloud) createTags(_ call, in *createTagsInput) (*returned, error) {
+func (t *tagger) createTags(_ call, in *createTagsInput) (*returned, error) {
 	var stores []*map[string]string
 	for _, id := range in.ResourceIds {
-		store, err := c.tagsOf(id)
+		store, err := t.tagsOf(id)
 		if err != nil {
 			return nil, err
 		}
@@ -138,26 +141,26 @@ func (c *Cloud) createTags(_ call, in *createTagsInput) (*returned, error) {
 }
 
 // tagsOf returns where the tags of a resource are.
-func (c *Cloud) tagsOf(id string) (*map[string]string, error) {
+func (t *tagger) tagsOf(id string) (*map[string]string, error) {
 	kind, _, _ := strings.Cut(id, "-")
 	switch kind {
 	case "i":
-		if m := c.machines[id]; m != nil {
+		if m := t.fleet.machines[id]; m != nil {
 			return &m.tags, nil
 		}
 		return nil, unknownMachines(id)
 	case "eni":
-		if i := c.interfaces[id]; i != nil {
+		if i := t.fleet.network.interfaces[id]; i != nil {
 			return &i.tags, nil
 		}
 		return nil, unknownInterface(id)
 	case "sir":
-		if s := c.spotRequests[id]; s != nil {
+		if s := t.fleet.spot.requests[id]; s != nil {
 			return &s.tags, nil
 		}
 		return nil, unknownSpotRequest(id)
 	case "vol":
-		for _, m := range c.machines {
+		for _, m := range t.fleet.machines {
 			if m.volume == id && m.state != terminated {
 				return &m.volumeTags, nil
 			}

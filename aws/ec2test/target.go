@@ -3,6 +3,8 @@ package ec2test
 import (
 	"slices"
 	"strings"
+
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
 // A target group of an Application Load Balancer has at most that many targets
@@ -42,23 +44,31 @@ type healthInput struct {
 
 type nothing struct{}
 
-func (c *Cloud) targetGroupARN(g TargetGroup) string {
-	return "arn:aws:elasticloadbalancing:" + c.o.Region + ":" + c.o.Account + ":targetgroup/" + g.Name + "/" + g.ID
+// A balancer has the targets of target groups.
+type balancer struct {
+	o      *Options
+	timers *testcloud.Timers
+	fleet  *fleet
+	groups map[string]map[target]*registration // by ARN
 }
 
-// targetGroup returns the group with that ARN and its targets.
-func (c *Cloud) targetGroup(arn string) (TargetGroup, map[target]*registration, error) {
+func (b *balancer) arn(g TargetGroup) string {
+	return "arn:aws:elasticloadbalancing:" + b.o.Region + ":" + b.o.Account + ":targetgroup/" + g.Name + "/" + g.ID
+}
+
+// group returns the group with that ARN and its targets.
+func (b *balancer) group(arn string) (TargetGroup, map[target]*registration, error) {
 	if !strings.HasPrefix(arn, "arn:") || !strings.Contains(arn, ":targetgroup/") {
 		return TargetGroup{}, nil, refuse("ValidationError", "'%s' is not a valid target group ARN", arn)
 	}
-	i := slices.IndexFunc(c.o.Catalog.TargetGroups, func(g TargetGroup) bool { return c.targetGroupARN(g) == arn })
+	i := slices.IndexFunc(b.o.Catalog.TargetGroups, func(g TargetGroup) bool { return b.arn(g) == arn })
 	if i < 0 {
 		return TargetGroup{}, nil, refuse("TargetGroupNotFound", "Target groups '%s' not found", arn)
 	}
-	if c.targets[arn] == nil {
-		c.targets[arn] = map[target]*registration{}
+	if b.groups[arn] == nil {
+		b.groups[arn] = map[target]*registration{}
 	}
-	return c.o.Catalog.TargetGroups[i], c.targets[arn], nil
+	return b.o.Catalog.TargetGroups[i], b.groups[arn], nil
 }
 
 func (t targetInput) target(g TargetGroup) target {
@@ -68,17 +78,17 @@ func (t targetInput) target(g TargetGroup) target {
 	return target{t.Id, *t.Port}
 }
 
-// registerTargets registers all of the targets or none. Each has to be running.
-func (c *Cloud) registerTargets(on call, in *targetsInput) (*nothing, error) {
-	g, members, err := c.targetGroup(in.TargetGroupArn)
+// registerAll registers all of the targets or none. Each has to be running.
+func (b *balancer) registerAll(on call, in *targetsInput) (*nothing, error) {
+	g, members, err := b.group(in.TargetGroupArn)
 	if err != nil {
 		return nil, err
 	}
 	var idle []string
 	wanted := map[target]*machine{}
 	for _, t := range in.Targets {
-		m := c.machines[t.Id]
-		if m == nil || !c.visible(m, on.now) {
+		m := b.fleet.machines[t.Id]
+		if m == nil || !b.fleet.visible(m, on.now) {
 			return nil, refuse("InvalidTarget", "The following targets are not valid instances: '%s'", t.Id)
 		}
 		if m.state != running {
@@ -99,12 +109,12 @@ func (c *Cloud) registerTargets(on call, in *targetsInput) (*nothing, error) {
 		return nil, refuse("TooManyTargets", "The following target groups cannot have more than %d targets: '%s'", maxTargets, g.Name)
 	}
 	for t, m := range wanted {
-		c.register(g, members, t, m)
+		b.register(g, members, t, m)
 	}
 	return &nothing{}, nil
 }
 
-func (c *Cloud) register(g TargetGroup, members map[target]*registration, t target, m *machine) {
+func (b *balancer) register(g TargetGroup, members map[target]*registration, t target, m *machine) {
 	r := members[t]
 	if r == nil {
 		r = &registration{machine: m}
@@ -113,13 +123,13 @@ func (c *Cloud) register(g TargetGroup, members map[target]*registration, t targ
 	r.draining = false
 	r.step++
 	step := r.step
-	c.timers.After(g.InitialHealthChecks, func() { r.healthy = r.healthy || r.step == step })
+	b.timers.After(g.InitialHealthChecks, func() { r.healthy = r.healthy || r.step == step })
 }
 
-// deregisterTargets starts the draining of targets. One that is not registered
+// deregister starts the draining of targets. One that is not registered
 // changes nothing.
-func (c *Cloud) deregisterTargets(_ call, in *targetsInput) (*nothing, error) {
-	g, members, err := c.targetGroup(in.TargetGroupArn)
+func (b *balancer) deregister(_ call, in *targetsInput) (*nothing, error) {
+	g, members, err := b.group(in.TargetGroupArn)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +142,7 @@ func (c *Cloud) deregisterTargets(_ call, in *targetsInput) (*nothing, error) {
 		r.draining = true
 		r.step++
 		step := r.step
-		c.timers.After(g.DeregistrationDelay, func() {
+		b.timers.After(g.DeregistrationDelay, func() {
 			if members[t] == r && r.step == step {
 				delete(members, t)
 			}
@@ -161,8 +171,8 @@ type healthText struct {
 	Description string `xml:"Description,omitempty"`
 }
 
-func (c *Cloud) describeTargetHealth(_ call, in *healthInput) (*healthOutput, error) {
-	g, members, err := c.targetGroup(in.TargetGroupArn)
+func (b *balancer) describeTargetHealth(_ call, in *healthInput) (*healthOutput, error) {
+	g, members, err := b.group(in.TargetGroupArn)
 	if err != nil {
 		return nil, err
 	}
@@ -226,31 +236,31 @@ type groupOutput struct {
 	Kind     string `xml:"TargetType"`
 }
 
-func (c *Cloud) describeTargetGroups(_ call, in *groupsInput) (*groupsOutput, error) {
+func (b *balancer) describeTargetGroups(_ call, in *groupsInput) (*groupsOutput, error) {
 	for _, arn := range in.TargetGroupArns {
-		if _, _, err := c.targetGroup(arn); err != nil {
+		if _, _, err := b.group(arn); err != nil {
 			return nil, err
 		}
 	}
 	for _, name := range in.Names {
-		if !slices.ContainsFunc(c.o.Catalog.TargetGroups, func(g TargetGroup) bool { return g.Name == name }) {
+		if !slices.ContainsFunc(b.o.Catalog.TargetGroups, func(g TargetGroup) bool { return g.Name == name }) {
 			return nil, refuse("TargetGroupNotFound", "One or more target groups not found")
 		}
 	}
 	out := &groupsOutput{}
-	for _, g := range c.o.Catalog.TargetGroups {
-		arn := c.targetGroupARN(g)
+	for _, g := range b.o.Catalog.TargetGroups {
+		arn := b.arn(g)
 		if in.TargetGroupArns != nil && !slices.Contains(in.TargetGroupArns, arn) || in.Names != nil && !slices.Contains(in.Names, g.Name) {
 			continue
 		}
-		out.Groups = append(out.Groups, groupOutput{arn, g.Name, "HTTP", g.Port, c.o.Catalog.VPC, "instance"})
+		out.Groups = append(out.Groups, groupOutput{arn, g.Name, "HTTP", g.Port, b.o.Catalog.VPC, "instance"})
 	}
 	return out, nil
 }
 
-// removeTargets ends the registrations of a machine that is terminated.
-func (c *Cloud) removeTargets(m *machine) {
-	for _, members := range c.targets {
+// remove ends the registrations of a machine that is terminated.
+func (b *balancer) remove(m *machine) {
+	for _, members := range b.groups {
 		for t, r := range members {
 			if r.machine == m {
 				delete(members, t)

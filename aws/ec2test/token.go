@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"time"
+
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
 // A tokenKey is what a client token is remembered by: with a subnet or a zone
@@ -31,17 +33,24 @@ func digest(in runInput) [32]byte {
 	return sha256.Sum256(text)
 }
 
+// clientTokens remember calls by their client token.
+type clientTokens struct {
+	o      *Options
+	timers *testcloud.Timers
+	uses   map[tokenKey]*tokenUse
+}
+
 // replay returns the machines of an earlier call with the same token, if there
 // was one that made any.
-func (c *Cloud) replay(l *launch) ([]*machine, error) {
+func (t *clientTokens) replay(l *launch) ([]*machine, error) {
 	if l.in.ClientToken == "" {
 		return nil, nil
 	}
 	key, sum := tokenKey{l.in.ClientToken, l.zone}, digest(*l.in)
-	use := c.tokens[key]
+	use := t.uses[key]
 	if use == nil {
-		c.tokens[key] = &tokenUse{digest: sum}
-		c.timers.After(rememberToken, func() { c.dropToken(key) })
+		t.uses[key] = &tokenUse{digest: sum}
+		t.timers.After(rememberToken, func() { t.drop(key) })
 		return nil, nil
 	}
 	for _, m := range use.machines {
@@ -49,27 +58,27 @@ func (c *Cloud) replay(l *launch) ([]*machine, error) {
 			return nil, refuse("IdempotentInstanceTerminated", "The instance that was launched with the client token %s has been terminated.", key.token)
 		}
 	}
-	if use.digest != sum && (len(use.machines) == 0 || !c.o.OldMachineOnMismatch) {
+	if use.digest != sum && (len(use.machines) == 0 || !t.o.OldMachineOnMismatch) {
 		return nil, refuse("IdempotentParameterMismatch", "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).")
 	}
 	return use.machines, nil
 }
 
 // bind remembers what a call with a token has made.
-func (c *Cloud) bind(l *launch, machines []*machine) {
+func (t *clientTokens) bind(l *launch, machines []*machine) {
 	if l.in.ClientToken != "" {
-		c.tokens[tokenKey{l.in.ClientToken, l.zone}].machines = machines
+		t.uses[tokenKey{l.in.ClientToken, l.zone}].machines = machines
 	}
 }
 
-// dropToken forgets a token once its machines are terminated for a day.
-func (c *Cloud) dropToken(key tokenKey) {
-	use := c.tokens[key]
+// drop forgets a token once its machines are terminated for a day.
+func (t *clientTokens) drop(key tokenKey) {
+	use := t.uses[key]
 	for _, m := range use.machines {
 		if m.state != terminated || time.Since(m.ended) < rememberToken {
-			c.timers.After(rememberToken, func() { c.dropToken(key) })
+			t.timers.After(rememberToken, func() { t.drop(key) })
 			return
 		}
 	}
-	delete(c.tokens, key)
+	delete(t.uses, key)
 }

@@ -31,13 +31,15 @@ type zoneItem struct {
 
 // ZoneID returns the ID of a zone. As in an account of AWS, the order of the IDs is not
 // that of the names: the zone a is not the first.
-func (c *Cloud) ZoneID(name string) string {
-	zones := c.zones()
+func (c *Cloud) ZoneID(name string) string { return c.o.zoneID(name) }
+
+func (o *Options) zoneID(name string) string {
+	zones := o.zones()
 	i := slices.Index(zones, name)
 	if i < 0 {
 		return ""
 	}
-	return zonePrefix(c.o.Region) + "-az" + itoa((i+1)%len(zones)+1)
+	return zonePrefix(o.Region) + "-az" + itoa((i+1)%len(zones)+1)
 }
 
 // zonePrefix shortens the name of a region as zone IDs do: us-east-1 is use1.
@@ -51,8 +53,8 @@ func zonePrefix(region string) string {
 }
 
 // zones returns the zones of the catalog's subnets, sorted.
-func (c *Cloud) zones() (out []string) {
-	for _, s := range c.o.Catalog.Subnets {
+func (o *Options) zones() (out []string) {
+	for _, s := range o.Catalog.Subnets {
 		if !slices.Contains(out, s.Zone) {
 			out = append(out, s.Zone)
 		}
@@ -61,25 +63,25 @@ func (c *Cloud) zones() (out []string) {
 	return out
 }
 
-func (c *Cloud) describeAvailabilityZones(_ call, in *zoneInput) (*zoneOutput, error) {
+func (v *inventory) describeAvailabilityZones(_ call, in *zoneInput) (*zoneOutput, error) {
 	filters := []string{"zone-id", "zone-name", "region-name", "state", "opt-in-status", "zone-type"}
 	if err := checkFilters(in.Filters, filters); err != nil {
 		return nil, err
 	}
 	for _, name := range in.ZoneNames {
-		if !slices.Contains(c.zones(), name) {
+		if !slices.Contains(v.o.zones(), name) {
 			return nil, invalid("Invalid availability zone: [%s]", name)
 		}
 	}
 	out := &zoneOutput{}
-	for _, name := range c.zones() {
-		id := c.ZoneID(name)
+	for _, name := range v.o.zones() {
+		id := v.o.zoneID(name)
 		has := filterable{
-			"zone-id": {id}, "zone-name": {name}, "region-name": {c.o.Region}, "state": {"available"}, "opt-in-status": {"opt-in-not-required"}, "zone-type": {"availability-zone"},
+			"zone-id": {id}, "zone-name": {name}, "region-name": {v.o.Region}, "state": {"available"}, "opt-in-status": {"opt-in-not-required"}, "zone-type": {"availability-zone"},
 		}
 		asked := (in.ZoneNames == nil || slices.Contains(in.ZoneNames, name)) && (in.ZoneIds == nil || slices.Contains(in.ZoneIds, id))
 		if asked && fits(in.Filters, has, nil) {
-			out.Zones = append(out.Zones, zoneItem{"opt-in-not-required", c.o.Region, name, id, c.o.Region + "-zg-1", c.o.Region, "availability-zone", "available"})
+			out.Zones = append(out.Zones, zoneItem{"opt-in-not-required", v.o.Region, name, id, v.o.Region + "-zg-1", v.o.Region, "availability-zone", "available"})
 		}
 	}
 	return out, nil

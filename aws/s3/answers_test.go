@@ -28,7 +28,12 @@ func TestAnswers(t *testing.T) {
 		write, get nstance.Code
 	}{
 		{301, "PermanentRedirect", nstance.Invalid, nstance.Invalid},
+		{302, "", nstance.Unavailable, nstance.Unavailable},
 		{400, "InvalidArgument", nstance.Invalid, nstance.Invalid},
+		{400, "", nstance.Unavailable, nstance.Unavailable},
+		{400, "BadDigest", nstance.Ambiguous, nstance.Unavailable},
+		{400, "TokenRefreshRequired", nstance.Denied, nstance.Denied},
+		{400, "KMS.DisabledException", nstance.Denied, nstance.Denied},
 		{400, "ExpiredToken", nstance.Denied, nstance.Denied},
 		{400, "RequestTimeout", nstance.Ambiguous, nstance.Unavailable},
 		{401, "Unauthorized", nstance.Denied, nstance.Denied},
@@ -36,6 +41,7 @@ func TestAnswers(t *testing.T) {
 		{404, "NoSuchKey", nstance.Conflict, nstance.NotFound},
 		{404, "NoSuchBucket", nstance.Unavailable, nstance.Unavailable},
 		{404, "", nstance.Unavailable, nstance.Unavailable},
+		{407, "", nstance.Unavailable, nstance.Unavailable},
 		{409, "ConditionalRequestConflict", nstance.Ambiguous, nstance.Unavailable},
 		{409, "SomethingElse", nstance.Ambiguous, nstance.Unavailable},
 		{412, "PreconditionFailed", nstance.Conflict, nstance.Conflict},
@@ -67,12 +73,57 @@ func TestAnswers(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
+	for _, status := range []int{302, 400, 407, 418} {
+		t.Run(fmt.Sprintf("%d of a captive portal", status), func(t *testing.T) {
+			t.Parallel()
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/html")
+				w.Header().Set("Location", "https://portal.example/login")
+				w.WriteHeader(status)
+				fmt.Fprint(w, "<!DOCTYPE html><html><head><title>Log in<br></title></html>")
+			}))
+			t.Cleanup(srv.Close)
+			s := open(t, srv.URL, "")
+			_, err := s.PutIfAbsent(t.Context(), "a", []byte("1"))
+			require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
+			_, err = s.Get(t.Context(), "a")
+			require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
+			for _, err = range s.List(t.Context(), "", "") {
+			}
+			require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "%v", err)
+		})
+	}
+	for name, body := range map[string]string{"nothing": "", "a page for people": "<html><body>Log in</body></html>", "another document": errorBody("InternalError")} {
+		t.Run("success with "+name, func(t *testing.T) {
+			t.Parallel()
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }))
+			t.Cleanup(srv.Close)
+			requireNoAnswers(t, open(t, srv.URL, ""))
+		})
+	}
 	t.Run("no listener", func(t *testing.T) {
 		srv, err := freeport.Address()
 		require.NoError(t, err)
 		_, err = open(t, "http://"+srv, "").PutIfAbsent(t.Context(), "b", nil)
 		require.Equal(t, nstance.Unavailable, nstance.CodeOf(err), "nothing went out: %v", err)
 	})
+}
+
+// requireNoAnswers requires that no call takes what the store says for an answer.
+func requireNoAnswers(t *testing.T, s storage.Store) {
+	t.Helper()
+	var err error
+	for _, err = range s.List(t.Context(), "", "") {
+	}
+	require.ErrorIs(t, err, nstance.Unavailable)
+	err = nil
+	for _, err = range storage.Folders(t.Context(), s, "") {
+	}
+	require.ErrorIs(t, err, nstance.Unavailable)
+	_, err = s.Get(t.Context(), "a")
+	require.ErrorIs(t, err, nstance.Unavailable)
+	_, err = s.PutIfAbsent(t.Context(), "a", []byte("1"))
+	require.ErrorIs(t, err, nstance.Ambiguous)
 }
 
 func TestWritesAreSentOnce(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 	gcaws "gocloud.dev/aws"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/s3blob"
@@ -145,6 +147,7 @@ func New(client *s3.Client, name string, o *Options) (storage.Store, error) {
 				send = pool.Do
 			}
 			so.HTTPClient = dates.Watch(send)
+			so.APIOptions = append(slices.Clone(so.APIOptions), onlyListings)
 		})
 		b, err := s3blob.OpenBucket(context.Background(), client, name, nil)
 		if err != nil {
@@ -157,6 +160,19 @@ func New(client *s3.Client, name string, o *Options) (storage.Store, error) {
 		return b, &driver{client: client, name: name, requests: requests}, nil
 	}
 	return bucket.New(open, poolLike(like.HTTPClient), &bucket.Options{Prefix: o.Prefix, Timeout: o.Timeout, Dates: dates})
+}
+
+// onlyListings refuses an answer to a listing that is none: the client takes an empty one, and
+// every other document, for the list of nothing.
+func onlyListings(stack *middleware.Stack) error {
+	return stack.Deserialize.Add(middleware.DeserializeMiddlewareFunc("nstance.OnlyListings",
+		func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler) (middleware.DeserializeOutput, middleware.Metadata, error) {
+			out, data, err := next.HandleDeserialize(ctx, in)
+			if l, ok := out.Result.(*s3.ListObjectsV2Output); ok && err == nil && len(l.Contents)+len(l.CommonPrefixes) == 0 && l.Name == nil && l.IsTruncated == nil && l.KeyCount == nil {
+				err = bucket.ErrNoListing
+			}
+			return out, data, err
+		}), middleware.Before)
 }
 
 // poolLike returns a pool that connects as a client does; nil if that has a way

@@ -15,6 +15,13 @@ func TestStore(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, service(t), "") })
 }
 
+func TestStoreOfTwoServers(t *testing.T) {
+	storagetest.Shared(t, func(t *testing.T) (first, second storage.Store) {
+		endpoint := service(t)
+		return open(t, endpoint, ""), open(t, endpoint, "")
+	})
+}
+
 func TestStoreWithPrefix(t *testing.T) {
 	endpoint := service(t)
 	outside := open(t, endpoint, "")

@@ -10,10 +10,8 @@
 package armtest
 
 import (
-	"maps"
+	"cmp"
 	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -89,26 +87,18 @@ type Image struct {
 // A Cloud is one subscription. It is an http.Handler, and safe for concurrent
 // use; New makes one. Azure serves over TLS only.
 type Cloud struct {
-	o Options
+	o *Options
 
 	Capacity testcloud.Capacity // types are sizes; zones "" are the location as a whole
 	Faults   testcloud.Faults   // by the SDK's names such as VirtualMachinesClient.Get
 
-	mu         sync.Mutex
-	closed     bool
-	serial     int
-	vms        map[string]*vm // by lower-case name
-	nics       map[string]*nic
-	disks      map[string]*disk
-	publics    map[string]*public
-	subnets    map[string]*subnet // by lower-case ID
-	pools      map[string]string  // their IDs by lower-case ID
-	operations operations
-	failures   []failure // of the next accepted creates
-	failing    []failure // of the next accepted deletions and deallocations
+	mu         sync.Mutex // guards the options' delays and all parts, whose methods need it
 	rates      rates
-	effects    []func() // to run without the lock
-
+	operations *operationLog
+	publics    *publicSet
+	nics       *nicSet
+	disks      *diskSet
+	fleet      *fleet
 }
 
 var (
@@ -118,70 +108,26 @@ var (
 
 // New returns a cloud without machines. nil is allowed.
 func New(o *Options) *Cloud {
-	c := &Cloud{
-		vms: map[string]*vm{}, nics: map[string]*nic{}, disks: map[string]*disk{}, publics: map[string]*public{},
-		subnets: map[string]*subnet{}, pools: map[string]string{},
-	}
+	c := &Cloud{o: &Options{}}
 	if o != nil {
-		c.o = *o
+		*c.o = *o
 	}
 	c.o.fill()
-	for i, id := range slices.Sorted(maps.Keys(c.o.Subnets)) {
-		c.subnets[strings.ToLower(id)] = newSubnet(id, c.o.Subnets[id], i)
-	}
-	for i, id := range c.o.DualStack {
-		if s := c.subnets[strings.ToLower(id)]; s != nil {
-			s.prefix6 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, 0, byte(i + 1)}), 64)
-		}
-	}
+	timers := testcloud.NewTimers(&c.mu)
+	c.rates = rates{regional: map[string]*testcloud.Bucket{}, machine: map[string]*testcloud.Bucket{}}
+	c.operations = &operationLog{timers: timers, byID: map[string]*operation{}, failing: map[string][]failure{}}
+	c.publics, c.disks = &publicSet{byName: map[string]*public{}}, &diskSet{map[string]*disk{}}
+	c.nics = &nicSet{subnets: newSubnetSet(c.o), byName: map[string]*nic{}, pools: map[string]string{}}
 	for _, id := range c.o.Pools {
-		c.pools[strings.ToLower(id)] = id
+		c.nics.pools[strings.ToLower(id)] = id
 	}
+	c.fleet = &fleet{o: c.o, mu: &c.mu, timers: timers, capacity: &c.Capacity, nics: c.nics, disks: c.disks, vms: map[string]*vm{}}
 	return c
 }
 
 func (o *Options) fill() {
-	if o.Subscription == "" {
-		o.Subscription = "00000000-0000-0000-0000-000000000001"
-	}
-	if o.ResourceGroup == "" {
-		o.ResourceGroup = "machines"
-	}
-	if o.Location == "" {
-		o.Location = "westeurope"
-	}
-	if o.PageSize == 0 {
-		o.PageSize = 50
-	}
-}
-
-// update runs f with the lock, and then what f leaves to be done without it.
-func (c *Cloud) update(f func()) {
-	c.mu.Lock()
-	f()
-	effects := c.effects
-	c.effects = nil
-	c.mu.Unlock()
-	for _, effect := range effects {
-		effect()
-	}
-}
-
-// after runs f with the lock when d is over; zero means now, a negative d never.
-// It needs the lock.
-func (c *Cloud) after(d time.Duration, f func()) {
-	switch {
-	case d == 0:
-		f()
-	case d > 0 && !c.closed:
-		time.AfterFunc(d, func() {
-			c.update(func() {
-				if !c.closed {
-					f()
-				}
-			})
-		})
-	}
+	o.Subscription, o.ResourceGroup = cmp.Or(o.Subscription, "00000000-0000-0000-0000-000000000001"), cmp.Or(o.ResourceGroup, "machines")
+	o.Location, o.PageSize = cmp.Or(o.Location, "westeurope"), cmp.Or(o.PageSize, 50)
 }
 
 // Machines implements [testcloud.Cloud].
@@ -189,7 +135,7 @@ func (c *Cloud) Machines() []testcloud.Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []testcloud.Machine
-	for _, v := range c.ordered() {
+	for _, v := range c.fleet.ordered() {
 		out = append(out, testcloud.Machine{
 			ID: nstance.InstanceID(v.tag("nstance-instance-id")), Handle: v.id, Zone: v.zone(), Type: v.size.Name,
 			Spot: v.spot(), Status: v.status(),
@@ -198,41 +144,44 @@ func (c *Cloud) Machines() []testcloud.Machine {
 	return out
 }
 
+// withMachine calls fn with the machine of that handle, under the lock.
+func (c *Cloud) withMachine(handle string, fn func(*vm) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.fleet.byHandle(handle)
+	if v == nil {
+		return nstance.Errorf(nstance.NotFound, "no machine %s", handle)
+	}
+	return fn(v)
+}
+
 // Reclaim implements [testcloud.Cloud]: Azure evicts as the machine's eviction
 // policy says.
-func (c *Cloud) Reclaim(handle string, notice time.Duration) (err error) {
-	c.update(func() {
-		v := c.byHandle(handle)
-		switch {
-		case v == nil:
-			err = nstance.Errorf(nstance.NotFound, "no machine %s", handle)
-		case !v.spot():
-			err = nstance.Errorf(nstance.Invalid, "machine %s is not spot capacity", handle)
-		default:
-			c.announce(v, time.Now().Add(notice))
-			life := v.life
-			c.after(max(notice, 0), func() {
-				if v.life == life {
-					c.evict(v)
-				}
-			})
+func (c *Cloud) Reclaim(handle string, notice time.Duration) error {
+	return c.withMachine(handle, func(v *vm) error {
+		if !v.spot() {
+			return nstance.Errorf(nstance.Invalid, "machine %s is not spot capacity", handle)
 		}
+		if v.guest != nil {
+			v.guest.Announce("Preempt", time.Now().Add(notice))
+		}
+		life := v.life
+		c.fleet.timers.After(max(notice, 0), func() {
+			if v.life == life {
+				c.fleet.evict(v)
+			}
+		})
+		return nil
 	})
-	return err
 }
 
 // Fail implements [testcloud.Cloud]: the machine is stopped, as after a failure of
 // its host that could not be repaired.
-func (c *Cloud) Fail(handle string) (err error) {
-	c.update(func() {
-		v := c.byHandle(handle)
-		if v == nil {
-			err = nstance.Errorf(nstance.NotFound, "no machine %s", handle)
-			return
-		}
-		c.halt(v, powerStopped)
+func (c *Cloud) Fail(handle string) error {
+	return c.withMachine(handle, func(v *vm) error {
+		c.fleet.halt(v, powerStopped)
+		return nil
 	})
-	return err
 }
 
 // SetDelays changes how long the cloud takes for what is asked of it from now on.
@@ -248,7 +197,7 @@ func (c *Cloud) FailCreates(n int, code, message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range n {
-		c.failures = append(c.failures, failure{code, message})
+		c.fleet.failures = append(c.fleet.failures, failure{code, message})
 	}
 }
 
@@ -258,7 +207,18 @@ func (c *Cloud) FailChanges(n int, code, message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range n {
-		c.failing = append(c.failing, failure{code, message})
+		c.fleet.failing = append(c.fleet.failing, failure{code, message})
+	}
+}
+
+// FailParts lets the next n PUTs of a network interface, a public address or a disk be accepted
+// and fail later with a code: the resource stays, and says only that it has failed. The call is
+// one such as DisksClient.BeginCreateOrUpdate.
+func (c *Cloud) FailParts(call string, n int, code, message string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range n {
+		c.operations.failing[call] = append(c.operations.failing[call], failure{code, message})
 	}
 }
 
@@ -266,28 +226,43 @@ func (c *Cloud) FailChanges(n int, code, message string) {
 func (c *Cloud) RemovePool(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.pools, strings.ToLower(id))
-	for _, n := range c.nics {
+	delete(c.nics.pools, strings.ToLower(id))
+	for _, n := range c.nics.byName {
 		n.leavePool(id)
 	}
 }
 
-// Close implements [testcloud.Cloud]. What is due later does not happen.
-func (c *Cloud) Close() error {
-	c.update(func() {
-		c.closed = true
-		for _, v := range c.vms {
-			c.stopGuest(v)
-		}
-	})
-	return nil
+// Left returns the names of machines, network interfaces, public addresses and disks that
+// are there.
+func (c *Cloud) Left() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for name := range c.fleet.vms {
+		out = append(out, "machine "+name)
+	}
+	for name := range c.nics.byName {
+		out = append(out, "interface "+name)
+	}
+	for name := range c.publics.byName {
+		out = append(out, "address "+name)
+	}
+	for name := range c.disks.byName {
+		out = append(out, "disk "+name)
+	}
+	return out
 }
 
-func (c *Cloud) byHandle(handle string) *vm {
-	for _, v := range c.vms {
-		if strings.EqualFold(v.id, handle) {
-			return v
-		}
+// Close implements [testcloud.Cloud]. What is due later does not happen.
+func (c *Cloud) Close() error {
+	c.mu.Lock()
+	c.fleet.closed = true
+	c.fleet.timers.Stop()
+	for _, v := range c.fleet.vms {
+		c.fleet.stopGuest(v)
 	}
+	c.mu.Unlock()
+	c.fleet.timers.Wait()
+	c.fleet.running.Wait()
 	return nil
 }

@@ -10,13 +10,21 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 )
 
-// checkVM refuses what Azure refuses of a new machine, and returns its size.
-func (k *call) checkVM(name string, m *armcompute.VirtualMachine) (Size, *Refusal) {
+// A vmChecks refuses what Azure refuses of a new machine.
+type vmChecks struct {
+	*call
+	disks   diskCalls
+	nics    *nicSet
+	catalog catalogCalls
+}
+
+// check refuses what Azure refuses of a new machine, and returns its size.
+func (k vmChecks) check(name string, m *armcompute.VirtualMachine) (Size, *Refusal) {
 	p := m.Properties
 	switch {
 	case m.Location == nil:
 		return Size{}, refuse(http.StatusBadRequest, "LocationRequired", "The location property is required for this definition.")
-	case !strings.EqualFold(*m.Location, k.c.o.Location):
+	case !strings.EqualFold(*m.Location, k.o.Location):
 		return Size{}, refuse(http.StatusBadRequest, "NoRegisteredProviderFound", "No registered resource provider found for location '%s'.", *m.Location)
 	case len(name) > 64:
 		return Size{}, refuse(http.StatusBadRequest, "InvalidResourceName", "The resource name is longer than 64 characters.")
@@ -29,9 +37,9 @@ func (k *call) checkVM(name string, m *armcompute.VirtualMachine) (Size, *Refusa
 	}
 	for _, check := range []func(*armcompute.VirtualMachine) *Refusal{
 		func(m *armcompute.VirtualMachine) *Refusal { return checkTags(m.Tags) },
-		checkMarket, checkOS, checkDisk, k.checkDataDisks, checkSecurity, k.checkKeys, k.checkPlacement, k.checkNICs, k.checkImage,
+		checkMarket, checkOS, checkDisk, k.disks.checkDataDisks, checkSecurity, k.checkKeys, k.checkPlacement, k.checkNICs, k.catalog.checkImage,
 		func(*armcompute.VirtualMachine) *Refusal {
-			return k.linked(compute+"disks/write", k.vmID(name))
+			return k.linked(compute+"disks/write", k.id("Microsoft.Compute/virtualMachines", name))
 		},
 		k.checkIdentities,
 	} {
@@ -39,7 +47,7 @@ func (k *call) checkVM(name string, m *armcompute.VirtualMachine) (Size, *Refusa
 			return Size{}, err
 		}
 	}
-	return k.checkSize(m)
+	return k.catalog.checkSize(m)
 }
 
 // checkTags: 50 tags, names up to 512 characters without < > % & \ ? /, values up
@@ -174,21 +182,16 @@ func checkSecurity(m *armcompute.VirtualMachine) *Refusal {
 	return nil
 }
 
-// exists reports whether a resource is there that machines refer to.
-func (c *Cloud) exists(id string) bool {
-	return c.o.Resources == nil || slices.ContainsFunc(c.o.Resources, func(r string) bool { return strings.EqualFold(r, id) })
-}
-
-func (k *call) checkNICs(m *armcompute.VirtualMachine) *Refusal {
+func (k vmChecks) checkNICs(m *armcompute.VirtualMachine) *Refusal {
 	if err := k.checkPrimary(m.Properties.NetworkProfile.NetworkInterfaces); err != nil {
 		return err
 	}
 	for _, ref := range m.Properties.NetworkProfile.NetworkInterfaces {
-		n := k.c.nicByID(ref.ID)
+		n := k.nics.byID(ref.ID)
 		switch {
 		case n == nil:
 			return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", deref(ref.ID))
-		case n.pending:
+		case n.state != succeeded:
 			return &Refusal{Status: http.StatusTooManyRequests, Code: "RetryableError", Message: "A retryable error occurred.",
 				Details: []Detail{{"ReferencedResourceNotProvisioned", "Cannot proceed with operation because resource is not in Succeeded state."}}}
 		case n.vm != nil:
@@ -205,13 +208,13 @@ func (k *call) checkNICs(m *armcompute.VirtualMachine) *Refusal {
 
 // checkPrimary refuses several interfaces of which not one is the primary one, or which are
 // in several virtual networks ("Create a Linux virtual machine with multiple NICs").
-func (k *call) checkPrimary(refs []*armcompute.NetworkInterfaceReference) *Refusal {
+func (k vmChecks) checkPrimary(refs []*armcompute.NetworkInterfaceReference) *Refusal {
 	primary, networks := 0, map[string]bool{}
 	for _, ref := range refs {
 		if ref.Properties != nil && deref(ref.Properties.Primary) {
 			primary++
 		}
-		if n := k.c.nicByID(ref.ID); n != nil {
+		if n := k.nics.byID(ref.ID); n != nil {
 			before, _, _ := strings.Cut(strings.ToLower(deref(n.model.Properties.IPConfigurations[0].Properties.Subnet.ID)), "/subnets/")
 			networks[before] = true
 		}
@@ -225,7 +228,7 @@ func (k *call) checkPrimary(refs []*armcompute.NetworkInterfaceReference) *Refus
 	return nil
 }
 
-func (k *call) checkIdentities(m *armcompute.VirtualMachine) *Refusal {
+func (k vmChecks) checkIdentities(m *armcompute.VirtualMachine) *Refusal {
 	if m.Identity == nil {
 		return nil
 	}
@@ -237,33 +240,11 @@ func (k *call) checkIdentities(m *armcompute.VirtualMachine) *Refusal {
 		if err := k.linked("Microsoft.ManagedIdentity/userAssignedIdentities/assign/action", id); err != nil {
 			return err
 		}
-		if !k.c.exists(id) {
+		if !k.o.exists(id) {
 			return refuse(http.StatusBadRequest, "FailedIdentityOperation", "Identity operation for resource failed with error: resource '%s' was not found.", id)
 		}
 	}
 	return nil
-}
-
-func (k *call) checkSize(m *armcompute.VirtualMachine) (Size, *Refusal) {
-	name := string(*m.Properties.HardwareProfile.VMSize)
-	spot := m.Properties.Priority != nil && *m.Properties.Priority == armcompute.VirtualMachinePriorityTypesSpot
-	i := slices.IndexFunc(k.c.o.Sizes, func(s Size) bool { return strings.EqualFold(s.Name, name) })
-	if i < 0 && len(k.c.o.Sizes) == 0 && sizeName.MatchString(name) {
-		return Size{Name: name, Cores: 2}, nil
-	}
-	if i < 0 {
-		return Size{}, badParameter("vmSize", "The value %s provided for the VM size is not valid.", name)
-	}
-	size := k.c.o.Sizes[i]
-	switch {
-	case size.Restricted:
-		return Size{}, refuse(http.StatusConflict, "SkuNotAvailable", "The requested size %s is not available in location '%s' for this subscription.", name, k.c.o.Location)
-	case spot && size.NoSpot:
-		return Size{}, refuse(http.StatusConflict, "AzureSpotIsNotSupportedForThisVMSize", "Azure Spot is not supported for the VM size %s.", name)
-	case len(m.Zones) > 0 && !slices.Contains(size.Zones, *m.Zones[0]):
-		return Size{}, badParameter("zones", "The size %s is not offered in zone %s.", name, *m.Zones[0])
-	}
-	return size, nil
 }
 
 func deref[T any](p *T) (v T) {

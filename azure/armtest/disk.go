@@ -1,6 +1,7 @@
 package armtest
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -12,21 +13,27 @@ import (
 
 // A disk is one that was made with a machine, or before it. The cloud's lock guards it.
 type disk struct {
-	name    string
-	vm      *vm              // nil: it is not attached
-	model   *armcompute.Disk // nil: it was made with a machine
-	pending bool             // its operation has not ended
+	name  string
+	vm    *vm              // nil: it is not attached
+	model *armcompute.Disk // nil: it was made with a machine
+	state string           // of its last operation; empty: it was made with a machine
 }
 
-func (k *call) getDisk(_ context.Context, _, name string, _ *armcompute.DisksClientGetOptions) (azfake.Responder[armcompute.DisksClientGetResponse], azfake.ErrorResponder) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	d := k.c.disks[strings.ToLower(name)]
+// A diskSet is the disks of the subscription.
+type diskSet struct{ byName map[string]*disk }
+
+// A diskCalls answers calls for disks.
+type diskCalls struct {
+	*call
+	disks *diskSet
+}
+
+func (k diskCalls) get(_ context.Context, _, name string, _ *armcompute.DisksClientGetOptions) (azfake.Responder[armcompute.DisksClientGetResponse], azfake.ErrorResponder) {
+	d := k.disks.byName[strings.ToLower(name)]
 	if d == nil {
-		return found(armcompute.DisksClientGetResponse{}, refuse(http.StatusNotFound, "ResourceNotFound",
-			"The Resource 'Microsoft.Compute/disks/%s' under resource group '%s' was not found.", name, k.path["group"]))
+		return found(armcompute.DisksClientGetResponse{}, k.notFound("Microsoft.Compute/disks", name))
 	}
-	return found(armcompute.DisksClientGetResponse{Disk: d.show(k.c.o.Location)}, nil)
+	return found(armcompute.DisksClientGetResponse{Disk: d.show(k.o.Location)}, nil)
 }
 
 func (d *disk) show(location string) armcompute.Disk {
@@ -35,10 +42,7 @@ func (d *disk) show(location string) armcompute.Disk {
 		out.Tags, out.SKU, out.Zones = d.model.Tags, d.model.SKU, d.model.Zones
 		*out.Properties = *d.model.Properties
 	}
-	out.Properties.ProvisioningState = new(succeeded)
-	if d.pending {
-		out.Properties.ProvisioningState = new(updating)
-	}
+	out.Properties.ProvisioningState = new(cmp.Or(d.state, succeeded))
 	if d.vm != nil {
 		out.ManagedBy = new(d.vm.id)
 		if d.model == nil {
@@ -48,29 +52,23 @@ func (d *disk) show(location string) armcompute.Disk {
 	return out
 }
 
-func (k *call) putDisk(_ context.Context, _, name string, m armcompute.Disk, _ *armcompute.DisksClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armcompute.DisksClientCreateOrUpdateResponse], azfake.ErrorResponder) {
-	var out armcompute.Disk
-	var err *Refusal
-	k.c.update(func() {
-		if err = k.checkNewDisk(name, &m); err != nil {
-			return
-		}
-		d := &disk{name: name, model: &m, pending: true}
-		k.c.disks[strings.ToLower(name)] = d
-		op := k.begin()
-		k.c.after(k.c.o.Network, func() { d.pending = false; op.end(opSucceeded, nil) })
-		out = d.show(k.c.o.Location)
-	})
-	return answered(http.StatusOK, armcompute.DisksClientCreateOrUpdateResponse{Disk: out}, err)
+func (k diskCalls) put(_ context.Context, _, name string, m armcompute.Disk, _ *armcompute.DisksClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armcompute.DisksClientCreateOrUpdateResponse], azfake.ErrorResponder) {
+	if err := k.check(name, &m); err != nil {
+		return answered(0, armcompute.DisksClientCreateOrUpdateResponse{}, err)
+	}
+	d := &disk{name: name, model: &m}
+	k.disks.byName[strings.ToLower(name)] = d
+	k.beginPut(&d.state)
+	return answered(http.StatusOK, armcompute.DisksClientCreateOrUpdateResponse{Disk: d.show(k.o.Location)}, nil)
 }
 
-// checkNewDisk refuses what Azure refuses of an empty disk ("Azure managed disk types").
-func (k *call) checkNewDisk(name string, m *armcompute.Disk) *Refusal {
-	p := m.Properties
+// check refuses what Azure refuses of an empty disk ("Azure managed disk types").
+func (k diskCalls) check(name string, m *armcompute.Disk) *Refusal {
+	p, old := m.Properties, k.disks.byName[strings.ToLower(name)]
 	switch {
-	case m.Location == nil || !strings.EqualFold(*m.Location, k.c.o.Location):
+	case m.Location == nil || !strings.EqualFold(*m.Location, k.o.Location):
 		return refuse(http.StatusBadRequest, "LocationRequired", "The location property is required for this definition.")
-	case k.c.disks[strings.ToLower(name)] != nil:
+	case old != nil && old.state != failed:
 		return refuse(http.StatusConflict, "PropertyChangeNotAllowed", "Changing property 'creationData' is not allowed.")
 	case p == nil || p.CreationData == nil || deref(p.CreationData.CreateOption) != armcompute.DiskCreateOptionEmpty:
 		return badParameter("creationData", "This cloud makes empty disks only.")
@@ -94,13 +92,13 @@ func (k *call) checkNewDisk(name string, m *armcompute.Disk) *Refusal {
 
 // checkKind refuses kinds of storage that there are not, and sizes and zones that do not fit
 // them.
-func (k *call) checkKind(kind string, size int32, zones []*string) *Refusal {
+func (k diskCalls) checkKind(kind string, size int32, zones []*string) *Refusal {
 	limit := int32(32767)
 	switch kind {
 	case "", "Standard_LRS", "StandardSSD_LRS", "StandardSSD_ZRS", "Premium_LRS", "Premium_ZRS":
 	case "PremiumV2_LRS", "UltraSSD_LRS":
 		limit = 65536
-		if len(zones) == 0 && !k.c.o.NoZones {
+		if len(zones) == 0 && !k.o.NoZones {
 			return badParameter("zones", "A disk of type %s needs a zone in this location.", kind)
 		}
 	default:
@@ -139,7 +137,7 @@ func checkSpeed(m *armcompute.Disk) *Refusal {
 }
 
 // checkDataDisks refuses what Azure refuses of the data disks of a new machine.
-func (k *call) checkDataDisks(m *armcompute.VirtualMachine) *Refusal {
+func (k diskCalls) checkDataDisks(m *armcompute.VirtualMachine) *Refusal {
 	luns, names := map[int32]bool{}, map[string]bool{}
 	for _, d := range m.Properties.StorageProfile.DataDisks {
 		name := strings.ToLower(deref(d.Name))
@@ -162,8 +160,8 @@ func (k *call) checkDataDisks(m *armcompute.VirtualMachine) *Refusal {
 }
 
 // checkDataDisk refuses how a disk is to come to be, and returns its kind and its size.
-func (k *call) checkDataDisk(m *armcompute.VirtualMachine, d *armcompute.DataDisk) (string, int32, *Refusal) {
-	old := k.c.disks[strings.ToLower(deref(d.Name))]
+func (k diskCalls) checkDataDisk(m *armcompute.VirtualMachine, d *armcompute.DataDisk) (string, int32, *Refusal) {
+	old := k.disks.byName[strings.ToLower(deref(d.Name))]
 	switch deref(d.CreateOption) {
 	case armcompute.DiskCreateOptionTypesEmpty:
 		kind := ""
@@ -183,7 +181,7 @@ func (k *call) checkDataDisk(m *armcompute.VirtualMachine, d *armcompute.DataDis
 		return "", 0, badParameter("dataDisk.managedDisk.id", "Required parameter is missing (null).")
 	case old == nil || !strings.HasSuffix(strings.ToLower(*d.ManagedDisk.ID), "/providers/microsoft.compute/disks/"+strings.ToLower(old.name)):
 		return "", 0, refuse(http.StatusNotFound, "NotFound", "Disk %s is not found.", *d.ManagedDisk.ID)
-	case old.pending:
+	case old.state != "" && old.state != succeeded:
 		return "", 0, refuse(http.StatusConflict, "OperationNotAllowed", "Disk %s is not in Succeeded state.", old.name)
 	case old.vm != nil:
 		return "", 0, refuse(http.StatusConflict, "AttachDiskWhileBeingDetached", "Disk %s is attached to VM %s.", old.name, old.vm.id)
@@ -219,33 +217,32 @@ func checkFit(m *armcompute.VirtualMachine, d *armcompute.DataDisk, kind string,
 	return nil
 }
 
-// attachDisks binds the disks of a new machine, and makes those that are not there. It needs
-// the lock.
-func (c *Cloud) attachDisks(v *vm) {
+// attach binds the disks of a new machine, and makes those that are not there.
+func (s *diskSet) attach(v *vm) {
 	p := v.model.Properties.StorageProfile
 	if p.OSDisk.DiffDiskSettings == nil {
-		c.disks[strings.ToLower(*p.OSDisk.Name)] = &disk{name: *p.OSDisk.Name, vm: v}
+		s.byName[strings.ToLower(*p.OSDisk.Name)] = &disk{name: *p.OSDisk.Name, vm: v}
 	}
 	for _, d := range p.DataDisks {
-		if old := c.disks[strings.ToLower(*d.Name)]; old != nil {
+		if old := s.byName[strings.ToLower(*d.Name)]; old != nil {
 			old.vm = v
 			continue
 		}
-		c.disks[strings.ToLower(*d.Name)] = &disk{name: *d.Name, vm: v}
+		s.byName[strings.ToLower(*d.Name)] = &disk{name: *d.Name, vm: v}
 	}
 }
 
-// detachDisks frees them, or deletes them as their delete options say. It needs the lock.
-func (c *Cloud) detachDisks(v *vm, keep bool) {
+// detach frees them, or deletes them as their delete options say.
+func (s *diskSet) detach(v *vm, keep bool) {
 	p := v.model.Properties.StorageProfile
 	drop := func(name *string, option *armcompute.DiskDeleteOptionTypes) {
-		held := c.disks[strings.ToLower(deref(name))]
+		held := s.byName[strings.ToLower(deref(name))]
 		if held == nil {
 			return
 		}
 		held.vm = nil
 		if !keep && deref(option) == armcompute.DiskDeleteOptionTypesDelete {
-			delete(c.disks, strings.ToLower(held.name))
+			delete(s.byName, strings.ToLower(held.name))
 		}
 	}
 	drop(p.OSDisk.Name, p.OSDisk.DeleteOption)
@@ -254,41 +251,15 @@ func (c *Cloud) detachDisks(v *vm, keep bool) {
 	}
 }
 
-func (k *call) deleteDisk(_ context.Context, _, name string, _ *armcompute.DisksClientBeginDeleteOptions) (azfake.PollerResponder[armcompute.DisksClientDeleteResponse], azfake.ErrorResponder) {
-	status := http.StatusAccepted
-	var err *Refusal
-	k.c.update(func() {
-		d := k.c.disks[strings.ToLower(name)]
-		switch {
-		case d == nil:
-			status = http.StatusNoContent
-		case d.vm != nil:
-			err = refuse(http.StatusConflict, "OperationNotAllowed", "Disk %s is attached to VM %s.", d.name, d.vm.id)
-		default:
-			op := k.begin()
-			k.c.after(k.c.o.Network, func() { delete(k.c.disks, strings.ToLower(name)); op.end(opSucceeded, nil) })
-		}
-	})
-	return accepted[armcompute.DisksClientDeleteResponse](status, err)
-}
-
-// Left returns the names of machines, network interfaces, public addresses and disks that
-// are there.
-func (c *Cloud) Left() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var out []string
-	for name := range c.vms {
-		out = append(out, "machine "+name)
+func (k diskCalls) delete(_ context.Context, _, name string, _ *armcompute.DisksClientBeginDeleteOptions) (azfake.PollerResponder[armcompute.DisksClientDeleteResponse], azfake.ErrorResponder) {
+	d := k.disks.byName[strings.ToLower(name)]
+	switch {
+	case d == nil:
+		return accepted[armcompute.DisksClientDeleteResponse](http.StatusNoContent, nil)
+	case d.vm != nil:
+		return accepted[armcompute.DisksClientDeleteResponse](0, refuse(http.StatusConflict, "OperationNotAllowed", "Disk %s is attached to VM %s.", d.name, d.vm.id))
 	}
-	for name := range c.nics {
-		out = append(out, "interface "+name)
-	}
-	for name := range c.publics {
-		out = append(out, "address "+name)
-	}
-	for name := range c.disks {
-		out = append(out, "disk "+name)
-	}
-	return out
+	d.state = deleting
+	k.beginNetwork(func() { delete(k.disks.byName, strings.ToLower(name)) })
+	return accepted[armcompute.DisksClientDeleteResponse](http.StatusAccepted, nil)
 }

@@ -3,7 +3,6 @@ package armtest
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"path"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	azfake "github.com/Azure/azure-sdk-for-go/sdk/azcore/fake"
-	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 )
 
@@ -23,85 +21,72 @@ type nic struct {
 	model     armnetwork.Interface
 	addresses []netip.Addr // of its configurations, in their order
 	vm        *vm
-	pending   bool      // its operation has not ended
+	state     string    // of its last operation
 	reserved  time.Time // until then only for the machine whose create has failed
 }
 
-func (c *Cloud) nicByID(id *string) *nic {
-	n := c.nics[strings.ToLower(path.Base(deref(id)))]
+// A nicSet is the network interfaces of the subscription.
+type nicSet struct {
+	subnets *subnetSet
+	serial  int
+	byName  map[string]*nic   // in lower case
+	pools   map[string]string // backend address pools: their IDs by lower-case ID
+}
+
+// A nicCalls answers calls for network interfaces.
+type nicCalls struct {
+	*call
+	nics    *nicSet
+	publics *publicSet
+}
+
+func (s *nicSet) byID(id *string) *nic {
+	n := s.byName[strings.ToLower(path.Base(deref(id)))]
 	if n == nil || !strings.EqualFold(n.id, deref(id)) {
 		return nil
 	}
 	return n
 }
 
-func (c *Cloud) nicsOf(v *vm) (out []*nic) {
+func (s *nicSet) of(v *vm) (out []*nic) {
 	for _, ref := range v.model.Properties.NetworkProfile.NetworkInterfaces {
-		if n := c.nicByID(ref.ID); n != nil {
+		if n := s.byID(ref.ID); n != nil {
 			out = append(out, n)
 		}
 	}
 	return out
 }
 
-// attach binds the interfaces and the disks of a new machine. It needs the lock.
-func (c *Cloud) attach(v *vm) {
-	for _, n := range c.nicsOf(v) {
-		n.vm = v
-	}
-	c.attachDisks(v)
+func (s *nicSet) remove(n *nic) {
+	s.freeAddresses(n)
+	delete(s.byName, strings.ToLower(deref(n.model.Name)))
 }
 
-// detach frees them, or deletes them as their delete options say. The default is
-// to keep them. It needs the lock.
-func (c *Cloud) detach(v *vm, keep bool) {
-	for _, ref := range v.model.Properties.NetworkProfile.NetworkInterfaces {
-		n := c.nicByID(ref.ID)
-		if n == nil {
-			continue
-		}
-		n.vm = nil
-		if !keep && ref.Properties != nil && deref(ref.Properties.DeleteOption) == armcompute.DeleteOptionsDelete {
-			c.dropNIC(n)
-		}
-	}
-	c.detachDisks(v, keep)
-}
-
-func (c *Cloud) dropNIC(n *nic) {
-	c.freeAddresses(n)
-	delete(c.nics, strings.ToLower(deref(n.model.Name)))
-}
-
-func (c *Cloud) freeAddresses(n *nic) {
+func (s *nicSet) freeAddresses(n *nic) {
 	for _, a := range n.addresses {
-		for _, s := range c.subnets {
-			s.free(a)
+		for _, from := range s.subnets.byID {
+			from.free(a)
 		}
 	}
 }
 
-func (k *call) getNIC(_ context.Context, _, name string, _ *armnetwork.InterfacesClientGetOptions) (azfake.Responder[armnetwork.InterfacesClientGetResponse], azfake.ErrorResponder) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	n := k.c.nics[strings.ToLower(name)]
+func (k nicCalls) get(_ context.Context, _, name string, _ *armnetwork.InterfacesClientGetOptions) (azfake.Responder[armnetwork.InterfacesClientGetResponse], azfake.ErrorResponder) {
+	n := k.nics.byName[strings.ToLower(name)]
 	if n == nil {
-		return found(armnetwork.InterfacesClientGetResponse{}, k.noNIC(name))
+		return found(armnetwork.InterfacesClientGetResponse{}, k.notFound("Microsoft.Network/networkInterfaces", name))
 	}
 	return found(armnetwork.InterfacesClientGetResponse{Interface: n.show()}, nil)
 }
 
-func (k *call) listNICs(_ string, _ *armnetwork.InterfacesClientListOptions) (p azfake.PagerResponder[armnetwork.InterfacesClientListResponse]) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
+func (k nicCalls) list(_ string, _ *armnetwork.InterfacesClientListOptions) (p azfake.PagerResponder[armnetwork.InterfacesClientListResponse]) {
 	var all []*nic
-	for _, n := range k.c.nics {
+	for _, n := range k.nics.byName {
 		if strings.Contains(strings.ToLower(n.id), "/resourcegroups/"+strings.ToLower(k.path["group"])+"/") {
 			all = append(all, n)
 		}
 	}
 	slices.SortFunc(all, func(a, b *nic) int { return cmp.Compare(a.serial, b.serial) })
-	all, next := cut(k, all, func(n *nic) int { return n.serial })
+	all, next := cut(k.call, all, func(n *nic) int { return n.serial })
 	out := armnetwork.InterfacesClientListResponse{InterfaceListResult: armnetwork.InterfaceListResult{NextLink: next}}
 	for _, n := range all {
 		out.Value = append(out.Value, new(n.show()))
@@ -110,17 +95,11 @@ func (k *call) listNICs(_ string, _ *armnetwork.InterfacesClientListOptions) (p 
 	return p
 }
 
-func (k *call) noNIC(name string) *Refusal {
-	return refuse(http.StatusNotFound, "ResourceNotFound",
-		"The Resource 'Microsoft.Network/networkInterfaces/%s' under resource group '%s' was not found.", name, k.path["group"])
-}
+func (n *nic) changing() bool { return n.state == updating || n.state == deleting }
 
 func (n *nic) show() armnetwork.Interface {
 	out, p := n.model, *n.model.Properties
-	p.ProvisioningState = new(armnetwork.ProvisioningStateSucceeded)
-	if n.pending {
-		p.ProvisioningState = new(armnetwork.ProvisioningStateUpdating)
-	}
+	p.ProvisioningState = new(armnetwork.ProvisioningState(n.state))
 	if n.vm != nil {
 		p.VirtualMachine = &armnetwork.SubResource{ID: new(n.vm.id)}
 	}
@@ -135,36 +114,28 @@ func (n *nic) show() armnetwork.Interface {
 	return out
 }
 
-func (k *call) putNIC(_ context.Context, _, name string, m armnetwork.Interface, _ *armnetwork.InterfacesClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armnetwork.InterfacesClientCreateOrUpdateResponse], azfake.ErrorResponder) {
-	var out armnetwork.Interface
-	var err *Refusal
-	status := http.StatusOK
-	k.c.update(func() {
-		old := k.c.nics[strings.ToLower(name)]
-		if old == nil {
-			status = http.StatusCreated
-		}
-		var n *nic
-		if n, err = k.replaceNIC(name, m, old); err == nil {
-			out = n.show()
-		}
-	})
-	return answered(status, armnetwork.InterfacesClientCreateOrUpdateResponse{Interface: out}, err)
+func (k nicCalls) put(_ context.Context, _, name string, m armnetwork.Interface, _ *armnetwork.InterfacesClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armnetwork.InterfacesClientCreateOrUpdateResponse], azfake.ErrorResponder) {
+	status, old := http.StatusOK, k.nics.byName[strings.ToLower(name)]
+	if old == nil {
+		status = http.StatusCreated
+	}
+	n, err := k.replace(name, m, old)
+	if err != nil {
+		return answered(0, armnetwork.InterfacesClientCreateOrUpdateResponse{}, err)
+	}
+	return answered(status, armnetwork.InterfacesClientCreateOrUpdateResponse{Interface: n.show()}, nil)
 }
 
-// replaceNIC makes an interface, or puts the whole of another one in its place. It
-// needs the lock.
-func (k *call) replaceNIC(name string, m armnetwork.Interface, old *nic) (*nic, *Refusal) {
-	c := k.c
+// replace makes an interface, or puts the whole of another one in its place.
+func (k nicCalls) replace(name string, m armnetwork.Interface, old *nic) (*nic, *Refusal) {
 	if old != nil && k.r.Header.Get("If-None-Match") == "*" {
 		return nil, refuse(http.StatusPreconditionFailed, "PreconditionFailed", "The condition '*' set on if-none-match is not satisfied.")
 	}
-	if err := k.checkNIC(&m, old); err != nil {
+	if err := k.check(&m, old); err != nil {
 		return nil, err
 	}
-	n := &nic{id: fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/networkInterfaces/%s", c.o.Subscription, k.path["group"], name), model: m}
-	c.serial++
-	n.serial = c.serial
+	n := &nic{id: k.id("Microsoft.Network/networkInterfaces", name), serial: k.nics.serial, model: m}
+	k.nics.serial++
 	if old != nil {
 		n.serial, n.id, n.vm, n.reserved = old.serial, old.id, old.vm, old.reserved
 	}
@@ -172,23 +143,18 @@ func (k *call) replaceNIC(name string, m armnetwork.Interface, old *nic) (*nic, 
 		return nil, err
 	}
 	n.model.ID, n.model.Name, n.model.Type = new(n.id), new(name), new("Microsoft.Network/networkInterfaces")
-	c.nics[strings.ToLower(name)] = n
-	op := k.begin()
-	n.pending = true
-	c.after(c.o.Network, func() {
-		n.pending = false
-		op.end(opSucceeded, nil)
-	})
+	k.nics.byName[strings.ToLower(name)] = n
+	k.beginPut(&n.state)
 	return n, nil
 }
 
-func (k *call) checkNIC(m *armnetwork.Interface, old *nic) *Refusal {
+func (k nicCalls) check(m *armnetwork.Interface, old *nic) *Refusal {
 	switch {
-	case m.Location == nil || !strings.EqualFold(*m.Location, k.c.o.Location):
+	case m.Location == nil || !strings.EqualFold(*m.Location, k.o.Location):
 		return refuse(http.StatusBadRequest, "LocationRequired", "The location property is required for this definition.")
 	case m.Properties == nil || len(m.Properties.IPConfigurations) == 0:
 		return refuse(http.StatusBadRequest, "InvalidIPConfigCount", "A network interface needs at least one IP configuration.")
-	case old != nil && old.pending:
+	case old != nil && old.changing():
 		return refuse(http.StatusTooManyRequests, "RetryableErrorDueToAnotherOperation", "Another operation on this resource is in progress.")
 	case old != nil && old.vm != nil && old.vm.hibernate:
 		return refuse(http.StatusConflict, "OperationNotAllowed", "The network interface of a hibernated virtual machine cannot be changed.")
@@ -197,7 +163,7 @@ func (k *call) checkNIC(m *armnetwork.Interface, old *nic) *Refusal {
 		return err
 	}
 	if g := m.Properties.NetworkSecurityGroup; g != nil {
-		if !k.c.exists(deref(g.ID)) {
+		if !k.o.exists(deref(g.ID)) {
 			return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", deref(g.ID))
 		}
 		if err := k.linked(network+"networkSecurityGroups/join/action", deref(g.ID)); err != nil {
@@ -218,19 +184,19 @@ func (k *call) checkNIC(m *armnetwork.Interface, old *nic) *Refusal {
 	return nil
 }
 
-func (k *call) checkConfiguration(config *armnetwork.InterfaceIPConfiguration) *Refusal {
+func (k nicCalls) checkConfiguration(config *armnetwork.InterfaceIPConfiguration) *Refusal {
 	if config.Name == nil || config.Properties == nil || config.Properties.Subnet == nil {
 		return refuse(http.StatusBadRequest, "InvalidRequestFormat", "An IP configuration needs a name and a subnet.")
 	}
 	id := deref(config.Properties.Subnet.ID)
-	if k.c.subnets[strings.ToLower(id)] == nil {
+	if k.nics.subnets.byID[strings.ToLower(id)] == nil {
 		return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", id)
 	}
 	if err := k.linked(network+"virtualNetworks/subnets/join/action", id); err != nil {
 		return err
 	}
 	for _, g := range config.Properties.ApplicationSecurityGroups {
-		if !k.c.exists(deref(g.ID)) {
+		if !k.o.exists(deref(g.ID)) {
 			return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", deref(g.ID))
 		}
 		if err := k.linked(network+"applicationSecurityGroups/joinIpConfiguration/action", deref(g.ID)); err != nil {
@@ -238,7 +204,7 @@ func (k *call) checkConfiguration(config *armnetwork.InterfaceIPConfiguration) *
 		}
 	}
 	for _, pool := range config.Properties.LoadBalancerBackendAddressPools {
-		if k.c.pools[strings.ToLower(deref(pool.ID))] == "" {
+		if k.nics.pools[strings.ToLower(deref(pool.ID))] == "" {
 			return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", deref(pool.ID))
 		}
 		if err := k.linked(network+"loadBalancers/backendAddressPools/join/action", deref(pool.ID)); err != nil {
@@ -249,62 +215,74 @@ func (k *call) checkConfiguration(config *armnetwork.InterfaceIPConfiguration) *
 }
 
 // assign gives the interface its addresses: a configuration keeps the one that it
-// has. It needs the lock.
-func (k *call) assign(n, old *nic) *Refusal {
-	c := k.c
+// has.
+func (k nicCalls) assign(n, old *nic) *Refusal {
 	if old != nil {
-		c.freeAddresses(old)
+		k.nics.freeAddresses(old)
 	}
 	for _, config := range n.model.Properties.IPConfigurations {
-		a, err := c.pick(n, old, config)
+		a, err := k.nics.pick(n, old, config)
 		if err != nil {
-			c.freeAddresses(n)
+			k.nics.freeAddresses(n)
 			if old != nil {
-				c.holdAddresses(old)
+				k.nics.holdAddresses(old)
 			}
 			return err
 		}
 		n.addresses = append(n.addresses, a)
-		c.subnets[strings.ToLower(*config.Properties.Subnet.ID)].hold(a)
+		k.nics.subnets.byID[strings.ToLower(*config.Properties.Subnet.ID)].hold(a)
 	}
 	return nil
 }
 
-func (c *Cloud) holdAddresses(n *nic) {
+func (s *nicSet) holdAddresses(n *nic) {
 	for i, config := range n.model.Properties.IPConfigurations {
-		c.subnets[strings.ToLower(*config.Properties.Subnet.ID)].hold(n.addresses[i])
+		s.subnets.byID[strings.ToLower(*config.Properties.Subnet.ID)].hold(n.addresses[i])
 	}
 }
 
-func (c *Cloud) pick(n, old *nic, config *armnetwork.InterfaceIPConfiguration) (netip.Addr, *Refusal) {
-	s := c.subnets[strings.ToLower(*config.Properties.Subnet.ID)]
+func (s *nicSet) pick(n, old *nic, config *armnetwork.InterfaceIPConfiguration) (netip.Addr, *Refusal) {
+	in := s.subnets.byID[strings.ToLower(*config.Properties.Subnet.ID)]
 	if wanted := config.Properties.PrivateIPAddress; wanted != nil && deref(config.Properties.PrivateIPAllocationMethod) == armnetwork.IPAllocationMethodStatic {
 		a, err := netip.ParseAddr(*wanted)
 		switch {
-		case err != nil || !s.prefix.Contains(a):
-			return a, refuse(http.StatusBadRequest, "PrivateIPAddressNotInSubnet", "Private static IP address %s does not belong to the range of subnet prefix %s.", *wanted, s.prefix)
-		case s.used[a]:
-			return a, refuse(http.StatusBadRequest, "PrivateIPAddressIsAllocated", "IP configuration %s is using the private IP address %s which is already allocated to resource %s.", n.id, a, c.holder(a))
+		case err != nil || !in.prefix.Contains(a):
+			return a, refuse(http.StatusBadRequest, "PrivateIPAddressNotInSubnet", "Private static IP address %s does not belong to the range of subnet prefix %s.", *wanted, in.prefix)
+		case in.used[a]:
+			return a, refuse(http.StatusBadRequest, "PrivateIPAddressIsAllocated", "IP configuration %s is using the private IP address %s which is already allocated to resource %s.", n.id, a, s.holder(a))
 		}
 		return a, nil
 	}
 	if old != nil {
 		i := slices.IndexFunc(old.model.Properties.IPConfigurations, func(other *armnetwork.InterfaceIPConfiguration) bool { return deref(other.Name) == *config.Name })
-		if i >= 0 && (s.prefix.Contains(old.addresses[i]) || s.prefix6.Contains(old.addresses[i])) {
+		if i >= 0 && (in.prefix.Contains(old.addresses[i]) || in.prefix6.Contains(old.addresses[i])) {
 			return old.addresses[i], nil
 		}
 	}
 	if deref(config.Properties.PrivateIPAddressVersion) == armnetwork.IPVersionIPv6 {
-		return s.next6()
+		return in.next6()
 	}
-	return s.next()
+	return in.next()
 }
 
 // holder returns the configuration that has an address.
-func (c *Cloud) holder(a netip.Addr) string {
-	for _, n := range c.nics {
+func (s *nicSet) holder(a netip.Addr) string {
+	for _, n := range s.byName {
 		if i := slices.Index(n.addresses, a); i >= 0 {
 			return n.id + "/ipConfigurations/" + deref(n.model.Properties.IPConfigurations[i].Name)
+		}
+	}
+	return ""
+}
+
+// publicHolder returns the configuration of an interface, other than except, that has a
+// public address; "": none.
+func (s *nicSet) publicHolder(a *public, except *nic) string {
+	for _, n := range s.byName {
+		for _, config := range n.model.Properties.IPConfigurations {
+			if held := config.Properties.PublicIPAddress; held != nil && strings.EqualFold(deref(held.ID), a.id) && n != except {
+				return n.id + "/ipConfigurations/" + deref(config.Name)
+			}
 		}
 	}
 	return ""
@@ -317,23 +295,66 @@ func (n *nic) leavePool(id string) {
 	}
 }
 
-func (k *call) deleteNIC(_ context.Context, _, name string, _ *armnetwork.InterfacesClientBeginDeleteOptions) (azfake.PollerResponder[armnetwork.InterfacesClientDeleteResponse], azfake.ErrorResponder) {
-	status := http.StatusAccepted
-	var err *Refusal
-	k.c.update(func() {
-		n := k.c.nics[strings.ToLower(name)]
-		switch {
-		case n == nil:
-			status = http.StatusNoContent
-		case n.vm != nil:
-			err = refuse(http.StatusBadRequest, "NicInUse", "Network Interface %s is used by existing resource %s.", n.id, n.vm.id)
-		case time.Now().Before(n.reserved):
-			err = refuse(http.StatusBadRequest, "NicReservedForAnotherVm", "Nic(s) in request is reserved for another Virtual Machine for 180 seconds.")
-		default:
-			op := k.begin()
-			n.pending = true
-			k.c.after(k.c.o.Network, func() { k.c.dropNIC(n); op.end(opSucceeded, nil) })
+func (k nicCalls) delete(_ context.Context, _, name string, _ *armnetwork.InterfacesClientBeginDeleteOptions) (azfake.PollerResponder[armnetwork.InterfacesClientDeleteResponse], azfake.ErrorResponder) {
+	n := k.nics.byName[strings.ToLower(name)]
+	switch {
+	case n == nil:
+		return accepted[armnetwork.InterfacesClientDeleteResponse](http.StatusNoContent, nil)
+	case n.vm != nil:
+		return accepted[armnetwork.InterfacesClientDeleteResponse](0, refuse(http.StatusBadRequest, "NicInUse", "Network Interface %s is used by existing resource %s.", n.id, n.vm.id))
+	case time.Now().Before(n.reserved):
+		return accepted[armnetwork.InterfacesClientDeleteResponse](0, refuse(http.StatusBadRequest, "NicReservedForAnotherVm", "Nic(s) in request is reserved for another Virtual Machine for 180 seconds."))
+	}
+	n.state = deleting
+	k.beginNetwork(func() { k.nics.remove(n) })
+	return accepted[armnetwork.InterfacesClientDeleteResponse](http.StatusAccepted, nil)
+}
+
+// checkBinding refuses a public address that a configuration cannot have.
+func (k nicCalls) checkBinding(config *armnetwork.InterfaceIPConfiguration, old *nic) *Refusal {
+	wanted := config.Properties.PublicIPAddress
+	if wanted == nil {
+		return nil
+	}
+	id := deref(wanted.ID)
+	var a *public
+	for _, p := range k.publics.byName {
+		if strings.EqualFold(p.id, id) {
+			a = p
 		}
-	})
-	return accepted[armnetwork.InterfacesClientDeleteResponse](status, err)
+	}
+	if a == nil {
+		return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", id)
+	}
+	if err := k.linked(network+"publicIPAddresses/join/action", id); err != nil {
+		return err
+	}
+	six := deref(config.Properties.PrivateIPAddressVersion) == armnetwork.IPVersionIPv6
+	switch holder := k.nics.publicHolder(a, old); {
+	case a.state != succeeded:
+		return &Refusal{Status: http.StatusTooManyRequests, Code: "RetryableError", Message: "A retryable error occurred.",
+			Details: []Detail{{"ReferencedResourceNotProvisioned", "Cannot proceed with operation because resource is not in Succeeded state."}}}
+	case holder != "":
+		return refuse(http.StatusBadRequest, "PublicIPAddressInUse", "Resource %s is referencing public IP address %s that is already allocated to resource %s.", deref(config.Name), id, holder)
+	case six != a.address.Is6():
+		return refuse(http.StatusBadRequest, "InvalidRequestFormat", "The versions of the private and the public address of %s differ.", deref(config.Name))
+	}
+	return nil
+}
+
+func (k nicCalls) getPool(_ context.Context, _, balancer, pool string, _ *armnetwork.LoadBalancerBackendAddressPoolsClientGetOptions) (azfake.Responder[armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse], azfake.ErrorResponder) {
+	id := k.nics.pools[strings.ToLower(k.r.URL.Path)]
+	if id == "" {
+		return found(armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse{}, refuse(http.StatusNotFound, "NotFound",
+			"Resource %s of load balancer %s not found.", pool, balancer))
+	}
+	p := &armnetwork.BackendAddressPoolPropertiesFormat{}
+	for _, n := range k.nics.byName {
+		for _, config := range n.show().Properties.IPConfigurations {
+			if slices.ContainsFunc(config.Properties.LoadBalancerBackendAddressPools, func(b *armnetwork.BackendAddressPool) bool { return strings.EqualFold(deref(b.ID), id) }) {
+				p.BackendIPConfigurations = append(p.BackendIPConfigurations, &armnetwork.InterfaceIPConfiguration{ID: config.ID})
+			}
+		}
+	}
+	return found(armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse{BackendAddressPool: armnetwork.BackendAddressPool{ID: &id, Name: &pool, Properties: p}}, nil)
 }

@@ -1,20 +1,29 @@
 package armtest
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	azfake "github.com/Azure/azure-sdk-for-go/sdk/azcore/fake"
+
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
 // maxOperations bounds the operations that are remembered.
 const maxOperations = 20_000
 
-// operations are the long-running ones, by ID.
-type operations struct {
-	byID  map[string]*operation
-	order []string
+// An operationLog is the long-running operations.
+type operationLog struct {
+	timers  *testcloud.Timers
+	serial  int
+	byID    map[string]*operation
+	order   []string
+	failing map[string][]failure // of the next operations, by the call that begins them
 }
 
 // An operation is what is still being done after a request was accepted. Its states
@@ -33,22 +42,46 @@ const (
 	opCanceled  = "Canceled"
 )
 
-// begin makes an operation, and has the call name it. It needs the cloud's lock.
+// begin makes an operation, and has the call name it.
 func (k *call) begin() *operation {
-	c := k.c
-	c.serial++
-	op := &operation{ID: fmt.Sprintf("op-%08d", c.serial), Status: opRunning}
-	if c.operations.byID == nil {
-		c.operations.byID = map[string]*operation{}
-	}
-	c.operations.byID[op.ID] = op
-	c.operations.order = append(c.operations.order, op.ID)
-	if len(c.operations.order) > maxOperations {
-		delete(c.operations.byID, c.operations.order[0])
-		c.operations.order = c.operations.order[1:]
+	l := k.operations
+	l.serial++
+	op := &operation{ID: fmt.Sprintf("op-%08d", l.serial), Status: opRunning}
+	l.byID[op.ID] = op
+	l.order = append(l.order, op.ID)
+	if len(l.order) > maxOperations {
+		delete(l.byID, l.order[0])
+		l.order = l.order[1:]
 	}
 	k.op = op.ID
 	return op
+}
+
+// beginNetwork makes one that takes as long as those of network interfaces do, and ends
+// with do.
+func (k *call) beginNetwork(do func()) {
+	op := k.begin()
+	k.operations.timers.After(k.o.Network, func() {
+		do()
+		op.end(opSucceeded, nil)
+	})
+}
+
+// beginPut makes one that carries out a PUT, whose resource is in state meanwhile. One that is
+// to fail does so after the PUT was answered.
+func (k *call) beginPut(state *string) {
+	*state = updating
+	next := k.operations.failing[k.route.name]
+	if len(next) == 0 {
+		k.beginNetwork(func() { *state = succeeded })
+		return
+	}
+	k.operations.failing[k.route.name] = next[1:]
+	op := k.begin()
+	k.operations.timers.After(max(k.o.Network, time.Millisecond), func() {
+		*state = failed
+		op.end(opFailed, &Detail{next[0].code, next[0].message})
+	})
 }
 
 // end settles an operation once.
@@ -68,7 +101,7 @@ func (k *call) nameOperation(h http.Header) {
 		namespace = "Microsoft.Network"
 	}
 	h.Set("Azure-AsyncOperation", fmt.Sprintf("%s/subscriptions/%s/providers/%s/locations/%s/operations/%s?api-version=%s",
-		k.base(), k.c.o.Subscription, namespace, k.c.o.Location, k.op, k.r.URL.Query().Get("api-version")))
+		k.base(), k.o.Subscription, namespace, k.o.Location, k.op, k.r.URL.Query().Get("api-version")))
 }
 
 // base is the address under which the client has found the cloud.
@@ -79,15 +112,17 @@ func (k *call) base() string {
 	return "https://" + k.r.Host
 }
 
-func serveOperation(k *call, w http.ResponseWriter) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	op := k.c.operations.byID[k.path["operation"]]
+// An operationCall reads an operation, for which the SDK has no fake server.
+type operationCall struct{ *call }
+
+// Do implements doer.
+func (k operationCall) Do(*http.Request) (*http.Response, error) {
+	op := k.operations.byID[k.path["operation"]]
 	if op == nil {
-		refuse(http.StatusNotFound, "NotFound", "The operation could not be found.").ServeHTTP(w, k.r)
-		return
+		return nil, refuse(http.StatusNotFound, "NotFound", "The operation could not be found.")
 	}
-	writeJSON(w, http.StatusOK, op)
+	b, err := json.Marshal(op)
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {jsonType}}, Body: io.NopCloser(bytes.NewReader(b))}, err
 }
 
 // answered is the answer of a call that changes something.

@@ -15,7 +15,7 @@ func cut[T any](k *call, list []T, key func(T) int) ([]T, *string) {
 		if key(v) <= after {
 			continue
 		}
-		if len(page) == k.c.o.PageSize {
+		if len(page) == k.o.PageSize {
 			query.Set("$skiptoken", strconv.Itoa(key(page[len(page)-1])))
 			return page, new(k.base() + k.r.URL.Path + "?" + query.Encode())
 		}

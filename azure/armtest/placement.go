@@ -10,7 +10,7 @@ import (
 // checkPlacement refuses places that are not there, that the caller may not use, or that do
 // not go together ("On-demand capacity reservation", "Availability sets overview", "Use Azure
 // Spot Virtual Machines").
-func (k *call) checkPlacement(m *armcompute.VirtualMachine) *Refusal {
+func (k vmChecks) checkPlacement(m *armcompute.VirtualMachine) *Refusal {
 	p := m.Properties
 	if g := p.CapacityReservation; g != nil {
 		id := referenceID(g.CapacityReservationGroup)
@@ -55,13 +55,13 @@ func referenceID(r *armcompute.SubResource) string {
 
 // there refuses an ID that the cloud does not have.
 func (k *call) there(id string) *Refusal {
-	if id == "" || !k.c.exists(id) {
+	if id == "" || !k.o.exists(id) {
 		return refuse(http.StatusNotFound, "NotFound", "The entity %s was not found.", id)
 	}
 	return nil
 }
 
-func (k *call) checkReserved(m *armcompute.VirtualMachine) *Refusal {
+func (k vmChecks) checkReserved(m *armcompute.VirtualMachine) *Refusal {
 	p := m.Properties
 	spot := deref(p.Priority) == armcompute.VirtualMachinePriorityTypesSpot
 	if c := p.AdditionalCapabilities; spot || p.AvailabilitySet != nil || p.ProximityPlacementGroup != nil || c != nil && (deref(c.UltraSSDEnabled) || deref(c.HibernationEnabled)) {
@@ -70,7 +70,7 @@ func (k *call) checkReserved(m *armcompute.VirtualMachine) *Refusal {
 	return nil
 }
 
-func (k *call) checkSet(m *armcompute.VirtualMachine) *Refusal {
+func (k vmChecks) checkSet(m *armcompute.VirtualMachine) *Refusal {
 	p, id := m.Properties, referenceID(m.Properties.AvailabilitySet)
 	hibernates := p.AdditionalCapabilities != nil && deref(p.AdditionalCapabilities.HibernationEnabled)
 	switch {
@@ -84,7 +84,7 @@ func (k *call) checkSet(m *armcompute.VirtualMachine) *Refusal {
 		return refuse(http.StatusConflict, "OperationNotAllowed", "A virtual machine in an availability set cannot hibernate.")
 	}
 	for _, d := range p.StorageProfile.DataDisks {
-		if kind, _, _ := k.checkDataDisk(m, d); kind == "UltraSSD_LRS" || kind == "PremiumV2_LRS" {
+		if kind, _, _ := k.disks.checkDataDisk(m, d); kind == "UltraSSD_LRS" || kind == "PremiumV2_LRS" {
 			return badParameter("dataDisk.managedDisk.storageAccountType", "Disks of type %s are not supported for virtual machines in availability sets.", kind)
 		}
 	}
@@ -92,7 +92,7 @@ func (k *call) checkSet(m *armcompute.VirtualMachine) *Refusal {
 }
 
 // checkKeys refuses disk encryption sets that are not there or that the caller may not use.
-func (k *call) checkKeys(m *armcompute.VirtualMachine) *Refusal {
+func (k vmChecks) checkKeys(m *armcompute.VirtualMachine) *Refusal {
 	s := m.Properties.StorageProfile
 	disks := []*armcompute.ManagedDiskParameters{s.OSDisk.ManagedDisk}
 	for _, d := range s.DataDisks {

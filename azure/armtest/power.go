@@ -9,26 +9,21 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
 )
 
-func (k *call) deallocate(_ context.Context, _, name string, o *armcompute.VirtualMachinesClientBeginDeallocateOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientDeallocateResponse], azfake.ErrorResponder) {
-	var err *Refusal
-	k.c.update(func() {
-		var v *vm
-		if v, err = k.visibleVM(name); err != nil {
-			return
-		}
-		hibernate := o != nil && deref(o.Hibernate)
-		if err = v.checkDeallocate(hibernate); err != nil {
-			return
-		}
-		op := k.begin()
-		if v.power == powerDeallocated || v.power == powerDeallocating {
-			op.end(opSucceeded, nil)
-			return
-		}
-		v.preempt(op)
+func (k vmCalls) deallocate(_ context.Context, _, name string, o *armcompute.VirtualMachinesClientBeginDeallocateOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientDeallocateResponse], azfake.ErrorResponder) {
+	v, err := k.visible(name)
+	hibernate := o != nil && deref(o.Hibernate)
+	if err == nil {
+		err = v.checkDeallocate(hibernate)
+	}
+	switch {
+	case err != nil:
+	case v.power == powerDeallocated, v.power == powerDeallocating:
+		k.begin().end(opSucceeded, nil)
+	default:
+		v.preempt(k.begin())
 		v.hibernate = hibernate
-		k.c.park(v)
-	})
+		k.fleet.park(v)
+	}
 	return accepted[armcompute.VirtualMachinesClientDeallocateResponse](http.StatusAccepted, err)
 }
 
@@ -55,39 +50,38 @@ func (v *vm) checkDeallocate(hibernate bool) *Refusal {
 	return nil
 }
 
-func (k *call) start(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientBeginStartOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientStartResponse], azfake.ErrorResponder) {
-	var err *Refusal
-	k.c.update(func() {
-		var v *vm
-		if v, err = k.visibleVM(name); err != nil {
-			return
-		}
-		switch {
-		case v.provision == deleting:
-			err = refuse(http.StatusConflict, "OperationNotAllowed", "The operation cannot be performed: VM %s is marked for deletion.", name)
-			return
-		case v.power == powerRunning, v.power == powerStarting, v.provision == creating:
-			k.begin().end(opSucceeded, nil)
-			return
-		}
-		if v.power != powerStopped || !v.held {
-			v.held = false
-			if err = k.c.claim(v); err != nil {
-				return
-			}
-		}
-		v.preempt(k.begin())
-		v.provision, v.power, v.hibernate = updating, powerStarting, false
-		k.c.launch(v)
-	})
+func (k vmCalls) start(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientBeginStartOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientStartResponse], azfake.ErrorResponder) {
+	v, err := k.visible(name)
+	switch {
+	case err != nil:
+	case v.provision == deleting:
+		err = refuse(http.StatusConflict, "OperationNotAllowed", "The operation cannot be performed: VM %s is marked for deletion.", name)
+	case v.power == powerRunning, v.power == powerStarting, v.provision == creating:
+		k.begin().end(opSucceeded, nil)
+	default:
+		err = k.restart(v)
+	}
 	return accepted[armcompute.VirtualMachinesClientStartResponse](http.StatusAccepted, err)
+}
+
+func (k vmCalls) restart(v *vm) *Refusal {
+	if v.power != powerStopped || !v.held {
+		v.held = false
+		if err := k.fleet.claim(v); err != nil {
+			return err
+		}
+	}
+	v.preempt(k.begin())
+	v.provision, v.power, v.hibernate = updating, powerStarting, false
+	k.fleet.launch(v)
+	return nil
 }
 
 // Print adds to what a machine has printed to its serial console.
 func (c *Cloud) Print(handle, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v := c.byHandle(handle); v != nil {
+	if v := c.fleet.byHandle(handle); v != nil {
 		v.printed = append(v.printed, text...)
 	}
 }
@@ -95,10 +89,8 @@ func (c *Cloud) Print(handle, text string) {
 // consolePath is where a link to a console leads: to storage, without a token.
 const consolePath = "/bootdiagnostics/"
 
-func (k *call) console(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientRetrieveBootDiagnosticsDataOptions) (azfake.Responder[armcompute.VirtualMachinesClientRetrieveBootDiagnosticsDataResponse], azfake.ErrorResponder) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	v, err := k.visibleVM(name)
+func (k vmCalls) console(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientRetrieveBootDiagnosticsDataOptions) (azfake.Responder[armcompute.VirtualMachinesClientRetrieveBootDiagnosticsDataResponse], azfake.ErrorResponder) {
+	v, err := k.visible(name)
 	if err != nil {
 		return found(armcompute.VirtualMachinesClientRetrieveBootDiagnosticsDataResponse{}, err)
 	}
@@ -113,24 +105,19 @@ func (k *call) console(_ context.Context, _, name string, _ *armcompute.VirtualM
 
 // serveConsole answers for the storage of consoles, which has no tokens: a blob is
 // there once something was printed.
-func (c *Cloud) serveConsole(w http.ResponseWriter, r *http.Request) bool {
-	id, ok := strings.CutPrefix(r.URL.Path, consolePath)
-	if !ok {
-		return false
-	}
+func (c *Cloud) serveConsole(w http.ResponseWriter, r *http.Request, id string) {
 	id, _, _ = strings.Cut(id, "/")
 	if r.URL.Query().Get("sig") != "secret" || r.Header.Get("Authorization") != "" {
 		w.WriteHeader(http.StatusForbidden)
-		return true
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, v := range c.vms {
+	for _, v := range c.fleet.vms {
 		if *v.model.Properties.VMID == id && len(v.printed) > 0 {
 			w.Write(v.printed) //nolint:errcheck // the client left
-			return true
+			return
 		}
 	}
 	w.WriteHeader(http.StatusNotFound)
-	return true
 }

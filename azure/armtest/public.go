@@ -2,7 +2,6 @@ package armtest
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -16,7 +15,7 @@ type public struct {
 	id      string
 	model   armnetwork.PublicIPAddress
 	address netip.Addr
-	pending bool // its operation has not ended
+	state   string // of its last operation
 }
 
 // The ranges that public addresses are taken from (RFC 5737, RFC 3849).
@@ -25,78 +24,63 @@ var (
 	publicRange6 = netip.MustParseAddr("2001:db8:ffff::")
 )
 
-func (k *call) getPublic(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientGetOptions) (azfake.Responder[armnetwork.PublicIPAddressesClientGetResponse], azfake.ErrorResponder) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	a := k.c.publics[strings.ToLower(name)]
-	if a == nil {
-		return found(armnetwork.PublicIPAddressesClientGetResponse{}, refuse(http.StatusNotFound, "ResourceNotFound",
-			"The Resource 'Microsoft.Network/publicIPAddresses/%s' under resource group '%s' was not found.", name, k.path["group"]))
-	}
-	return found(armnetwork.PublicIPAddressesClientGetResponse{PublicIPAddress: k.c.showPublic(a)}, nil)
+// A publicSet is the public addresses of the subscription.
+type publicSet struct {
+	serial int
+	byName map[string]*public // in lower case
 }
 
-// showPublic needs the lock.
-func (c *Cloud) showPublic(a *public) armnetwork.PublicIPAddress {
-	out, p := a.model, *a.model.Properties
-	p.IPAddress, p.ProvisioningState = new(a.address.String()), new(armnetwork.ProvisioningStateSucceeded)
-	if a.pending {
-		p.ProvisioningState = new(armnetwork.ProvisioningStateUpdating)
+// A publicCalls answers calls for public addresses.
+type publicCalls struct {
+	*call
+	publics *publicSet
+	nics    *nicSet
+}
+
+func (k publicCalls) get(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientGetOptions) (azfake.Responder[armnetwork.PublicIPAddressesClientGetResponse], azfake.ErrorResponder) {
+	a := k.publics.byName[strings.ToLower(name)]
+	if a == nil {
+		return found(armnetwork.PublicIPAddressesClientGetResponse{}, k.notFound("Microsoft.Network/publicIPAddresses", name))
 	}
-	if holder := c.publicHolder(a, nil); holder != "" {
+	return found(armnetwork.PublicIPAddressesClientGetResponse{PublicIPAddress: k.show(a)}, nil)
+}
+
+func (k publicCalls) show(a *public) armnetwork.PublicIPAddress {
+	out, p := a.model, *a.model.Properties
+	p.IPAddress, p.ProvisioningState = new(a.address.String()), new(armnetwork.ProvisioningState(a.state))
+	if holder := k.nics.publicHolder(a, nil); holder != "" {
 		p.IPConfiguration = &armnetwork.IPConfiguration{ID: &holder}
 	}
 	out.Properties = &p
 	return out
 }
 
-// publicHolder returns the configuration of an interface, other than except, that has a
-// public address; "": none. It needs the lock.
-func (c *Cloud) publicHolder(a *public, except *nic) string {
-	for _, n := range c.nics {
-		for _, config := range n.model.Properties.IPConfigurations {
-			if held := config.Properties.PublicIPAddress; held != nil && strings.EqualFold(deref(held.ID), a.id) && n != except {
-				return n.id + "/ipConfigurations/" + deref(config.Name)
-			}
-		}
+func (k publicCalls) put(_ context.Context, _, name string, m armnetwork.PublicIPAddress, _ *armnetwork.PublicIPAddressesClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armnetwork.PublicIPAddressesClientCreateOrUpdateResponse], azfake.ErrorResponder) {
+	if err := k.check(name, &m); err != nil {
+		return answered(0, armnetwork.PublicIPAddressesClientCreateOrUpdateResponse{}, err)
 	}
-	return ""
+	a := &public{id: k.id("Microsoft.Network/publicIPAddresses", name), model: m, address: publicRange4}
+	if deref(m.Properties.PublicIPAddressVersion) == armnetwork.IPVersionIPv6 {
+		a.address = publicRange6
+	}
+	k.publics.serial++
+	for range k.publics.serial % 250 {
+		a.address = a.address.Next()
+	}
+	a.model.ID, a.model.Name, a.model.Type = new(a.id), new(name), new("Microsoft.Network/publicIPAddresses")
+	k.publics.byName[strings.ToLower(name)] = a
+	k.beginPut(&a.state)
+	return answered(http.StatusCreated, armnetwork.PublicIPAddressesClientCreateOrUpdateResponse{PublicIPAddress: k.show(a)}, nil)
 }
 
-func (k *call) putPublic(_ context.Context, _, name string, m armnetwork.PublicIPAddress, _ *armnetwork.PublicIPAddressesClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armnetwork.PublicIPAddressesClientCreateOrUpdateResponse], azfake.ErrorResponder) {
-	var out armnetwork.PublicIPAddress
-	var err *Refusal
-	k.c.update(func() {
-		if err = k.checkPublic(name, &m); err != nil {
-			return
-		}
-		c := k.c
-		c.serial++
-		a := &public{id: fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/publicIPAddresses/%s", c.o.Subscription, k.path["group"], name), model: m, pending: true}
-		a.address = publicRange4
-		if deref(m.Properties.PublicIPAddressVersion) == armnetwork.IPVersionIPv6 {
-			a.address = publicRange6
-		}
-		for range c.serial % 250 {
-			a.address = a.address.Next()
-		}
-		a.model.ID, a.model.Name, a.model.Type = new(a.id), new(name), new("Microsoft.Network/publicIPAddresses")
-		c.publics[strings.ToLower(name)] = a
-		op := k.begin()
-		c.after(c.o.Network, func() { a.pending = false; op.end(opSucceeded, nil) })
-		out = c.showPublic(a)
-	})
-	return answered(http.StatusCreated, armnetwork.PublicIPAddressesClientCreateOrUpdateResponse{PublicIPAddress: out}, err)
-}
-
-// checkPublic refuses what Azure refuses of a public address ("Public IP addresses in
+// check refuses what Azure refuses of a public address ("Public IP addresses in
 // Azure": the kind Basic was retired in September 2025).
-func (k *call) checkPublic(name string, m *armnetwork.PublicIPAddress) *Refusal {
-	p := m.Properties
+func (k publicCalls) check(name string, m *armnetwork.PublicIPAddress) *Refusal {
+	p, old := m.Properties, k.publics.byName[strings.ToLower(name)]
 	switch {
-	case m.Location == nil || !strings.EqualFold(*m.Location, k.c.o.Location):
+	case m.Location == nil || !strings.EqualFold(*m.Location, k.o.Location):
 		return refuse(http.StatusBadRequest, "LocationRequired", "The location property is required for this definition.")
-	case k.c.publics[strings.ToLower(name)] != nil:
+	case old != nil && old.state != failed:
 		return refuse(http.StatusBadRequest, "InvalidRequestFormat", "This cloud changes no public address.")
 	case m.SKU == nil || deref(m.SKU.Name) != armnetwork.PublicIPAddressSKUNameStandard:
 		return refuse(http.StatusBadRequest, "IPv4BasicSkuPublicIpCountLimitReached", "Cannot create more than 0 IPv4 Basic SKU public IP addresses for this subscription in this region.")
@@ -106,53 +90,15 @@ func (k *call) checkPublic(name string, m *armnetwork.PublicIPAddress) *Refusal 
 	return checkTags(m.Tags)
 }
 
-func (k *call) deletePublic(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientBeginDeleteOptions) (azfake.PollerResponder[armnetwork.PublicIPAddressesClientDeleteResponse], azfake.ErrorResponder) {
-	status := http.StatusAccepted
-	var err *Refusal
-	k.c.update(func() {
-		a := k.c.publics[strings.ToLower(name)]
-		if a == nil {
-			status = http.StatusNoContent
-			return
-		}
-		if holder := k.c.publicHolder(a, nil); holder != "" {
-			err = refuse(http.StatusBadRequest, "PublicIPAddressCannotBeDeleted", "Public IP address %s can not be deleted since it is still allocated to resource %s.", a.id, holder)
-			return
-		}
-		op := k.begin()
-		k.c.after(k.c.o.Network, func() { delete(k.c.publics, strings.ToLower(name)); op.end(opSucceeded, nil) })
-	})
-	return accepted[armnetwork.PublicIPAddressesClientDeleteResponse](status, err)
-}
-
-// checkBinding refuses a public address that a configuration cannot have.
-func (k *call) checkBinding(config *armnetwork.InterfaceIPConfiguration, old *nic) *Refusal {
-	wanted := config.Properties.PublicIPAddress
-	if wanted == nil {
-		return nil
-	}
-	id := deref(wanted.ID)
-	var a *public
-	for _, p := range k.c.publics {
-		if strings.EqualFold(p.id, id) {
-			a = p
-		}
-	}
+func (k publicCalls) delete(_ context.Context, _, name string, _ *armnetwork.PublicIPAddressesClientBeginDeleteOptions) (azfake.PollerResponder[armnetwork.PublicIPAddressesClientDeleteResponse], azfake.ErrorResponder) {
+	a := k.publics.byName[strings.ToLower(name)]
 	if a == nil {
-		return refuse(http.StatusBadRequest, "InvalidResourceReference", "Resource %s referenced by resource was not found.", id)
+		return accepted[armnetwork.PublicIPAddressesClientDeleteResponse](http.StatusNoContent, nil)
 	}
-	if err := k.linked(network+"publicIPAddresses/join/action", id); err != nil {
-		return err
+	if holder := k.nics.publicHolder(a, nil); holder != "" {
+		return accepted[armnetwork.PublicIPAddressesClientDeleteResponse](0, refuse(http.StatusBadRequest, "PublicIPAddressCannotBeDeleted", "Public IP address %s can not be deleted since it is still allocated to resource %s.", a.id, holder))
 	}
-	six := deref(config.Properties.PrivateIPAddressVersion) == armnetwork.IPVersionIPv6
-	switch holder := k.c.publicHolder(a, old); {
-	case a.pending:
-		return &Refusal{Status: http.StatusTooManyRequests, Code: "RetryableError", Message: "A retryable error occurred.",
-			Details: []Detail{{"ReferencedResourceNotProvisioned", "Cannot proceed with operation because resource is not in Succeeded state."}}}
-	case holder != "":
-		return refuse(http.StatusBadRequest, "PublicIPAddressInUse", "Resource %s is referencing public IP address %s that is already allocated to resource %s.", deref(config.Name), id, holder)
-	case six != a.address.Is6():
-		return refuse(http.StatusBadRequest, "InvalidRequestFormat", "The versions of the private and the public address of %s differ.", deref(config.Name))
-	}
-	return nil
+	a.state = deleting
+	k.beginNetwork(func() { delete(k.publics.byName, strings.ToLower(name)) })
+	return accepted[armnetwork.PublicIPAddressesClientDeleteResponse](http.StatusAccepted, nil)
 }

@@ -69,8 +69,7 @@ func (r *route) kind() (regional, machine string) {
 
 // throttled refuses a call beyond the rates, as Azure does: with a code that it
 // uses for quotas, too, so that only the status tells.
-func (k *call) throttled() *Refusal {
-	c := k.c
+func (c *Cloud) throttled(k *call) *Refusal {
 	if !c.o.Throttle {
 		return nil
 	}
@@ -78,9 +77,6 @@ func (k *call) throttled() *Refusal {
 	defer c.mu.Unlock()
 	regional, machine := k.route.kind()
 	c.rates.prune(time.Now())
-	if c.rates.regional == nil {
-		c.rates.regional, c.rates.machine = map[string]*testcloud.Bucket{}, map[string]*testcloud.Bucket{}
-	}
 	ok := take(c.rates.regional, regional, regionalRates[regional]) &&
 		(machine == "" || take(c.rates.machine, machine+" "+k.path["name"], machineRates[machine]))
 	if ok {

@@ -38,12 +38,14 @@ func (r *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, r.Status, map[string]body{"error": {r.Code, r.Message, r.Details}})
 }
 
+const jsonType = "application/json; charset=utf-8"
+
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic(err) // strings in structs always encode
 	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Type", jsonType)
 	w.WriteHeader(status)
 	w.Write(b) //nolint:errcheck // the client left
 }

@@ -21,8 +21,7 @@ type route struct {
 	name    string                               // as the SDK names it
 	action  string                               // the permission that it needs
 	query   []string                             // beside api-version
-	server  func(*call) doer                     // a fake server of the SDK
-	serve   func(*call, http.ResponseWriter)     // where the SDK has none
+	server  func(*Cloud, *call) doer             // a fake server of the SDK
 	reparse func([]byte) (json.Marshaler, error) // the body as the API describes it; nil: there is none
 }
 
@@ -55,88 +54,93 @@ var (
 
 // routes is the table of all operations.
 var routes = []route{
-	{http.MethodPut, pattern(vmPath), "VirtualMachinesClient.BeginCreateOrUpdate", compute + "virtualMachines/write", nil, vmServer, nil, parse[armcompute.VirtualMachine]},
-	{http.MethodGet, pattern(vmPath), "VirtualMachinesClient.Get", compute + "virtualMachines/read", []string{"$expand"}, vmServer, nil, nil},
-	{http.MethodDelete, pattern(vmPath), "VirtualMachinesClient.BeginDelete", compute + "virtualMachines/delete", []string{"forceDeletion"}, vmServer, nil, nil},
-	{http.MethodPost, pattern(vmPath + "/deallocate"), "VirtualMachinesClient.BeginDeallocate", compute + "virtualMachines/deallocate/action", []string{"hibernate"}, vmServer, nil, nil},
-	{http.MethodPost, pattern(vmPath + "/start"), "VirtualMachinesClient.BeginStart", compute + "virtualMachines/start/action", nil, vmServer, nil, nil},
-	{http.MethodPost, pattern(vmPath + "/retrieveBootDiagnosticsData"), "VirtualMachinesClient.RetrieveBootDiagnosticsData", compute + "virtualMachines/retrieveBootDiagnosticsData/action", []string{"sasUriExpirationTimeInMinutes"}, vmServer, nil, nil},
-	{http.MethodGet, pattern("G/$compute/virtualMachines"), "VirtualMachinesClient.NewListPager", compute + "virtualMachines/read", []string{"$filter", "$expand", "$skiptoken"}, vmServer, nil, nil},
-	{http.MethodGet, pattern("S/$compute/virtualMachines"), "VirtualMachinesClient.NewListAllPager", compute + "virtualMachines/read", []string{"statusOnly", "$filter", "$expand", "$skiptoken"}, vmServer, nil, nil},
+	{http.MethodPut, pattern(vmPath), "VirtualMachinesClient.BeginCreateOrUpdate", compute + "virtualMachines/write", nil, vmServer, parse[armcompute.VirtualMachine]},
+	{http.MethodGet, pattern(vmPath), "VirtualMachinesClient.Get", compute + "virtualMachines/read", []string{"$expand"}, vmServer, nil},
+	{http.MethodDelete, pattern(vmPath), "VirtualMachinesClient.BeginDelete", compute + "virtualMachines/delete", []string{"forceDeletion"}, vmServer, nil},
+	{http.MethodPost, pattern(vmPath + "/deallocate"), "VirtualMachinesClient.BeginDeallocate", compute + "virtualMachines/deallocate/action", []string{"hibernate"}, vmServer, nil},
+	{http.MethodPost, pattern(vmPath + "/start"), "VirtualMachinesClient.BeginStart", compute + "virtualMachines/start/action", nil, vmServer, nil},
+	{http.MethodPost, pattern(vmPath + "/retrieveBootDiagnosticsData"), "VirtualMachinesClient.RetrieveBootDiagnosticsData", compute + "virtualMachines/retrieveBootDiagnosticsData/action", []string{"sasUriExpirationTimeInMinutes"}, vmServer, nil},
+	{http.MethodGet, pattern("G/$compute/virtualMachines"), "VirtualMachinesClient.NewListPager", compute + "virtualMachines/read", []string{"$filter", "$expand", "$skiptoken"}, vmServer, nil},
+	{http.MethodGet, pattern("S/$compute/virtualMachines"), "VirtualMachinesClient.NewListAllPager", compute + "virtualMachines/read", []string{"statusOnly", "$filter", "$expand", "$skiptoken"}, vmServer, nil},
 
-	{http.MethodPut, pattern(nicPath), "InterfacesClient.BeginCreateOrUpdate", network + "networkInterfaces/write", nil, nicServer, nil, parse[armnetwork.Interface]},
-	{http.MethodGet, pattern(nicPath), "InterfacesClient.Get", network + "networkInterfaces/read", nil, nicServer, nil, nil},
-	{http.MethodDelete, pattern(nicPath), "InterfacesClient.BeginDelete", network + "networkInterfaces/delete", nil, nicServer, nil, nil},
+	{http.MethodPut, pattern(nicPath), "InterfacesClient.BeginCreateOrUpdate", network + "networkInterfaces/write", nil, nicServer, parse[armnetwork.Interface]},
+	{http.MethodGet, pattern(nicPath), "InterfacesClient.Get", network + "networkInterfaces/read", nil, nicServer, nil},
+	{http.MethodDelete, pattern(nicPath), "InterfacesClient.BeginDelete", network + "networkInterfaces/delete", nil, nicServer, nil},
 
-	{http.MethodGet, pattern("G/$network/networkInterfaces"), "InterfacesClient.NewListPager", network + "networkInterfaces/read", []string{"$skiptoken"}, nicServer, nil, nil},
-	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/subnets/{name}"), "SubnetsClient.Get", network + "virtualNetworks/subnets/read", nil, subnetServer, nil, nil},
+	{http.MethodGet, pattern("G/$network/networkInterfaces"), "InterfacesClient.NewListPager", network + "networkInterfaces/read", []string{"$skiptoken"}, nicServer, nil},
+	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/subnets/{name}"), "SubnetsClient.Get", network + "virtualNetworks/subnets/read", nil, subnetServer, nil},
 
-	{http.MethodPut, pattern(ipPath), "PublicIPAddressesClient.BeginCreateOrUpdate", network + "publicIPAddresses/write", nil, publicServer, nil, parse[armnetwork.PublicIPAddress]},
-	{http.MethodGet, pattern(ipPath), "PublicIPAddressesClient.Get", network + "publicIPAddresses/read", nil, publicServer, nil, nil},
-	{http.MethodDelete, pattern(ipPath), "PublicIPAddressesClient.BeginDelete", network + "publicIPAddresses/delete", nil, publicServer, nil, nil},
+	{http.MethodPut, pattern(ipPath), "PublicIPAddressesClient.BeginCreateOrUpdate", network + "publicIPAddresses/write", nil, publicServer, parse[armnetwork.PublicIPAddress]},
+	{http.MethodGet, pattern(ipPath), "PublicIPAddressesClient.Get", network + "publicIPAddresses/read", nil, publicServer, nil},
+	{http.MethodDelete, pattern(ipPath), "PublicIPAddressesClient.BeginDelete", network + "publicIPAddresses/delete", nil, publicServer, nil},
 
-	{http.MethodPut, pattern(diskPath), "DisksClient.BeginCreateOrUpdate", compute + "disks/write", nil, diskServer, nil, parse[armcompute.Disk]},
-	{http.MethodGet, pattern(diskPath), "DisksClient.Get", compute + "disks/read", nil, diskServer, nil, nil},
-	{http.MethodDelete, pattern(diskPath), "DisksClient.BeginDelete", compute + "disks/delete", nil, diskServer, nil, nil},
+	{http.MethodPut, pattern(diskPath), "DisksClient.BeginCreateOrUpdate", compute + "disks/write", nil, diskServer, parse[armcompute.Disk]},
+	{http.MethodGet, pattern(diskPath), "DisksClient.Get", compute + "disks/read", nil, diskServer, nil},
+	{http.MethodDelete, pattern(diskPath), "DisksClient.BeginDelete", compute + "disks/delete", nil, diskServer, nil},
 
-	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/usages"), "VirtualNetworksClient.NewListUsagePager", network + "virtualNetworks/usages/read", []string{"$skiptoken"}, vnetServer, nil, nil},
-	{http.MethodGet, pattern("G/$network/loadBalancers/{balancer}/backendAddressPools/{pool}"), "LoadBalancerBackendAddressPoolsClient.Get", network + "loadBalancers/backendAddressPools/read", nil, poolServer, nil, nil},
+	{http.MethodGet, pattern("G/$network/virtualNetworks/{network}/usages"), "VirtualNetworksClient.NewListUsagePager", network + "virtualNetworks/usages/read", []string{"$skiptoken"}, vnetServer, nil},
+	{http.MethodGet, pattern("G/$network/loadBalancers/{balancer}/backendAddressPools/{pool}"), "LoadBalancerBackendAddressPoolsClient.Get", network + "loadBalancers/backendAddressPools/read", nil, poolServer, nil},
 
-	{http.MethodGet, pattern("S/$compute/skus"), "ResourceSKUsClient.NewListPager", compute + "skus/read", []string{"$filter", "includeExtendedLocations", "$skiptoken"}, sizeServer, nil, nil},
-	{http.MethodGet, pattern("G/$compute/galleries/{gallery}/images"), "GalleryImagesClient.NewListByGalleryPager", compute + "galleries/images/read", []string{"$skiptoken"}, imageServer, nil, nil},
-	{http.MethodGet, pattern("G/$compute/galleries/{gallery}/images/{image}/versions"), "GalleryImageVersionsClient.NewListByGalleryImagePager", compute + "galleries/images/versions/read", []string{"$skiptoken"}, versionServer, nil, nil},
+	{http.MethodGet, pattern("S/$compute/skus"), "ResourceSKUsClient.NewListPager", compute + "skus/read", []string{"$filter", "includeExtendedLocations", "$skiptoken"}, sizeServer, nil},
+	{http.MethodGet, pattern("G/$compute/galleries/{gallery}/images"), "GalleryImagesClient.NewListByGalleryPager", compute + "galleries/images/read", []string{"$skiptoken"}, imageServer, nil},
+	{http.MethodGet, pattern("G/$compute/galleries/{gallery}/images/{image}/versions"), "GalleryImageVersionsClient.NewListByGalleryImagePager", compute + "galleries/images/versions/read", []string{"$skiptoken"}, versionServer, nil},
 
-	{http.MethodGet, pattern("S/$compute/locations/{location}/operations/{operation}"), "operation", "", nil, nil, serveOperation, nil},
-	{http.MethodGet, pattern("S/$network/locations/{location}/operations/{operation}"), "operation", "", nil, nil, serveOperation, nil},
+	{http.MethodGet, pattern("S/$compute/locations/{location}/operations/{operation}"), "operation", "", nil, operationServer, nil},
+	{http.MethodGet, pattern("S/$network/locations/{location}/operations/{operation}"), "operation", "", nil, operationServer, nil},
 }
 
-func vmServer(k *call) doer {
+func vmServer(c *Cloud, k *call) doer {
+	vms := vmCalls{k, c.fleet, vmChecks{k, diskCalls{k, c.disks}, c.nics, catalogCalls{k}}}
 	return computefake.NewVirtualMachinesServerTransport(&computefake.VirtualMachinesServer{
-		BeginCreateOrUpdate: k.putVM, Get: k.getVM, BeginDelete: k.deleteVM,
-		NewListPager: k.listVMs, NewListAllPager: k.listStatuses,
-		BeginDeallocate: k.deallocate, BeginStart: k.start, RetrieveBootDiagnosticsData: k.console,
+		BeginCreateOrUpdate: vms.put, Get: vms.get, BeginDelete: vms.delete, NewListPager: vms.list, NewListAllPager: vms.listStatuses,
+		BeginDeallocate: vms.deallocate, BeginStart: vms.start, RetrieveBootDiagnosticsData: vms.console,
 	})
 }
 
-func nicServer(k *call) doer {
+func nicServer(c *Cloud, k *call) doer {
+	nics := nicCalls{k, c.nics, c.publics}
 	return networkfake.NewInterfacesServerTransport(&networkfake.InterfacesServer{
-		BeginCreateOrUpdate: k.putNIC, Get: k.getNIC, BeginDelete: k.deleteNIC, NewListPager: k.listNICs,
+		BeginCreateOrUpdate: nics.put, Get: nics.get, BeginDelete: nics.delete, NewListPager: nics.list,
 	})
 }
 
-func subnetServer(k *call) doer {
-	return networkfake.NewSubnetsServerTransport(&networkfake.SubnetsServer{Get: k.getSubnet})
+func poolServer(c *Cloud, k *call) doer {
+	return networkfake.NewLoadBalancerBackendAddressPoolsServerTransport(&networkfake.LoadBalancerBackendAddressPoolsServer{Get: nicCalls{k, c.nics, c.publics}.getPool})
 }
 
-func diskServer(k *call) doer {
-	return computefake.NewDisksServerTransport(&computefake.DisksServer{BeginCreateOrUpdate: k.putDisk, Get: k.getDisk, BeginDelete: k.deleteDisk})
-}
-
-func publicServer(k *call) doer {
+func publicServer(c *Cloud, k *call) doer {
+	publics := publicCalls{k, c.publics, c.nics}
 	return networkfake.NewPublicIPAddressesServerTransport(&networkfake.PublicIPAddressesServer{
-		BeginCreateOrUpdate: k.putPublic, Get: k.getPublic, BeginDelete: k.deletePublic,
+		BeginCreateOrUpdate: publics.put, Get: publics.get, BeginDelete: publics.delete,
 	})
 }
 
-func vnetServer(k *call) doer {
-	return networkfake.NewVirtualNetworksServerTransport(&networkfake.VirtualNetworksServer{NewListUsagePager: k.listUsage})
+func subnetServer(c *Cloud, k *call) doer {
+	return networkfake.NewSubnetsServerTransport(&networkfake.SubnetsServer{Get: subnetCalls{k, c.nics.subnets}.get})
 }
 
-func poolServer(k *call) doer {
-	return networkfake.NewLoadBalancerBackendAddressPoolsServerTransport(&networkfake.LoadBalancerBackendAddressPoolsServer{Get: k.getPool})
+func vnetServer(c *Cloud, k *call) doer {
+	return networkfake.NewVirtualNetworksServerTransport(&networkfake.VirtualNetworksServer{NewListUsagePager: subnetCalls{k, c.nics.subnets}.listUsage})
 }
 
-func sizeServer(k *call) doer {
-	return computefake.NewResourceSKUsServerTransport(&computefake.ResourceSKUsServer{NewListPager: k.listSizes})
+func diskServer(c *Cloud, k *call) doer {
+	disks := diskCalls{k, c.disks}
+	return computefake.NewDisksServerTransport(&computefake.DisksServer{BeginCreateOrUpdate: disks.put, Get: disks.get, BeginDelete: disks.delete})
 }
 
-func imageServer(k *call) doer {
-	return computefake.NewGalleryImagesServerTransport(&computefake.GalleryImagesServer{NewListByGalleryPager: k.listImages})
+func sizeServer(_ *Cloud, k *call) doer {
+	return computefake.NewResourceSKUsServerTransport(&computefake.ResourceSKUsServer{NewListPager: catalogCalls{k}.listSizes})
 }
 
-func versionServer(k *call) doer {
-	return computefake.NewGalleryImageVersionsServerTransport(&computefake.GalleryImageVersionsServer{NewListByGalleryImagePager: k.listVersions})
+func imageServer(_ *Cloud, k *call) doer {
+	return computefake.NewGalleryImagesServerTransport(&computefake.GalleryImagesServer{NewListByGalleryPager: catalogCalls{k}.listImages})
 }
+
+func versionServer(_ *Cloud, k *call) doer {
+	return computefake.NewGalleryImageVersionsServerTransport(&computefake.GalleryImageVersionsServer{NewListByGalleryImagePager: catalogCalls{k}.listVersions})
+}
+
+func operationServer(_ *Cloud, k *call) doer { return operationCall{k} }
 
 func parse[T any, P interface {
 	*T

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -18,13 +19,23 @@ import (
 
 // A call is one request while it is served.
 type call struct {
-	c     *Cloud
-	r     *http.Request
-	route *route
-	path  map[string]string // what the route's pattern matched, by name
-	op    string            // ID of the long-running operation that it has started
+	o          *Options
+	operations *operationLog
+	r          *http.Request
+	route      *route
+	path       map[string]string // what the route's pattern matched, by name
+	op         string            // ID of the long-running operation that it has started
 
 	actions []string // permitted; nil: all
+}
+
+// id is the ARM ID of a resource of a kind such as Microsoft.Compute/disks.
+func (k *call) id(kind, name string) string {
+	return fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/%s/%s", k.o.Subscription, k.path["group"], kind, name)
+}
+
+func (k *call) notFound(kind, name string) *Refusal {
+	return refuse(http.StatusNotFound, "ResourceNotFound", "The Resource '%s/%s' under resource group '%s' was not found.", kind, name, k.path["group"])
 }
 
 // ServeHTTP implements http.Handler.
@@ -35,7 +46,8 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if c.serveConsole(w, r) {
+	if id, ok := strings.CutPrefix(r.URL.Path, consolePath); ok {
+		c.serveConsole(w, r, id)
 		return
 	}
 	k, err := c.newCall(r)
@@ -43,7 +55,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err.ServeHTTP(w, r)
 		return
 	}
-	c.Faults.Serve(w, r, k.route.name, k.serve)
+	c.Faults.Serve(w, r, k.route.name, func(w http.ResponseWriter, r *http.Request) { c.serve(k, w, r) })
 }
 
 // newCall checks what Azure checks before it looks at the request itself.
@@ -60,7 +72,7 @@ func (c *Cloud) newCall(r *http.Request) (*call, *Refusal) {
 	if !apiVersion.MatchString(query.Get("api-version")) {
 		return nil, refuse(http.StatusBadRequest, "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required for all requests.")
 	}
-	k := &call{c: c, r: r, actions: actions}
+	k := &call{o: c.o, operations: c.operations, r: r, actions: actions}
 	if err := k.match(); err != nil {
 		return nil, err
 	}
@@ -85,21 +97,21 @@ func (k *call) match() *Refusal {
 		for j, name := range routes[i].pattern.SubexpNames() {
 			k.path[name] = m[j]
 		}
-		return k.c.known(k.path)
+		return k.o.known(k.path)
 	}
 	return refuse(http.StatusNotFound, "InvalidResourceType", "The resource type of %s %s could not be found.", k.r.Method, k.r.URL.Path)
 }
 
 // known refuses other subscriptions and resource groups.
-func (c *Cloud) known(path map[string]string) *Refusal {
-	if !strings.EqualFold(path["subscription"], c.o.Subscription) {
+func (o *Options) known(path map[string]string) *Refusal {
+	if !strings.EqualFold(path["subscription"], o.Subscription) {
 		return refuse(http.StatusNotFound, "SubscriptionNotFound", "The subscription '%s' could not be found.", path["subscription"])
 	}
 	group, ok := path["group"]
-	if !ok || strings.EqualFold(group, c.o.ResourceGroup) {
+	if !ok || strings.EqualFold(group, o.ResourceGroup) {
 		return nil
 	}
-	if c.o.mentions("/resourcegroups/" + strings.ToLower(group) + "/") {
+	if o.mentions("/resourcegroups/" + strings.ToLower(group) + "/") {
 		return nil
 	}
 	return refuse(http.StatusNotFound, "ResourceGroupNotFound", "Resource group '%s' could not be found.", group)
@@ -133,28 +145,18 @@ func (k *call) linked(action, id string) *Refusal {
 }
 
 // serve lets the SDK's fake server parse the request and write the answer.
-func (k *call) serve(w http.ResponseWriter, r *http.Request) {
-	if err := k.throttled(); err != nil {
-		err.ServeHTTP(w, r)
-		return
-	}
-	if k.route.serve != nil {
-		k.route.serve(k, w)
-		return
-	}
-	if err := k.strict(); err != nil {
-		err.ServeHTTP(w, r)
-		return
-	}
-	// Without cancel: the fake server panics when the context ends while it works.
-	req := r.WithContext(context.WithValue(context.WithoutCancel(r.Context()), runtime.CtxAPINameKey{}, k.route.name))
-	resp, err := k.route.server(k).Do(req)
-	if refusal, ok := errors.AsType[*Refusal](err); ok {
-		refusal.ServeHTTP(w, r)
-		return
+func (c *Cloud) serve(k *call, w http.ResponseWriter, r *http.Request) {
+	err := c.throttled(k)
+	if err == nil {
+		err = k.strict()
 	}
 	if err != nil {
-		refuse(http.StatusBadRequest, "InvalidRequestContent", "%v", err).ServeHTTP(w, r)
+		err.ServeHTTP(w, r)
+		return
+	}
+	resp, err := c.do(k, r)
+	if err != nil {
+		err.ServeHTTP(w, r)
 		return
 	}
 	defer resp.Body.Close()
@@ -163,4 +165,25 @@ func (k *call) serve(w http.ResponseWriter, r *http.Request) {
 	k.nameOperation(w.Header())
 	w.WriteHeader(resp.StatusCode)
 	io.Copy(w, resp.Body) //nolint:errcheck // the client left
+}
+
+// do carries out a call under the lock.
+func (c *Cloud) do(k *call, r *http.Request) (*http.Response, *Refusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Without cancel: the fake server panics when the context ends while it works.
+	req := r.WithContext(context.WithValue(context.WithoutCancel(r.Context()), runtime.CtxAPINameKey{}, k.route.name))
+	resp, err := k.route.server(c, k).Do(req)
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		return nil, refusal
+	}
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "InvalidRequestContent", "%v", err)
+	}
+	return resp, nil
+}
+
+// exists reports whether a resource is there that machines refer to.
+func (o *Options) exists(id string) bool {
+	return o.Resources == nil || slices.ContainsFunc(o.Resources, func(r string) bool { return strings.EqualFold(r, id) })
 }

@@ -2,6 +2,7 @@ package armtest
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -19,6 +20,28 @@ type subnet struct {
 	prefix6 netip.Prefix // invalid: it has no IPv6
 	used    map[netip.Addr]bool
 	used6   map[netip.Addr]bool
+}
+
+// A subnetSet is the subnets of the subscription.
+type subnetSet struct{ byID map[string]*subnet } // in lower case
+
+// A subnetCalls answers calls for them.
+type subnetCalls struct {
+	*call
+	subnets *subnetSet
+}
+
+func newSubnetSet(o *Options) *subnetSet {
+	out := &subnetSet{map[string]*subnet{}}
+	for i, id := range slices.Sorted(maps.Keys(o.Subnets)) {
+		out.byID[strings.ToLower(id)] = newSubnet(id, o.Subnets[id], i)
+	}
+	for i, id := range o.DualStack {
+		if s := out.byID[strings.ToLower(id)]; s != nil {
+			s.prefix6 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, 0, byte(i + 1)}), 64)
+		}
+	}
+	return out
 }
 
 func newSubnet(id string, size, index int) *subnet {
@@ -78,16 +101,14 @@ func (s *subnet) free(a netip.Addr) {
 func (c *Cloud) Prefix(id string) netip.Prefix {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.subnets[strings.ToLower(id)]; s != nil {
+	if s := c.nics.subnets.byID[strings.ToLower(id)]; s != nil {
 		return s.prefix
 	}
 	return netip.Prefix{}
 }
 
-func (k *call) getSubnet(_ context.Context, _, _, name string, _ *armnetwork.SubnetsClientGetOptions) (azfake.Responder[armnetwork.SubnetsClientGetResponse], azfake.ErrorResponder) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	s := k.c.subnets[strings.ToLower(k.r.URL.Path)]
+func (k subnetCalls) get(_ context.Context, _, _, name string, _ *armnetwork.SubnetsClientGetOptions) (azfake.Responder[armnetwork.SubnetsClientGetResponse], azfake.ErrorResponder) {
+	s := k.subnets.byID[strings.ToLower(k.r.URL.Path)]
 	if s == nil {
 		return found(armnetwork.SubnetsClientGetResponse{}, refuse(http.StatusNotFound, "NotFound", "Resource %s not found.", name))
 	}
@@ -96,12 +117,10 @@ func (k *call) getSubnet(_ context.Context, _, _, name string, _ *armnetwork.Sub
 	}}, nil)
 }
 
-func (k *call) listUsage(_, name string, _ *armnetwork.VirtualNetworksClientListUsageOptions) (p azfake.PagerResponder[armnetwork.VirtualNetworksClientListUsageResponse]) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
+func (k subnetCalls) listUsage(_, name string, _ *armnetwork.VirtualNetworksClientListUsageOptions) (p azfake.PagerResponder[armnetwork.VirtualNetworksClientListUsageResponse]) {
 	var own []*subnet
-	prefix := strings.ToLower("/subscriptions/" + k.c.o.Subscription + "/resourceGroups/" + k.path["group"] + "/providers/Microsoft.Network/virtualNetworks/" + name + "/subnets/")
-	for id, s := range k.c.subnets {
+	prefix := strings.ToLower(k.id("Microsoft.Network/virtualNetworks", name) + "/subnets/")
+	for id, s := range k.subnets.byID {
 		if strings.HasPrefix(id, prefix) {
 			own = append(own, s)
 		}
@@ -124,23 +143,4 @@ func (k *call) listUsage(_, name string, _ *armnetwork.VirtualNetworksClientList
 	}
 	p.AddPage(http.StatusOK, out, nil)
 	return p
-}
-
-func (k *call) getPool(_ context.Context, _, balancer, pool string, _ *armnetwork.LoadBalancerBackendAddressPoolsClientGetOptions) (azfake.Responder[armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse], azfake.ErrorResponder) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	id := k.c.pools[strings.ToLower(k.r.URL.Path)]
-	if id == "" {
-		return found(armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse{}, refuse(http.StatusNotFound, "NotFound",
-			"Resource %s of load balancer %s not found.", pool, balancer))
-	}
-	p := &armnetwork.BackendAddressPoolPropertiesFormat{}
-	for _, n := range k.c.nics {
-		for _, config := range n.show().Properties.IPConfigurations {
-			if slices.ContainsFunc(config.Properties.LoadBalancerBackendAddressPools, func(b *armnetwork.BackendAddressPool) bool { return strings.EqualFold(deref(b.ID), id) }) {
-				p.BackendIPConfigurations = append(p.BackendIPConfigurations, &armnetwork.InterfaceIPConfiguration{ID: config.ID})
-			}
-		}
-	}
-	return found(armnetwork.LoadBalancerBackendAddressPoolsClientGetResponse{BackendAddressPool: armnetwork.BackendAddressPool{ID: &id, Name: &pool, Properties: p}}, nil)
 }

@@ -98,71 +98,67 @@ func (v *vm) status() nstance.MachineStatus {
 	return nstance.StatusPending
 }
 
-// ordered returns the machines in the order in which they were made. It needs the
-// lock.
-func (c *Cloud) ordered() []*vm {
+// A vmCalls answers calls for machines.
+type vmCalls struct {
+	*call
+	fleet  *fleet
+	checks vmChecks
+}
+
+// ordered returns the machines in the order in which they were made.
+func (f *fleet) ordered() []*vm {
 	var out []*vm
-	for _, v := range c.vms {
+	for _, v := range f.vms {
 		out = append(out, v)
 	}
 	slices.SortFunc(out, func(a, b *vm) int { return cmp.Compare(a.serial, b.serial) })
 	return out
 }
 
-// visibleVM returns the machine of a path, if answers contain it.
-func (k *call) visibleVM(name string) (*vm, *Refusal) {
-	v := k.c.vms[strings.ToLower(name)]
+// visible returns the machine of a path, if answers contain it.
+func (k vmCalls) visible(name string) (*vm, *Refusal) {
+	v := k.fleet.vms[strings.ToLower(name)]
 	if v == nil || time.Now().Before(v.visible) {
-		return nil, refuse(http.StatusNotFound, "ResourceNotFound",
-			"The Resource 'Microsoft.Compute/virtualMachines/%s' under resource group '%s' was not found.", name, k.path["group"])
+		return nil, k.notFound("Microsoft.Compute/virtualMachines", name)
 	}
 	return v, nil
 }
 
-func (k *call) putVM(_ context.Context, _, name string, m armcompute.VirtualMachine, o *armcompute.VirtualMachinesClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientCreateOrUpdateResponse], azfake.ErrorResponder) {
-	var out armcompute.VirtualMachine
-	var err *Refusal
-	k.c.update(func() {
-		var v *vm
-		if v, err = k.createVM(name, m, o); err == nil {
-			out = v.show(false)
-		}
-	})
-	return answered(http.StatusCreated, armcompute.VirtualMachinesClientCreateOrUpdateResponse{VirtualMachine: out}, err)
+func (k vmCalls) put(_ context.Context, _, name string, m armcompute.VirtualMachine, o *armcompute.VirtualMachinesClientBeginCreateOrUpdateOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientCreateOrUpdateResponse], azfake.ErrorResponder) {
+	v, err := k.create(name, m, o)
+	if err != nil {
+		return answered(0, armcompute.VirtualMachinesClientCreateOrUpdateResponse{}, err)
+	}
+	return answered(http.StatusCreated, armcompute.VirtualMachinesClientCreateOrUpdateResponse{VirtualMachine: v.show(false)}, nil)
 }
 
-// createVM makes a machine. Changing one that exists is more than this cloud can:
-// what Azure refuses of it is refused. It needs the lock.
-func (k *call) createVM(name string, m armcompute.VirtualMachine, o *armcompute.VirtualMachinesClientBeginCreateOrUpdateOptions) (*vm, *Refusal) {
-	c := k.c
-	if c.vms[strings.ToLower(name)] != nil {
+// create makes a machine. Changing one that exists is more than this cloud can:
+// what Azure refuses of it is refused.
+func (k vmCalls) create(name string, m armcompute.VirtualMachine, o *armcompute.VirtualMachinesClientBeginCreateOrUpdateOptions) (*vm, *Refusal) {
+	if k.fleet.vms[strings.ToLower(name)] != nil {
 		if o != nil && o.IfNoneMatch != nil && *o.IfNoneMatch == "*" {
 			return nil, refuse(http.StatusPreconditionFailed, "PreconditionFailed", "The condition '*' set on if-none-match is not satisfied.")
 		}
 		return nil, refuse(http.StatusConflict, "PropertyChangeNotAllowed", "Changing property 'osProfile.customData' is not allowed.")
 	}
-	size, err := k.checkVM(name, &m)
+	size, err := k.checks.check(name, &m)
 	if err != nil {
 		return nil, err
 	}
-	v := &vm{id: k.vmID(name), serial: c.serial, model: m, size: size, provision: creating, visible: time.Now().Add(c.o.Delays.Visible)}
-	c.serial++
+	v := &vm{id: k.id("Microsoft.Compute/virtualMachines", name), serial: k.fleet.serial, model: m, size: size, provision: creating, visible: time.Now().Add(k.o.Delays.Visible)}
+	k.fleet.serial++
 	if v.userData, err = customData(m.Properties.OSProfile); err != nil {
 		return nil, err
 	}
-	if err := c.claim(v); err != nil {
+	if err := k.fleet.claim(v); err != nil {
 		return nil, err
 	}
 	v.adopt(name)
-	c.attach(v)
-	c.vms[strings.ToLower(name)] = v
+	k.fleet.attach(v)
+	k.fleet.vms[strings.ToLower(name)] = v
 	v.operation = k.begin()
-	c.launch(v)
+	k.fleet.launch(v)
 	return v, nil
-}
-
-func (k *call) vmID(name string) string {
-	return fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", k.c.o.Subscription, k.path["group"], name)
 }
 
 // adopt fills in what Azure adds to the model, and drops what it never shows.
@@ -221,10 +217,8 @@ func (v *vm) view() *armcompute.VirtualMachineInstanceView {
 	return out
 }
 
-func (k *call) getVM(_ context.Context, _, name string, o *armcompute.VirtualMachinesClientGetOptions) (azfake.Responder[armcompute.VirtualMachinesClientGetResponse], azfake.ErrorResponder) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
-	v, err := k.visibleVM(name)
+func (k vmCalls) get(_ context.Context, _, name string, o *armcompute.VirtualMachinesClientGetOptions) (azfake.Responder[armcompute.VirtualMachinesClientGetResponse], azfake.ErrorResponder) {
+	v, err := k.visible(name)
 	if err != nil {
 		return found(armcompute.VirtualMachinesClientGetResponse{}, err)
 	}
@@ -232,20 +226,17 @@ func (k *call) getVM(_ context.Context, _, name string, o *armcompute.VirtualMac
 	return found(armcompute.VirtualMachinesClientGetResponse{VirtualMachine: v.show(view)}, nil)
 }
 
-func (k *call) deleteVM(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientBeginDeleteOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientDeleteResponse], azfake.ErrorResponder) {
-	status := http.StatusNoContent
-	k.c.update(func() {
-		if v := k.c.vms[strings.ToLower(name)]; v != nil {
-			status = http.StatusAccepted
-			v.operation.end(opCanceled, &Detail{"OperationPreempted", "The operation has been preempted by a more recent operation."})
-			v.operation = k.begin()
-			k.c.remove(v)
-		}
-	})
-	return accepted[armcompute.VirtualMachinesClientDeleteResponse](status, nil)
+func (k vmCalls) delete(_ context.Context, _, name string, _ *armcompute.VirtualMachinesClientBeginDeleteOptions) (azfake.PollerResponder[armcompute.VirtualMachinesClientDeleteResponse], azfake.ErrorResponder) {
+	v := k.fleet.vms[strings.ToLower(name)]
+	if v == nil {
+		return accepted[armcompute.VirtualMachinesClientDeleteResponse](http.StatusNoContent, nil)
+	}
+	v.preempt(k.begin())
+	k.fleet.remove(v)
+	return accepted[armcompute.VirtualMachinesClientDeleteResponse](http.StatusAccepted, nil)
 }
 
-func (k *call) listVMs(_ string, o *armcompute.VirtualMachinesClientListOptions) (p azfake.PagerResponder[armcompute.VirtualMachinesClientListResponse]) {
+func (k vmCalls) list(_ string, o *armcompute.VirtualMachinesClientListOptions) (p azfake.PagerResponder[armcompute.VirtualMachinesClientListResponse]) {
 	if o != nil && o.Expand != nil && o.Filter == nil {
 		p.AddError(badParameter("$expand", "The expand needs a filter of a scale set."))
 		return p
@@ -260,7 +251,7 @@ func (k *call) listVMs(_ string, o *armcompute.VirtualMachinesClientListOptions)
 	return p
 }
 
-func (k *call) listStatuses(o *armcompute.VirtualMachinesClientListAllOptions) (p azfake.PagerResponder[armcompute.VirtualMachinesClientListAllResponse]) {
+func (k vmCalls) listStatuses(o *armcompute.VirtualMachinesClientListAllOptions) (p azfake.PagerResponder[armcompute.VirtualMachinesClientListAllResponse]) {
 	only := o != nil && o.StatusOnly != nil && *o.StatusOnly == "true"
 	page, next := k.page(only)
 	if only {
@@ -275,16 +266,14 @@ func (k *call) listStatuses(o *armcompute.VirtualMachinesClientListAllOptions) (
 }
 
 // page returns one page of machines, and where the next one is.
-func (k *call) page(view bool) ([]*armcompute.VirtualMachine, *string) {
-	k.c.mu.Lock()
-	defer k.c.mu.Unlock()
+func (k vmCalls) page(view bool) ([]*armcompute.VirtualMachine, *string) {
 	var seen []*vm
-	for _, v := range k.c.ordered() {
+	for _, v := range k.fleet.ordered() {
 		if !time.Now().Before(v.visible) {
 			seen = append(seen, v)
 		}
 	}
-	seen, next := cut(k, seen, func(v *vm) int { return v.serial })
+	seen, next := cut(k.call, seen, func(v *vm) int { return v.serial })
 	out := []*armcompute.VirtualMachine{}
 	for _, v := range seen {
 		out = append(out, new(v.show(view)))

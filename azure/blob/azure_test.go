@@ -3,6 +3,7 @@ package blob_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -98,6 +99,10 @@ func TestAnswers(t *testing.T) {
 		write, read nstance.Code
 	}{
 		{400, "InvalidHeaderValue", nstance.Invalid, nstance.Invalid},
+		{302, "", nstance.Unavailable, nstance.Unavailable},
+		{400, "", nstance.Unavailable, nstance.Unavailable},
+		{400, "Md5Mismatch", nstance.Ambiguous, nstance.Unavailable},
+		{407, "", nstance.Unavailable, nstance.Unavailable},
 		{403, "AuthenticationFailed", nstance.Denied, nstance.Denied},
 		{404, "BlobNotFound", nstance.NotFound, nstance.NotFound},
 		{404, "ContainerNotFound", nstance.Unavailable, nstance.Unavailable},
@@ -124,6 +129,20 @@ func TestAnswers(t *testing.T) {
 			require.Len(t, srv.Requests(), 1, "a write is sent once")
 			_, err = s.Get(t.Context(), "a")
 			require.Equal(t, c.read, nstance.CodeOf(err), "%v", err)
+		})
+	}
+	for name, body := range map[string]string{
+		"nothing": "", "a page for people": "<html><body>Log in</body></html>", "half a listing": `<EnumerationResults ContainerName="c"/>`,
+		"a listing of half a blob": `<EnumerationResults ContainerName="c"><Blobs><Blob><Name>a</Name></Blob></Blobs></EnumerationResults>`,
+	} {
+		t.Run("success with "+name, func(t *testing.T) {
+			_, s := open(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
+			var err error
+			for _, err = range s.List(t.Context(), "", "") {
+			}
+			require.ErrorIs(t, err, nstance.Unavailable)
+			_, err = s.Get(t.Context(), "a")
+			require.ErrorIs(t, err, nstance.Unavailable)
 		})
 	}
 	t.Run("a connection that ends", func(t *testing.T) {

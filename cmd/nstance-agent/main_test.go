@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -107,14 +106,6 @@ func TestCommandLine(t *testing.T) {
 			require.True(t, json.Valid([]byte(line)), line)
 		}
 		require.Contains(t, errs, `"msg":"nstance-agent starts"`)
-	})
-	t.Run("a health address in use ends it", func(t *testing.T) {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer ln.Close()
-		code, _, errs := call(complete(t), "--health-addr", ln.Addr().String())
-		require.Equal(t, exitError, code)
-		require.Contains(t, errs, "NSTANCE_HEALTH_ADDR")
 	})
 }
 

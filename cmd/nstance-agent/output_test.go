@@ -3,10 +3,13 @@
 package main
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -44,36 +47,68 @@ func TestReaderOfLog(t *testing.T) {
 			prepare(r, w)
 			health, err := freeport.Address()
 			require.NoError(t, err)
-			self, err := os.Executable()
-			require.NoError(t, err)
-			cmd := exec.CommandContext(t.Context(), self, "--health-addr", health, "--debug")
-			cmd.Env = append(os.Environ(), asProgram+"=1")
-			for name, value := range complete(t) {
-				cmd.Env = append(cmd.Env, name+"="+value)
-			}
-			cmd.Stderr = w
-			require.NoError(t, cmd.Start())
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
-			t.Cleanup(func() { _ = cmd.Process.Kill() })
-			require.Eventually(t, func() bool {
-				resp, err := http.Get("http://" + health + "/healthz")
-				if err != nil {
-					return false
-				}
-				defer resp.Body.Close()
-				text, err := io.ReadAll(resp.Body)
-				return err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(text) > 0
-			}, time.Minute, 10*time.Millisecond)
-			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-			select {
-			case err := <-ended:
-				require.NoError(t, err)
-			case <-time.After(time.Minute):
-				require.FailNow(t, "it does not end")
-			}
+			program(t, health, w)
+			requireServed(t, health)
 		})
 	}
+}
+
+// program starts the agent, which ends by itself when the test does.
+func program(t *testing.T, health string, stderr *os.File) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, "--health-addr", health, "--debug")
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	for name, value := range complete(t) {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	cmd.Stderr = stderr
+	require.NoError(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		defer cmd.Process.Kill()
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		select {
+		case err := <-ended:
+			require.NoError(t, err)
+		case <-time.After(time.Minute):
+			require.FailNow(t, "it does not end")
+		}
+	})
+}
+
+// requireServed requires that the agent says how it is: not registered.
+func requireServed(t *testing.T, health string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		resp, err := http.Get("http://" + health + "/healthz")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		return err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(text) > 0
+	}, time.Minute, 10*time.Millisecond)
+}
+
+// TestHealthAddressInUse: an agent that another program keeps from its health address works,
+// and answers there once it is free.
+func TestHealthAddressInUse(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close(); _ = w.Close() })
+	program(t, other.Addr().String(), w)
+	lines := bufio.NewScanner(r)
+	for lines.Scan() && !strings.Contains(lines.Text(), "NSTANCE_HEALTH_ADDR") {
+	}
+	require.NoError(t, lines.Err())
+	go io.Copy(io.Discard, r)
+	require.NoError(t, other.Close())
+	requireServed(t, other.Addr().String())
 }
 
 type zeros struct{}

@@ -80,6 +80,42 @@ func TestLinesOfLibraries(t *testing.T) {
 	require.NoError(t, cmd.Wait(), "it did not print %s", wanted)
 }
 
+// TestReaderOfLog: a reader of standard error that hangs or has gone stops neither webhooks
+// nor controllers, and not the end of the program.
+func TestReaderOfLog(t *testing.T) {
+	for name, prepare := range map[string]func(r, w *os.File){
+		"hangs": func(_, w *os.File) {
+			require.NoError(t, w.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+			_, err := io.Copy(w, zeros{})
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		},
+		"has gone": func(r, _ *os.File) { require.NoError(t, r.Close()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			flags, webhooks := populated(t)
+			r, w, err := os.Pipe()
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = r.Close(); _ = w.Close() })
+			prepare(r, w)
+			self, err := os.Executable()
+			require.NoError(t, err)
+			ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer stop()
+			cmd := exec.CommandContext(ctx, self, append(flags, "--log-level=debug")...)
+			cmd.Env = append(os.Environ(), asProgram+"=1")
+			cmd.Stderr = w
+			require.NoError(t, cmd.Start())
+			require.Eventually(t, func() bool { return askWebhook(t, webhooks) }, 2*time.Minute, 10*time.Millisecond)
+			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+			require.NoError(t, cmd.Wait())
+		})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
 // inOwnProcess in the environment says that a test has this process to itself.
 const inOwnProcess = "NSTANCE_TEST_IN_OWN_PROCESS"
 

@@ -70,7 +70,7 @@ func refusals(t *testing.T, bin string) {
 		args []string
 	}{
 		{"unknown scenario", 2, "use interrupt, mass, crash, rollout", []string{"dev", "--scenario", "storm"}},
-		{"data that cannot be written", 1, "name a directory that you may write to", []string{"dev", "--data", file}},
+		{"data that cannot be written", 2, "name a directory that you may write to", []string{"dev", "--data", file}},
 		{"count without mass", 2, "--count", []string{"dev", "--count", "7"}},
 		{"instances with mass", 2, "--instances", []string{"dev", "--scenario", "mass", "--instances", "7"}},
 		{"no machines", 2, "--instances", []string{"dev", "--instances", "0"}},

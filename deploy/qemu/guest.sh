@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 if ! compgen -G "$out/kernel/boot/vmlinuz-*" >/dev/null; then
-	package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+	package=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | sed -n 1p)
 	(cd "$work" && apt-get download -q "$package")
 	rm -rf "$out/kernel"
 	dpkg -x "$work"/*.deb "$work/kernel"

@@ -57,7 +57,7 @@ func demonstrate(ctx context.Context, out io.Writer) error {
 	case <-done:
 	}
 	leave()
-	return <-over
+	return errors.Join(<-over, context.Cause(ctx)) // a daemon that is stopped finishes what it has in hand, too
 }
 
 // userData writes what a machine's user data would.

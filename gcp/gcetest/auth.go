@@ -34,30 +34,30 @@ func newAccount(email string) *account {
 // cloud's console gives it out, for a cloud that is served at url. It is nil
 // when there is no account.
 func (c *Cloud) KeyFile(url string) []byte {
-	if c.account == nil {
+	if c.gateway.account == nil {
 		return nil
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(c.account.key)
+	der, err := x509.MarshalPKCS8PrivateKey(c.gateway.account.key)
 	if err != nil {
 		return nil // cannot be: it is an RSA key
 	}
 	out, _ := json.Marshal(map[string]string{
-		"type": "service_account", "project_id": c.o.Project, "private_key_id": "1", "client_email": c.account.email, "client_id": "1",
+		"type": "service_account", "project_id": c.o.Project, "private_key_id": "1", "client_email": c.gateway.account.email, "client_id": "1",
 		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), "token_uri": url + "/token",
 	})
 	return out
 }
 
 // authenticate refuses a call whose bearer token is wrong.
-func (c *Cloud) authenticate(r *http.Request) *apiError {
-	if c.o.Token == "" && c.account == nil {
+func (g *gateway) authenticate(r *http.Request) *apiError {
+	if g.o.Token == "" && g.account == nil {
 		return nil
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if ok && token != "" && token == c.o.Token {
+	if ok && token != "" && token == g.o.Token {
 		return nil
 	}
-	if ok && c.account != nil && (token == c.account.issued || c.account.verify(token) == nil) {
+	if ok && g.account != nil && (token == g.account.issued || g.account.verify(token) == nil) {
 		return nil
 	}
 	return refuse(http.StatusUnauthorized, "authError", "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid authentication credential.")

@@ -46,8 +46,11 @@ var (
 		"Intel Ice Lake", "Intel Sapphire Rapids", "Intel Emerald Rapids", "AMD Rome", "AMD Milan", "AMD Genoa", "AMD Turin", "Ampere Altra", "Google Axion"}
 )
 
-// checkFeatures refuses what a machine's type cannot have. It needs c.mu.
-func (c *Cloud) checkFeatures(m *machine) *apiError {
+// A catalog is the machine types and images that the project sees.
+type catalog struct{ o *Options }
+
+// checkFeatures refuses what a machine's type cannot have.
+func (c *catalog) checkFeatures(m *machine) *apiError {
 	name := lastPart(m.MachineType)
 	bad := func(format string, args ...any) *apiError {
 		return refuse(http.StatusBadRequest, "invalid", format, args...)
@@ -89,7 +92,7 @@ func (c *Cloud) checkFeatures(m *machine) *apiError {
 
 // hasAccount reports whether a service account is the project's: its default one, or one
 // with an address in its domain.
-func (c *Cloud) hasAccount(email string) bool {
+func (c *catalog) hasAccount(email string) bool {
 	return email == "default" || email == c.o.Account || strings.HasSuffix(email, "-compute@developer.gserviceaccount.com") ||
 		strings.HasSuffix(email, "@"+c.o.Project+".iam.gserviceaccount.com")
 }
@@ -112,47 +115,34 @@ func region(zone string) string {
 	return zone[:max(i, 0)]
 }
 
-func (c *Cloud) fillCatalog() {
-	if c.o.Types == nil {
-		c.o.Types = []MachineType{{"e2-small", nstance.AMD64}, {"e2-standard-2", nstance.AMD64}, {"t2a-standard-1", nstance.ARM64}}
+func (o *Options) fillCatalog() {
+	if o.Types == nil {
+		o.Types = []MachineType{{"e2-small", nstance.AMD64}, {"e2-standard-2", nstance.AMD64}, {"t2a-standard-1", nstance.ARM64}}
 	}
-	if c.o.Images == nil {
+	if o.Images == nil {
 		published := time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC)
-		c.o.Images = []Image{
+		o.Images = []Image{
 			{Project: "debian-cloud", Name: "debian-12-bookworm-v20261001", Family: "debian-12", Arch: nstance.AMD64, Created: published},
 			{Project: "debian-cloud", Name: "debian-12-bookworm-v20261101", Family: "debian-12", Arch: nstance.AMD64, Created: published.AddDate(0, 1, 0)},
 		}
 	}
-	if c.o.Subnets == nil {
-		for _, z := range c.o.Zones {
-			c.o.Subnets = append(c.o.Subnets, Subnet{Name: "default", Region: region(z), Range: netip.MustParsePrefix("10.0.0.0/20")})
+	if o.Subnets == nil {
+		for _, z := range o.Zones {
+			o.Subnets = append(o.Subnets, Subnet{Name: "default", Region: region(z), Range: netip.MustParsePrefix("10.0.0.0/20")})
 		}
-	}
-	for _, s := range c.o.Subnets {
-		if s.Region == "" {
-			s.Region = region(c.o.Zones[0])
-		}
-		c.subnets[s.Region+"/"+s.Name] = c.newSubnet(s)
-	}
-	c.fillPlacement()
-	for _, g := range c.o.Groups {
-		if g.Zone == "" {
-			g.Zone = c.o.Zones[0]
-		}
-		c.groups[g.key()] = &group{Group: g}
 	}
 }
 
 // archWord is the API's word for an architecture.
 var archWord = map[nstance.Arch]string{nstance.AMD64: "X86_64", nstance.ARM64: "ARM64"}
 
-func (c *Cloud) getType(q *call) (any, *apiError) {
+func (c *catalog) getType(q *call) (any, *apiError) {
 	path := "projects/" + c.o.Project + "/zones/" + q.zone + "/machineTypes/" + q.name
 	for _, t := range c.o.Types {
 		if t.Name == q.name {
 			out := map[string]any{
 				"kind": "compute#machineType", "id": "1000", "name": t.Name, "zone": q.zone, "guestCpus": 2, "memoryMb": 4096,
-				"selfLink": "https://www.googleapis.com/compute/v1/" + path,
+				"selfLink": base + path,
 			}
 			if t.Arch != "" {
 				out["architecture"] = archWord[t.Arch]
@@ -166,23 +156,23 @@ func (c *Cloud) getType(q *call) (any, *apiError) {
 	return nil, notFound(path)
 }
 
-// checkType refuses a machine type that the zone does not have, and returns the
-// architecture of one that it has. It needs c.mu.
-func (c *Cloud) checkType(m *machine) (nstance.Arch, *apiError) {
+// checkType refuses a machine type that the zone does not have.
+func (c *catalog) checkType(m *machine) *apiError {
 	name := lastPart(m.MachineType)
 	if !strings.HasSuffix(m.MachineType, "zones/"+m.zone+"/machineTypes/"+name) {
-		return "", invalidField("resource.machineType", m.MachineType, "The URL is malformed.")
+		return invalidField("resource.machineType", m.MachineType, "The URL is malformed.")
 	}
 	for _, t := range c.o.Types {
 		if t.Name == name {
-			return t.Arch, nil
+			m.arch = t.Arch
+			return nil
 		}
 	}
-	return "", invalidField("resource.machineType", m.MachineType, "Machine type with name '%s' does not exist in zone '%s'.", name, m.zone)
+	return invalidField("resource.machineType", m.MachineType, "Machine type with name '%s' does not exist in zone '%s'.", name, m.zone)
 }
 
-// image finds the image that a path names. It needs c.mu.
-func (c *Cloud) image(path string) (Image, *apiError) {
+// image finds the image that a path names.
+func (c *catalog) image(path string) (Image, *apiError) {
 	project := c.o.Project
 	if _, rest, ok := strings.Cut(path, "projects/"); ok {
 		project, _, _ = strings.Cut(rest, "/")
@@ -201,7 +191,7 @@ func (c *Cloud) image(path string) (Image, *apiError) {
 	return Image{}, notFound("projects/" + project + "/global/images/" + name)
 }
 
-func (c *Cloud) imagesOf(project string) []Image {
+func (c *catalog) imagesOf(project string) []Image {
 	var out []Image
 	for _, i := range c.o.Images {
 		if i.Project == "" {
@@ -215,7 +205,7 @@ func (c *Cloud) imagesOf(project string) []Image {
 }
 
 // sharedImages reports whether a method reads the images of another project.
-func (c *Cloud) sharedImages(project string, m *route) bool {
+func (c *catalog) sharedImages(project string, m *route) bool {
 	return strings.HasPrefix(m.method, "images.") && len(c.imagesOf(project)) > 0
 }
 
@@ -245,7 +235,7 @@ type imageView struct {
 func viewImage(i Image) *imageView {
 	out := &imageView{
 		Kind: "compute#image", ID: "2000", Name: i.Name, Family: i.Family, Status: "READY", CreationTimestamp: stamp(i.Created),
-		Architecture: archWord[i.Arch], SelfLink: "https://www.googleapis.com/compute/v1/projects/" + i.Project + "/global/images/" + i.Name,
+		Architecture: archWord[i.Arch], SelfLink: base + "projects/" + i.Project + "/global/images/" + i.Name,
 	}
 	if i.Deprecated != "" {
 		out.Deprecated = map[string]string{"state": i.Deprecated}
@@ -261,10 +251,10 @@ func (v *imageView) field(path string) (string, bool) {
 	return value, known
 }
 
-func (c *Cloud) listImages(q *call) (any, *apiError) {
+func (c *catalog) listImages(q *call) (any, *apiError) {
 	var all []resource
 	for _, i := range c.imagesOf(q.r.PathValue("project")) {
 		all = append(all, viewImage(i))
 	}
-	return c.list(q, "compute#imageList", all)
+	return c.o.list(q, "compute#imageList", all)
 }

@@ -10,6 +10,8 @@ package gcetest
 
 import (
 	"cmp"
+	"encoding/base64"
+	"encoding/binary"
 	"maps"
 	"net/http"
 	"slices"
@@ -67,31 +69,14 @@ type Options struct {
 	Token, Account string
 }
 
-// maxOperations is how many operations the cloud remembers; older ones that are
-// done are forgotten.
-const maxOperations = 20_000
-
 // A Cloud serves the API. It is safe for concurrent use.
 type Cloud struct {
-	o       Options
-	mux     *http.ServeMux
-	account *account
+	o  *Options
+	mu sync.Mutex // guards the options that change and all parts, whose methods need it
 
-	mu         sync.Mutex
-	closed     bool
-	sequence   uint64
-	instances  map[string]*machine // by zone/name
-	disks      map[string]*disk    // by zone/name
-	operations []*operation        // oldest first
-	requests   map[string]*operation
-	failures   map[string][]OperationError // by operation type, for the next ones
-	subnets    map[string]*subnet          // by region/name
-	groups     map[string]*group           // by zone/name
-	minute     time.Time
-	mutations  int
-	reads      int
-	timers     *testcloud.Timers
-	running    sync.WaitGroup
+	operations *operationLog
+	fleet      *fleet
+	gateway    *gateway
 }
 
 var (
@@ -101,32 +86,41 @@ var (
 
 // New returns a cloud without machines; close it when done.
 func New(o *Options) *Cloud {
-	c := &Cloud{
-		instances: map[string]*machine{}, disks: map[string]*disk{}, requests: map[string]*operation{},
-		failures: map[string][]OperationError{}, subnets: map[string]*subnet{}, groups: map[string]*group{},
-		sequence: 1 << 61,
-	}
-	c.timers = testcloud.NewTimers(&c.mu)
+	c := &Cloud{o: &Options{}}
 	if o != nil {
-		c.o = *o
+		*c.o = *o
 	}
-	c.o.Project = cmp.Or(c.o.Project, "test-project")
-	c.o.PageSize = cmp.Or(c.o.PageSize, maxPage)
-	if c.o.Zones == nil {
-		c.o.Zones = []string{"us-central1-a", "us-central1-b"}
+	c.o.setDefaults()
+	sequence, catalog := &sequence{1 << 61}, &catalog{c.o}
+	c.operations = &operationLog{o: c.o, sequence: sequence, requests: map[string]*operation{}, failures: map[string][]OperationError{}}
+	disks := &diskSet{o: c.o, catalog: catalog, all: map[string]DiskState{}}
+	c.fleet = &fleet{o: c.o, mu: &c.mu, timers: testcloud.NewTimers(&c.mu), operations: c.operations, disks: disks, machines: map[string]*machine{}}
+	network := newNetwork(c.o, sequence, c.operations, c.fleet)
+	balancer := newBalancer(c.o, c.operations, c.fleet)
+	c.fleet.forgotten = balancer.remove
+	launcher := &launcher{
+		o: c.o, sequence: sequence, operations: c.operations, catalog: catalog, disks: disks, network: network, fleet: c.fleet,
+		placement: &placement{o: c.o, catalog: catalog, fleet: c.fleet},
 	}
-	if c.o.Capacity == nil {
-		c.o.Capacity = &testcloud.Capacity{}
-	}
-	if c.o.Faults == nil {
-		c.o.Faults = &testcloud.Faults{}
-	}
-	if c.o.Account != "" {
-		c.account = newAccount(c.o.Account)
-	}
-	c.fillCatalog()
-	c.routes()
+	power := &powerSwitch{o: c.o, operations: c.operations, fleet: c.fleet}
+	c.gateway = newGateway(c, catalog, c.routes(catalog, launcher, power, network, balancer))
 	return c
+}
+
+func (o *Options) setDefaults() {
+	o.Project = cmp.Or(o.Project, "test-project")
+	o.PageSize = cmp.Or(o.PageSize, maxPage)
+	if o.Zones == nil {
+		o.Zones = []string{"us-central1-a", "us-central1-b"}
+	}
+	if o.Capacity == nil {
+		o.Capacity = &testcloud.Capacity{}
+	}
+	if o.Faults == nil {
+		o.Faults = &testcloud.Faults{}
+	}
+	o.fillCatalog()
+	o.fillPlacement()
 }
 
 // Permit changes the caller's permissions; nil: every one.
@@ -141,7 +135,7 @@ func (c *Cloud) Permit(permissions []string) {
 func (c *Cloud) FailOperation(kind string, errs ...OperationError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failures[kind] = append(c.failures[kind], errs...)
+	c.operations.failures[kind] = append(c.operations.failures[kind], errs...)
 }
 
 // SetDelays changes how long the cloud takes for what is asked of it from now on.
@@ -156,8 +150,8 @@ func (c *Cloud) Machines() []testcloud.Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []testcloud.Machine
-	for _, key := range slices.Sorted(maps.Keys(c.instances)) {
-		m := c.instances[key]
+	for _, key := range slices.Sorted(maps.Keys(c.fleet.machines)) {
+		m := c.fleet.machines[key]
 		out = append(out, testcloud.Machine{
 			ID: nstance.InstanceID(m.Labels["nstance-instance-id"]), Handle: m.path(), Zone: m.zone,
 			Type: lastPart(m.MachineType), Spot: m.spot(), Status: auditStatus[m.Status],
@@ -174,13 +168,10 @@ var auditStatus = map[string]nstance.MachineStatus{
 
 // Disks returns the paths of all disks, for audits.
 func (c *Cloud) Disks() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var out []string
-	for _, d := range c.disks {
+	for _, d := range c.DiskStates() {
 		out = append(out, d.Path)
 	}
-	slices.Sort(out)
 	return out
 }
 
@@ -188,112 +179,75 @@ func (c *Cloud) Disks() []string {
 func (c *Cloud) DiskStates() []DiskState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []DiskState
-	for _, d := range c.disks {
-		out = append(out, d.DiskState)
-	}
-	slices.SortFunc(out, func(a, b DiskState) int { return cmp.Compare(a.Path, b.Path) })
-	return out
+	return slices.SortedFunc(maps.Values(c.fleet.disks.all), func(a, b DiskState) int { return cmp.Compare(a.Path, b.Path) })
 }
 
 // Print adds to what a machine has printed to its serial port.
 func (c *Cloud) Print(handle, text string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.byHandle(handle)
-	if err == nil {
+	return c.withMachine(handle, func(m *machine) error {
 		m.print(text)
-	}
-	return err
+		return nil
+	})
 }
 
-// byHandle needs c.mu.
-func (c *Cloud) byHandle(handle string) (*machine, error) {
-	for _, m := range c.instances {
+// withMachine calls fn with the machine of that handle, under the lock.
+func (c *Cloud) withMachine(handle string, fn func(*machine) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.fleet.machines {
 		if m.path() == handle {
-			return m, nil
+			return fn(m)
 		}
 	}
-	return nil, nstance.Errorf(nstance.NotFound, "no machine %s", handle)
+	return nstance.Errorf(nstance.NotFound, "no machine %s", handle)
 }
 
 // Reclaim implements [testcloud.Cloud]: the machine's metadata announces the
 // preemption, and after the notice the termination action follows.
 func (c *Cloud) Reclaim(handle string, notice time.Duration) error {
-	c.mu.Lock()
-	m, err := c.byHandle(handle)
-	if err == nil && !m.spot() {
-		err = nstance.Errorf(nstance.Invalid, "machine %s is not preemptible", handle)
-	}
-	if err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	guest, deadline := m.guest, time.Now().Add(notice)
-	c.mu.Unlock()
-	if guest != nil {
-		guest.Announce("preempted", deadline)
-	}
-	c.after(notice, func() { c.preempt(m) })
-	return nil
-}
-
-// preempt needs c.mu.
-func (c *Cloud) preempt(m *machine) {
-	if c.instances[m.key()] != m || m.Status == "TERMINATED" {
-		return
-	}
-	c.systemEvent(m, "compute.instances.preempted", "Instance was preempted.")
-	if m.Scheduling.InstanceTerminationAction == "DELETE" {
-		c.remove(m, nil)
-		return
-	}
-	c.halt(m, "STOPPING", "TERMINATED", nil)
+	return c.withMachine(handle, func(m *machine) error {
+		if !m.spot() {
+			return nstance.Errorf(nstance.Invalid, "machine %s is not preemptible", handle)
+		}
+		if m.guest != nil {
+			m.guest.Announce("preempted", time.Now().Add(notice))
+		}
+		c.fleet.timers.After(notice, func() { c.fleet.preempt(m) })
+		return nil
+	})
 }
 
 // Fail implements [testcloud.Cloud]: the machine's host breaks.
 func (c *Cloud) Fail(handle string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.byHandle(handle)
-	if err != nil {
-		return err
-	}
-	c.systemEvent(m, "compute.instances.hostError", "Instance terminated by Compute Engine.")
-	c.end(m)
-	c.set(m, "TERMINATED")
-	return nil
+	return c.withMachine(handle, func(m *machine) error {
+		c.operations.systemEvent(m, "compute.instances.hostError", "Instance terminated by Compute Engine.")
+		c.fleet.end(m)
+		m.set("TERMINATED")
+		return nil
+	})
 }
 
 // Close implements [testcloud.Cloud].
 func (c *Cloud) Close() error {
 	c.mu.Lock()
-	c.closed = true
-	c.timers.Stop()
-	for _, m := range c.instances {
-		c.end(m)
-	}
+	c.fleet.close()
 	c.mu.Unlock()
-	c.timers.Wait()
-	c.running.Wait()
+	c.fleet.timers.Wait()
+	c.fleet.running.Wait()
 	return nil
 }
 
-// after calls do with c.mu held, after d, unless the cloud is closed by then. A
-// negative d is never.
-func (c *Cloud) after(d time.Duration, do func()) {
-	if d < 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.timers.After(d, do)
+// A sequence gives numbers, each once.
+type sequence struct{ last uint64 }
+
+func (s *sequence) next() uint64 {
+	s.last += 7919
+	return s.last
 }
 
-// newID needs c.mu.
-func (c *Cloud) newID() uint64 {
-	c.sequence += 7919
-	return c.sequence
+// print returns a new fingerprint.
+func (s *sequence) print() string {
+	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, s.next()))
 }
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }

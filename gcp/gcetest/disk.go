@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"github.com/nstance-go/nstance"
 )
 
 // A Snapshot is what a disk can be created from.
@@ -19,22 +17,41 @@ type Snapshot struct {
 // scratch reports whether a disk is a local SSD, which is no resource of its own.
 func (d *attachedDisk) scratch() bool { return d.Type == "SCRATCH" }
 
-// diskOf returns the path of a disk.
-func (c *Cloud) diskOf(m *machine, d *attachedDisk) string {
+// A DiskState is what there is of a disk, for audits. It may outlive its machine.
+type DiskState struct {
+	Path       string
+	Type       string // empty: the cloud's default
+	SizeGB     int64  // 0: that of its source
+	IOPS       int64  // 0: the cloud's default
+	Throughput int64  // MiB a second; 0: the cloud's default
+	Key        string // of Cloud KMS; empty: Google's own
+	Snapshot   string // that it was created from
+	Labels     map[string]string
+}
+
+// A diskSet is the persistent disks of the project.
+type diskSet struct {
+	o       *Options
+	catalog *catalog
+	all     map[string]DiskState // by path
+}
+
+// pathOf returns the path of a disk.
+func (s *diskSet) pathOf(m *machine, d *attachedDisk) string {
 	name := m.Name
 	if d.InitializeParams != nil && d.InitializeParams.DiskName != "" {
 		name = d.InitializeParams.DiskName
 	} else if i := slices.Index(m.Disks, d); i > 0 {
 		name = fmt.Sprint(m.Name, "-", i)
 	}
-	return "projects/" + c.o.Project + "/zones/" + m.zone + "/disks/" + name
+	return "projects/" + s.o.Project + "/zones/" + m.zone + "/disks/" + name
 }
 
-// fillDisks completes the disks of an instance. It needs c.mu.
-func (c *Cloud) fillDisks(m *machine, base string) {
+// fillDisks completes the disks of an instance.
+func (s *diskSet) fill(m *machine) {
 	persistent, local := 0, 0
 	for i, d := range m.Disks {
-		p, path := d.InitializeParams, c.diskOf(m, d)
+		p, path := d.InitializeParams, s.pathOf(m, d)
 		d.Kind, d.Index, d.InitializeParams = "compute#attachedDisk", i, nil // the cloud does not show it again
 		d.Type, d.Mode = cmp.Or(d.Type, "PERSISTENT"), cmp.Or(d.Mode, "READ_WRITE")
 		if d.scratch() {
@@ -51,15 +68,23 @@ func (c *Cloud) fillDisks(m *machine, base string) {
 		if d.EncryptionKey != nil {
 			state.Key = d.EncryptionKey.Name
 		}
-		c.disks[m.zone+"/"+lastPart(path)] = &disk{DiskState: state, zone: m.zone, name: lastPart(path)}
+		s.all[path] = state
+	}
+}
+
+// remove deletes the disks of a machine: all, or those that go with it.
+func (s *diskSet) remove(m *machine, all bool) {
+	for _, d := range m.Disks {
+		if all || d.AutoDelete {
+			delete(s.all, strings.TrimPrefix(d.Source, base))
+		}
 	}
 }
 
 // maxDisks is how many persistent disks a machine may have ("About Persistent Disk").
 const maxDisks = 128
 
-// checkDisks needs c.mu.
-func (c *Cloud) checkDisks(m *machine, arch nstance.Arch) *apiError {
+func (s *diskSet) check(m *machine) *apiError {
 	var scratch []*attachedDisk
 	names := map[string]bool{}
 	for i, d := range m.Disks {
@@ -77,7 +102,7 @@ func (c *Cloud) checkDisks(m *machine, arch nstance.Arch) *apiError {
 			scratch = append(scratch, d)
 			continue
 		}
-		if err := c.checkDisk(m, i, arch); err != nil {
+		if err := s.checkDisk(m, i); err != nil {
 			return err
 		}
 	}
@@ -90,35 +115,35 @@ func (c *Cloud) checkDisks(m *machine, arch nstance.Arch) *apiError {
 	return checkScratch(m, scratch)
 }
 
-// checkDisk checks a persistent disk. It needs c.mu.
-func (c *Cloud) checkDisk(m *machine, index int, arch nstance.Arch) *apiError {
+// checkDisk checks a persistent disk.
+func (s *diskSet) checkDisk(m *machine, index int) *apiError {
 	d := m.Disks[index]
 	p, at := d.InitializeParams, fmt.Sprintf("resource.disks[%d].initializeParams.", index)
 	if err := checkLabels(at+"labels", p.Labels); err != nil {
 		return err
 	}
-	if key := d.EncryptionKey; key != nil && !slices.Contains(c.o.Keys, key.Name) {
+	if key := d.EncryptionKey; key != nil && !slices.Contains(s.o.Keys, key.Name) {
 		return refuse(http.StatusBadRequest, "kmsPermissionDenied", "Cloud KMS error when using key %s: Permission 'cloudkms.cryptoKeyVersions.useToEncrypt' denied on resource '%s' (or it may not exist).", key.Name, key.Name)
 	}
 	size := int64(10)
 	switch {
 	case d.Boot:
-		image, err := c.image(p.SourceImage)
+		image, err := s.catalog.image(p.SourceImage)
 		if err != nil {
 			return err
 		}
-		if image.Arch != "" && arch != "" && image.Arch != arch {
-			return refuse(http.StatusBadRequest, "invalid", "Requested boot disk architecture (%s) is not compatible with machine type architecture (%s).", archWord[image.Arch], archWord[arch])
+		if image.Arch != "" && m.arch != "" && image.Arch != m.arch {
+			return refuse(http.StatusBadRequest, "invalid", "Requested boot disk architecture (%s) is not compatible with machine type architecture (%s).", archWord[image.Arch], archWord[m.arch])
 		}
 		size = cmp.Or(image.DiskSizeGB, 10)
 	case p.SourceImage != "":
 		return invalidField(at+"sourceImage", p.SourceImage, "Images of further disks are not known here.")
 	case p.Snapshot != "":
-		i := slices.IndexFunc(c.o.Snapshots, func(s Snapshot) bool { return strings.HasSuffix(p.Snapshot, "global/snapshots/"+s.Name) })
+		i := slices.IndexFunc(s.o.Snapshots, func(s Snapshot) bool { return strings.HasSuffix(p.Snapshot, "global/snapshots/"+s.Name) })
 		if i < 0 {
-			return notFound("projects/" + c.o.Project + "/global/snapshots/" + lastPart(p.Snapshot))
+			return notFound("projects/" + s.o.Project + "/global/snapshots/" + lastPart(p.Snapshot))
 		}
-		size = cmp.Or(c.o.Snapshots[i].SizeGB, 10)
+		size = cmp.Or(s.o.Snapshots[i].SizeGB, 10)
 	}
 	if p.DiskSizeGB != 0 && p.DiskSizeGB < size {
 		return invalidField(at+"diskSizeGb", fmt.Sprint(p.DiskSizeGB), "Requested disk size cannot be smaller than the source's size (%d GB)", size)

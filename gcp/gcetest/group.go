@@ -1,8 +1,8 @@
 package gcetest
 
 import (
+	"cmp"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 )
@@ -40,33 +40,59 @@ func (g *group) drop(name, zone string) {
 	g.members = slices.DeleteFunc(g.members, func(e *endpoint) bool { return g.Zone == zone && lastPart(e.Instance) == name })
 }
 
-func (c *Cloud) group(q *call, collection string) (*group, *apiError) {
-	g := c.groups[q.zone+"/"+collection+"/"+q.name]
-	if g == nil {
-		return nil, notFound("projects/" + c.o.Project + "/zones/" + q.zone + "/" + collection + "/" + q.name)
+// A balancer has the groups that load balancers send traffic to.
+type balancer struct {
+	o          *Options
+	operations *operationLog
+	fleet      *fleet
+	groups     map[string]*group // by key
+}
+
+func newBalancer(o *Options, operations *operationLog, fleet *fleet) *balancer {
+	b := &balancer{o: o, operations: operations, fleet: fleet, groups: map[string]*group{}}
+	for _, g := range o.Groups {
+		g.Zone = cmp.Or(g.Zone, o.Zones[0])
+		b.groups[g.key()] = &group{Group: g}
 	}
-	return g, nil
+	return b
 }
 
-func (c *Cloud) groupPath(g *group) string {
-	return "projects/" + c.o.Project + "/zones/" + g.Zone + "/" + g.collection() + "/" + g.Name
+// remove takes a machine that is gone out of its groups.
+func (b *balancer) remove(m *machine) {
+	for _, g := range b.groups {
+		g.drop(m.Name, m.zone)
+	}
 }
 
-type endpointsRequest struct {
-	NetworkEndpoints []*endpoint `json:"networkEndpoints,omitempty"`
+// accept begins the operation of a group's change.
+func (b *balancer) accept(q *call, kind string, g *group) *operation {
+	op := b.operations.beginAt(q, kind, "projects/"+b.o.Project+"/zones/"+g.key(), "4000")
+	b.fleet.timers.After(b.o.Delays.Stop, func() { b.operations.finish(op, nil) })
+	return op
+}
+
+// group returns the group that a call names, and reads the call's body.
+func (b *balancer) group(q *call, collection string, in any) (*group, *apiError) {
+	if err := decode(q, in); err != nil {
+		return nil, err
+	}
+	key := q.zone + "/" + collection + "/" + q.name
+	if b.groups[key] == nil {
+		return nil, notFound("projects/" + b.o.Project + "/zones/" + key)
+	}
+	return b.groups[key], nil
 }
 
 // maxEndpoints is how many endpoints one call may name (networkEndpointGroups
 // attachNetworkEndpoints, quota of the API).
 const maxEndpoints = 500
 
-func (c *Cloud) endpoints(q *call) (*group, []*endpoint, *apiError) {
-	g, err := c.group(q, "networkEndpointGroups")
-	if err != nil {
-		return nil, nil, err
+func (b *balancer) endpoints(q *call) (*group, []*endpoint, *apiError) {
+	var in struct {
+		NetworkEndpoints []*endpoint `json:"networkEndpoints,omitempty"`
 	}
-	var in endpointsRequest
-	if err := decode(q, &in); err != nil {
+	g, err := b.group(q, "networkEndpointGroups", &in)
+	if err != nil {
 		return nil, nil, err
 	}
 	if n := len(in.NetworkEndpoints); n == 0 || n > maxEndpoints {
@@ -87,18 +113,18 @@ func (c *Cloud) endpoints(q *call) (*group, []*endpoint, *apiError) {
 	return g, in.NetworkEndpoints, nil
 }
 
-func (c *Cloud) attach(q *call) (any, *apiError) {
-	g, in, err := c.endpoints(q)
+func (b *balancer) attach(q *call) (any, *apiError) {
+	g, in, err := b.endpoints(q)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.permit(q, "compute.instances.use"); err != nil {
+	if err := b.o.permit(q, "compute.instances.use"); err != nil {
 		return nil, err
 	}
 	for _, e := range in {
-		m := c.instances[q.zone+"/"+e.Instance]
+		m := b.fleet.machines[q.zone+"/"+e.Instance]
 		if m == nil {
-			return nil, notFound("projects/" + c.o.Project + "/zones/" + q.zone + "/instances/" + e.Instance)
+			return nil, notFound("projects/" + b.o.Project + "/zones/" + q.zone + "/instances/" + e.Instance)
 		}
 		if e.IPAddress != "" && e.IPAddress != m.address.String() {
 			return nil, invalidField("networkEndpoints.ipAddress", e.IPAddress, "The address does not belong to the instance.")
@@ -108,15 +134,13 @@ func (c *Cloud) attach(q *call) (any, *apiError) {
 			g.members = append(g.members, e)
 		}
 	}
-	op := c.beginAt(q, "attachNetworkEndpoints", c.groupPath(g), "4000")
-	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
-	return op, nil
+	return b.accept(q, "attachNetworkEndpoints", g), nil
 }
 
 func (e *endpoint) equal(o *endpoint) bool { return e.Instance == o.Instance && e.Port == o.Port }
 
-func (c *Cloud) detach(q *call) (any, *apiError) {
-	g, in, err := c.endpoints(q)
+func (b *balancer) detach(q *call) (any, *apiError) {
+	g, in, err := b.endpoints(q)
 	if err != nil {
 		return nil, err
 	}
@@ -128,9 +152,7 @@ func (c *Cloud) detach(q *call) (any, *apiError) {
 	for _, e := range in {
 		g.members = slices.DeleteFunc(g.members, e.equal)
 	}
-	op := c.beginAt(q, "detachNetworkEndpoints", c.groupPath(g), "4000")
-	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
-	return op, nil
+	return b.accept(q, "detachNetworkEndpoints", g), nil
 }
 
 // An item is one entry of a list of members.
@@ -149,14 +171,11 @@ func (i *item) listName() string {
 
 func (*item) field(string) (string, bool) { return "", false }
 
-func (c *Cloud) listEndpoints(q *call) (any, *apiError) {
+func (b *balancer) listEndpoints(q *call) (any, *apiError) {
 	var in struct {
 		HealthStatus string `json:"healthStatus,omitempty"`
 	}
-	if err := decode(q, &in); err != nil {
-		return nil, err
-	}
-	g, err := c.group(q, "networkEndpointGroups")
+	g, err := b.group(q, "networkEndpointGroups", &in)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +183,7 @@ func (c *Cloud) listEndpoints(q *call) (any, *apiError) {
 	for _, e := range g.members {
 		all = append(all, &item{Endpoint: e})
 	}
-	out, err := c.list(q, "compute#networkEndpointGroupsListNetworkEndpoints", all)
+	out, err := b.o.list(q, "compute#networkEndpointGroupsListNetworkEndpoints", all)
 	return withoutLink(out), err
 }
 
@@ -177,20 +196,15 @@ func withoutLink(out any) any {
 	return out
 }
 
-type instancesRequest struct {
-	Instances []struct {
-		Instance string `json:"instance"`
-	} `json:"instances,omitempty"`
-}
-
 // named returns the names that a request to an instance group gives.
-func (c *Cloud) named(q *call) (*group, []string, *apiError) {
-	g, err := c.group(q, "instanceGroups")
-	if err != nil {
-		return nil, nil, err
+func (b *balancer) named(q *call) (*group, []string, *apiError) {
+	var in struct {
+		Instances []struct {
+			Instance string `json:"instance"`
+		} `json:"instances,omitempty"`
 	}
-	var in instancesRequest
-	if err := decode(q, &in); err != nil {
+	g, err := b.group(q, "instanceGroups", &in)
+	if err != nil {
 		return nil, nil, err
 	}
 	var out []string
@@ -203,39 +217,37 @@ func (c *Cloud) named(q *call) (*group, []string, *apiError) {
 	return g, out, nil
 }
 
-func (c *Cloud) addInstances(q *call) (any, *apiError) {
-	g, names, err := c.named(q)
+func (b *balancer) addInstances(q *call) (any, *apiError) {
+	g, names, err := b.named(q)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		m := c.instances[q.zone+"/"+name]
+		m := b.fleet.machines[q.zone+"/"+name]
 		if m == nil {
-			return nil, notFound("projects/" + c.o.Project + "/zones/" + q.zone + "/instances/" + name)
+			return nil, notFound("projects/" + b.o.Project + "/zones/" + q.zone + "/instances/" + name)
 		}
 		if g.has(name) {
 			return nil, refuse(http.StatusBadRequest, "memberAlreadyExists", "Member '%s' already exists in the instance group.", m.SelfLink)
 		}
-		for _, other := range c.groups {
+		for _, other := range b.groups {
 			if other.Type == "" && other != g && other.has(name) {
 				return nil, refuse(http.StatusBadRequest, "instanceInMultipleLoadBalancedIgs", "Instance '%s' is in another load balanced instance group.", name)
 			}
 		}
 	}
 	for _, name := range names {
-		g.members = append(g.members, &endpoint{Instance: c.instances[q.zone+"/"+name].SelfLink})
+		g.members = append(g.members, &endpoint{Instance: b.fleet.machines[q.zone+"/"+name].SelfLink})
 	}
-	op := c.beginAt(q, "compute.instanceGroups.addInstances", c.groupPath(g), "4000")
-	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
-	return op, nil
+	return b.accept(q, "compute.instanceGroups.addInstances", g), nil
 }
 
 func (g *group) has(name string) bool {
 	return slices.ContainsFunc(g.members, func(e *endpoint) bool { return lastPart(e.Instance) == name })
 }
 
-func (c *Cloud) removeInstances(q *call) (any, *apiError) {
-	g, names, err := c.named(q)
+func (b *balancer) removeInstances(q *call) (any, *apiError) {
+	g, names, err := b.named(q)
 	if err != nil {
 		return nil, err
 	}
@@ -247,74 +259,20 @@ func (c *Cloud) removeInstances(q *call) (any, *apiError) {
 	for _, name := range names {
 		g.drop(name, g.Zone)
 	}
-	op := c.beginAt(q, "compute.instanceGroups.removeInstances", c.groupPath(g), "4000")
-	c.timers.After(c.o.Delays.Stop, func() { c.finish(op) })
-	return op, nil
+	return b.accept(q, "compute.instanceGroups.removeInstances", g), nil
 }
 
-func (c *Cloud) listMembers(q *call) (any, *apiError) {
+func (b *balancer) listMembers(q *call) (any, *apiError) {
 	var in struct {
 		InstanceState string `json:"instanceState,omitempty"`
 	}
-	if err := decode(q, &in); err != nil {
-		return nil, err
-	}
-	g, err := c.group(q, "instanceGroups")
+	g, err := b.group(q, "instanceGroups", &in)
 	if err != nil {
 		return nil, err
 	}
 	var all []resource
 	for _, e := range g.members {
-		all = append(all, &item{Instance: e.Instance, Status: c.instances[g.Zone+"/"+lastPart(e.Instance)].Status})
+		all = append(all, &item{Instance: e.Instance, Status: b.fleet.machines[g.Zone+"/"+lastPart(e.Instance)].Status})
 	}
-	return c.list(q, "compute#instanceGroupsListInstances", all)
-}
-
-// updateNIC changes the alias addresses of a network interface.
-func (c *Cloud) updateNIC(q *call) (any, *apiError) {
-	m, err := c.find(q)
-	if err != nil {
-		return nil, err
-	}
-	var in nic
-	if err := decode(q, &in); err != nil {
-		return nil, err
-	}
-	n := m.NetworkInterfaces[0]
-	switch {
-	case q.query.Get("networkInterface") != n.Name:
-		return nil, invalidField("networkInterface", q.query.Get("networkInterface"), "The network interface does not exist.")
-	case in.Fingerprint == "":
-		return nil, refuse(http.StatusBadRequest, "required", "Required field 'resource.fingerprint' not specified")
-	case in.Fingerprint != n.Fingerprint:
-		return nil, refuse(http.StatusPreconditionFailed, "conditionNotMet", "Supplied fingerprint does not match current network interface fingerprint.")
-	}
-	op := c.begin(q, m, "updateNetworkInterface")
-	if in.AliasIPRanges == nil { // a patch without the field changes nothing
-		c.finish(op)
-		return op, nil
-	}
-	for _, r := range *in.AliasIPRanges {
-		p, bad := netip.ParsePrefix(r.IPCidrRange)
-		if bad != nil || !m.subnets[0].Range.Contains(p.Addr()) {
-			return nil, invalidField("resource.aliasIpRanges[0].ipCidrRange", r.IPCidrRange, "The range is not in the subnetwork.")
-		}
-		if holder, taken := m.subnets[0].used[p.Addr()]; taken && holder != m.key() {
-			c.fail(op, &OperationError{"IP_IN_USE_BY_ANOTHER_RESOURCE", "IP '" + p.Addr().String() + "' is already being used by another resource."})
-			return op, nil
-		}
-	}
-	c.timers.After(max(c.o.Delays.Stop, 0), func() {
-		for a, holder := range m.subnets[0].used {
-			if holder == m.key() && a != m.address {
-				delete(m.subnets[0].used, a)
-			}
-		}
-		for _, r := range *in.AliasIPRanges {
-			m.subnets[0].used[netip.MustParsePrefix(r.IPCidrRange).Addr()] = m.key()
-		}
-		n.AliasIPRanges, n.Fingerprint = in.AliasIPRanges, c.print()
-		c.finish(op)
-	})
-	return op, nil
+	return b.o.list(q, "compute#instanceGroupsListInstances", all)
 }

@@ -35,34 +35,47 @@ func checkRequestID(id string) *apiError {
 	return invalidField("requestId", id, "Must be a valid UUID that is not zero.")
 }
 
-func (c *Cloud) insert(q *call) (any, *apiError) {
-	m := &machine{project: c.o.Project, zone: q.zone}
+// A launcher makes machines.
+type launcher struct {
+	o          *Options
+	sequence   *sequence
+	operations *operationLog
+	catalog    *catalog
+	disks      *diskSet
+	network    *network
+	placement  *placement
+	fleet      *fleet
+}
+
+func (l *launcher) insert(q *call) (any, *apiError) {
+	m := &machine{project: l.o.Project, zone: q.zone}
 	if err := decode(q, &m.instance); err != nil {
 		return nil, err
 	}
 	if !namePattern.MatchString(m.Name) {
 		return nil, invalidField("resource.name", m.Name, "Must be a match of regex '(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)'")
 	}
-	if err := c.permit(q, insertPermissions(&m.instance)...); err != nil {
+	if err := l.o.permit(q, insertPermissions(&m.instance)...); err != nil {
 		return nil, err
 	}
-	if op := c.repeated(q, "insert"); op != nil {
+	if op := l.operations.repeated(q, "insert"); op != nil {
 		return op, nil
 	}
-	if err := c.check(m); err != nil {
+	if err := l.check(m); err != nil {
 		return nil, err
 	}
-	if c.instances[m.key()] != nil {
+	if l.fleet.machines[m.key()] != nil {
 		return nil, refuse(http.StatusConflict, "alreadyExists", "The resource '%s' already exists", m.path())
 	}
 	for _, d := range m.Disks {
-		if path := c.diskOf(m, d); !d.scratch() && c.disks[m.zone+"/"+lastPart(path)] != nil {
+		path := l.disks.pathOf(m, d)
+		if _, exists := l.disks.all[path]; exists && !d.scratch() {
 			return nil, refuse(http.StatusConflict, "alreadyExists", "The resource '%s' already exists", path)
 		}
 	}
-	c.fill(m)
-	op := c.begin(q, m, "insert")
-	c.carryOut(m, op)
+	l.fill(m)
+	op := l.operations.begin(q, m, "insert")
+	l.carryOut(m, op)
 	return op, nil
 }
 
@@ -93,36 +106,29 @@ func insertPermissions(i *instance) []string {
 	return out
 }
 
-// check refuses what the cloud refuses before it accepts an insert. It needs
-// c.mu.
-func (c *Cloud) check(m *machine) *apiError {
-	if err := checkLabels("resource.labels", m.Labels); err != nil {
-		return err
+// check refuses what the cloud refuses before it accepts an insert.
+func (l *launcher) check(m *machine) *apiError {
+	return firstRefusal(m, checkOwnLabels, checkMetadata, l.catalog.checkType, l.catalog.checkFeatures, l.disks.check, l.network.check, checkAccounts, checkScheduling, l.placement.check)
+}
+
+// firstRefusal makes checks, each of which may rely on those before it.
+func firstRefusal(m *machine, checks ...func(*machine) *apiError) *apiError {
+	for _, check := range checks {
+		if err := check(m); err != nil {
+			return err
+		}
 	}
-	if err := checkMetadata(m.Metadata); err != nil {
-		return err
-	}
-	arch, err := c.checkType(m)
-	if err != nil {
-		return err
-	}
-	if err := c.checkFeatures(m); err != nil {
-		return err
-	}
-	if err := c.checkDisks(m, arch); err != nil {
-		return err
-	}
-	if err := c.checkNetwork(m); err != nil {
-		return err
-	}
+	return nil
+}
+
+func checkAccounts(m *machine) *apiError {
 	if len(m.ServiceAccounts) > 1 {
 		return refuse(http.StatusBadRequest, "invalid", "At most one service account can be specified.")
 	}
-	if err := checkScheduling(m); err != nil {
-		return err
-	}
-	return c.checkPlacement(m)
+	return nil
 }
+
+func checkOwnLabels(m *machine) *apiError { return checkLabels("resource.labels", m.Labels) }
 
 func checkLabels(field string, labels map[string]string) *apiError {
 	if len(labels) > maxLabels {
@@ -139,13 +145,13 @@ func checkLabels(field string, labels map[string]string) *apiError {
 	return nil
 }
 
-func checkMetadata(md *metadata) *apiError {
-	if md == nil {
+func checkMetadata(m *machine) *apiError {
+	if m.Metadata == nil {
 		return nil
 	}
 	total := 0
 	seen := map[string]bool{}
-	for _, item := range md.Items {
+	for _, item := range m.Metadata.Items {
 		total += len(item.Key) + len(item.Value)
 		switch {
 		case !metadataKey.MatchString(item.Key):
@@ -220,33 +226,72 @@ func checkScheduling(m *machine) *apiError {
 	return nil
 }
 
-// fill completes an instance as the cloud does. It needs c.mu.
-func (c *Cloud) fill(m *machine) {
+// fill completes an instance as the cloud does.
+func (l *launcher) fill(m *machine) {
 	now := time.Now()
-	base := "https://www.googleapis.com/compute/v1/"
-	m.Kind, m.ID, m.CreationTimestamp = "compute#instance", decimal(c.newID()), stamp(now)
-	m.Zone, m.SelfLink = base+"projects/"+c.o.Project+"/zones/"+m.zone, base+m.path()
+	m.Kind, m.ID, m.CreationTimestamp = "compute#instance", decimal(l.sequence.next()), stamp(now)
+	m.Zone, m.SelfLink = base+"projects/"+l.o.Project+"/zones/"+m.zone, base+m.path()
 	m.MachineType = m.Zone + "/machineTypes/" + lastPart(m.MachineType)
-	m.CPUPlatform, m.Fingerprint, m.LabelFingerprint = "Unknown CPU Platform", c.print(), c.print()
+	m.CPUPlatform, m.Fingerprint, m.LabelFingerprint = "Unknown CPU Platform", l.sequence.print(), l.sequence.print()
 	if m.Metadata == nil {
 		m.Metadata = &metadata{}
 	}
-	m.Metadata.Kind, m.Metadata.Fingerprint = "compute#metadata", c.print()
+	m.Metadata.Kind, m.Metadata.Fingerprint = "compute#metadata", l.sequence.print()
 	if m.Tags == nil {
 		m.Tags = &tags{}
 	}
-	m.Tags.Fingerprint = c.print()
-	c.fillDisks(m, base)
+	m.Tags.Fingerprint = l.sequence.print()
+	l.disks.fill(m)
 	for i, n := range m.NetworkInterfaces {
-		n.Kind, n.Name, n.Fingerprint = "compute#networkInterface", fmt.Sprint("nic", i), c.print()
+		n.Kind, n.Name, n.Fingerprint = "compute#networkInterface", fmt.Sprint("nic", i), l.sequence.print()
 		for _, a := range append(n.AccessConfigs, n.IPv6Access...) {
 			a.Kind = "compute#accessConfig"
 		}
 		for _, a := range n.AccessConfigs {
-			a.NatIP = fmt.Sprintf("203.0.113.%d", 1+len(c.instances)%250)
+			a.NatIP = fmt.Sprintf("203.0.113.%d", 1+len(l.fleet.machines)%250)
 		}
 	}
-	m.visible = now.Add(c.o.Delays.Visible)
+	m.visible = now.Add(l.o.Delays.Visible)
 	m.shape = testcloud.Shape{Type: lastPart(m.MachineType), Zone: m.zone, Spot: m.spot()}
-	c.instances[m.key()] = m
+	l.fleet.machines[m.key()] = m
+}
+
+// carryOut carries out an accepted insert: with capacity and addresses the machine
+// starts; without, it is shown for a while, and the operation fails.
+func (l *launcher) carryOut(m *machine, op *operation) {
+	failure := l.operations.armed("insert")
+	if failure == nil {
+		failure = l.place(m)
+	}
+	if failure == nil {
+		l.fleet.launch(m, op)
+		return
+	}
+	m.set("PROVISIONING")
+	l.fleet.timers.After(l.o.Delays.Start, func() {
+		l.fleet.forget(m)
+		l.disks.remove(m, true)
+		l.operations.finish(op, failure)
+	})
+}
+
+// place gives a machine addresses and capacity.
+func (l *launcher) place(m *machine) *OperationError {
+	for i, s := range m.subnets {
+		if failure := s.connect(m, m.NetworkInterfaces[i]); failure != nil {
+			return failure
+		}
+	}
+	if failure := l.placement.seat(m); failure != nil {
+		return failure
+	}
+	if !l.o.Capacity.Take(m.shape) {
+		return stockout(m)
+	}
+	m.placed = true
+	return nil
+}
+
+func stockout(m *machine) *OperationError {
+	return &OperationError{"ZONE_RESOURCE_POOL_EXHAUSTED", "The zone 'projects/" + m.project + "/zones/" + m.zone + "' does not have enough resources available to fulfill the request.  Try a different zone, or try again later."}
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // maxPage is the most that a page holds, and what it holds when the caller does
@@ -22,30 +21,9 @@ type resource interface {
 	field(path string) (value string, known bool)
 }
 
-func (c *Cloud) listInstances(q *call) (any, *apiError) {
-	now := time.Now()
-	var all []resource
-	for _, m := range c.instances {
-		if m.zone == q.zone && !now.Before(m.visible) {
-			all = append(all, m)
-		}
-	}
-	return c.list(q, "compute#instanceList", all)
-}
-
-func (c *Cloud) listOperations(q *call) (any, *apiError) {
-	var all []resource
-	for _, op := range c.operations {
-		if op.zone == q.zone {
-			all = append(all, op)
-		}
-	}
-	return c.list(q, "compute#operationList", all)
-}
-
 // list answers with the requested page.
-func (c *Cloud) list(q *call, kind string, all []resource) (any, *apiError) {
-	size, matches, refused := c.listing(q)
+func (o *Options) list(q *call, kind string, all []resource) (any, *apiError) {
+	size, matches, refused := o.listing(q)
 	if refused != nil {
 		return nil, refused
 	}
@@ -58,10 +36,10 @@ func (c *Cloud) list(q *call, kind string, all []resource) (any, *apiError) {
 	if len(after) == 0 {
 		from = 0
 	}
-	out := page{Kind: kind, ID: "projects/" + c.o.Project, SelfLink: "https://www.googleapis.com" + q.r.URL.Path}
+	out := page{Kind: kind, ID: "projects/" + o.Project, SelfLink: "https://www.googleapis.com" + q.r.URL.Path}
 	scanned, last := 0, ""
 	for _, r := range all[from:] {
-		if len(out.Items) == size || c.o.ScanPages && scanned == size {
+		if len(out.Items) == size || o.ScanPages && scanned == size {
 			out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(last))
 			break
 		}
@@ -79,7 +57,7 @@ func (c *Cloud) list(q *call, kind string, all []resource) (any, *apiError) {
 }
 
 // listing reads the parameters of a list.
-func (c *Cloud) listing(q *call) (int, func(resource) (bool, *apiError), *apiError) {
+func (o *Options) listing(q *call) (int, func(resource) (bool, *apiError), *apiError) {
 	size := maxPage
 	if s := q.query.Get("maxResults"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 32)
@@ -94,7 +72,7 @@ func (c *Cloud) listing(q *call) (int, func(resource) (bool, *apiError), *apiErr
 		return 0, nil, invalidField("orderBy", order, "Only name is known here.")
 	}
 	matches, err := parseFilter(q.query.Get("filter"))
-	return min(size, c.o.PageSize), matches, err
+	return min(size, o.PageSize), matches, err
 }
 
 func shown(r resource) any {
@@ -170,38 +148,4 @@ func (t term) holds(value string) bool {
 		return strings.Contains(strings.ToLower(value), strings.ToLower(t.value))
 	}
 	return (value == t.value) == (t.op == "=")
-}
-
-func (m *machine) listName() string { return m.Name }
-
-func (m *machine) field(path string) (string, bool) {
-	if key, ok := strings.CutPrefix(path, "labels."); ok {
-		return m.Labels[key], true
-	}
-	switch path {
-	case "name":
-		return m.Name, true
-	case "id":
-		return m.ID, true
-	case "status":
-		return m.Status, true
-	case "zone":
-		return m.Zone, true
-	case "machineType":
-		return m.MachineType, true
-	case "scheduling.preemptible":
-		return strconv.FormatBool(m.Scheduling.Preemptible), true
-	}
-	return "", false
-}
-
-func (op *operation) listName() string { return op.Name }
-
-func (op *operation) field(path string) (string, bool) {
-	fields := map[string]string{
-		"name": op.Name, "id": op.ID, "status": op.Status, "operationType": op.OperationType, "targetLink": op.TargetLink,
-		"targetId": op.TargetID, "clientOperationId": op.ClientOperationID, "user": op.User,
-	}
-	v, known := fields[path]
-	return v, known
 }

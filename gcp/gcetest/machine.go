@@ -2,7 +2,9 @@ package gcetest
 
 import (
 	"net/netip"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -14,7 +16,8 @@ type machine struct {
 	instance
 	project string
 	zone    string
-	visible time.Time // when answers begin to show it
+	visible time.Time    // when answers begin to show it
+	arch    nstance.Arch // of its type; empty: not reported
 	shape   testcloud.Shape
 	placed  bool // it takes capacity of its shape
 	leaving bool // a delete is under way
@@ -27,23 +30,27 @@ type machine struct {
 	printed int64      // how much it printed in all
 }
 
-// A disk exists by itself: it may outlive its machine.
-type disk struct {
-	DiskState
-	zone string
-	name string
-}
+func (m *machine) listName() string { return m.Name }
 
-// A DiskState is what there is of a disk, for audits.
-type DiskState struct {
-	Path       string
-	Type       string // empty: the cloud's default
-	SizeGB     int64  // 0: that of its source
-	IOPS       int64  // 0: the cloud's default
-	Throughput int64  // MiB a second; 0: the cloud's default
-	Key        string // of Cloud KMS; empty: Google's own
-	Snapshot   string // that it was created from
-	Labels     map[string]string
+func (m *machine) field(path string) (string, bool) {
+	if key, ok := strings.CutPrefix(path, "labels."); ok {
+		return m.Labels[key], true
+	}
+	switch path {
+	case "name":
+		return m.Name, true
+	case "id":
+		return m.ID, true
+	case "status":
+		return m.Status, true
+	case "zone":
+		return m.Zone, true
+	case "machineType":
+		return m.MachineType, true
+	case "scheduling.preemptible":
+		return strconv.FormatBool(m.Scheduling.Preemptible), true
+	}
+	return "", false
 }
 
 func (m *machine) key() string { return m.zone + "/" + m.Name }
@@ -65,32 +72,63 @@ func (m *machine) print(text string) {
 	}
 }
 
-// find returns the machine that a call is about, by name or number. It needs
-// c.mu.
-func (c *Cloud) find(q *call) (*machine, *apiError) {
-	if m := c.instances[q.zone+"/"+q.name]; m != nil && !time.Now().Before(m.visible) {
+// A fleet is the machines of the project.
+type fleet struct {
+	o          *Options
+	mu         *sync.Mutex
+	timers     *testcloud.Timers
+	operations *operationLog
+	disks      *diskSet
+	forgotten  func(*machine)      // is called when a machine is gone
+	machines   map[string]*machine // by zone/name
+	closed     bool
+	running    sync.WaitGroup // of what starts and ends guests
+}
+
+// close ends all guests and timers.
+func (f *fleet) close() {
+	f.closed = true
+	f.timers.Stop()
+	for _, m := range f.machines {
+		f.end(m)
+	}
+}
+
+// find returns the machine that a call is about, by name or number.
+func (f *fleet) find(q *call) (*machine, *apiError) {
+	if m := f.machines[q.zone+"/"+q.name]; m != nil && !time.Now().Before(m.visible) {
 		return m, nil
 	}
 	if q.name != "" && strings.Trim(q.name, "0123456789") == "" {
-		for _, m := range c.instances {
+		for _, m := range f.machines {
 			if m.ID == q.name && m.zone == q.zone {
 				return m, nil
 			}
 		}
 	}
-	return nil, notFound("projects/" + c.o.Project + "/zones/" + q.zone + "/instances/" + q.name)
+	return nil, notFound("projects/" + f.o.Project + "/zones/" + q.zone + "/instances/" + q.name)
 }
 
-func (c *Cloud) get(q *call) (any, *apiError) {
-	m, err := c.find(q)
+func (f *fleet) list(q *call) (any, *apiError) {
+	now := time.Now()
+	var all []resource
+	for _, m := range f.machines {
+		if m.zone == q.zone && !now.Before(m.visible) {
+			all = append(all, m)
+		}
+	}
+	return f.o.list(q, "compute#instanceList", all)
+}
+
+func (f *fleet) get(q *call) (any, *apiError) {
+	m, err := f.find(q)
 	if err != nil {
 		return nil, err
 	}
 	return &m.instance, nil
 }
 
-// set needs c.mu.
-func (c *Cloud) set(m *machine, status string) {
+func (m *machine) set(status string) {
 	m.Status = status
 	switch now := stamp(time.Now()); status {
 	case "RUNNING":
@@ -103,56 +141,52 @@ func (c *Cloud) set(m *machine, status string) {
 }
 
 // launch takes a machine from PROVISIONING to RUNNING. op, which may be nil, is
-// done then. It needs c.mu.
-func (c *Cloud) launch(m *machine, op *operation) {
-	c.set(m, "PROVISIONING")
-	c.timers.After(c.o.Delays.Start/2, func() {
-		if c.instances[m.key()] == m && m.Status == "PROVISIONING" {
-			c.set(m, "STAGING")
+// done then.
+func (f *fleet) launch(m *machine, op *operation) {
+	m.set("PROVISIONING")
+	f.timers.After(f.o.Delays.Start/2, func() {
+		if f.machines[m.key()] == m && m.Status == "PROVISIONING" {
+			m.set("STAGING")
 		}
 	})
-	c.timers.After(c.o.Delays.Start, func() {
-		if c.instances[m.key()] != m || m.Status != "STAGING" && m.Status != "PROVISIONING" {
-			c.fail(op, &OperationError{"RESOURCE_ALREADY_EXISTS", "The resource '" + m.path() + "' was deleted while it was created."})
+	f.timers.After(f.o.Delays.Start, func() {
+		if f.machines[m.key()] != m || m.Status != "STAGING" && m.Status != "PROVISIONING" {
+			f.operations.finish(op, &OperationError{"RESOURCE_ALREADY_EXISTS", "The resource '" + m.path() + "' was deleted while it was created."})
 			return
 		}
-		c.set(m, "RUNNING")
+		m.set("RUNNING")
 		m.print("Booting " + m.Name + "\n")
-		c.finish(op)
-		c.boot(m)
+		f.operations.finish(op, nil)
+		f.boot(m)
 	})
 }
 
-// boot starts what is inside a machine, without c.mu, which the caller has: a
-// hypervisor may take its time.
-func (c *Cloud) boot(m *machine) {
+// boot starts what is inside a machine.
+func (f *fleet) boot(m *machine) {
 	m.boots++
-	if c.o.Hypervisor == nil {
+	if f.o.Hypervisor == nil {
 		return
 	}
 	boots := m.boots
 	b := testcloud.Boot{
 		Handle: m.path(), ID: nstance.InstanceID(m.Labels["nstance-instance-id"]), UserData: m.userData(),
 		Spot: m.spot(), Type: m.shape.Type, Zone: m.zone, Address: m.address,
-		Exited: func() { c.exited(m, boots) },
+		Exited: func() { f.exited(m, boots) },
 	}
-	c.running.Add(1)
-	go func() {
-		defer c.running.Done()
-		guest, err := c.o.Hypervisor.Start(b)
-		c.mu.Lock()
-		current := !c.closed && c.instances[m.key()] == m && m.boots == boots && m.Status == "RUNNING"
-		if err == nil && current {
-			m.guest = guest
-		}
-		if err != nil {
+	f.running.Go(func() {
+		guest, err := f.o.Hypervisor.Start(b)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		current := !f.closed && f.machines[m.key()] == m && m.boots == boots && m.Status == "RUNNING"
+		switch {
+		case err != nil:
 			m.print(err.Error() + "\n")
+		case current:
+			m.guest = guest
+		default:
+			f.running.Go(guest.Kill)
 		}
-		c.mu.Unlock()
-		if err == nil && !current {
-			guest.Kill()
-		}
-	}()
+	})
 }
 
 func (m *machine) userData() []byte {
@@ -170,71 +204,101 @@ func (m *machine) userData() []byte {
 }
 
 // exited records that a machine powered itself off.
-func (c *Cloud) exited(m *machine, boots int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.instances[m.key()] != m || m.boots != boots || m.Status != "RUNNING" {
+func (f *fleet) exited(m *machine, boots int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || f.machines[m.key()] != m || m.boots != boots || m.Status != "RUNNING" {
 		return
 	}
 	m.guest = nil
-	c.systemEvent(m, "compute.instances.guestTerminate", "Instance terminated by guest OS shutdown.")
-	c.halt(m, "STOPPING", "TERMINATED", nil)
+	f.operations.systemEvent(m, "compute.instances.guestTerminate", "Instance terminated by guest OS shutdown.")
+	f.halt(m, "STOPPING", "TERMINATED", nil)
 }
 
-// end kills what is inside a machine and gives its capacity back. It needs c.mu.
-func (c *Cloud) end(m *machine) {
+// end kills what is inside a machine and gives its capacity back.
+func (f *fleet) end(m *machine) {
 	m.boots++
 	if guest := m.guest; guest != nil {
 		m.guest = nil
-		c.running.Go(guest.Kill)
+		f.running.Go(guest.Kill)
 	}
 	if m.placed {
 		m.placed = false
-		c.o.Capacity.Release(m.shape)
+		f.o.Capacity.Release(m.shape)
 	}
 }
 
-// halt takes a machine through one status to another. It needs c.mu.
-func (c *Cloud) halt(m *machine, through, to string, op *operation) {
-	c.set(m, through)
-	c.end(m)
-	c.timers.After(c.o.Delays.Stop, func() {
-		if c.instances[m.key()] == m && m.Status == through {
-			c.set(m, to)
+// halt takes a machine through one status to another.
+func (f *fleet) halt(m *machine, through, to string, op *operation) {
+	m.set(through)
+	f.end(m)
+	f.timers.After(f.o.Delays.Stop, func() {
+		if f.machines[m.key()] == m && m.Status == through {
+			m.set(to)
 		}
-		c.finish(op)
+		f.operations.finish(op, nil)
 	})
 }
 
-// remove deletes a machine and those of its disks that go with it. It needs
-// c.mu.
-func (c *Cloud) remove(m *machine, op *operation) {
-	c.set(m, "STOPPING")
-	c.end(m)
-	c.timers.After(c.o.Delays.Delete, func() {
-		c.forget(m)
-		c.finish(op)
+// remove deletes a machine and those of its disks that go with it.
+func (f *fleet) remove(m *machine, op *operation) {
+	m.set("STOPPING")
+	f.end(m)
+	f.timers.After(f.o.Delays.Delete, func() {
+		f.forget(m)
+		f.operations.finish(op, nil)
 	})
 }
 
-// forget needs c.mu.
-func (c *Cloud) forget(m *machine) {
-	if c.instances[m.key()] != m {
+func (f *fleet) forget(m *machine) {
+	if f.machines[m.key()] != m {
 		return
 	}
-	c.end(m)
-	delete(c.instances, m.key())
+	f.end(m)
+	delete(f.machines, m.key())
 	for _, s := range m.subnets {
 		s.release(m.key())
 	}
-	for _, d := range m.Disks {
-		if d.AutoDelete {
-			delete(c.disks, m.zone+"/"+lastPart(d.Source))
+	f.disks.remove(m, false)
+	f.forgotten(m)
+}
+
+// preempt takes a spot machine back.
+func (f *fleet) preempt(m *machine) {
+	if f.machines[m.key()] != m || m.Status == "TERMINATED" {
+		return
+	}
+	f.operations.systemEvent(m, "compute.instances.preempted", "Instance was preempted.")
+	if m.Scheduling.InstanceTerminationAction == "DELETE" {
+		f.remove(m, nil)
+		return
+	}
+	f.halt(m, "STOPPING", "TERMINATED", nil)
+}
+
+// serial answers with the part of a machine's output that is still kept.
+func (f *fleet) serial(q *call) (any, *apiError) {
+	m, refused := f.find(q)
+	if refused != nil {
+		return nil, refused
+	}
+	var start int64
+	if s := q.query.Get("start"); s != "" {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return nil, invalidField("start", s, "Must be a number.")
 		}
+		start = n
 	}
-	for _, g := range c.groups {
-		g.drop(m.Name, m.zone)
+	first := m.printed - int64(len(m.serial))
+	if start < 0 {
+		start += m.printed
 	}
+	start = min(max(start, first), m.printed)
+	return map[string]any{
+		"kind": "compute#serialPortOutput", "contents": string(m.serial[start-first:]), "start": strconv.FormatInt(start, 10),
+		"next": strconv.FormatInt(m.printed, 10), "selfLink": m.SelfLink + "/serialPort",
+	}, nil
 }
 
 func lastPart(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

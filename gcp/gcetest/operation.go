@@ -1,84 +1,76 @@
 package gcetest
 
 import (
-	"encoding/base64"
-	"encoding/binary"
 	"net/http"
 	"strings"
 	"time"
 )
 
-// begin starts an operation on a machine. It needs c.mu.
-func (c *Cloud) begin(q *call, m *machine, kind string) *operation {
-	return c.beginAt(q, kind, m.path(), m.ID)
+// maxOperations is how many operations the cloud remembers; older ones that are
+// done are forgotten.
+const maxOperations = 20_000
+
+// An operationLog is the operations of the project.
+type operationLog struct {
+	o        *Options
+	sequence *sequence
+	all      []*operation // oldest first
+	requests map[string]*operation
+	failures map[string][]OperationError // by operation type, for the next ones
 }
 
-// beginAt needs c.mu.
-func (c *Cloud) beginAt(q *call, kind, target, id string) *operation {
-	base := "https://www.googleapis.com/compute/v1/"
-	now := stamp(time.Now().Add(c.o.ClockOffset))
-	number := c.newID()
+// begin starts an operation on a machine.
+func (l *operationLog) begin(q *call, m *machine, kind string) *operation {
+	return l.beginAt(q, kind, m.path(), m.ID)
+}
+
+func (l *operationLog) beginAt(q *call, kind, target, id string) *operation {
+	now := stamp(time.Now().Add(l.o.ClockOffset))
+	number := l.sequence.next()
 	op := &operation{
 		Kind: "compute#operation", ID: decimal(number), Name: "operation-" + decimal(number),
-		Zone: base + "projects/" + c.o.Project + "/zones/" + q.zone, ClientOperationID: q.request, OperationType: kind,
-		TargetLink: base + target, TargetID: id, Status: "RUNNING", User: "nstance@" + c.o.Project + ".iam.gserviceaccount.com",
+		Zone: base + "projects/" + l.o.Project + "/zones/" + q.zone, ClientOperationID: q.request, OperationType: kind,
+		TargetLink: base + target, TargetID: id, Status: "RUNNING", User: "nstance@" + l.o.Project + ".iam.gserviceaccount.com",
 		InsertTime: now, StartTime: now, zone: q.zone,
 	}
 	op.SelfLink = op.Zone + "/operations/" + op.Name
-	c.remember(op)
 	if q.request != "" {
-		c.requests[kind+" "+q.request] = op
+		l.requests[kind+" "+q.request] = op
+	}
+	l.all = append(l.all, op)
+	if len(l.all) > maxOperations {
+		delete(l.requests, l.all[0].OperationType+" "+l.all[0].ClientOperationID)
+		l.all = l.all[1:]
 	}
 	return op
 }
 
-// remember needs c.mu.
-func (c *Cloud) remember(op *operation) {
-	c.operations = append(c.operations, op)
-	if len(c.operations) <= maxOperations {
-		return
-	}
-	old := c.operations[0]
-	c.operations = c.operations[1:]
-	delete(c.requests, old.OperationType+" "+old.ClientOperationID)
-}
-
-// repeated returns the operation that a request with the same ID started. It
-// needs c.mu.
-func (c *Cloud) repeated(q *call, kind string) *operation {
-	if q.request == "" {
-		return nil
-	}
-	return c.requests[kind+" "+q.request]
+// repeated returns the operation that a request with the same ID started.
+func (l *operationLog) repeated(q *call, kind string) *operation {
+	return l.requests[kind+" "+q.request]
 }
 
 // armed returns the failure armed for the next operation of a kind, if there is
-// one. It needs c.mu.
-func (c *Cloud) armed(kind string) *OperationError {
-	armed := c.failures[kind]
+// one.
+func (l *operationLog) armed(kind string) *OperationError {
+	armed := l.failures[kind]
 	if len(armed) == 0 {
 		return nil
 	}
-	c.failures[kind] = armed[1:]
+	l.failures[kind] = armed[1:]
 	return &armed[0]
 }
 
-// finish ends an operation, which may be nil. It needs c.mu.
-func (c *Cloud) finish(op *operation) {
+// finish ends an operation, which may be nil, with an error if there is one.
+func (l *operationLog) finish(op *operation, failure *OperationError) {
 	if op == nil || op.Status == "DONE" {
 		return
 	}
-	op.Status, op.Progress, op.EndTime = "DONE", 100, stamp(time.Now().Add(c.o.ClockOffset))
-}
-
-// fail ends an operation, which may be nil, with an error. It needs c.mu.
-func (c *Cloud) fail(op *operation, err *OperationError) {
-	if op == nil || op.Status == "DONE" {
-		return
+	op.Status, op.Progress, op.EndTime = "DONE", 100, stamp(time.Now().Add(l.o.ClockOffset))
+	if failure != nil {
+		op.Error = &operationError{Errors: []OperationError{*failure}}
+		op.HTTPErrorStatusCode, op.HTTPErrorMessage = httpStatus(failure.Code)
 	}
-	c.finish(op)
-	op.Error = &operationError{Errors: []OperationError{*err}}
-	op.HTTPErrorStatusCode, op.HTTPErrorMessage = httpStatus(err.Code)
 }
 
 func httpStatus(code string) (int, string) {
@@ -96,67 +88,40 @@ func httpStatus(code string) (int, string) {
 }
 
 // systemEvent records what the cloud itself did to a machine, as the operations
-// of the user system show it. It needs c.mu.
-func (c *Cloud) systemEvent(m *machine, kind, message string) {
-	op := c.begin(&call{zone: m.zone}, m, kind)
+// of the user system show it.
+func (l *operationLog) systemEvent(m *machine, kind, message string) {
+	op := l.begin(&call{zone: m.zone}, m, kind)
 	op.Name, op.User, op.StatusMessage = "systemevent-"+op.ID, "system", message
 	op.SelfLink = op.Zone + "/operations/" + op.Name
-	c.finish(op)
+	l.finish(op, nil)
 }
 
-func (c *Cloud) getOperation(q *call) (any, *apiError) {
-	for _, op := range c.operations {
+func (l *operationLog) list(q *call) (any, *apiError) {
+	var all []resource
+	for _, op := range l.all {
+		if op.zone == q.zone {
+			all = append(all, op)
+		}
+	}
+	return l.o.list(q, "compute#operationList", all)
+}
+
+func (l *operationLog) get(q *call) (any, *apiError) {
+	for _, op := range l.all {
 		if op.zone == q.zone && (op.Name == q.name || op.ID == q.name) {
 			return op, nil
 		}
 	}
-	return nil, notFound("projects/" + c.o.Project + "/zones/" + q.zone + "/operations/" + q.name)
+	return nil, notFound("projects/" + l.o.Project + "/zones/" + q.zone + "/operations/" + q.name)
 }
 
-// carryOut carries out an accepted insert: with capacity and addresses the machine
-// starts; without, it is shown for a while, and the operation fails. It needs
-// c.mu.
-func (c *Cloud) carryOut(m *machine, op *operation) {
-	failure := c.armed("insert")
-	if failure == nil {
-		failure = c.place(m)
-	}
-	if failure == nil {
-		c.launch(m, op)
-		return
-	}
-	c.set(m, "PROVISIONING")
-	c.timers.After(c.o.Delays.Start, func() {
-		c.forget(m)
-		for _, d := range m.Disks {
-			delete(c.disks, m.zone+"/"+lastPart(d.Source))
-		}
-		c.fail(op, failure)
-	})
-}
+func (op *operation) listName() string { return op.Name }
 
-// place gives a machine addresses and capacity. It needs c.mu.
-func (c *Cloud) place(m *machine) *OperationError {
-	for i, s := range m.subnets {
-		if failure := s.connect(m, m.NetworkInterfaces[i]); failure != nil {
-			return failure
-		}
+func (op *operation) field(path string) (string, bool) {
+	fields := map[string]string{
+		"name": op.Name, "id": op.ID, "status": op.Status, "operationType": op.OperationType, "targetLink": op.TargetLink,
+		"targetId": op.TargetID, "clientOperationId": op.ClientOperationID, "user": op.User,
 	}
-	if failure := c.seat(m); failure != nil {
-		return failure
-	}
-	if !c.o.Capacity.Take(m.shape) {
-		return stockout(m)
-	}
-	m.placed = true
-	return nil
-}
-
-func stockout(m *machine) *OperationError {
-	return &OperationError{"ZONE_RESOURCE_POOL_EXHAUSTED", "The zone 'projects/" + m.project + "/zones/" + m.zone + "' does not have enough resources available to fulfill the request.  Try a different zone, or try again later."}
-}
-
-// print returns a new fingerprint. It needs c.mu.
-func (c *Cloud) print() string {
-	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, c.newID()))
+	v, known := fields[path]
+	return v, known
 }

@@ -1,6 +1,7 @@
 package gcetest
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,35 +38,30 @@ func (g *NodeGroup) label(key string) string {
 	return g.Labels[key]
 }
 
-func (c *Cloud) fillPlacement() {
-	c.o.Policies, c.o.Reservations, c.o.NodeGroups = slices.Clone(c.o.Policies), slices.Clone(c.o.Reservations), slices.Clone(c.o.NodeGroups)
-	first := c.o.Zones[0]
-	for i := range c.o.Policies {
-		if p := &c.o.Policies[i]; p.Region == "" {
-			p.Region = region(first)
-		}
+func (o *Options) fillPlacement() {
+	o.Policies, o.Reservations, o.NodeGroups = slices.Clone(o.Policies), slices.Clone(o.Reservations), slices.Clone(o.NodeGroups)
+	first := o.Zones[0]
+	for i := range o.Policies {
+		o.Policies[i].Region = cmp.Or(o.Policies[i].Region, region(first))
 	}
-	for i := range c.o.Reservations {
-		if r := &c.o.Reservations[i]; r.Zone == "" {
-			r.Zone = first
-		}
+	for i := range o.Reservations {
+		o.Reservations[i].Zone = cmp.Or(o.Reservations[i].Zone, first)
 	}
-	for i := range c.o.NodeGroups {
-		if g := &c.o.NodeGroups[i]; g.Zone == "" {
-			g.Zone = first
-		}
+	for i := range o.NodeGroups {
+		o.NodeGroups[i].Zone = cmp.Or(o.NodeGroups[i].Zone, first)
 	}
 }
 
-// checkPlacement checks what the host of a machine is to be. checkScheduling was before. It
-// needs c.mu.
-func (c *Cloud) checkPlacement(m *machine) *apiError {
-	for _, check := range []func(*machine) *apiError{c.checkConfidential, c.checkPolicies, c.checkReservation, c.checkAffinities} {
-		if err := check(m); err != nil {
-			return err
-		}
-	}
-	return nil
+// A placement decides on which hosts machines run.
+type placement struct {
+	o       *Options
+	catalog *catalog
+	fleet   *fleet
+}
+
+// check checks what the host of a machine is to be. checkScheduling was before.
+func (p *placement) check(m *machine) *apiError {
+	return firstRefusal(m, p.checkConfidential, p.checkPolicies, p.checkReservation, checkAffinities)
 }
 
 // The families of confidential machines by technology, and those of which some can move
@@ -76,7 +72,7 @@ var (
 	capableImages     = map[string]string{"SEV": "SEV_CAPABLE", "SEV_SNP": "SEV_SNP_CAPABLE", "TDX": "TDX_CAPABLE"}
 )
 
-func (c *Cloud) checkConfidential(m *machine) *apiError {
+func (p *placement) checkConfidential(m *machine) *apiError {
 	if m.Confidential == nil {
 		return nil
 	}
@@ -85,7 +81,7 @@ func (c *Cloud) checkConfidential(m *machine) *apiError {
 		return refuse(http.StatusBadRequest, "invalid", format, args...)
 	}
 	families, known := confidentialTypes[kind]
-	image, _ := c.image(m.Disks[0].InitializeParams.SourceImage) // checkDisks has found it
+	image, _ := p.catalog.image(m.Disks[0].InitializeParams.SourceImage) // checkDisks has found it
 	moves := m.Scheduling.OnHostMaintenance == "MIGRATE" && !m.spot()
 	switch {
 	case !known:
@@ -102,30 +98,30 @@ func (c *Cloud) checkConfidential(m *machine) *apiError {
 	return nil
 }
 
-func (c *Cloud) checkPolicies(m *machine) *apiError {
+func (p *placement) checkPolicies(m *machine) *apiError {
 	if len(m.ResourcePolicies) > 1 {
 		return invalidField("resource.resourcePolicies", "", "At most one resource policy is permitted.")
 	}
 	for _, path := range m.ResourcePolicies {
-		i := slices.IndexFunc(c.o.Policies, func(p PlacementPolicy) bool {
+		i := slices.IndexFunc(p.o.Policies, func(p PlacementPolicy) bool {
 			return p.Region == region(m.zone) && strings.HasSuffix(path, "regions/"+p.Region+"/resourcePolicies/"+p.Name)
 		})
 		switch {
 		case i < 0:
-			return notFound("projects/" + c.o.Project + "/regions/" + region(m.zone) + "/resourcePolicies/" + lastPart(path))
+			return notFound("projects/" + p.o.Project + "/regions/" + region(m.zone) + "/resourcePolicies/" + lastPart(path))
 		case inFamily(lastPart(m.MachineType), []string{"e2-", "f1-", "g1-", "t2a-", "t2d-"}):
 			return refuse(http.StatusBadRequest, "invalid", "The machine type %s does not support placement policies.", lastPart(m.MachineType))
-		case c.o.Policies[i].Compact && m.Scheduling.OnHostMaintenance != "TERMINATE":
+		case p.o.Policies[i].Compact && m.Scheduling.OnHostMaintenance != "TERMINATE":
 			return refuse(http.StatusBadRequest, "invalid", "Instances with a collocated placement policy must have onHostMaintenance set to TERMINATE.")
 		case len(m.Scheduling.NodeAffinities) > 0:
 			return refuse(http.StatusBadRequest, "invalid", "Placement policies cannot be used on sole-tenant nodes.")
 		}
-		m.ResourcePolicies = []string{"https://www.googleapis.com/compute/v1/projects/" + c.o.Project + "/regions/" + region(m.zone) + "/resourcePolicies/" + lastPart(path)}
+		m.ResourcePolicies = []string{base + "projects/" + p.o.Project + "/regions/" + region(m.zone) + "/resourcePolicies/" + lastPart(path)}
 	}
 	return nil
 }
 
-func (c *Cloud) checkReservation(m *machine) *apiError {
+func (p *placement) checkReservation(m *machine) *apiError {
 	a := m.ReservationAffinity
 	if a == nil {
 		return nil
@@ -145,22 +141,22 @@ func (c *Cloud) checkReservation(m *machine) *apiError {
 	case !specific:
 		return nil
 	}
-	i := slices.IndexFunc(c.o.Reservations, func(r Reservation) bool { return r.Zone == m.zone && r.Name == lastPart(a.Values[0]) })
+	i := slices.IndexFunc(p.o.Reservations, func(r Reservation) bool { return r.Zone == m.zone && r.Name == lastPart(a.Values[0]) })
 	switch {
 	case i < 0:
 		return invalidField("resource.reservationAffinity", a.Values[0], "Specified reservations [%s] do not exist.", a.Values[0])
-	case c.o.Reservations[i].Type != lastPart(m.MachineType):
+	case p.o.Reservations[i].Type != lastPart(m.MachineType):
 		return invalidField("resource.reservationAffinity", a.Values[0], "No available resources in specified reservations.")
-	case c.consumers(m.zone, a.Values[0]) >= c.o.Reservations[i].Count:
+	case p.consumers(m.zone, a.Values[0]) >= p.o.Reservations[i].Count:
 		return refuse(http.StatusBadRequest, "invalid", "Specified reservation %s does not have available resources for the request.", a.Values[0])
 	}
 	return nil
 }
 
-// consumers counts the machines of a reservation. It needs c.mu.
-func (c *Cloud) consumers(zone, name string) int {
+// consumers counts the machines of a reservation.
+func (p *placement) consumers(zone, name string) int {
 	n := 0
-	for _, m := range c.instances {
+	for _, m := range p.fleet.machines {
 		if a := m.ReservationAffinity; m.zone == zone && a != nil && len(a.Values) > 0 && lastPart(a.Values[0]) == lastPart(name) {
 			n++
 		}
@@ -168,7 +164,7 @@ func (c *Cloud) consumers(zone, name string) int {
 	return n
 }
 
-func (*Cloud) checkAffinities(m *machine) *apiError {
+func checkAffinities(m *machine) *apiError {
 	for _, a := range m.Scheduling.NodeAffinities {
 		if a.Key == "" || len(a.Values) == 0 || a.Operator != "IN" && a.Operator != "NOT_IN" {
 			return invalidField("resource.scheduling.nodeAffinities", a.Key, "Key, operator IN or NOT_IN, and values are needed.")
@@ -177,17 +173,17 @@ func (*Cloud) checkAffinities(m *machine) *apiError {
 	return nil
 }
 
-// seat finds a sole-tenant node for a machine that asks for one. It needs c.mu.
-func (c *Cloud) seat(m *machine) *OperationError {
+// seat finds a sole-tenant node for a machine that asks for one.
+func (p *placement) seat(m *machine) *OperationError {
 	if len(m.Scheduling.NodeAffinities) == 0 {
 		return nil
 	}
 	taken := map[*NodeGroup]int{}
-	for _, other := range c.instances {
+	for _, other := range p.fleet.machines {
 		taken[other.node]++
 	}
-	for i := range c.o.NodeGroups {
-		g := &c.o.NodeGroups[i]
+	for i := range p.o.NodeGroups {
+		g := &p.o.NodeGroups[i]
 		fits := !slices.ContainsFunc(m.Scheduling.NodeAffinities, func(a nodeAffinity) bool {
 			return slices.Contains(a.Values, g.label(a.Key)) != (a.Operator == "IN")
 		})

@@ -3,14 +3,20 @@ package gcetest
 import (
 	"net/http"
 	"slices"
-	"strconv"
 )
 
-func (c *Cloud) delete(q *call) (any, *apiError) {
-	if op := c.repeated(q, "delete"); op != nil {
+// A powerSwitch stops, starts and deletes machines.
+type powerSwitch struct {
+	o          *Options
+	operations *operationLog
+	fleet      *fleet
+}
+
+func (p *powerSwitch) delete(q *call) (any, *apiError) {
+	if op := p.operations.repeated(q, "delete"); op != nil {
 		return op, nil
 	}
-	m, err := c.find(q)
+	m, err := p.fleet.find(q)
 	if err != nil {
 		return nil, err
 	}
@@ -20,23 +26,23 @@ func (c *Cloud) delete(q *call) (any, *apiError) {
 	if m.leaving {
 		return nil, refuse(http.StatusForbidden, "rateLimitExceeded", "Operation rate exceeded for resource '%s'. Too frequent operations from the source resource.", m.path())
 	}
-	op := c.begin(q, m, "delete")
-	if failure := c.armed("delete"); failure != nil {
-		c.fail(op, failure)
+	op := p.operations.begin(q, m, "delete")
+	if failure := p.operations.armed("delete"); failure != nil {
+		p.operations.finish(op, failure)
 		return op, nil
 	}
 	m.leaving = true
 	graceful := m.Scheduling.GracefulShutdown
 	if m.Status == "RUNNING" && graceful != nil && graceful.Enabled && q.query.Get("noGracefulShutdown") != "true" {
-		c.set(m, "PENDING_STOP")
-		c.timers.After(graceful.MaxDuration.value(), func() {
-			if c.instances[m.key()] == m {
-				c.remove(m, op)
+		m.set("PENDING_STOP")
+		p.fleet.timers.After(graceful.MaxDuration.value(), func() {
+			if p.fleet.machines[m.key()] == m {
+				p.fleet.remove(m, op)
 			}
 		})
 		return op, nil
 	}
-	c.remove(m, op)
+	p.fleet.remove(m, op)
 	return op, nil
 }
 
@@ -55,23 +61,23 @@ var changes = map[string]change{
 	"resume":  {"resume", "SUSPENDED", "", "", ""},
 }
 
-func (c *Cloud) stop(q *call) (any, *apiError)    { return c.change(q, changes["stop"]) }
-func (c *Cloud) start(q *call) (any, *apiError)   { return c.change(q, changes["start"]) }
-func (c *Cloud) suspend(q *call) (any, *apiError) { return c.change(q, changes["suspend"]) }
-func (c *Cloud) resume(q *call) (any, *apiError)  { return c.change(q, changes["resume"]) }
+// handler returns what answers calls for a change.
+func (p *powerSwitch) handler(kind string) func(*call) (any, *apiError) {
+	return func(q *call) (any, *apiError) { return p.change(q, changes[kind]) }
+}
 
-func (c *Cloud) change(q *call, want change) (any, *apiError) {
-	if op := c.repeated(q, want.kind); op != nil {
+func (p *powerSwitch) change(q *call, want change) (any, *apiError) {
+	if op := p.operations.repeated(q, want.kind); op != nil {
 		return op, nil
 	}
-	m, err := c.find(q)
+	m, err := p.fleet.find(q)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case m.Status == want.done:
-		op := c.begin(q, m, want.kind)
-		c.finish(op)
+		op := p.operations.begin(q, m, want.kind)
+		p.operations.finish(op, nil)
 		return op, nil
 	case m.Status == "STOPPING" || m.Status == "SUSPENDING":
 		return nil, refuse(http.StatusBadRequest, "resourceNotReady", "The resource '%s' is not ready", m.path())
@@ -82,49 +88,19 @@ func (c *Cloud) change(q *call, want change) (any, *apiError) {
 	case want.to != "" && q.query.Get("discardLocalSsd") == "" && slices.ContainsFunc(m.Disks, (*attachedDisk).scratch):
 		return nil, refuse(http.StatusBadRequest, "invalid", "VM has a Local SSD attached but an undefined value for `discard-local-ssd`.")
 	}
-	op := c.begin(q, m, want.kind)
-	failure := c.armed(want.kind)
-	if want.to != "" {
-		if failure != nil {
-			c.fail(op, failure)
-		} else {
-			c.halt(m, want.through, want.to, op)
-		}
-		return op, nil
-	}
-	if failure == nil && !c.o.Capacity.Take(m.shape) {
+	op := p.operations.begin(q, m, want.kind)
+	failure := p.operations.armed(want.kind)
+	if failure == nil && want.to == "" && !p.o.Capacity.Take(m.shape) {
 		failure = stockout(m)
 	}
-	if failure != nil {
-		c.fail(op, failure)
-		return op, nil
+	switch {
+	case failure != nil:
+		p.operations.finish(op, failure)
+	case want.to != "":
+		p.fleet.halt(m, want.through, want.to, op)
+	default:
+		m.placed = true
+		p.fleet.launch(m, op)
 	}
-	m.placed = true
-	c.launch(m, op)
 	return op, nil
-}
-
-// serial answers with the part of a machine's output that is still kept.
-func (c *Cloud) serial(q *call) (any, *apiError) {
-	m, refused := c.find(q)
-	if refused != nil {
-		return nil, refused
-	}
-	var start int64
-	if s := q.query.Get("start"); s != "" {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			return nil, invalidField("start", s, "Must be a number.")
-		}
-		start = n
-	}
-	first := m.printed - int64(len(m.serial))
-	if start < 0 {
-		start += m.printed
-	}
-	start = min(max(start, first), m.printed)
-	return map[string]any{
-		"kind": "compute#serialPortOutput", "contents": string(m.serial[start-first:]), "start": strconv.FormatInt(start, 10),
-		"next": strconv.FormatInt(m.printed, 10), "selfLink": m.SelfLink + "/serialPort",
-	}, nil
 }

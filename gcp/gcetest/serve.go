@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -79,70 +80,92 @@ type route struct {
 
 var listQuery = []string{"filter", "maxResults", "orderBy", "pageToken"}
 
-func (c *Cloud) routes() {
+func (c *Cloud) routes(catalog *catalog, launcher *launcher, power *powerSwitch, network *network, balancer *balancer) []route {
 	const instances = "/zones/{zone}/instances"
 	const negs, groups = "/zones/{zone}/networkEndpointGroups/{name}", "/zones/{zone}/instanceGroups/{name}"
 	request := []string{"requestId"}
-	c.mux = http.NewServeMux()
-	for _, r := range []route{
-		{"instances.insert", "POST " + instances, request, nil, true, c.insert},
-		{"instances.list", "GET " + instances, listQuery, []string{"compute.instances.list"}, false, c.listInstances},
-		{"instances.get", "GET " + instances + "/{name}", nil, []string{"compute.instances.get"}, false, c.get},
-		{"instances.delete", "DELETE " + instances + "/{name}", []string{"requestId", "noGracefulShutdown"}, []string{"compute.instances.delete"}, true, c.delete},
-		{"instances.stop", "POST " + instances + "/{name}/stop", []string{"requestId", "noGracefulShutdown", "discardLocalSsd"}, []string{"compute.instances.stop"}, true, c.stop},
-		{"instances.start", "POST " + instances + "/{name}/start", request, []string{"compute.instances.start"}, true, c.start},
-		{"instances.suspend", "POST " + instances + "/{name}/suspend", []string{"requestId", "discardLocalSsd"}, []string{"compute.instances.suspend"}, true, c.suspend},
-		{"instances.resume", "POST " + instances + "/{name}/resume", request, []string{"compute.instances.resume"}, true, c.resume},
-		{"instances.getSerialPortOutput", "GET " + instances + "/{name}/serialPort", []string{"port", "start"}, []string{"compute.instances.getSerialPortOutput"}, false, c.serial},
-		{"instances.updateNetworkInterface", "PATCH " + instances + "/{name}/updateNetworkInterface", []string{"requestId", "networkInterface"}, []string{"compute.instances.updateNetworkInterface", "compute.subnetworks.use"}, true, c.updateNIC},
-		{"zoneOperations.list", "GET /zones/{zone}/operations", listQuery, []string{"compute.zoneOperations.list"}, false, c.listOperations},
-		{"zoneOperations.get", "GET /zones/{zone}/operations/{name}", nil, []string{"compute.zoneOperations.get"}, false, c.getOperation},
-		{"machineTypes.get", "GET /zones/{zone}/machineTypes/{name}", nil, []string{"compute.machineTypes.get"}, false, c.getType},
-		{"images.list", "GET /global/images", listQuery, []string{"compute.images.list"}, false, c.listImages},
-		{"subnetworks.get", "GET /regions/{region}/subnetworks/{name}", []string{"views"}, []string{"compute.subnetworks.get"}, false, c.getSubnet},
-		{"networkEndpointGroups.attachNetworkEndpoints", "POST " + negs + "/attachNetworkEndpoints", request, []string{"compute.networkEndpointGroups.attachNetworkEndpoints"}, true, c.attach},
-		{"networkEndpointGroups.detachNetworkEndpoints", "POST " + negs + "/detachNetworkEndpoints", request, []string{"compute.networkEndpointGroups.detachNetworkEndpoints"}, true, c.detach},
-		{"networkEndpointGroups.listNetworkEndpoints", "POST " + negs + "/listNetworkEndpoints", listQuery, []string{"compute.networkEndpointGroups.get"}, false, c.listEndpoints},
-		{"instanceGroups.addInstances", "POST " + groups + "/addInstances", request, []string{"compute.instanceGroups.update", "compute.instances.use"}, true, c.addInstances},
-		{"instanceGroups.removeInstances", "POST " + groups + "/removeInstances", request, []string{"compute.instanceGroups.update"}, true, c.removeInstances},
-		{"instanceGroups.listInstances", "POST " + groups + "/listInstances", listQuery, []string{"compute.instanceGroups.list"}, false, c.listMembers},
-	} {
+	return []route{
+		{"instances.insert", "POST " + instances, request, nil, true, launcher.insert},
+		{"instances.list", "GET " + instances, listQuery, []string{"compute.instances.list"}, false, c.fleet.list},
+		{"instances.get", "GET " + instances + "/{name}", nil, []string{"compute.instances.get"}, false, c.fleet.get},
+		{"instances.delete", "DELETE " + instances + "/{name}", []string{"requestId", "noGracefulShutdown"}, []string{"compute.instances.delete"}, true, power.delete},
+		{"instances.stop", "POST " + instances + "/{name}/stop", []string{"requestId", "noGracefulShutdown", "discardLocalSsd"}, []string{"compute.instances.stop"}, true, power.handler("stop")},
+		{"instances.start", "POST " + instances + "/{name}/start", request, []string{"compute.instances.start"}, true, power.handler("start")},
+		{"instances.suspend", "POST " + instances + "/{name}/suspend", []string{"requestId", "discardLocalSsd"}, []string{"compute.instances.suspend"}, true, power.handler("suspend")},
+		{"instances.resume", "POST " + instances + "/{name}/resume", request, []string{"compute.instances.resume"}, true, power.handler("resume")},
+		{"instances.getSerialPortOutput", "GET " + instances + "/{name}/serialPort", []string{"port", "start"}, []string{"compute.instances.getSerialPortOutput"}, false, c.fleet.serial},
+		{"instances.updateNetworkInterface", "PATCH " + instances + "/{name}/updateNetworkInterface", []string{"requestId", "networkInterface"}, []string{"compute.instances.updateNetworkInterface", "compute.subnetworks.use"}, true, network.updateNIC},
+		{"zoneOperations.list", "GET /zones/{zone}/operations", listQuery, []string{"compute.zoneOperations.list"}, false, c.operations.list},
+		{"zoneOperations.get", "GET /zones/{zone}/operations/{name}", nil, []string{"compute.zoneOperations.get"}, false, c.operations.get},
+		{"machineTypes.get", "GET /zones/{zone}/machineTypes/{name}", nil, []string{"compute.machineTypes.get"}, false, catalog.getType},
+		{"images.list", "GET /global/images", listQuery, []string{"compute.images.list"}, false, catalog.listImages},
+		{"subnetworks.get", "GET /regions/{region}/subnetworks/{name}", []string{"views"}, []string{"compute.subnetworks.get"}, false, network.get},
+		{"networkEndpointGroups.attachNetworkEndpoints", "POST " + negs + "/attachNetworkEndpoints", request, []string{"compute.networkEndpointGroups.attachNetworkEndpoints"}, true, balancer.attach},
+		{"networkEndpointGroups.detachNetworkEndpoints", "POST " + negs + "/detachNetworkEndpoints", request, []string{"compute.networkEndpointGroups.detachNetworkEndpoints"}, true, balancer.detach},
+		{"networkEndpointGroups.listNetworkEndpoints", "POST " + negs + "/listNetworkEndpoints", listQuery, []string{"compute.networkEndpointGroups.get"}, false, balancer.listEndpoints},
+		{"instanceGroups.addInstances", "POST " + groups + "/addInstances", request, []string{"compute.instanceGroups.update", "compute.instances.use"}, true, balancer.addInstances},
+		{"instanceGroups.removeInstances", "POST " + groups + "/removeInstances", request, []string{"compute.instanceGroups.update"}, true, balancer.removeInstances},
+		{"instanceGroups.listInstances", "POST " + groups + "/listInstances", listQuery, []string{"compute.instanceGroups.list"}, false, balancer.listMembers},
+	}
+}
+
+// A gateway answers calls: it checks who may make them, and hands them to the parts of the
+// cloud.
+type gateway struct {
+	o       *Options
+	mu      *sync.Mutex // held while a call is answered
+	account *account    // nil: none
+	catalog *catalog
+	mux     *http.ServeMux
+
+	minute           time.Time
+	mutations, reads int // of this minute
+}
+
+func newGateway(c *Cloud, catalog *catalog, routes []route) *gateway {
+	g := &gateway{o: c.o, mu: &c.mu, catalog: catalog, mux: http.NewServeMux()}
+	if g.o.Account != "" {
+		g.account = newAccount(g.o.Account)
+	}
+	for _, r := range routes {
 		verb, path, _ := strings.Cut(r.pattern, " ")
-		c.mux.HandleFunc(verb+" /compute/v1/projects/{project}"+path, func(w http.ResponseWriter, q *http.Request) {
-			c.o.Faults.Serve(w, q, r.method, func(w http.ResponseWriter, q *http.Request) { c.serve(w, q, &r) })
+		g.mux.HandleFunc(verb+" /compute/v1/projects/{project}"+path, func(w http.ResponseWriter, q *http.Request) {
+			g.o.Faults.Serve(w, q, r.method, func(w http.ResponseWriter, q *http.Request) { g.serve(w, q, &r) })
 		})
 	}
+	return g
 }
 
 // ServeHTTP implements [http.Handler].
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Date", time.Now().Add(c.o.ClockOffset).UTC().Format(http.TimeFormat))
-	if c.account != nil && r.Method == http.MethodPost && r.URL.Path == "/token" {
-		c.account.exchange(w, r)
+	g := c.gateway
+	w.Header().Set("Date", time.Now().Add(g.o.ClockOffset).UTC().Format(http.TimeFormat))
+	if g.account != nil && r.Method == http.MethodPost && r.URL.Path == "/token" {
+		g.account.exchange(w, r)
 		return
 	}
-	if _, pattern := c.mux.Handler(r); pattern == "" {
+	if _, pattern := g.mux.Handler(r); pattern == "" {
 		refuse(http.StatusNotFound, "notFound", "The requested URL %s was not found on this server.", r.URL.Path).ServeHTTP(w, r)
 		return
 	}
-	c.mux.ServeHTTP(w, r)
+	g.mux.ServeHTTP(w, r)
 }
 
-// serve answers one call. The answer is written before c.mu is given back: it
+// serve answers one call. The answer is written before the lock is given back: it
 // holds the cloud's own records.
-func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, m *route) {
+func (g *gateway) serve(w http.ResponseWriter, r *http.Request, m *route) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 10<<20))
 	if err != nil {
 		return
 	}
 	q := &call{r: r, query: r.URL.Query(), zone: r.PathValue("zone"), name: r.PathValue("name"), body: body, request: r.URL.Query().Get("requestId")}
 	var answer bytes.Buffer
-	c.mu.Lock()
-	out, refused := c.answer(q, m)
+	g.mu.Lock()
+	out, refused := g.answer(q, m)
 	if refused == nil {
 		err = json.NewEncoder(&answer).Encode(out)
 	}
-	c.mu.Unlock()
+	g.mu.Unlock()
 	if err != nil {
 		refused = refuse(http.StatusInternalServerError, "backendError", "%v", err)
 	}
@@ -154,24 +177,23 @@ func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, m *route) {
 	_, _ = w.Write(answer.Bytes()) // a caller that is gone needs no answer
 }
 
-// answer needs c.mu.
-func (c *Cloud) answer(q *call, m *route) (any, *apiError) {
-	if err := c.authenticate(q.r); err != nil {
+func (g *gateway) answer(q *call, m *route) (any, *apiError) {
+	if err := g.authenticate(q.r); err != nil {
 		return nil, err
 	}
-	if err := c.spend(m.mutation); err != nil {
+	if err := g.spend(m.mutation); err != nil {
 		return nil, err
 	}
-	if project := q.r.PathValue("project"); project != c.o.Project && !c.sharedImages(project, m) {
+	if project := q.r.PathValue("project"); project != g.o.Project && !g.catalog.sharedImages(project, m) {
 		return nil, notFound("projects/" + project)
 	}
 	if err := checkQuery(q, m); err != nil {
 		return nil, err
 	}
-	if q.zone != "" && !slices.Contains(c.o.Zones, q.zone) {
+	if q.zone != "" && !slices.Contains(g.o.Zones, q.zone) {
 		return nil, invalidField("zone", q.zone, "Unknown zone.")
 	}
-	if err := c.permit(q, m.allow...); err != nil {
+	if err := g.o.permit(q, m.allow...); err != nil {
 		return nil, err
 	}
 	return m.serve(q)
@@ -187,14 +209,14 @@ func checkQuery(q *call, m *route) *apiError {
 	return checkRequestID(q.request)
 }
 
-// spend counts a call against the quota of this minute. It needs c.mu.
-func (c *Cloud) spend(mutation bool) *apiError {
-	if minute := time.Now().Truncate(time.Minute); !minute.Equal(c.minute) {
-		c.minute, c.mutations, c.reads = minute, 0, 0
+// spend counts a call against the quota of this minute.
+func (g *gateway) spend(mutation bool) *apiError {
+	if minute := time.Now().Truncate(time.Minute); !minute.Equal(g.minute) {
+		g.minute, g.mutations, g.reads = minute, 0, 0
 	}
-	metric, used, bound := "Read requests per minute per region", &c.reads, c.o.Reads
+	metric, used, bound := "Read requests per minute per region", &g.reads, g.o.Reads
 	if mutation {
-		metric, used, bound = "Mutation requests per minute per region", &c.mutations, c.o.Mutations
+		metric, used, bound = "Mutation requests per minute per region", &g.mutations, g.o.Mutations
 	}
 	if bound > 0 && *used >= bound {
 		return &apiError{http.StatusForbidden, "usageLimits", "rateLimitExceeded",
@@ -205,12 +227,12 @@ func (c *Cloud) spend(mutation bool) *apiError {
 }
 
 // permit refuses a caller that lacks one of the permissions.
-func (c *Cloud) permit(q *call, permissions ...string) *apiError {
-	if c.o.Permissions == nil {
+func (o *Options) permit(q *call, permissions ...string) *apiError {
+	if o.Permissions == nil {
 		return nil
 	}
 	for _, p := range permissions {
-		if !slices.Contains(c.o.Permissions, p) {
+		if !slices.Contains(o.Permissions, p) {
 			path := strings.TrimPrefix(q.r.URL.Path, "/compute/v1/")
 			return refuse(http.StatusForbidden, "forbidden", "Required '%s' permission for '%s'", p, path)
 		}
@@ -219,7 +241,7 @@ func (c *Cloud) permit(q *call, permissions ...string) *apiError {
 }
 
 // decode reads the body of a call strictly.
-func decode[T any](q *call, into *T) *apiError {
+func decode(q *call, into any) *apiError {
 	dec := json.NewDecoder(bytes.NewReader(q.body))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(into)

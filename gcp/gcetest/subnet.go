@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -34,12 +35,25 @@ type subnet struct {
 	hosts  int                     // how many IPv6 addresses were given out
 }
 
-func (c *Cloud) newSubnet(s Subnet) *subnet {
-	s.Network, s.StackType = cmp.Or(s.Network, "default"), cmp.Or(s.StackType, "IPV4_ONLY")
-	return &subnet{
-		Subnet: s, path: "projects/" + c.o.Project + "/regions/" + s.Region + "/subnetworks/" + s.Name,
-		used: map[netip.Addr]string{}, blocks: map[netip.Prefix]string{},
+// A network is the subnets of the project.
+type network struct {
+	o          *Options
+	sequence   *sequence
+	operations *operationLog
+	fleet      *fleet
+	subnets    map[string]*subnet // by region/name
+}
+
+func newNetwork(o *Options, sequence *sequence, operations *operationLog, fleet *fleet) *network {
+	w := &network{o: o, sequence: sequence, operations: operations, fleet: fleet, subnets: map[string]*subnet{}}
+	for _, s := range o.Subnets {
+		s.Region, s.Network, s.StackType = cmp.Or(s.Region, region(o.Zones[0])), cmp.Or(s.Network, "default"), cmp.Or(s.StackType, "IPV4_ONLY")
+		w.subnets[s.Region+"/"+s.Name] = &subnet{
+			Subnet: s, path: "projects/" + o.Project + "/regions/" + s.Region + "/subnetworks/" + s.Name,
+			used: map[netip.Addr]string{}, blocks: map[netip.Prefix]string{},
+		}
 	}
+	return w
 }
 
 // allocate gives an address to a holder, or reports that there is none.
@@ -113,7 +127,7 @@ func (s *subnet) exhausted() *OperationError {
 	return &OperationError{"IP_SPACE_EXHAUSTED", "IP space of '" + s.path + "' is exhausted."}
 }
 
-// connect gives a network interface its addresses. It needs c.mu.
+// connect gives a network interface its addresses.
 func (s *subnet) connect(m *machine, n *nic) *OperationError {
 	if n.StackType != "IPV6_ONLY" {
 		address, ok := s.allocate(m.key())
@@ -162,54 +176,50 @@ func (s *subnet) named(name string) netip.Prefix {
 // two, at most ten ("Multiple network interfaces", VPC documentation).
 func maxNICs(machineType string) int { return min(max(vCPUs(machineType), 2), 10) }
 
-// checkNetwork needs c.mu.
-func (c *Cloud) checkNetwork(m *machine) *apiError {
+func (w *network) check(m *machine) *apiError {
 	name := lastPart(m.MachineType)
 	if n := len(m.NetworkInterfaces); n == 0 || n > maxNICs(name) {
 		return invalidField("resource.networkInterfaces", "", "Invalid number of network interfaces: %d. Instances of type %s have 1 to %d.", n, name, maxNICs(name))
 	}
 	m.subnets = nil
 	for i, n := range m.NetworkInterfaces {
-		s, err := c.subnetOf(m, n, i)
+		s, err := w.subnetOf(m, n, i)
 		if err != nil {
 			return err
 		}
 		if slices.ContainsFunc(m.subnets, func(other *subnet) bool { return other.Network == s.Network }) {
 			return invalidField(fmt.Sprintf("resource.networkInterfaces[%d]", i), "", "Networks must be distinct for NICs attached to a VM.")
 		}
-		if err := s.checkStack(n, i); err != nil {
-			return err
-		}
-		if err := s.checkAliases(n, i); err != nil {
+		if err := cmp.Or(s.checkStack(n, i), s.checkAliases(n, i)); err != nil {
 			return err
 		}
 		m.subnets = append(m.subnets, s)
-		n.Subnetwork = "https://www.googleapis.com/compute/v1/" + s.path
-		n.Network = "https://www.googleapis.com/compute/v1/projects/" + c.o.Project + "/global/networks/" + s.Network
+		n.Subnetwork = base + s.path
+		n.Network = base + "projects/" + w.o.Project + "/global/networks/" + s.Network
 	}
 	return nil
 }
 
 // subnetOf finds the subnet that a network interface names, or that its network has in the
-// region. It needs c.mu.
-func (c *Cloud) subnetOf(m *machine, n *nic, index int) (*subnet, *apiError) {
+// region.
+func (w *network) subnetOf(m *machine, n *nic, index int) (*subnet, *apiError) {
 	home := region(m.zone)
 	if path := n.Subnetwork; path != "" {
 		if !strings.HasSuffix(path, "regions/"+home+"/subnetworks/"+lastPart(path)) {
 			return nil, invalidField(fmt.Sprintf("resource.networkInterfaces[%d].subnetwork", index), path, "The referenced subnetwork resource cannot be found in the region of the zone.")
 		}
-		if s := c.subnets[home+"/"+lastPart(path)]; s != nil {
+		if s := w.subnets[home+"/"+lastPart(path)]; s != nil {
 			return s, nil
 		}
-		return nil, notFound("projects/" + c.o.Project + "/regions/" + home + "/subnetworks/" + lastPart(path))
+		return nil, notFound("projects/" + w.o.Project + "/regions/" + home + "/subnetworks/" + lastPart(path))
 	}
 	network := cmp.Or(lastPart(n.Network), "default")
-	for _, key := range slices.Sorted(maps.Keys(c.subnets)) {
-		if s := c.subnets[key]; s.Region == home && s.Network == network {
+	for _, key := range slices.Sorted(maps.Keys(w.subnets)) {
+		if s := w.subnets[key]; s.Region == home && s.Network == network {
 			return s, nil
 		}
 	}
-	return nil, notFound("projects/" + c.o.Project + "/global/networks/" + network)
+	return nil, notFound("projects/" + w.o.Project + "/global/networks/" + network)
 }
 
 // checkStack refuses addresses that a subnet does not have.
@@ -265,15 +275,14 @@ func (s *subnet) checkAliases(n *nic, index int) *apiError {
 	return nil
 }
 
-func (c *Cloud) getSubnet(q *call) (any, *apiError) {
-	s := c.subnets[q.r.PathValue("region")+"/"+q.name]
+func (w *network) get(q *call) (any, *apiError) {
+	s := w.subnets[q.r.PathValue("region")+"/"+q.name]
 	if s == nil {
-		return nil, notFound("projects/" + c.o.Project + "/regions/" + q.r.PathValue("region") + "/subnetworks/" + q.name)
+		return nil, notFound("projects/" + w.o.Project + "/regions/" + q.r.PathValue("region") + "/subnetworks/" + q.name)
 	}
-	base := "https://www.googleapis.com/compute/v1/"
 	out := map[string]any{
 		"kind": "compute#subnetwork", "id": "3000", "name": s.Name, "ipCidrRange": s.Range.String(), "selfLink": base + s.path, "stackType": s.StackType,
-		"network": base + "projects/" + c.o.Project + "/global/networks/" + s.Network, "region": base + "projects/" + c.o.Project + "/regions/" + s.Region,
+		"network": base + "projects/" + w.o.Project + "/global/networks/" + s.Network, "region": base + "projects/" + w.o.Project + "/regions/" + s.Region,
 	}
 	var secondary []map[string]any
 	for _, name := range slices.Sorted(maps.Keys(s.Secondary)) {
@@ -292,4 +301,53 @@ func (c *Cloud) getSubnet(q *call) (any, *apiError) {
 		return nil, invalidField("views", views, "Unknown value.")
 	}
 	return out, nil
+}
+
+// updateNIC changes the alias addresses of a network interface.
+func (w *network) updateNIC(q *call) (any, *apiError) {
+	m, err := w.fleet.find(q)
+	if err != nil {
+		return nil, err
+	}
+	var in nic
+	if err := decode(q, &in); err != nil {
+		return nil, err
+	}
+	n := m.NetworkInterfaces[0]
+	switch {
+	case q.query.Get("networkInterface") != n.Name:
+		return nil, invalidField("networkInterface", q.query.Get("networkInterface"), "The network interface does not exist.")
+	case in.Fingerprint == "":
+		return nil, refuse(http.StatusBadRequest, "required", "Required field 'resource.fingerprint' not specified")
+	case in.Fingerprint != n.Fingerprint:
+		return nil, refuse(http.StatusPreconditionFailed, "conditionNotMet", "Supplied fingerprint does not match current network interface fingerprint.")
+	}
+	op := w.operations.begin(q, m, "updateNetworkInterface")
+	if in.AliasIPRanges == nil { // a patch without the field changes nothing
+		w.operations.finish(op, nil)
+		return op, nil
+	}
+	for _, r := range *in.AliasIPRanges {
+		p, bad := netip.ParsePrefix(r.IPCidrRange)
+		if bad != nil || !m.subnets[0].Range.Contains(p.Addr()) {
+			return nil, invalidField("resource.aliasIpRanges[0].ipCidrRange", r.IPCidrRange, "The range is not in the subnetwork.")
+		}
+		if holder, taken := m.subnets[0].used[p.Addr()]; taken && holder != m.key() {
+			w.operations.finish(op, &OperationError{"IP_IN_USE_BY_ANOTHER_RESOURCE", "IP '" + p.Addr().String() + "' is already being used by another resource."})
+			return op, nil
+		}
+	}
+	w.fleet.timers.After(max(w.o.Delays.Stop, 0), func() {
+		for a, holder := range m.subnets[0].used {
+			if holder == m.key() && a != m.address {
+				delete(m.subnets[0].used, a)
+			}
+		}
+		for _, r := range *in.AliasIPRanges {
+			m.subnets[0].used[netip.MustParsePrefix(r.IPCidrRange).Addr()] = m.key()
+		}
+		n.AliasIPRanges, n.Fingerprint = in.AliasIPRanges, w.sequence.print()
+		w.operations.finish(op, nil)
+	})
+	return op, nil
 }

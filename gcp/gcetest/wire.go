@@ -5,6 +5,9 @@ import "time"
 // The resources as the API writes them. Fields that the cloud has and this one
 // does not know are refused, so a caller cannot rely on them.
 
+// base is what links begin with.
+const base = "https://www.googleapis.com/compute/v1/"
+
 type instance struct {
 	Kind                    string            `json:"kind,omitempty"`
 	ID                      string            `json:"id,omitempty"`

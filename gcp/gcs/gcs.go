@@ -30,6 +30,7 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/gcp/internal/adc"
 	"github.com/nstance-go/nstance/internal/bucket"
 	"github.com/nstance-go/nstance/storage"
 )
@@ -123,6 +124,9 @@ func dialer(ctx context.Context, params url.Values, dates *bucket.Dates) (func(*
 		return func(p *bucket.Pool) (*gcstorage.Client, error) {
 			return newClient(ctx, append(opts, option.WithHTTPClient(&http.Client{Transport: watched(p)})))
 		}, nil
+	}
+	if err := adc.Available(ctx); err != nil {
+		return nil, err
 	}
 	creds, err := gcp.DefaultCredentials(ctx)
 	if err != nil {

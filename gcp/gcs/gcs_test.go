@@ -119,7 +119,9 @@ func TestAnswers(t *testing.T) {
 		reason      string
 		write, read nstance.Code
 	}{
-		{400, "invalid", nstance.Invalid, nstance.Invalid},
+		{400, "invalid", nstance.Invalid, nstance.Unavailable}, // a read has no reason
+		{302, "", nstance.Unavailable, nstance.Unavailable},
+		{407, "", nstance.Unavailable, nstance.Unavailable},
 		{401, "required", nstance.Denied, nstance.Denied},
 		{403, "forbidden", nstance.Denied, nstance.Denied},
 		{404, "notFound", nstance.Unavailable, nstance.Unavailable}, // the bucket's listing is not found either
@@ -142,6 +144,17 @@ func TestAnswers(t *testing.T) {
 			for _, err = range s.List(t.Context(), "", "") {
 			}
 			require.Error(t, err)
+		})
+	}
+	for name, body := range map[string]string{"nothing": "", "a page for people": "<html><body>Log in</body></html>"} {
+		t.Run("success with "+name, func(t *testing.T) {
+			_, s := open(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) })
+			var err error
+			for _, err = range s.List(t.Context(), "", "") {
+			}
+			require.ErrorIs(t, err, nstance.Unavailable)
+			_, err = s.Get(t.Context(), "a")
+			require.ErrorIs(t, err, nstance.Unavailable)
 		})
 	}
 	t.Run("404 of a key", func(t *testing.T) {

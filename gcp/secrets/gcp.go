@@ -20,6 +20,7 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/gcp/internal/adc"
 	"github.com/nstance-go/nstance/internal/manager"
 	"github.com/nstance-go/nstance/storage/secret"
 )
@@ -41,6 +42,9 @@ func Open(ctx context.Context, rawURL string) (secret.Source, error) {
 		return nil, manager.Invalid("use "+Scheme+"://projects/PROJECT", "names no project")
 	}
 	ctx = context.WithoutCancel(ctx) // which outlives Open in the token source
+	if err := adc.Available(ctx); err != nil {
+		return nil, err
+	}
 	creds, err := gcp.DefaultCredentials(ctx)
 	if err != nil {
 		return nil, nstance.Errorf(nstance.Denied, "%s: Google credentials: %w", manager.Field, err)

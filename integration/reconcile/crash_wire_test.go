@@ -37,6 +37,8 @@ type site struct {
 	capacity    *testcloud.Capacity // of shapes, where it can be set for each
 	unsupported []string            // substrings of the names of stories that the cloud does not support
 
+	front func(http.Handler) http.Handler // stands before the cloud; may be nil
+
 	// operation names a request and reports whether it mutates.
 	operation func(r *http.Request, body []byte) (name string, changes bool)
 }
@@ -76,6 +78,9 @@ func overHTTP(newSite func(testcloud.Hypervisor) *site) func(*world) {
 		o.site = newSite(o)
 		ln := bufconn.Listen(1 << 20)
 		server := &http.Server{Handler: o}
+		if o.site.front != nil {
+			server.Handler = o.site.front(o)
+		}
 		served := make(chan error, 1)
 		go func() { served <- server.Serve(ln) }()
 		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.DialContext(ctx) }}

@@ -142,9 +142,14 @@ func (f *refuser) creates(typ string) int {
 
 // start starts a leader with a group of three of these types, on the refuser's cloud.
 func (f *refuser) start(t *testing.T, types []string, refused ...string) (*world, *wireCloud) {
+	return f.startOn(t, f.site, types, refused...)
+}
+
+// startOn is start on this site.
+func (f *refuser) startOn(t *testing.T, newSite func(testcloud.Hypervisor) *site, types []string, refused ...string) (*world, *wireCloud) {
 	f.refused, f.asked, f.sent = refused, map[nstance.InstanceID]string{}, map[string]int{}
 	w := newWorld(t, simcloud.Options{})
-	overHTTP(f.site)(w)
+	overHTTP(newSite)(w)
 	o := w.outside.(*wireCloud)
 	w.wrap = func(to *leaderEnv) { to.provider = o }
 	g := webGroup(3)

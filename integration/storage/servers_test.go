@@ -46,6 +46,12 @@ func TestServers(t *testing.T) {
 			t.Run("whole bucket", func(t *testing.T) {
 				storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, newBucket(t)) })
 			})
+			t.Run("two servers", func(t *testing.T) {
+				storagetest.Shared(t, func(t *testing.T) (first, second storage.Store) {
+					bucket := newBucket(t)
+					return open(t, bucket), open(t, bucket)
+				})
+			})
 			t.Run("prefix", func(t *testing.T) {
 				shared := newBucket(t)
 				put(t, open(t, shared), "prod-2/instance/a", "prodigy", "z")

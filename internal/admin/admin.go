@@ -9,19 +9,21 @@ import (
 	"context"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance/storage"
 )
 
+// An environment returns the value of an environment variable.
+type environment func(name string) string
+
 // A program is one run of the command.
 type program struct {
 	stdin  io.Reader
 	stdout io.Writer
-	stderr *console
-	getenv func(string) string
+	stderr io.Writer
+	env    environment
 	open   openStore
 	begun  bool // the command line was parsed
 }
@@ -34,7 +36,7 @@ func Main(ctx context.Context, open func(ctx context.Context, rawURL string) (st
 	if open == nil {
 		open = storage.Open
 	}
-	p := &program{stdin: stdin, stdout: stdout, stderr: &console{w: stderr}, getenv: getenv, open: open}
+	p := &program{stdin: stdin, stdout: stdout, stderr: &lockedWriter{w: stderr}, env: getenv, open: open}
 	root := p.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -44,13 +46,13 @@ func Main(ctx context.Context, open func(ctx context.Context, rawURL string) (st
 	if !p.begun {
 		err = misused(root, err)
 	}
-	p.fail(formOf(cmd, args), err)
+	printFailure(root, formOf(cmd, args), err)
 	return exitCode(err)
 }
 
 // Command returns the commands and flags of nstance-admin, to describe them.
 func Command() *cobra.Command {
-	p := &program{stdin: strings.NewReader(""), stdout: io.Discard, stderr: &console{w: io.Discard}, getenv: func(string) string { return "" }}
+	p := &program{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, env: func(string) string { return "" }}
 	return p.root()
 }
 
@@ -65,6 +67,7 @@ permitted; 5 no answer in time, repeat later; 6 it exists already, or is in
 another state than the command needs.`
 
 func (p *program) root() *cobra.Command {
+	env, open := p.env, p.open
 	root := &cobra.Command{
 		Use:              "nstance-admin",
 		Short:            "Administer the shards of an Nstance cluster",
@@ -78,15 +81,12 @@ func (p *program) root() *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(misused)
 	root.AddCommand(
-		p.clusterCommand(), p.loginCommand(), p.statusCommand(), p.attentionCommand(), p.topCommand(), p.groupCommand(), p.instanceCommand(), p.drainCommand(),
-		p.interruptCommand(), p.interruptionCommand(), p.costCommand(), p.eventsCommand(), p.configCommand(), p.orphanCommand(), p.operatorCommand(), p.recordCommand(),
-		p.auditCommand(), p.debugCommand(), p.planCommand(), p.freezeCommand(), p.thawCommand(), p.poolCommand(), p.warmPoolCommand(), p.secretCommand(), p.backupCommand(), p.restoreCommand(), p.versionCommand(),
+		clusterCommand(env, open), loginCommand(env), statusCommand(env), attentionCommand(env), topCommand(env), groupCommand(env), instanceCommand(env), drainCommand(env),
+		interruptCommand(env), interruptionCommand(env), costCommand(env), eventsCommand(env), configCommand(env, open), orphanCommand(env), operatorCommand(env), recordCommand(env, open),
+		auditCommand(env), debugCommand(env), planCommand(env), freezeCommand(env), thawCommand(env), poolCommand(env), warmPoolCommand(), secretCommand(env, open), backupCommand(open), restoreCommand(open), versionCommand(),
 	)
 	root.InitDefaultCompletionCmd()
 	section(root)
-	p.complete(root)
+	complete(root, env, open)
 	return root
 }
-
-// now is the time that people see ages by and certificates are judged by.
-func (p *program) now() time.Time { return time.Now() }

@@ -14,15 +14,14 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/duration"
-	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) attentionCommand() *cobra.Command {
+func attentionCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "attention", Short: "What needs attention: list it, acknowledge it",
 		Long: "List what needs attention, and acknowledge it, so that it does not alert for a while.",
 	}
-	cmd.AddCommand(p.attentionAckCommand(), p.attentionUnackCommand(), p.attentionListCommand())
+	cmd.AddCommand(attentionAckCommand(env), attentionUnackCommand(env), attentionListCommand(env))
 	return cmd
 }
 
@@ -38,9 +37,9 @@ func entryArguments(cmd *cobra.Command, args []string) error {
 func parseEntry(args []string) (kind, subject string) { return args[0], strings.Join(args[1:], " ") }
 
 // completeEntry offers kinds, then the words of subjects.
-func (p *program) completeEntry(acknowledged bool) cobra.CompletionFunc {
+func completeEntry(env environment, acknowledged bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return p.names(func(c *client, ctx context.Context) (words []string, err error) {
+		return completeNames(env, func(c *client, ctx context.Context) (words []string, err error) {
 			resp, err := c.GetShardStatus(ctx, &apiv1.GetShardStatusRequest{})
 			for _, a := range resp.GetAttention() {
 				all := append([]string{a.GetKind()}, strings.Fields(a.GetSubject())...)
@@ -54,7 +53,7 @@ func (p *program) completeEntry(acknowledged bool) cobra.CompletionFunc {
 	}
 }
 
-func (p *program) attentionAckCommand() *cobra.Command {
+func attentionAckCommand(env environment) *cobra.Command {
 	var length time.Duration
 	var reason string
 	var dryRun bool
@@ -65,12 +64,12 @@ func (p *program) attentionAckCommand() *cobra.Command {
 			"over, or when the entries are gone for 20 minutes. Another alarm that is raised later alerts, and so does one entry\n" +
 			"more than there are now. SUBJECT may be left out where attention list shows only one for the kind. A repetition\n" +
 			"replaces duration and reason, and acknowledges what has come since.",
-		Args: entryArguments, ValidArgsFunction: p.completeEntry(false),
+		Args: entryArguments, ValidArgsFunction: completeEntry(env, false),
 	}
 	cmd.Flags().Var(duration.NewFlag(&length, 0), "for", "how long, from 1m to 30d")
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown with the entries")
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if length <= 0 {
 			return nstance.FieldError("--for", "say how long, such as 4h, at most 30d", "is missing")
@@ -80,21 +79,18 @@ func (p *program) attentionAckCommand() *cobra.Command {
 			answer, err := c.AcknowledgeAttention(cmd.Context(), &apiv1.AcknowledgeAttentionRequest{
 				Kind: kind, Subject: subject, Duration: durationpb.New(length), Reason: reason, DryRun: dryRun,
 			})
-			if err != nil {
-				return err
-			}
-			return out.print(document{answer}, func(t *table) { t.acknowledged(kind, answer, dryRun) })
+			return out.result(document{answer}, err, func(t *table) { writeAcknowledged(t, kind, answer, dryRun) })
 		})
 	}
 	return cmd
 }
 
-func (t *table) acknowledged(kind string, answer *apiv1.AcknowledgeAttentionResponse, dryRun bool) {
+func writeAcknowledged(t *table, kind string, answer *apiv1.AcknowledgeAttentionResponse, dryRun bool) {
 	what := kind + ": " + answer.GetSubject()
 	if n := answer.GetEntries(); n > 1 {
 		what += fmt.Sprintf(" (%d entries)", n)
 	}
-	switch until := stamp(wire.TimeOf(answer.GetAcknowledged().GetUntil())); {
+	switch until := stampOf(answer.GetAcknowledged().GetUntil()); {
 	case answer.GetUnchanged():
 		t.say("%s is acknowledged already, until %s", what, until)
 	case dryRun:
@@ -104,29 +100,24 @@ func (t *table) acknowledged(kind string, answer *apiv1.AcknowledgeAttentionResp
 	}
 }
 
-func (p *program) attentionUnackCommand() *cobra.Command {
+func attentionUnackCommand(env environment) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "unack KIND [SUBJECT]", Short: "End an acknowledgement",
 		Long: "End an acknowledgement: the entries alert again. SUBJECT may be left out where only one of the kind is acknowledged.",
-		Args: entryArguments, ValidArgsFunction: p.completeEntry(true),
+		Args: entryArguments, ValidArgsFunction: completeEntry(env, true),
 	}
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, args []string) error {
 		kind, subject := parseEntry(args)
-		return r.with(cmd.Context(), func(c *client) error {
-			answer, err := c.UnacknowledgeAttention(cmd.Context(), &apiv1.UnacknowledgeAttentionRequest{Kind: kind, Subject: subject, DryRun: dryRun})
-			if err != nil {
-				return err
-			}
-			return out.print(document{answer}, func(t *table) { t.unacknowledged(kind, answer, dryRun) })
-		})
-	}
+		answer, err := c.UnacknowledgeAttention(cmd.Context(), &apiv1.UnacknowledgeAttentionRequest{Kind: kind, Subject: subject, DryRun: dryRun})
+		return out.result(document{answer}, err, func(t *table) { writeUnacknowledged(t, kind, answer, dryRun) })
+	})
 	return cmd
 }
 
-func (t *table) unacknowledged(kind string, answer *apiv1.UnacknowledgeAttentionResponse, dryRun bool) {
+func writeUnacknowledged(t *table, kind string, answer *apiv1.UnacknowledgeAttentionResponse, dryRun bool) {
 	what := kind
 	if answer.GetSubject() != "" {
 		what += ": " + answer.GetSubject()
@@ -141,22 +132,17 @@ func (t *table) unacknowledged(kind string, answer *apiv1.UnacknowledgeAttention
 	}
 }
 
-func (p *program) attentionListCommand() *cobra.Command {
+func attentionListCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List what needs attention, and what of it is acknowledged", Args: arguments()}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := c.GetShardStatus(cmd.Context(), &apiv1.GetShardStatusRequest{})
-			if err != nil {
-				return err
-			}
-			return out.print(documents(resp.GetAttention()), func(t *table) { t.attentionTable(resp) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		resp, err := c.GetShardStatus(cmd.Context(), &apiv1.GetShardStatusRequest{})
+		return out.result(documents(resp.GetAttention()), err, func(t *table) { writeAttentionTable(t, resp) })
+	})
 	return cmd
 }
 
-func (t *table) attentionTable(s *apiv1.GetShardStatusResponse) {
+func writeAttentionTable(t *table, s *apiv1.GetShardStatusResponse) {
 	if len(s.GetAttention()) == 0 {
 		t.say("nothing needs attention")
 		return
@@ -164,7 +150,7 @@ func (t *table) attentionTable(s *apiv1.GetShardStatusResponse) {
 	t.row("KIND", "SUBJECT", "FOR", "ACKNOWLEDGED UNTIL", "BY", "REASON", "WHY")
 	for _, a := range s.GetAttention() {
 		known := a.GetAcknowledged()
-		t.row(a.GetKind(), a.GetSubject(), t.age(wire.TimeOf(a.GetSince())), stamp(wire.TimeOf(known.GetUntil())), known.GetBy(), known.GetReason(), a.GetWhy())
+		t.row(a.GetKind(), a.GetSubject(), t.age(a.GetSince()), stampOf(known.GetUntil()), known.GetBy(), known.GetReason(), a.GetWhy())
 	}
 	if n := s.GetAttentionOmitted(); n > 0 {
 		t.say("and %d more", n)
@@ -173,7 +159,7 @@ func (t *table) attentionTable(s *apiv1.GetShardStatusResponse) {
 
 // acknowledgedBy says in words who has acknowledged an entry, until when and why.
 func acknowledgedBy(a *apiv1.AttentionAcknowledgement) string {
-	text := "acknowledged by " + a.GetBy() + " until " + stamp(wire.TimeOf(a.GetUntil()))
+	text := "acknowledged by " + a.GetBy() + " until " + stampOf(a.GetUntil())
 	if a.GetReason() != "" {
 		text += ": " + a.GetReason()
 	}

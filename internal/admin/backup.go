@@ -7,12 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/backup"
-	"github.com/nstance-go/nstance/storage"
 )
 
 // Backup is what backup has done.
@@ -28,7 +28,7 @@ type Restored struct {
 	DryRun  bool `json:"dry_run"`
 }
 
-func (p *program) backupCommand() *cobra.Command {
+func backupCommand(open openStore) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backup FILE", Short: "Copy the cluster's storage into a file, while servers run",
 		Long: "Copy the cluster's storage into a file, while servers run. Private keys in it stay sealed with the secret key,\n" +
@@ -36,17 +36,19 @@ func (p *program) backupCommand() *cobra.Command {
 		Args: arguments("FILE"),
 	}
 	var at storageAccess
-	at.flags(p, cmd)
-	out := p.output(cmd)
+	at.flags(cmd, open)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		done := Backup{File: args[0]}
 		store, err := at.read(cmd.Context())
 		if err != nil {
 			return err
 		}
-		if err := p.stderr.slow("copying storage", func() (err error) {
-			done.Manifest, err = p.writeBackup(cmd.Context(), store, args[0])
-			return err
+		if err := stderrOf(cmd).slow("copying storage", func() (err error) {
+			return writeNew(args[0], func(w io.Writer) error {
+				done.Manifest, err = backup.Write(cmd.Context(), store, w, time.Now)
+				return err
+			})
 		}); err != nil {
 			return err
 		}
@@ -55,14 +57,6 @@ func (p *program) backupCommand() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-func (p *program) writeBackup(ctx context.Context, from storage.Store, path string) (m backup.Manifest, err error) {
-	err = writeNew(path, func(w io.Writer) error {
-		m, err = backup.Write(ctx, from, w, p.now)
-		return err
-	})
-	return m, err
 }
 
 // writeNew writes a file beside its place, and moves it there when it is complete.
@@ -88,7 +82,7 @@ func writeNew(path string, write func(io.Writer) error) error {
 	return err
 }
 
-func (p *program) restoreCommand() *cobra.Command {
+func restoreCommand(open openStore) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore (FILE | --in-place)", Short: "Write a backup into empty storage, or make a copy storage of its own",
 		Long: "Write a backup into empty storage; or, with --in-place, make storage that was copied or set back by other means\n" +
@@ -104,38 +98,34 @@ func (p *program) restoreCommand() *cobra.Command {
 		o            backup.Options
 		inPlace, yes bool
 	)
-	at.flags(p, cmd)
+	at.flags(cmd, open)
 	cmd.Flags().BoolVar(&inPlace, "in-place", false, "the storage holds the copy already")
 	cmd.Flags().BoolVar(&o.KeepGrants, "keep-operators", false, "accept operators, administrators and nonces as they were copied")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &o.DryRun)
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if inPlace == (len(args) == 1) {
 			return nstance.FieldError("FILE", "name a backup, or use --in-place for storage that holds the copy already", "one of the two must be given")
 		}
-		if err := p.confirm(cmd.Context(), yes || o.DryRun, "every server of the original must be stopped"); err != nil {
+		if err := confirm(cmd, yes || o.DryRun, "every server of the original must be stopped"); err != nil {
 			return err
 		}
 		done := Restored{InPlace: inPlace, DryRun: o.DryRun}
-		if err := p.stderr.slow("restoring storage", func() (err error) {
-			done.Result, err = p.restore(cmd.Context(), &at, args, o)
+		if err := stderrOf(cmd).slow("restoring storage", func() (err error) {
+			done.Result, err = restore(cmd.Context(), &at, args, o)
 			return err
 		}); err != nil {
 			return err
 		}
-		return out.print(done, func(t *table) { t.restored(done) })
+		return out.print(done, func(t *table) { writeRestored(t, done) })
 	}
 	return cmd
 }
 
 // restore writes the backup that args name, or without one replaces the storage.
-func (p *program) restore(ctx context.Context, at *storageAccess, args []string, o backup.Options) (backup.Result, error) {
-	open := at.open
-	if o.DryRun {
-		open = at.readOrNothing
-	}
-	store, err := open(ctx)
+func restore(ctx context.Context, at *storageAccess, args []string, o backup.Options) (backup.Result, error) {
+	store, err := at.openUnless(ctx, o.DryRun)
 	if err != nil {
 		return backup.Result{}, err
 	}
@@ -150,7 +140,7 @@ func (p *program) restore(ctx context.Context, at *storageAccess, args []string,
 	return backup.Restore(ctx, f, store, o)
 }
 
-func (t *table) restored(done Restored) {
+func writeRestored(t *table, done Restored) {
 	what := "restored"
 	if done.DryRun {
 		what = "nothing was changed; it would be restored"

@@ -23,15 +23,16 @@ import (
 
 // A remote holds the flags of commands that call a server.
 type remote struct {
-	p       *program
+	env     environment
+	stderr  *console
 	dir     string
 	servers []string
 	timeout time.Duration
 }
 
-// remote adds the flags of such a command.
-func (p *program) remote(cmd *cobra.Command) *remote {
-	r := &remote{p: p}
+// newRemote adds the flags of such a command.
+func newRemote(cmd *cobra.Command, env environment) *remote {
+	r := &remote{env: env, stderr: stderrOf(cmd)}
 	identityFlag(cmd, &r.dir)
 	cmd.Flags().StringSliceVar(&r.servers, "server", nil, "operator API address instead of those of the identity, port 8993 by default; may be repeated")
 	cmd.Flags().Var(duration.NewFlag(&r.timeout, defaultTimeout), "timeout", "how long an answer may take")
@@ -43,11 +44,11 @@ func identityFlag(cmd *cobra.Command, dir *string) {
 }
 
 // identityDir returns where the identity is.
-func (p *program) identityDir(flag string) (string, error) {
+func (env environment) identityDir(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil
 	}
-	if dir := p.getenv("NSTANCE_ADMIN_DIR"); dir != "" {
+	if dir := env("NSTANCE_ADMIN_DIR"); dir != "" {
 		return dir, nil
 	}
 	base, err := os.UserConfigDir()
@@ -88,6 +89,18 @@ func (r *remote) withInstance(ctx context.Context, arg string, fn func(c *client
 	})
 }
 
+// run returns what runs a command with a client.
+func (r *remote) run(fn func(c *client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return r.with(cmd.Context(), func(c *client) error { return fn(c, args) })
+	}
+}
+
+// runInstance is run for a command whose first argument is an instance.
+func (r *remote) runInstance(fn func(c *client, id nstance.InstanceID) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error { return r.withInstance(cmd.Context(), args[0], fn) }
+}
+
 // connect finds the server that leads, and renews the certificate if two
 // thirds of its life are over. A renewal that fails is no failure of the
 // command, as long as the certificate is good.
@@ -100,17 +113,17 @@ func (r *remote) connect(ctx context.Context) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if now := r.p.now(); !now.Before(end) {
+	if now := time.Now(); !now.Before(end) {
 		return nil, fault(nstance.Denied, nil, "log in again with nstance-admin login",
 			fmt.Sprintf("the certificate in %s expired at %s", dir, stamp(end)))
 	}
 	c, err := r.leader(ctx, id)
-	if err != nil || r.p.now().Before(renewAt) {
+	if err != nil || time.Now().Before(renewAt) {
 		return c, err
 	}
-	renewed, err := renew(ctx, c, dir, r.p.now)
+	renewed, err := renew(ctx, c, dir, time.Now)
 	if err != nil {
-		r.p.stderr.note("warning: certificate not renewed, it ends at %s: %v", stamp(end), err)
+		r.stderr.note("warning: certificate not renewed, it ends at %s: %v", stamp(end), err)
 		return c, nil
 	}
 	next, err := r.open(c.addr, renewed)
@@ -122,7 +135,7 @@ func (r *remote) connect(ctx context.Context) (*client, error) {
 }
 
 func (r *remote) identity() (dir string, id Identity, err error) {
-	if dir, err = r.p.identityDir(r.dir); err != nil {
+	if dir, err = r.env.identityDir(r.dir); err != nil {
 		return "", id, err
 	}
 	if id, err = LoadIdentity(dir); err != nil {
@@ -140,7 +153,7 @@ func (r *remote) open(addr string, id Identity) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialer{tls: cfg, timeout: r.timeout, stderr: r.p.stderr}.open(addr)
+	conn, err := dialer{tls: cfg, timeout: r.timeout, stderr: r.stderr}.open(addr)
 	if err != nil {
 		return nil, err
 	}

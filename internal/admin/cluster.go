@@ -18,9 +18,9 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-func (p *program) clusterCommand() *cobra.Command {
+func clusterCommand(env environment, open openStore) *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "Nonces and keys of the whole cluster"}
-	cmd.AddCommand(p.initCommand(), p.clusterStatusCommand(), p.nonceCommand(), p.keysCommand(), p.rotateCommand())
+	cmd.AddCommand(initCommand(env, open), clusterStatusCommand(open), nonceCommand(env, open), keysCommand(env), rotateCommand(env, open))
 	return cmd
 }
 
@@ -34,7 +34,7 @@ type minting struct {
 	dryRun                 bool
 }
 
-func (p *program) nonceCommand() *cobra.Command {
+func nonceCommand(env environment, open openStore) *cobra.Command {
 	var m minting
 	cmd := &cobra.Command{
 		Use:   "nonce --storage URL",
@@ -44,8 +44,8 @@ func (p *program) nonceCommand() *cobra.Command {
 		Args: arguments(),
 	}
 	f := cmd.Flags()
-	m.flags(p, cmd)
-	m.keyFlags(cmd, "")
+	m.flags(cmd, open)
+	m.keyFlags(cmd, env, "")
 	choice(cmd, &m.kind, "kind", "", "who registers with it", string(nstance.RoleOperator), string(nstance.RoleAdmin))
 	f.StringVar(&m.cluster, "cluster", "", "ID of the cluster (default: what a shard's configuration in storage says)")
 	f.StringVar(&m.shard, "shard", "", "only for this shard (default any)")
@@ -54,23 +54,24 @@ func (p *program) nonceCommand() *cobra.Command {
 	f.StringVar(&m.output, "output", "-", "file to write the nonce to, - for standard output")
 	f.StringVar(&m.caOutput, "ca-output", "", "file to write the certificates of the identity authority to, for login --ca")
 	dryRunFlag(cmd, &m.dryRun)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.nonce(cmd.Context(), &m) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return mintNonce(cmd, &m) }
 	return cmd
 }
 
-func (p *program) nonce(ctx context.Context, m *minting) error {
+func mintNonce(cmd *cobra.Command, m *minting) error {
+	ctx := cmd.Context()
 	if err := m.place(ctx); err != nil {
 		return err
 	}
-	claims, err := m.claims(p.now())
+	claims, err := m.claims(time.Now())
 	if err != nil {
 		return err
 	}
-	box, err := m.keys.Box(p.getenv)
+	box, err := m.box()
 	if err != nil {
 		return err
 	}
-	ring, err := p.keyring(ctx, m.storageAccess, box, m.dryRun)
+	ring, err := openKeyring(cmd, m.storageAccess, box, m.dryRun)
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 		return err
 	}
 	if m.dryRun {
-		p.stderr.note("a nonce of kind %s for tenant %s in cluster %s would be minted", claims.Kind, claims.Tenant, claims.Cluster)
+		stderrOf(cmd).note("a nonce of kind %s for tenant %s in cluster %s would be minted", claims.Kind, claims.Tenant, claims.Cluster)
 		return nil
 	}
 	keys := ring.Keys()
@@ -87,17 +88,17 @@ func (p *program) nonce(ctx context.Context, m *minting) error {
 		return err
 	}
 	if err := ring.UseUntil(ctx, keyring.Nonces, keys.Nonces.KeyID(), claims.Expiry); err != nil {
-		p.stderr.note("warning: not noted in storage, so that a rotation of the nonce key may end this nonce early: %v", err)
+		stderrOf(cmd).note("warning: not noted in storage, so that a rotation of the nonce key may end this nonce early: %v", err)
 	}
 	if m.caOutput != "" {
-		if err := p.deliver("ca-output", m.caOutput, keys.Identity.CertPEM()); err != nil {
+		if err := deliver(cmd, "ca-output", m.caOutput, keys.Identity.CertPEM()); err != nil {
 			return err
 		}
 	}
-	if err := p.deliver("output", m.output, []byte(token+"\n")); err != nil {
+	if err := deliver(cmd, "output", m.output, []byte(token+"\n")); err != nil {
 		return err
 	}
-	p.stderr.note("nonce of kind %s for tenant %s in cluster %s, good for one registration until %s",
+	stderrOf(cmd).note("nonce of kind %s for tenant %s in cluster %s, good for one registration until %s",
 		claims.Kind, claims.Tenant, claims.Cluster, claims.Expiry.UTC().Format(time.RFC3339))
 	return nil
 }
@@ -144,17 +145,18 @@ func (m *minting) claims(now time.Time) (keyring.Claims, error) {
 	return c, nil
 }
 
-// keyring returns the cluster's keys, and warns when it had to make them: that
+// openKeyring returns the cluster's keys, and warns when it had to make them: that
 // is rarely meant where a server has run before.
-func (p *program) keyring(ctx context.Context, at storageAccess, box *secret.Box, dryRun bool) (*keyring.Keyring, error) {
+func openKeyring(cmd *cobra.Command, at storageAccess, box *secret.Box, dryRun bool) (*keyring.Keyring, error) {
+	ctx := cmd.Context()
 	var d *recordingVault
-	err := p.stderr.slow("reading the keys in storage", func() (err error) {
-		if d, err = p.previewKeys(ctx, at, box); err != nil || dryRun {
+	err := stderrOf(cmd).slow("reading the keys in storage", func() (err error) {
+		if d, err = previewKeys(ctx, at, box); err != nil || dryRun {
 			return err
 		}
 		store, err := at.open(ctx)
 		if err == nil {
-			d, err = p.makeKeys(ctx, store, box, len(d.made) > 0)
+			d, err = makeKeys(ctx, store, box, len(d.made) > 0)
 		}
 		return err
 	})
@@ -166,22 +168,19 @@ func (p *program) keyring(ctx context.Context, at storageAccess, box *secret.Box
 		if dryRun {
 			done = "would be"
 		}
-		p.stderr.note("there were no keys in this storage: new authorities and a new nonce key %s made", done)
+		stderrOf(cmd).note("there were no keys in this storage: new authorities and a new nonce key %s made", done)
 	}
 	return d.ring, nil
 }
 
 // deliver writes a result to a file that only its owner can read, or to
 // standard output.
-func (p *program) deliver(flag, path string, data []byte) error {
+func deliver(cmd *cobra.Command, flag, path string, data []byte) error {
 	if path != "-" {
 		if err := pki.WriteFile(path, data); err != nil {
 			return nstance.FieldError("--"+flag, "name a file in a folder that can be written", "%v", err)
 		}
 		return nil
 	}
-	if _, err := p.stdout.Write(data); err != nil {
-		return nstance.Errorf(nstance.Internal, "standard output: %w", err)
-	}
-	return nil
+	return write(cmd.OutOrStdout(), data)
 }

@@ -59,7 +59,7 @@ type OperatorCount struct {
 	Unreadable int `json:"unreadable"`
 }
 
-func (p *program) clusterStatusCommand() *cobra.Command {
+func clusterStatusCommand(open openStore) *cobra.Command {
 	var d storageAccess
 	var wait time.Duration
 	cmd := &cobra.Command{
@@ -69,9 +69,9 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 			"watches the lease for its ttl, some seconds. For what only servers know, see status and cluster keys.",
 		Args: arguments(),
 	}
-	d.flags(p, cmd)
+	d.flags(cmd, open)
 	cmd.Flags().Var(duration.NewFlag(&wait, records.MaxLeaseTTL), "wait", "how long to watch at most whether leases are renewed; 0: not at all")
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if wait < 0 {
 			return nstance.FieldError("--wait", "use 0 or more", "is %s", wait)
@@ -80,14 +80,14 @@ func (p *program) clusterStatusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s := &statusReader{store: store, now: p.now}
-		if err := p.stderr.slow("reading storage", func() error { return s.run(cmd.Context()) }); err != nil {
+		s := &statusReader{store: store, now: time.Now}
+		if err := stderrOf(cmd).slow("reading storage", func() error { return s.run(cmd.Context()) }); err != nil {
 			return err
 		}
-		if err := p.stderr.slow("watching the leases", func() error { return s.watch(cmd.Context(), wait) }); err != nil {
+		if err := stderrOf(cmd).slow("watching the leases", func() error { return s.watch(cmd.Context(), wait) }); err != nil {
 			return err
 		}
-		return out.print(s.ClusterStatus, func(t *table) { t.cluster(s.ClusterStatus) })
+		return out.print(s.ClusterStatus, func(t *table) { writeCluster(t, s.ClusterStatus) })
 	}
 	return cmd
 }
@@ -292,7 +292,7 @@ func (s *statusReader) watch(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-func (t *table) cluster(s ClusterStatus) {
+func writeCluster(t *table, s ClusterStatus) {
 	t.row("Cluster:", string(s.Cluster))
 	t.row("Operators:", fmt.Sprintf("%d good, %d expired, %d revoked", s.Operators.Good, s.Operators.Expired, s.Operators.Revoked))
 	for _, e := range s.Sealing {
@@ -303,11 +303,11 @@ func (t *table) cluster(s ClusterStatus) {
 	}
 	if len(s.Shards) > 0 {
 		t.say("")
-		t.shards(s.Shards)
+		writeShards(t, s.Shards)
 	}
 	if len(s.Keys) > 0 {
 		t.say("")
-		t.keys(s.Keys, unknownHolders)
+		writeKeys(t, s.Keys, unknownHolders)
 	}
 	if len(s.Problems) > 0 {
 		t.say("")

@@ -18,27 +18,27 @@ const completeTimeout = 2 * time.Second
 
 // complete has a shell offer the names of groups, instances, templates and shards
 // wherever a command takes one.
-func (p *program) complete(cmd *cobra.Command) {
+func complete(cmd *cobra.Command, env environment, open openStore) {
 	for _, sub := range cmd.Commands() {
-		p.complete(sub)
+		complete(sub, env, open)
 	}
 	if cmd.Flags().Lookup("server") != nil && cmd.ValidArgsFunction == nil {
 		switch _, argument, _ := strings.Cut(strings.ReplaceAll(cmd.Use, "[", ""), " "); {
 		case strings.HasPrefix(argument, "GROUP"):
-			cmd.ValidArgsFunction = first(p.names((*client).groupNames))
+			cmd.ValidArgsFunction = first(completeNames(env, (*client).groupNames))
 		case strings.HasPrefix(argument, "ID"), strings.HasPrefix(argument, "INSTANCE"):
-			cmd.ValidArgsFunction = first(p.names((*client).instanceNames))
+			cmd.ValidArgsFunction = first(completeNames(env, (*client).instanceNames))
 		}
 		for flag, names := range map[string]func(*client, context.Context) ([]string, error){
 			"group": (*client).groupNames, "instance": (*client).instanceNames, "template": (*client).templateNames,
 		} {
 			if cmd.Flags().Lookup(flag) != nil {
-				_ = cmd.RegisterFlagCompletionFunc(flag, p.names(names)) // it fails for one that has another
+				_ = cmd.RegisterFlagCompletionFunc(flag, completeNames(env, names)) // it fails for one that has another
 			}
 		}
 	}
 	if cmd.Flags().Lookup("storage") != nil && cmd.Flags().Lookup("shard") != nil {
-		_ = cmd.RegisterFlagCompletionFunc("shard", p.shardNames)
+		_ = cmd.RegisterFlagCompletionFunc("shard", shardNames(open))
 	}
 }
 
@@ -52,10 +52,10 @@ func first(names cobra.CompletionFunc) cobra.CompletionFunc {
 	}
 }
 
-// names asks the server that the command would ask. Errors are not shown to the shell.
-func (p *program) names(ask func(*client, context.Context) ([]string, error)) cobra.CompletionFunc {
+// completeNames asks the server that the command would ask. Errors are not shown to the shell.
+func completeNames(env environment, ask func(*client, context.Context) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, begun string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
-		r := &remote{p: p, timeout: completeTimeout}
+		r := &remote{env: env, stderr: stderrOf(cmd), timeout: completeTimeout}
 		r.dir, _ = cmd.Flags().GetString("identity")
 		r.servers, _ = cmd.Flags().GetStringSlice("server")
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
@@ -113,19 +113,18 @@ func (c *client) templateNames(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(names)), err
 }
 
-func (p *program) shardNames(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	d := storageAccess{opener: p.open}
-	d.url, _ = cmd.Flags().GetString("storage")
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
-	defer cancel()
-	store, err := d.read(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+func shardNames(open openStore) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, begun string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
+		d := storageAccess{opener: open}
+		d.url, _ = cmd.Flags().GetString("storage")
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+		defer cancel()
+		if store, err := d.read(ctx); err == nil {
+			shards, _ := shardsIn(ctx, store)
+			for _, s := range shards {
+				out = append(out, beginning([]string{string(s)}, begun)...)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
 	}
-	shards, _ := shardsIn(ctx, store)
-	var names []string
-	for _, s := range shards {
-		names = append(names, string(s))
-	}
-	return beginning(names, begun), cobra.ShellCompDirectiveNoFileComp
 }

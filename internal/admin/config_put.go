@@ -20,7 +20,7 @@ type ConfigPut struct {
 	DryRun  bool              `json:"dry_run"`
 }
 
-func (p *program) configPutCommand() *cobra.Command {
+func configPutCommand(open openStore) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "put FILE", Short: "Put a configuration into storage, where servers read it",
 		Long: "Put a configuration into storage, for nstance-server run --storage URL --shard NAME. It goes to\nconfig/SHARD.jsonc, of the shard that it names. An invalid one is refused. A server that\nruns reads it with config refresh, and treats it as any other proposal.",
@@ -30,9 +30,9 @@ func (p *program) configPutCommand() *cobra.Command {
 		at     storageAccess
 		dryRun bool
 	)
-	at.flags(p, cmd)
+	at.flags(cmd, open)
 	dryRunFlag(cmd, &dryRun)
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		conf, data, err := readConfiguration(args[0])
 		if err != nil {
@@ -44,11 +44,7 @@ func (p *program) configPutCommand() *cobra.Command {
 		if err := at.belongs(cmd.Context(), conf.Cluster.ID); err != nil {
 			return err
 		}
-		open := at.open
-		if dryRun {
-			open = at.readOrNothing
-		}
-		store, err := open(cmd.Context())
+		store, err := at.openUnless(cmd.Context(), dryRun)
 		if err != nil {
 			return err
 		}

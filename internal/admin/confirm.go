@@ -28,21 +28,21 @@ func dryRunFlag(cmd *cobra.Command, dryRun *bool) {
 
 // confirm asks before something is destroyed. Without a terminal it fails with
 // Invalid: a script must use --yes.
-func (p *program) confirm(ctx context.Context, yes bool, what string) error {
+func confirm(cmd *cobra.Command, yes bool, what string) error {
 	if yes {
 		return nil
 	}
-	if !p.interactive() {
+	if !isTerminal(cmd.InOrStdin()) {
 		return unasked(what)
 	}
-	fmt.Fprintf(p.stderr, "%s. Continue? [y/N] ", printable(what))
-	answer, err := p.answer(ctx)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s. Continue? [y/N] ", printable(what))
+	answer, err := readAnswer(cmd.Context(), cmd.InOrStdin())
 	switch {
 	case errors.Is(err, io.EOF) && answer == "": // such as /dev/null, which looks like a terminal
-		p.stderr.note("")
+		stderrOf(cmd).note("")
 		return unasked(what)
-	case ctx.Err() != nil:
-		p.stderr.note("")
+	case cmd.Context().Err() != nil:
+		stderrOf(cmd).note("")
 		return errors.New("interrupted, nothing was changed")
 	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
@@ -56,9 +56,9 @@ func unasked(what string) error {
 	return fault(nstance.Invalid, nil, "repeat it with --yes", fmt.Sprintf("%s: this needs a confirmation, and standard input is not a terminal", what))
 }
 
-// interactive reports whether standard input may be a terminal.
-func (p *program) interactive() bool {
-	f, ok := p.stdin.(*os.File)
+// isTerminal reports whether stream, an input or output, may be a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}
@@ -66,16 +66,16 @@ func (p *program) interactive() bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// answer reads one line. A read from a terminal cannot be interrupted, so after ctx
+// readAnswer reads one line. A read from a terminal cannot be interrupted, so after ctx
 // has ended it goes on until the process ends.
-func (p *program) answer(ctx context.Context) (string, error) {
+func readAnswer(ctx context.Context, stdin io.Reader) (string, error) {
 	type reading struct {
 		line string
 		err  error
 	}
 	got := make(chan reading, 1)
 	go func() {
-		line, err := bufio.NewReader(io.LimitReader(p.stdin, maxAnswer)).ReadString('\n')
+		line, err := bufio.NewReader(io.LimitReader(stdin, maxAnswer)).ReadString('\n')
 		got <- reading{line, err}
 	}()
 	select {

@@ -7,23 +7,31 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/nstance-go/nstance/internal/clip"
 )
 
 // slowAfter is the duration after which a slow call is reported.
 const slowAfter = time.Second
 
-// A console is standard error. Its messages do not interleave.
-type console struct {
+// A console is standard error of a command.
+type console struct{ writer func() io.Writer }
+
+// stderrOf returns what the messages of a command go to.
+func stderrOf(cmd *cobra.Command) *console { return &console{cmd.ErrOrStderr} }
+
+// A lockedWriter writes one message at a time.
+type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
 // Write implements io.Writer.
-func (c *console) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.w.Write(b)
+func (l *lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
 }
 
 // note writes one message.
@@ -32,7 +40,7 @@ func (c *console) note(format string, args ...any) {
 	for i, line := range lines {
 		lines[i] = printable(line)
 	}
-	fmt.Fprintln(c, strings.Join(lines, "\n"))
+	fmt.Fprintln(c.writer(), strings.Join(lines, "\n"))
 }
 
 // slow runs fn, and prints what it waits for after slowAfter.

@@ -43,14 +43,14 @@ type typeNumber struct {
 	number  float64
 }
 
-func (p *program) costCommand() *cobra.Command {
+func costCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cost", Short: "Estimate what a period's machines cost",
 		Long: "Estimate what a period's machines cost, from what the cloud said of prices when they were launched. Machines\n" +
 			"without a known price are listed as hours, unless --price says what they cost.",
 		Args: arguments(),
 	}
-	out, read := p.output(cmd), p.readRates(cmd)
+	out, read := newOutput(cmd), readRates(cmd, env)
 	var factors, prices []string
 	cmd.Flags().StringArrayVar(&factors, "factor", nil, "what is really paid, as TYPE[/MARKET]=FACTOR: m5.*=0.8 is a discount of 20%; may be repeated, the first that fits counts")
 	cmd.Flags().StringArrayVar(&prices, "price", nil, "price for an hour where the cloud said none, as TYPE[/MARKET]=PRICE: m5.large/on-demand=0.096; may be repeated")
@@ -65,7 +65,7 @@ func (p *program) costCommand() *cobra.Command {
 		}
 		return read(cmd, func(resp *apiv1.GetInterruptionRatesResponse) error {
 			cost := costOf(resp, paid, known)
-			return out.print(cost, func(t *table) { t.cost(cost) })
+			return out.print(cost, func(t *table) { writeCost(t, cost) })
 		})
 	}
 	return cmd
@@ -119,7 +119,7 @@ func costOf(resp *apiv1.GetInterruptionRatesResponse, factors, prices []typeNumb
 	return c
 }
 
-func (t *table) cost(c Cost) {
+func writeCost(t *table, c Cost) {
 	if len(c.Pools) == 0 {
 		t.say("no machines between %s and %s", c.Since.Format(time.RFC3339), c.Until.Format(time.RFC3339))
 		return

@@ -35,7 +35,7 @@ type Debugged struct {
 	Lacks map[string]string `json:"lacks"` // by file that is not in it, why
 }
 
-func (p *program) debugCommand() *cobra.Command {
+func debugCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "debug FILE", Short: "Gather what an incident needs into one file",
 		Long: "Gather what an incident needs into FILE, a .tar.gz: what the leader says of groups, instances, interruptions,\n" +
@@ -47,7 +47,7 @@ func (p *program) debugCommand() *cobra.Command {
 	}
 	var pages []string
 	cmd.Flags().StringSliceVar(&pages, "http", nil, "HTTP address of a server, port 8990 by default; may be repeated")
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(pages) > 0 {
 			with, err := withPorts("http", pages, portHTTP)
@@ -61,17 +61,17 @@ func (p *program) debugCommand() *cobra.Command {
 			return err
 		}
 		b := &bundle{remote: r, id: id, done: Debugged{File: args[0], Lacks: map[string]string{}}}
-		if err := p.stderr.slow("gathering", func() error {
+		if err := stderrOf(cmd).slow("gathering", func() error {
 			return writeNew(args[0], func(w io.Writer) error { return b.write(cmd.Context(), w, pages) })
 		}); err != nil {
 			return err
 		}
-		return out.print(b.done, func(t *table) { t.debugged(b.done) })
+		return out.print(b.done, func(t *table) { writeDebugged(t, b.done) })
 	}
 	return cmd
 }
 
-func (t *table) debugged(done Debugged) {
+func writeDebugged(t *table, done Debugged) {
 	t.say("%s: %d files", done.File, len(done.Files))
 	for _, name := range slices.Sorted(maps.Keys(done.Lacks)) {
 		t.say("lacks %s: %s", name, done.Lacks[name])
@@ -91,7 +91,7 @@ type bundle struct {
 // write fails where the bundle cannot be written. What cannot be had is noted.
 func (b *bundle) write(ctx context.Context, w io.Writer, pages []string) error {
 	packed := gzip.NewWriter(w)
-	b.at, b.tar = b.p.now(), tar.NewWriter(packed)
+	b.at, b.tar = time.Now(), tar.NewWriter(packed)
 	b.dir = fmt.Sprintf("nstance-%s-%s-%s", b.id.Cluster, b.id.Shard, b.at.UTC().Format("20060102T150405Z"))
 	servers := b.id.Servers
 	if err := b.with(ctx, func(c *client) error {
@@ -182,14 +182,7 @@ func (b *bundle) questions(c *client) map[string]func(context.Context) ([]proto.
 		"alarms": all(func(ctx context.Context) ([]*apiv1.Event, error) {
 			return c.events(ctx, eventQuery{limit: maxEvents, types: []string{string(nstance.EventAlarm)}}, b.at)
 		}),
-		"operators": all(func(ctx context.Context) (list []*apiv1.Operator, err error) {
-			err = eachPage(func(page string) (paged, error) {
-				resp, err := c.ListOperators(ctx, &apiv1.ListOperatorsRequest{Page: page})
-				list = append(list, resp.GetOperators()...)
-				return resp, err
-			})
-			return list, err
-		}),
+		"operators": all(c.operators),
 	}
 }
 

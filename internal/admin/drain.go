@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -13,13 +14,13 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) drainCommand() *cobra.Command {
+func drainCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "drain", Short: "Carry out drains: empty machines before they are deleted"}
-	cmd.AddCommand(p.drainWatchCommand(), p.drainAckCommand())
+	cmd.AddCommand(drainWatchCommand(env), drainAckCommand(env))
 	return cmd
 }
 
-func (p *program) drainWatchCommand() *cobra.Command {
+func drainWatchCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watch", Short: "Register as executor of drains, and print each drain",
 		Long: `Act as executor of drains until interrupted: of all in the identity's tenant, for an
@@ -30,9 +31,9 @@ A drain is over once "drain ack" acknowledges it, or at its deadline. If this co
 ends, other executors take over after 10 s.`,
 		Args: arguments(),
 	}
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		w := &drainWatch{print: func(c DrainChange) error { return p.printDrain(out, c) }}
+		w := &drainWatch{print: func(c DrainChange) error { return printDrain(out, c) }}
 		req := &apiv1.WatchInstanceEventsRequest{DrainExecutor: true}
 		for n, err := range r.follow(cmd.Context(), req) {
 			if err != nil {
@@ -47,12 +48,12 @@ ends, other executors take over after 10 s.`,
 	return cmd
 }
 
-func (p *program) printDrain(out *output, c DrainChange) error {
+func printDrain(out *output, c DrainChange) error {
 	if out.form != formTable {
 		return out.line(c)
 	}
 	d := c.Drain.Drain
-	return out.write([]byte(streamed(stamp(p.now()), c.Change, printable(wire.GroupKeyOf(d).String()), printable(d.GetInstance()), printable(drainText(d)))))
+	return out.write([]byte(streamed(stamp(time.Now()), c.Change, printable(wire.GroupKeyOf(d).String()), printable(d.GetInstance()), printable(drainText(d)))))
 }
 
 // A drainWatch keeps the drains that are to be carried out, and prints what
@@ -137,7 +138,7 @@ func (w *drainWatch) end(id, change string) error {
 	return w.print(DrainChange{Change: change, Drain: drainDocument{d}})
 }
 
-func (p *program) drainAckCommand() *cobra.Command {
+func drainAckCommand(env environment) *cobra.Command {
 	var failed, dryRun bool
 	req := &apiv1.AcknowledgeDrainedRequest{Outcome: string(nstance.OutcomeDrained)}
 	cmd := &cobra.Command{
@@ -152,7 +153,7 @@ executor of that drain is an operator: see "drain watch".`,
 	f.BoolVar(&failed, "failed", false, "the drain failed")
 	f.StringVar(&req.Message, "reason", "", "reason, for the journal")
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if req.GetGeneration() == 0 {
 			return nstance.FieldError("--generation", "copy it from drain watch", "is missing")
@@ -163,10 +164,7 @@ executor of that drain is an operator: see "drain watch".`,
 		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
 			req.Id = string(id)
 			resp, err := c.acknowledge(cmd.Context(), req, dryRun)
-			if err != nil {
-				return seek(err)
-			}
-			return out.print(document{resp}, func(t *table) {
+			return out.result(document{resp}, seek(err), func(t *table) {
 				if dryRun {
 					t.say("drain %d of %s: %s would be accepted", req.GetGeneration(), id, req.GetOutcome())
 					return

@@ -32,7 +32,7 @@ type eventQuery struct {
 	all      bool
 }
 
-func (p *program) eventsCommand() *cobra.Command {
+func eventsCommand(env environment) *cobra.Command {
 	var q eventQuery
 	var follow bool
 	var tenant string
@@ -59,7 +59,7 @@ It reconnects and resumes after a broken connection.`,
 	tenantFlag(cmd, &tenant)
 	// It fails only for a flag that does not exist, or twice for one.
 	_ = cmd.RegisterFlagCompletionFunc("type", completions(eventtype.All()))
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		q.tenant = nstance.TenantID(tenant)
 		for _, t := range q.types {
@@ -73,36 +73,33 @@ It reconnects and resumes after a broken connection.`,
 			}
 		}
 		if follow {
-			return p.followEvents(cmd.Context(), r, out, q)
+			return followEvents(cmd, r, out, q)
 		}
 		return r.with(cmd.Context(), func(c *client) error {
 			if q.all {
-				return p.exportEvents(cmd.Context(), c, out, q)
+				return exportEvents(cmd.Context(), c, out, q)
 			}
-			events, err := c.events(cmd.Context(), q, p.now())
-			if err != nil {
-				return err
-			}
-			return out.print(documents(events), func(t *table) { t.events(events) })
+			events, err := c.events(cmd.Context(), q, time.Now())
+			return out.result(documents(events), err, func(t *table) { writeEvents(t, events) })
 		})
 	}
 	return cmd
 }
 
-func (p *program) followEvents(ctx context.Context, r *remote, out *output, q eventQuery) error {
+func followEvents(cmd *cobra.Command, r *remote, out *output, q eventQuery) error {
 	first := true
 	req := &apiv1.WatchInstanceEventsRequest{AfterSeq: q.after, Group: q.group, Instance: q.instance}
-	for n, err := range r.follow(ctx, req) {
+	for n, err := range r.follow(cmd.Context(), req) {
 		switch {
 		case err != nil:
 			return err
 		case n.gap:
-			p.stderr.note("warning: events may be missing here, the server no longer has all earlier ones")
+			stderrOf(cmd).note("warning: events may be missing here, the server no longer has all earlier ones")
 			continue
 		case n.synced || q.tenant != "" && n.event.GetTenant() != string(q.tenant):
 			continue
 		}
-		if err := p.printEvent(out, n.event, first); err != nil {
+		if err := printEvent(out, n.event, first); err != nil {
 			return err
 		}
 		first = false
@@ -111,15 +108,15 @@ func (p *program) followEvents(ctx context.Context, r *remote, out *output, q ev
 }
 
 // exportEvents prints the whole journal as it comes.
-func (p *program) exportEvents(ctx context.Context, c *client, out *output, q eventQuery) error {
+func exportEvents(ctx context.Context, c *client, out *output, q eventQuery) error {
 	first := true
-	return c.pages(ctx, q, p.now(), func(e *apiv1.Event) error {
+	return c.pages(ctx, q, time.Now(), func(e *apiv1.Event) error {
 		defer func() { first = false }()
-		return p.printEvent(out, e, first)
+		return printEvent(out, e, first)
 	})
 }
 
-func (p *program) printEvent(out *output, e *apiv1.Event, first bool) error {
+func printEvent(out *output, e *apiv1.Event, first bool) error {
 	if out.form != formTable {
 		return out.line(document{e})
 	}
@@ -136,24 +133,24 @@ func streamed(at, event, group, instance, details string) string {
 }
 
 func eventLine(e *apiv1.Event) string {
-	return streamed(stamp(wire.TimeOf(e.GetTime())), printable(e.GetType()), printable(groupText(e)), printable(e.GetInstance()), printable(details(e)))
+	return streamed(stampOf(e.GetTime()), printable(e.GetType()), printable(groupText(e)), printable(e.GetInstance()), printable(details(e)))
 }
 
-func (t *table) events(events []*apiv1.Event) {
+func writeEvents(t *table, events []*apiv1.Event) {
 	if len(events) == 0 {
 		t.say("no events")
 		return
 	}
-	t.eventHead()
+	writeEventHead(t)
 	for _, e := range events {
-		t.event(e)
+		writeEvent(t, e)
 	}
 }
 
-func (t *table) eventHead() { t.row("TIME", "EVENT", "GROUP", "INSTANCE", "DETAILS") }
+func writeEventHead(t *table) { t.row("TIME", "EVENT", "GROUP", "INSTANCE", "DETAILS") }
 
-func (t *table) event(e *apiv1.Event) {
-	t.row(stamp(wire.TimeOf(e.GetTime())), e.GetType(), groupText(e), e.GetInstance(), details(e))
+func writeEvent(t *table, e *apiv1.Event) {
+	t.row(stampOf(e.GetTime()), e.GetType(), groupText(e), e.GetInstance(), details(e))
 }
 
 func groupText(e *apiv1.Event) string {
@@ -176,7 +173,7 @@ func details(e *apiv1.Event) string {
 	add("%s", e.GetError())
 	if n := e.GetNotice(); n != nil {
 		add("%s", strings.TrimSpace(n.GetKind()+" "+n.GetAction()))
-		add("by %s", stamp(wire.TimeOf(n.GetDeadline())))
+		add("by %s", stampOf(n.GetDeadline()))
 		add("from %s", n.GetSource())
 	}
 	if d := e.GetDrain(); d != nil {

@@ -51,10 +51,10 @@ type Failure struct {
 	ExitCode int          `json:"exit_code"`
 }
 
-// fail prints why a command failed.
-func (p *program) fail(form string, err error) {
+// printFailure prints why a command failed.
+func printFailure(cmd *cobra.Command, form string, err error) {
 	if form != formJSON && form != formYAML {
-		p.stderr.note("error: %v", err)
+		stderrOf(cmd).note("error: %v", err)
 		return
 	}
 	f := Failure{Error: err.Error(), Code: nstance.CodeOf(err), ExitCode: exitCode(err)}
@@ -64,10 +64,10 @@ func (p *program) fail(form string, err error) {
 	}
 	line, err := marshal(f, "")
 	if err != nil {
-		p.stderr.note("error: %v", err)
+		stderrOf(cmd).note("error: %v", err)
 		return
 	}
-	_, _ = p.stderr.Write(line)
+	_, _ = cmd.ErrOrStderr().Write(line)
 }
 
 // formOf returns the form of output that the command line names, as far as it could

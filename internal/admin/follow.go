@@ -42,21 +42,21 @@ func (r *remote) follow(ctx context.Context, req *apiv1.WatchInstanceEventsReque
 		f := &follower{r: r, req: req}
 		var back backoff
 		for ctx.Err() == nil {
-			began := r.p.now()
+			began := time.Now()
 			answered, err := f.watch(ctx, func(n followMessage) bool { return yield(n, nil) })
 			if errors.Is(err, errStop) || ctx.Err() != nil {
 				return
 			}
-			back.recordAttempt(answered, r.p.now().Sub(began))
+			back.recordAttempt(answered, time.Since(began))
 			if errors.Is(err, errRenew) {
 				continue // from the last event, with the next certificate
 			}
-			wait, again := back.next(err, r.p.now())
+			wait, again := back.next(err, time.Now())
 			if !again {
 				yield(followMessage{}, err)
 				return
 			}
-			r.p.stderr.note("connection lost, trying again in %s: %v", wait.Round(time.Millisecond), err)
+			r.stderr.note("connection lost, trying again in %s: %v", wait.Round(time.Millisecond), err)
 			sleep.For(ctx, wait)
 		}
 	}

@@ -163,8 +163,8 @@ func (f *frame) detailLines(now time.Time) []string {
 			continue
 		}
 		cpu, mem := loadOf(i)
-		t.row(i.GetId(), wire.GroupKeyOf(i).String(), i.GetState(), t.age(wire.TimeOf(i.GetCreatedAt())), i.GetInstanceType(), i.GetMarket(), cpu, mem,
-			t.age(wire.TimeOf(i.GetLastReportAt())), drainOf(i, now), remarks(i))
+		t.row(i.GetId(), wire.GroupKeyOf(i).String(), i.GetState(), t.age(i.GetCreatedAt()), i.GetInstanceType(), i.GetMarket(), cpu, mem,
+			t.age(i.GetLastReportAt()), drainOf(i, now), remarks(i))
 	}
 	return t.aligned()
 }

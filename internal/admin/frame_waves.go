@@ -32,9 +32,9 @@ func (f *frame) waveLines(now time.Time) []string {
 	t := &table{now: f.at}
 	t.row("WAVE", "RECLAIMED", "REPLACED", "DRAINED", "INCOMPLETE", "TIGHTEST", "DEADLINE")
 	for _, w := range f.waves[:min(max(running, 1), shownWaves)] {
-		t.waveRow(waveName(w, now), w.Count, tightest(w), waveDeadline(w, now))
+		writeWaveRow(t, waveName(w, now), w.Count, tightest(w), waveDeadline(w, now))
 		for _, p := range w.Pools[:min(len(w.Pools), shownWavePools)] {
-			t.waveRow("· "+wavePool(p.InstanceType, p.Zone, p.Market), p.Count, "", "")
+			writeWaveRow(t, "· "+wavePool(p.InstanceType, p.Zone, p.Market), p.Count, "", "")
 		}
 		if more := len(w.Pools) - shownWavePools + w.PoolsOmitted; more > 0 {
 			t.row(fmt.Sprintf("· ... %d more pools", more), "", "", "", "", "", "")
@@ -47,7 +47,7 @@ func (f *frame) waveLines(now time.Time) []string {
 	return lines
 }
 
-func (t *table) waveRow(name string, n wave.Count, tightest, deadline string) {
+func writeWaveRow(t *table, name string, n wave.Count, tightest, deadline string) {
 	t.row(name, strconv.Itoa(n.Machines), strconv.Itoa(n.Replaced), strconv.Itoa(n.Drained), strconv.Itoa(n.Incomplete), tightest, deadline)
 }
 

@@ -22,8 +22,8 @@ type freezeFlags struct {
 	dryRun                bool
 }
 
-func (p *program) freezeCommand() *cobra.Command {
-	return p.freezeChangeCommand(freezeChange{
+func freezeCommand(env environment) *cobra.Command {
+	return freezeChangeCommand(env, freezeChange{
 		name: "freeze", short: "Stop all changes of machines, except drains under way",
 		long: "Stop all changes of machines in the shard or a group, durably: nothing is made, drained or deleted, except members\n" +
 			"that leave already. Agents report and renew as usual. Notices are recorded, and handled after the thaw.",
@@ -33,8 +33,8 @@ func (p *program) freezeCommand() *cobra.Command {
 	})
 }
 
-func (p *program) thawCommand() *cobra.Command {
-	return p.freezeChangeCommand(freezeChange{
+func thawCommand(env environment) *cobra.Command {
+	return freezeChangeCommand(env, freezeChange{
 		name: "thaw", short: "End a freeze", long: "End a freeze. The freeze of the shard and that of a group end separately.",
 		send: func(ctx context.Context, c *client, f freezeFlags) (proto.Message, error) {
 			return c.Thaw(ctx, &apiv1.ThawRequest{Tenant: f.tenant, Group: f.group, DryRun: f.dryRun})
@@ -42,9 +42,9 @@ func (p *program) thawCommand() *cobra.Command {
 	})
 }
 
-func (p *program) freezeChangeCommand(ch freezeChange) *cobra.Command {
+func freezeChangeCommand(env environment, ch freezeChange) *cobra.Command {
 	cmd := &cobra.Command{Use: ch.name, Short: ch.short, Long: ch.long}
-	cmd.AddCommand(p.freezeShardCommand(ch), p.freezeGroupCommand(ch))
+	cmd.AddCommand(freezeShardCommand(env, ch), freezeGroupCommand(env, ch))
 	return cmd
 }
 
@@ -55,47 +55,37 @@ func (f *freezeFlags) add(cmd *cobra.Command, ch freezeChange) {
 	}
 }
 
-func (p *program) freezeShardCommand(ch freezeChange) *cobra.Command {
+func freezeShardCommand(env environment, ch freezeChange) *cobra.Command {
 	var f freezeFlags
 	cmd := &cobra.Command{Use: "shard", Short: ch.short + ", in the whole shard", Long: ch.long, Args: arguments()}
 	f.add(cmd, ch)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			answer, err := ch.send(cmd.Context(), c, f)
-			if err != nil {
-				return err
-			}
-			return out.print(document{answer}, func(t *table) { t.freezeChanged("shard "+string(c.id.Shard), ch, f, answer) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		answer, err := ch.send(cmd.Context(), c, f)
+		return out.result(document{answer}, err, func(t *table) { writeFreezeChanged(t, "shard "+string(c.id.Shard), ch, f, answer) })
+	})
 	return cmd
 }
 
-func (p *program) freezeGroupCommand(ch freezeChange) *cobra.Command {
+func freezeGroupCommand(env environment, ch freezeChange) *cobra.Command {
 	var f freezeFlags
 	cmd := &cobra.Command{Use: "group GROUP", Short: ch.short + ", in one group", Long: ch.long, Args: arguments("GROUP")}
 	tenantFlag(cmd, &f.tenant)
 	f.add(cmd, ch)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			g, err := c.group(cmd.Context(), nstance.TenantID(f.tenant), args[0])
-			if err != nil {
-				return err
-			}
-			f.tenant, f.group = g.GetTenant(), g.GetGroup()
-			answer, err := ch.send(cmd.Context(), c, f)
-			if err != nil {
-				return err
-			}
-			return out.print(document{answer}, func(t *table) { t.freezeChanged("group "+wire.GroupKeyOf(g).String(), ch, f, answer) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, args []string) error {
+		g, err := c.group(cmd.Context(), nstance.TenantID(f.tenant), args[0])
+		if err != nil {
+			return err
+		}
+		f.tenant, f.group = g.GetTenant(), g.GetGroup()
+		answer, err := ch.send(cmd.Context(), c, f)
+		return out.result(document{answer}, err, func(t *table) { writeFreezeChanged(t, "group "+wire.GroupKeyOf(g).String(), ch, f, answer) })
+	})
 	return cmd
 }
 
-func (t *table) freezeChanged(what string, ch freezeChange, f freezeFlags, answer proto.Message) {
+func writeFreezeChanged(t *table, what string, ch freezeChange, f freezeFlags, answer proto.Message) {
 	switch {
 	case unchanged(answer) && ch.name == "freeze":
 		t.say("%s is frozen already, the reason stays", what)

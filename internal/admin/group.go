@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,11 +15,11 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) groupCommand() *cobra.Command {
+func groupCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "group", Short: "Groups and their sizes"}
 	cmd.AddCommand(
-		p.groupListCommand(), p.groupGetCommand(), p.groupCreateCommand(), p.groupUpdateCommand(), p.groupScaleCommand(), p.groupDeleteCommand(),
-		p.groupPauseCommand(), p.groupResumeCommand(), p.groupRollbackCommand(), p.groupRolloutCommand(),
+		groupListCommand(env), groupGetCommand(env), groupCreateCommand(env), groupUpdateCommand(env), groupScaleCommand(env), groupDeleteCommand(env),
+		groupPauseCommand(env), groupResumeCommand(env), groupRollbackCommand(env), groupRolloutCommand(env),
 	)
 	return cmd
 }
@@ -27,39 +28,27 @@ func tenantFlag(cmd *cobra.Command, tenant *string) {
 	cmd.Flags().StringVar(tenant, "tenant", "", "only of this tenant")
 }
 
-func (p *program) groupListCommand() *cobra.Command {
+func groupListCommand(env environment) *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the groups of the shard", Args: arguments()}
 	tenantFlag(cmd, &tenant)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			groups, err := c.groups(cmd.Context(), nstance.TenantID(tenant))
-			if err != nil {
-				return err
-			}
-			return out.print(documents(groups), func(t *table) { t.groups(groups) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		groups, err := c.groups(cmd.Context(), nstance.TenantID(tenant))
+		return out.result(documents(groups), err, func(t *table) { writeGroups(t, groups) })
+	})
 	return cmd
 }
 
 // groups returns the groups of a tenant; empty means of all.
 func (c *client) groups(ctx context.Context, tenant nstance.TenantID) ([]*apiv1.Group, error) {
-	var groups []*apiv1.Group
-	err := eachPage(func(page string) (paged, error) {
-		resp, err := c.ListGroups(ctx, &apiv1.ListGroupsRequest{Page: page})
-		for _, g := range resp.GetGroups() {
-			if tenant == "" || g.GetTenant() == string(tenant) {
-				groups = append(groups, g)
-			}
-		}
-		return resp, err
-	})
-	return groups, err
+	groups, err := allPages(func(page string) (*apiv1.ListGroupsResponse, error) {
+		return c.ListGroups(ctx, &apiv1.ListGroupsRequest{Page: page})
+	}, (*apiv1.ListGroupsResponse).GetGroups)
+	return ofTenant(groups, tenant), err
 }
 
-func (t *table) groups(groups []*apiv1.Group) {
+func writeGroups(t *table, groups []*apiv1.Group) {
 	if len(groups) == 0 {
 		t.say("no groups")
 		return
@@ -91,29 +80,26 @@ func (c *client) group(ctx context.Context, tenant nstance.TenantID, name string
 
 // pick returns the one group of that name among groups.
 func pick(groups []*apiv1.Group, tenant nstance.TenantID, name string) (*apiv1.Group, error) {
-	var found []*apiv1.Group
-	for _, g := range groups {
-		if g.GetGroup() == name && (tenant == "" || g.GetTenant() == string(tenant)) {
-			found = append(found, g)
-		}
-	}
+	found := slices.DeleteFunc(ofTenant(slices.Clone(groups), tenant), func(g *apiv1.Group) bool { return g.GetGroup() != name })
 	switch len(found) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, fault(nstance.NotFound, nil, "see nstance-admin group list", fmt.Sprintf("no group %q%s", name, ofTenant(tenant)))
+		msg := fmt.Sprintf("no group %q", name)
+		if tenant != "" {
+			msg += fmt.Sprintf(" of tenant %q", tenant)
+		}
+		return nil, fault(nstance.NotFound, nil, "see nstance-admin group list", msg)
 	}
 	return nil, nstance.FieldError("--tenant", "name the tenant", "%d tenants have a group %q", len(found), name)
 }
 
-func ofTenant(tenant nstance.TenantID) string {
-	if tenant == "" {
-		return ""
-	}
-	return fmt.Sprintf(" of tenant %q", tenant)
+// ofTenant returns those of a tenant; empty means all.
+func ofTenant[T interface{ GetTenant() string }](list []T, tenant nstance.TenantID) []T {
+	return slices.DeleteFunc(list, func(one T) bool { return tenant != "" && one.GetTenant() != string(tenant) })
 }
 
-func (p *program) groupScaleCommand() *cobra.Command {
+func groupScaleCommand(env environment) *cobra.Command {
 	var tenant string
 	var yes, dryRun bool
 	cmd := &cobra.Command{
@@ -125,7 +111,7 @@ func (p *program) groupScaleCommand() *cobra.Command {
 	tenantFlag(cmd, &tenant)
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		size, err := parseSize(args[1])
 		if err != nil {
@@ -136,11 +122,8 @@ func (p *program) groupScaleCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			resp, err := p.scale(cmd.Context(), c, g, size, yes, dryRun)
-			if err != nil {
-				return err
-			}
-			return out.print(document{resp}, func(t *table) { t.scaling(g, resp.GetGroup().GetSize(), dryRun) })
+			resp, err := scaleGroup(cmd, c, g, size, yes, dryRun)
+			return out.result(document{resp}, err, func(t *table) { writeScaling(t, g, resp.GetGroup().GetSize(), dryRun) })
 		})
 	}
 	return cmd
@@ -154,23 +137,23 @@ func parseSize(s string) (int32, error) {
 	return int32(n), nil
 }
 
-func (p *program) scale(ctx context.Context, c *client, g *apiv1.Group, size int32, yes, dryRun bool) (*apiv1.UpdateGroupResponse, error) {
-	if err := p.confirmFewer(ctx, g, size, yes || dryRun); err != nil {
+func scaleGroup(cmd *cobra.Command, c *client, g *apiv1.Group, size int32, yes, dryRun bool) (*apiv1.UpdateGroupResponse, error) {
+	if err := confirmFewer(cmd, g, size, yes || dryRun); err != nil {
 		return nil, err
 	}
-	return c.UpdateGroup(ctx, &apiv1.UpdateGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Size: &size, DryRun: dryRun})
+	return c.UpdateGroup(cmd.Context(), &apiv1.UpdateGroupRequest{Tenant: g.GetTenant(), Group: g.GetGroup(), Size: &size, DryRun: dryRun})
 }
 
 // confirmFewer asks before a group gets fewer members.
-func (p *program) confirmFewer(ctx context.Context, g *apiv1.Group, size int32, yes bool) error {
+func confirmFewer(cmd *cobra.Command, g *apiv1.Group, size int32, yes bool) error {
 	less := int(g.GetSize() - size)
 	if less <= 0 {
 		return nil
 	}
-	return p.confirm(ctx, yes, fmt.Sprintf("scaling group %s from %d to %d drains and deletes %s", wire.GroupKeyOf(g), g.GetSize(), size, plural(less, "instance")))
+	return confirm(cmd, yes, fmt.Sprintf("scaling group %s from %d to %d drains and deletes %s", wire.GroupKeyOf(g), g.GetSize(), size, plural(less, "instance")))
 }
 
-func (t *table) scaling(before *apiv1.Group, size int32, dryRun bool) {
+func writeScaling(t *table, before *apiv1.Group, size int32, dryRun bool) {
 	key := wire.GroupKeyOf(before)
 	switch {
 	case size == before.GetSize():

@@ -28,8 +28,8 @@ type groupChangeFlags struct {
 	undo, yes, dryRun bool
 }
 
-func (p *program) groupPauseCommand() *cobra.Command {
-	return p.groupChangeCommand(groupChange{
+func groupPauseCommand(env environment) *cobra.Command {
+	return groupChangeCommand(env, groupChange{
 		use: "pause GROUP", short: "Stop a group's rollout", doneText: "is paused", unchangedText: "is paused already", takesReason: true,
 		long: "Stop a group's rollout until it is resumed, across changes of leader. Members lost until then are replaced from the last\n" +
 			"definition with which all of them were ready. Surplus members are deleted all the same.",
@@ -39,8 +39,8 @@ func (p *program) groupPauseCommand() *cobra.Command {
 	})
 }
 
-func (p *program) groupResumeCommand() *cobra.Command {
-	return p.groupChangeCommand(groupChange{
+func groupResumeCommand(env environment) *cobra.Command {
+	return groupChangeCommand(env, groupChange{
 		use: "resume GROUP", short: "End a pause or a halt", doneText: "continues", unchangedText: "is neither paused nor halted: nothing to resume",
 		long: "End a group's pause or halt. The failures that led to a halt are reset.",
 		send: func(ctx context.Context, c *client, g *apiv1.Group, f groupChangeFlags) (groupAnswer, error) {
@@ -49,8 +49,8 @@ func (p *program) groupResumeCommand() *cobra.Command {
 	})
 }
 
-func (p *program) groupRollbackCommand() *cobra.Command {
-	return p.groupChangeCommand(groupChange{
+func groupRollbackCommand(env environment) *cobra.Command {
+	return groupChangeCommand(env, groupChange{
 		use: "rollback GROUP", short: "Go back to the last good definition", doneText: "is rolled back", canUndo: true,
 		long: "Make the last definition with which all members were ready the desired one, instead of the configured one.\n" +
 			"Members of another definition are replaced as in any rollout. The rollback ends when another definition is\n" +
@@ -64,7 +64,7 @@ func (p *program) groupRollbackCommand() *cobra.Command {
 	})
 }
 
-func (p *program) groupChangeCommand(o groupChange) *cobra.Command {
+func groupChangeCommand(env environment, o groupChange) *cobra.Command {
 	var f groupChangeFlags
 	cmd := &cobra.Command{Use: o.use, Short: o.short, Long: o.long, Args: arguments("GROUP")}
 	tenantFlag(cmd, &f.tenant)
@@ -78,20 +78,16 @@ func (p *program) groupChangeCommand(o groupChange) *cobra.Command {
 	if o.confirmation != nil {
 		yesFlag(cmd, &f.yes)
 	}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			answer, err := p.applyGroupChange(cmd.Context(), c, o, f, args[0])
-			if err != nil {
-				return err
-			}
-			return out.print(document{answer}, func(t *table) { t.groupChanged(answer, o, f) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, args []string) error {
+		answer, err := applyGroupChange(cmd, c, o, f, args[0])
+		return out.result(document{answer}, err, func(t *table) { writeGroupChanged(t, answer, o, f) })
+	})
 	return cmd
 }
 
-func (p *program) applyGroupChange(ctx context.Context, c *client, o groupChange, f groupChangeFlags, name string) (groupAnswer, error) {
+func applyGroupChange(cmd *cobra.Command, c *client, o groupChange, f groupChangeFlags, name string) (groupAnswer, error) {
+	ctx := cmd.Context()
 	g, err := c.group(ctx, nstance.TenantID(f.tenant), name)
 	if err != nil {
 		return nil, err
@@ -102,7 +98,7 @@ func (p *program) applyGroupChange(ctx context.Context, c *client, o groupChange
 		if _, err := o.send(ctx, c, g, dry); err != nil { // do not ask for confirmation of a change that would fail
 			return nil, err
 		}
-		if err := p.confirm(ctx, f.yes, o.confirmation(g)); err != nil {
+		if err := confirm(cmd, f.yes, o.confirmation(g)); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +117,7 @@ func unchanged(answer proto.Message) bool {
 	return ok && a.GetUnchanged()
 }
 
-func (t *table) groupChanged(answer groupAnswer, o groupChange, f groupChangeFlags) {
+func writeGroupChanged(t *table, answer groupAnswer, o groupChange, f groupChangeFlags) {
 	g := answer.GetGroup()
 	what := o.doneText
 	if f.undo {

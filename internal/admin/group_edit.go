@@ -136,6 +136,17 @@ func (f *groupForm) purchase() (*apiv1.Market, error) {
 	return m, nil
 }
 
+// parts returns what is replaced as a whole.
+func (f *groupForm) parts() (market *apiv1.Market, bootstrap []byte, pool *apiv1.WarmPool, err error) {
+	if market, err = f.purchase(); err == nil {
+		bootstrap, err = bootstrapData(f.bootstrapFile)
+	}
+	if err == nil {
+		pool, err = f.warmPool()
+	}
+	return market, bootstrap, pool, err
+}
+
 // spread returns what bounds the members in one place, which is replaced as a whole.
 func (f *groupForm) spread() *apiv1.Spread {
 	if !f.flags.Changed("max-share") && !f.flags.Changed("spread-by") {
@@ -187,7 +198,7 @@ func textOrFile(flag, text string) (string, error) {
 	return string(data), nil
 }
 
-func (p *program) groupCreateCommand() *cobra.Command {
+func groupCreateCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create GROUP", Short: "Make a group from a template",
 		Long: "Make a group from a template of the configuration. Missing settings are those of the template. A repeated\n" +
@@ -197,7 +208,7 @@ func (p *program) groupCreateCommand() *cobra.Command {
 	f := newGroupForm(cmd)
 	cmd.Flags().StringVar(&f.tenant, "tenant", "", "make it for this tenant")
 	dryRunFlag(cmd, &f.dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req, err := f.created(args[0])
 		if err != nil {
@@ -205,10 +216,7 @@ func (p *program) groupCreateCommand() *cobra.Command {
 		}
 		return r.with(cmd.Context(), func(c *client) error {
 			resp, err := c.CreateGroup(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			return out.print(document{resp}, func(t *table) { t.edited(resp, "made", f.dryRun) })
+			return out.result(document{resp}, err, func(t *table) { writeEdited(t, resp, "made", f.dryRun) })
 		})
 	}
 	return cmd
@@ -219,15 +227,7 @@ func (f *groupForm) created(name string) (*apiv1.CreateGroupRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	market, err := f.purchase()
-	if err != nil {
-		return nil, err
-	}
-	data, err := bootstrapData(f.bootstrapFile)
-	if err != nil {
-		return nil, err
-	}
-	pool, err := f.warmPool()
+	market, data, pool, err := f.parts()
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func bootstrapData(file string) ([]byte, error) {
 	return []byte(text), err
 }
 
-func (p *program) groupUpdateCommand() *cobra.Command {
+func groupUpdateCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "update GROUP", Short: "Change a group",
 		Long: "Change a group; missing settings stay. --var replaces all variables that were set this way (--var '' removes\n" +
@@ -267,7 +267,7 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 	tenantFlag(cmd, &f.tenant)
 	yesFlag(cmd, &f.yes)
 	dryRunFlag(cmd, &f.dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req, err := f.updated()
 		if err != nil {
@@ -275,26 +275,15 @@ func (p *program) groupUpdateCommand() *cobra.Command {
 		}
 		req.RemoveFirst = first
 		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := p.update(cmd.Context(), c, f, req, args[0])
-			if err != nil {
-				return err
-			}
-			return out.print(document{resp}, func(t *table) { t.edited(resp, "changed", f.dryRun) })
+			resp, err := updateGroup(cmd, c, f, req, args[0])
+			return out.result(document{resp}, err, func(t *table) { writeEdited(t, resp, "changed", f.dryRun) })
 		})
 	}
 	return cmd
 }
 
 func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
-	market, err := f.purchase()
-	if err != nil {
-		return nil, err
-	}
-	data, err := bootstrapData(f.bootstrapFile)
-	if err != nil {
-		return nil, err
-	}
-	pool, err := f.warmPool()
+	market, data, pool, err := f.parts()
 	if err != nil {
 		return nil, err
 	}
@@ -328,8 +317,9 @@ func (f *groupForm) updated() (*apiv1.UpdateGroupRequest, error) {
 	return req, nil
 }
 
-// update changes a group, and asks first if it is to have fewer members.
-func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv1.UpdateGroupRequest, name string) (*apiv1.UpdateGroupResponse, error) {
+// updateGroup changes a group, and asks first if it is to have fewer members.
+func updateGroup(cmd *cobra.Command, c *client, f *groupForm, req *apiv1.UpdateGroupRequest, name string) (*apiv1.UpdateGroupResponse, error) {
+	ctx := cmd.Context()
 	g, err := c.group(ctx, nstance.TenantID(f.tenant), name)
 	if err != nil {
 		return nil, err
@@ -339,15 +329,15 @@ func (p *program) update(ctx context.Context, c *client, f *groupForm, req *apiv
 		req.Owner = g.GetOwner()
 	}
 	if req.Size != nil {
-		if err := p.confirmFewer(ctx, g, f.size, f.yes || f.dryRun); err != nil {
+		if err := confirmFewer(cmd, g, f.size, f.yes || f.dryRun); err != nil {
 			return nil, err
 		}
 	}
 	return c.UpdateGroup(ctx, req)
 }
 
-func (p *program) groupDeleteCommand() *cobra.Command {
-	return p.groupChangeCommand(groupChange{
+func groupDeleteCommand(env environment) *cobra.Command {
+	return groupChangeCommand(env, groupChange{
 		use: "delete GROUP", short: "Delete a group, or its changes through the API", doneText: "is being deleted, or reset to the configuration",
 		long: "Delete a group that was made through the API or is no longer configured: its members are drained and deleted,\n" +
 			"then the group is removed. Instances made by request stay. For a group in the configuration, its changes through\n" +
@@ -364,7 +354,7 @@ func (p *program) groupDeleteCommand() *cobra.Command {
 	})
 }
 
-func (t *table) edited(answer groupAnswer, done string, dryRun bool) {
+func writeEdited(t *table, answer groupAnswer, done string, dryRun bool) {
 	g := answer.GetGroup()
 	if unchanged(answer) {
 		t.say("group %s is unchanged:", wire.GroupKeyOf(g))
@@ -373,33 +363,28 @@ func (t *table) edited(answer groupAnswer, done string, dryRun bool) {
 	} else {
 		t.say("group %s is %s:", wire.GroupKeyOf(g), done)
 	}
-	t.group(g)
+	writeGroup(t, g)
 }
 
-func (p *program) groupGetCommand() *cobra.Command {
+func groupGetCommand(env environment) *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{Use: "get GROUP", Short: "Show a group", Args: arguments("GROUP")}
 	tenantFlag(cmd, &tenant)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			g, err := c.group(cmd.Context(), nstance.TenantID(tenant), args[0])
-			if err != nil {
-				return err
-			}
-			return out.print(document{g}, func(t *table) { t.group(g) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, args []string) error {
+		g, err := c.group(cmd.Context(), nstance.TenantID(tenant), args[0])
+		return out.result(document{g}, err, func(t *table) { writeGroup(t, g) })
+	})
 	return cmd
 }
 
-// group writes everything about one group.
-func (t *table) group(g *apiv1.Group) {
+// writeGroup writes everything about one group.
+func writeGroup(t *table, g *apiv1.Group) {
 	var vars []string
 	for _, name := range slices.Sorted(maps.Keys(g.GetVars())) {
 		vars = append(vars, name+"="+g.GetVars()[name])
 	}
-	for _, f := range []struct{ name, value string }{
+	t.fields([]field{
 		{"Group", wire.GroupKeyOf(g).String()},
 		{"Source", source(g)},
 		{"Owner", g.GetOwner()},
@@ -422,11 +407,7 @@ func (t *table) group(g *apiv1.Group) {
 		{"On drain timeout", g.GetOnDrainTimeout()},
 		{"Holds", holds(g.GetHolds())},
 		{"Infra hash", g.GetInfraHash()},
-	} {
-		if f.value != "" {
-			t.row(f.name+":", f.value)
-		}
-	}
+	})
 }
 
 // durationText returns a duration, or "" for none.
@@ -494,7 +475,7 @@ func marketText(m *apiv1.Market) string {
 func markets(g *apiv1.Group) string {
 	s := fmt.Sprintf("%d spot, %d on-demand", g.GetSpotMarket(), g.GetOnDemandMarket())
 	if at := g.GetReturnAt(); at != nil {
-		s += ", back to spot from " + stamp(wire.TimeOf(at))
+		s += ", back to spot from " + stampOf(at)
 	}
 	if g.GetFailedReturns() > 0 {
 		s += fmt.Sprintf(" (%d attempts failed)", g.GetFailedReturns())

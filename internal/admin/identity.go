@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -129,6 +130,9 @@ func LoadIdentity(dir string) (Identity, error) {
 	if errors.Is(err, nstance.NotFound) {
 		return Identity{}, fault(nstance.Denied, err, "run nstance-admin login, or name the directory with --identity",
 			fmt.Sprintf("not logged in: %s holds no identity", dir))
+	}
+	if errors.Is(err, syscall.ENOTDIR) {
+		return Identity{}, nstance.FieldError("--identity", "name the folder that nstance-admin login wrote to", "%s is a file", dir)
 	}
 	return Identity{}, fmt.Errorf("identity in %s: %w", dir, err)
 }

@@ -41,7 +41,7 @@ type initRequest struct {
 	dryRun  bool
 }
 
-func (p *program) initCommand() *cobra.Command {
+func initCommand(env environment, open openStore) *cobra.Command {
 	var f initRequest
 	cmd := &cobra.Command{
 		Use: "init --storage URL --cluster ID", Short: "Make the cluster's authorities, keys and shards in storage",
@@ -51,23 +51,21 @@ func (p *program) initCommand() *cobra.Command {
 			"another cluster, the exit code is 6.",
 		Args: arguments(),
 	}
-	f.flags(p, cmd)
-	f.keyFlags(cmd, "")
+	f.flags(cmd, open)
+	f.keyFlags(cmd, env, "")
 	cmd.Flags().StringVar(&f.cluster, "cluster", "", "ID of the cluster")
 	cmd.Flags().StringSliceVar(&f.shards, "shard", nil, "ID of a shard that no server has led yet; may be repeated")
 	dryRunFlag(cmd, &f.dryRun)
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		done, err := p.initialize(cmd.Context(), &f)
-		if err != nil {
-			return err
-		}
-		return out.print(done, func(t *table) { t.initRequest(done) })
+		done, err := initCluster(cmd, &f)
+		return out.result(done, err, func(t *table) { writeClusterInit(t, done) })
 	}
 	return cmd
 }
 
-func (p *program) initialize(ctx context.Context, f *initRequest) (ClusterInit, error) {
+func initCluster(cmd *cobra.Command, f *initRequest) (ClusterInit, error) {
+	ctx := cmd.Context()
 	id := nstance.ClusterID(f.cluster)
 	err := errors.Join(f.check(), validate.Name("--cluster", id))
 	for _, shard := range f.shards {
@@ -76,14 +74,14 @@ func (p *program) initialize(ctx context.Context, f *initRequest) (ClusterInit, 
 	if err != nil {
 		return ClusterInit{}, err
 	}
-	box, err := f.keys.Box(p.getenv)
+	box, err := f.box()
 	if err != nil {
 		return ClusterInit{}, err
 	}
 	var d *recordingVault
-	err = p.stderr.slow("looking for keys in storage", func() (err error) {
+	err = stderrOf(cmd).slow("looking for keys in storage", func() (err error) {
 		if err = f.belongs(ctx, id); err == nil {
-			d, err = p.previewKeys(ctx, f.storageAccess, box)
+			d, err = previewKeys(ctx, f.storageAccess, box)
 		}
 		if err == nil {
 			err = d.ring.Check(id)
@@ -91,12 +89,19 @@ func (p *program) initialize(ctx context.Context, f *initRequest) (ClusterInit, 
 		return err
 	})
 	if err == nil && len(d.made) > 0 && !f.dryRun {
-		if d, err = p.make(ctx, f.storageAccess, box); err == nil {
-			err = d.ring.Claim(ctx, id, "") // a server says where it is
-		}
+		err = stderrOf(cmd).slow("making keys in storage", func() error {
+			store, err := f.open(ctx)
+			if err == nil {
+				d, err = makeKeys(ctx, store, box, true)
+			}
+			if err == nil {
+				err = d.ring.Claim(ctx, id, "") // a server says where it is
+			}
+			return err
+		})
 	}
 	if err == nil {
-		err = p.prepareShards(ctx, f, d)
+		err = prepareShards(cmd, f, d)
 	}
 	if err != nil {
 		return ClusterInit{}, err
@@ -105,16 +110,13 @@ func (p *program) initialize(ctx context.Context, f *initRequest) (ClusterInit, 
 }
 
 // prepareShards writes a released lease for each new shard.
-func (p *program) prepareShards(ctx context.Context, f *initRequest, d *recordingVault) error {
+func prepareShards(cmd *cobra.Command, f *initRequest, d *recordingVault) error {
+	ctx := cmd.Context()
 	if len(f.shards) == 0 {
 		return nil
 	}
-	return p.stderr.slow("preparing shards in storage", func() error {
-		open := f.open
-		if f.dryRun {
-			open = f.readOrNothing
-		}
-		store, err := open(ctx)
+	return stderrOf(cmd).slow("preparing shards in storage", func() error {
+		store, err := f.openUnless(ctx, f.dryRun)
 		for i := 0; err == nil && i < len(f.shards); i++ {
 			prepare := lease.Prepare
 			if f.dryRun {
@@ -129,18 +131,6 @@ func (p *program) prepareShards(ctx context.Context, f *initRequest, d *recordin
 		}
 		return err
 	})
-}
-
-// make makes what previewKeys found missing.
-func (p *program) make(ctx context.Context, at storageAccess, box *secret.Box) (d *recordingVault, err error) {
-	err = p.stderr.slow("making keys in storage", func() error {
-		store, err := at.open(ctx)
-		if err == nil {
-			d, err = p.makeKeys(ctx, store, box, true)
-		}
-		return err
-	})
-	return d, err
 }
 
 // belongs fails with Conflict if a configuration in the storage names another
@@ -180,7 +170,7 @@ func (d *storageAccess) clusterIn(ctx context.Context, other nstance.ClusterID) 
 	return "", "", nil
 }
 
-func (t *table) initRequest(f ClusterInit) {
+func writeClusterInit(t *table, f ClusterInit) {
 	for _, key := range f.Made {
 		if f.DryRun {
 			t.say("%s would be made", key)
@@ -197,7 +187,7 @@ func (t *table) initRequest(f ClusterInit) {
 		t.say("cluster %s: authorities and keys are made", f.Cluster)
 	}
 	t.say("")
-	t.keys(f.Keys, unknownHolders)
+	writeKeys(t, f.Keys, unknownHolders)
 }
 
 // A recordingVault is a vault that records what is made in it. It is for one
@@ -212,28 +202,28 @@ type recordingVault struct {
 }
 
 // previewKeys finds out what makeKeys would make, and changes nothing.
-func (p *program) previewKeys(ctx context.Context, at storageAccess, box *secret.Box) (*recordingVault, error) {
+func previewKeys(ctx context.Context, at storageAccess, box *secret.Box) (*recordingVault, error) {
 	store, err := at.readOrNothing(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return p.load(ctx, newDryVault(vault.New(store, box)))
+	return openRecording(ctx, newDryVault(vault.New(store, box)))
 }
 
 // makeKeys makes the cluster's missing authorities and keys. A store without any is
 // probed first, as servers do at start.
-func (p *program) makeKeys(ctx context.Context, store storage.Store, box *secret.Box, probe bool) (*recordingVault, error) {
+func makeKeys(ctx context.Context, store storage.Store, box *secret.Box, probe bool) (*recordingVault, error) {
 	if probe {
 		if err := storage.Probe(ctx, store); err != nil {
 			return nil, err
 		}
 	}
-	return p.load(ctx, vault.New(store, box))
+	return openRecording(ctx, vault.New(store, box))
 }
 
-func (p *program) load(ctx context.Context, v keyring.Vault) (_ *recordingVault, err error) {
+func openRecording(ctx context.Context, v keyring.Vault) (_ *recordingVault, err error) {
 	d := &recordingVault{Vault: v, attempted: map[string][]byte{}}
-	d.ring, err = keyring.OpenKeyring(ctx, d, p.now)
+	d.ring, err = keyring.OpenKeyring(ctx, d, time.Now)
 	return d, err
 }
 

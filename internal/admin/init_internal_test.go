@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,8 +26,8 @@ func (c careless) PutIfAbsent(ctx context.Context, key string, data []byte) (sto
 // No key is made in a store in which another could take its place.
 func TestInitRefusesAStoreWithoutConditions(t *testing.T) {
 	t.Parallel()
-	p, m := &program{stderr: &console{w: io.Discard}}, storage.NewMemory()
-	_, err := p.makeKeys(t.Context(), careless{m}, nil, true)
+	m := storage.NewMemory()
+	_, err := makeKeys(t.Context(), careless{m}, nil, true)
 	require.ErrorIs(t, err, nstance.Invalid)
 	require.ErrorContains(t, err, "this storage cannot be used")
 	for e, err := range m.List(t.Context(), "", "") {
@@ -40,12 +39,12 @@ func TestInitRefusesAStoreWithoutConditions(t *testing.T) {
 // A lost answer leaves open which process made an object: it is read back.
 func TestLostAnswerToACreatedKey(t *testing.T) {
 	t.Parallel()
-	p, faulty := &program{stderr: &console{w: io.Discard}}, storagetest.NewFaulty(storage.NewMemory())
+	faulty := storagetest.NewFaulty(storage.NewMemory())
 	faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Mode: storagetest.LoseAnswer})
-	d, err := p.makeKeys(t.Context(), faulty, nil, false)
+	d, err := makeKeys(t.Context(), faulty, nil, false)
 	require.NoError(t, err)
 	require.Len(t, d.made, 7)
-	d, err = p.makeKeys(t.Context(), faulty, nil, false)
+	d, err = makeKeys(t.Context(), faulty, nil, false)
 	require.NoError(t, err)
 	require.Empty(t, d.made)
 	require.Len(t, newStoredKeys(d.ring.Set), 3)
@@ -96,12 +95,12 @@ func TestAnotherProcessMakesTheKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for at := 1; ; at++ {
-				p, v := &program{}, vault.New(storage.NewMemory(), nil)
+				v := vault.New(storage.NewMemory(), nil)
 				o := &overtaken{Vault: v, calls: at, other: func() {
-					_, err := p.load(t.Context(), v)
+					_, err := openRecording(t.Context(), v)
 					require.NoError(t, err)
 				}}
-				d, err := p.load(t.Context(), vaultOver(o))
+				d, err := openRecording(t.Context(), vaultOver(o))
 				require.NoError(t, err, "before call %d", at)
 				require.Len(t, newStoredKeys(d.ring.Set), 3)
 				if o.calls > 0 {

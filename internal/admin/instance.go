@@ -15,13 +15,13 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) instanceCommand() *cobra.Command {
+func instanceCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "instance", Short: "Instances and their history"}
-	cmd.AddCommand(p.instanceListCommand(), p.instanceGetCommand(), p.instanceConsoleCommand(), p.instanceCreateCommand(), p.instanceDeleteCommand(), p.instanceDrainCommand(), p.instancePreserveCommand())
+	cmd.AddCommand(instanceListCommand(env), instanceGetCommand(env), instanceConsoleCommand(env), instanceCreateCommand(env), instanceDeleteCommand(env), instanceDrainCommand(env), instancePreserveCommand(env))
 	return cmd
 }
 
-func (p *program) instanceListCommand() *cobra.Command {
+func instanceListCommand(env environment) *cobra.Command {
 	var tenant, group, sortBy string
 	var states, conditions []string
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the instances of the shard", Args: arguments()}
@@ -31,22 +31,20 @@ func (p *program) instanceListCommand() *cobra.Command {
 	cmd.Flags().StringSliceVarP(&conditions, "label", "l", nil, "only with all of these: NAME=VALUE of market, type, agent or reason, or a condition such as drifted; may be repeated")
 	choice(cmd, &sortBy, "sort", "", "order", "id", "age", "state", "group", "report")
 	cmd.Flags().StringVar(&group, "group", "", "only of this group")
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			f, err := newInstanceFilter(states, conditions)
-			if err != nil {
-				return err
-			}
-			list, err := c.instances(cmd.Context(), nstance.TenantID(tenant), group)
-			if err != nil {
-				return err
-			}
-			list = f.apply(list)
-			sortInstances(list, sortBy)
-			return out.print(documents(list), func(t *table) { t.instances(list) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		f, err := newInstanceFilter(states, conditions)
+		if err != nil {
+			return err
+		}
+		list, err := c.instances(cmd.Context(), nstance.TenantID(tenant), group)
+		if err != nil {
+			return err
+		}
+		list = f.apply(list)
+		sortInstances(list, sortBy)
+		return out.print(documents(list), func(t *table) { writeInstances(t, list) })
+	})
 	return cmd
 }
 
@@ -54,20 +52,13 @@ func (p *program) instanceListCommand() *cobra.Command {
 // A group that does not exist is NotFound, because an empty answer would hide
 // a mistyped name.
 func (c *client) instances(ctx context.Context, tenant nstance.TenantID, group string) ([]*apiv1.Instance, error) {
-	var list []*apiv1.Instance
-	err := eachPage(func(page string) (paged, error) {
-		resp, err := c.ListInstances(ctx, &apiv1.ListInstancesRequest{Group: group, Page: page})
-		for _, i := range resp.GetInstances() {
-			if tenant == "" || i.GetTenant() == string(tenant) {
-				list = append(list, i)
-			}
-		}
-		return resp, err
-	})
+	list, err := allPages(func(page string) (*apiv1.ListInstancesResponse, error) {
+		return c.ListInstances(ctx, &apiv1.ListInstancesRequest{Group: group, Page: page})
+	}, (*apiv1.ListInstancesResponse).GetInstances)
 	if err != nil {
 		return nil, err
 	}
-	if len(list) == 0 && group != "" {
+	if list = ofTenant(list, tenant); len(list) == 0 && group != "" {
 		if _, err := c.group(ctx, tenant, group); nstance.CodeOf(err) == nstance.NotFound {
 			return nil, err
 		}
@@ -75,7 +66,7 @@ func (c *client) instances(ctx context.Context, tenant nstance.TenantID, group s
 	return list, nil
 }
 
-func (t *table) instances(list []*apiv1.Instance) {
+func writeInstances(t *table, list []*apiv1.Instance) {
 	if len(list) == 0 {
 		t.say("no instances")
 		return
@@ -83,7 +74,7 @@ func (t *table) instances(list []*apiv1.Instance) {
 	t.row("ID", "TENANT", "GROUP", "STATE", "MARKET", "TYPE", "ZONE", "PROVIDER ID", "AGENT", "VERSION", "REPORT", "AGE", "CONDITIONS")
 	for _, i := range list {
 		t.row(i.GetId(), i.GetTenant(), i.GetGroup(), i.GetState(), i.GetMarket(), i.GetInstanceType(), i.GetZone(), i.GetProviderId(),
-			connection(i.GetConnected()), i.GetLastReport().GetSoftware(), t.age(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetCreatedAt())), remarks(i))
+			connection(i.GetConnected()), i.GetLastReport().GetSoftware(), t.age(i.GetLastReportAt()), t.age(i.GetCreatedAt()), remarks(i))
 	}
 }
 
@@ -104,24 +95,22 @@ func connection(connected bool) string {
 	return ""
 }
 
-func (p *program) instanceGetCommand() *cobra.Command {
+func instanceGetCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "get ID", Short: "Show an instance and its events",
 		Long: "Show an instance and its events, oldest first. Of an instance that has ended the ledger has the story; events\n" +
 			"are shown as long as they are in the server's journal.",
 		Args: instanceArgument,
 	}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
-			s, err := c.instanceHistory(cmd.Context(), id)
-			if err != nil {
-				return seek(err)
-			}
-			p.warnUnread(s.GetProblems(), map[string]bool{})
-			return out.print(document{s}, func(t *table) { t.instanceHistory(s) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.runInstance(func(c *client, id nstance.InstanceID) error {
+		s, err := c.instanceHistory(cmd.Context(), id)
+		if err != nil {
+			return seek(err)
+		}
+		warnUnread(cmd, s.GetProblems(), map[string]bool{})
+		return out.print(document{s}, func(t *table) { writeInstanceHistory(t, s) })
+	})
 	return cmd
 }
 
@@ -140,59 +129,55 @@ func (c *client) instanceHistory(ctx context.Context, id nstance.InstanceID) (*a
 // newestEvents is how many events come with an instance: the newest ones.
 const newestEvents = 1000
 
-func (t *table) instanceHistory(s *apiv1.GetInstanceResponse) {
+func writeInstanceHistory(t *table, s *apiv1.GetInstanceResponse) {
 	i := s.GetInstance()
-	t.facts(i)
+	writeFacts(t, i)
 	if d := i.GetDrain(); d != nil {
 		t.row("Drain:", drainText(d))
 	}
 	for _, f := range i.GetDrift() {
 		t.row("Differs:", fmt.Sprintf("%s: %q, its group desires %q (%s)", f.GetPath(), f.GetBefore(), f.GetAfter(), f.GetEffect()))
 	}
-	t.life(s.GetLife())
-	t.probes(i.GetLastReport())
-	t.files(i.GetLastReport())
+	writeLife(t, s.GetLife())
+	writeProbes(t, i.GetLastReport())
+	writeFiles(t, i.GetLastReport())
 	if len(s.GetEvents()) == 0 {
 		return
 	}
 	t.say("")
-	t.eventHead()
+	writeEventHead(t)
 	for _, e := range s.GetEvents() {
-		t.event(e)
+		writeEvent(t, e)
 	}
 }
 
-// life lists what an instance's other facts do not say.
-func (t *table) life(l *apiv1.Life) {
-	for _, f := range []struct{ name, value string }{
-		{"Ready", stamp(wire.TimeOf(l.GetReadyAt()))},
+// writeLife lists what an instance's other facts do not say.
+func writeLife(t *table, l *apiv1.Life) {
+	t.fields([]field{
+		{"Ready", stampOf(l.GetReadyAt())},
 		{"Replaces", l.GetReplaces()},
 		{"Replaced by", l.GetReplacedBy()},
 		{"Drifted fields", strings.Join(l.GetDrifted(), ", ")},
-		{"Machine ended", t.since(l.GetLoss(), stamp(wire.TimeOf(l.GetGoneAt())), t.age(wire.TimeOf(l.GetGoneAt())))},
-		{"Deleted", t.since(strings.TrimSpace(l.GetWhy().GetKind()+" "+l.GetWhy().GetMessage()), stamp(wire.TimeOf(l.GetDeletedAt())), t.age(wire.TimeOf(l.GetDeletedAt())))},
+		{"Machine ended", t.since(l.GetLoss(), l.GetGoneAt())},
+		{"Deleted", t.since(strings.TrimSpace(l.GetWhy().GetKind()+" "+l.GetWhy().GetMessage()), l.GetDeletedAt())},
 		{"Outcome", l.GetOutcome()},
-	} {
-		if f.value != "" {
-			t.row(f.name+":", f.value)
-		}
-	}
+	})
 	for _, i := range l.GetInterruptions() {
 		t.row("Interruption:", fmt.Sprintf("%s %s from %s at %s, drain %s", i.GetEventId(), i.GetNotice().GetKind(), i.GetNotice().GetSource(),
 			stamp(noticeTime(i)), cmp.Or(drainOutcome(i), "none, or under way")))
 	}
 }
 
-func (t *table) facts(i *apiv1.Instance) {
-	for _, f := range []struct{ name, value string }{
+func writeFacts(t *table, i *apiv1.Instance) {
+	t.fields([]field{
 		{"ID", i.GetId()},
 		{"Group", wire.GroupKeyOf(i).String() + madeBy(i)},
 		{"State", i.GetState()},
 		{"Conditions", strings.Join(i.GetConditions(), ", ")},
 		{"Shape chosen", i.GetShapeChoice()},
-		{"Created", t.since(i.GetReason(), stamp(wire.TimeOf(i.GetCreatedAt())), t.age(wire.TimeOf(i.GetCreatedAt())))},
-		{"Registered", stamp(wire.TimeOf(i.GetRegisteredAt()))},
-		{"Last report", t.since("", stamp(wire.TimeOf(i.GetLastReportAt())), t.age(wire.TimeOf(i.GetLastReportAt())))},
+		{"Created", t.since(i.GetReason(), i.GetCreatedAt())},
+		{"Registered", stampOf(i.GetRegisteredAt())},
+		{"Last report", t.since("", i.GetLastReportAt())},
 		{"Agent", connection(i.GetConnected())},
 		{"Agent's version", i.GetLastReport().GetSoftware()},
 		{"Usage", usage(i.GetLastReport())},
@@ -204,11 +189,7 @@ func (t *table) facts(i *apiv1.Instance) {
 		{"Addresses", strings.Join(i.GetAddresses(), ", ")},
 		{"Infra hash", i.GetInfraHash()},
 		{"Runtime hash", runtimeText(i)},
-	} {
-		if f.value != "" {
-			t.row(f.name+":", f.value)
-		}
-	}
+	})
 }
 
 func madeBy(i *apiv1.Instance) string {
@@ -227,8 +208,8 @@ func runtimeText(i *apiv1.Instance) string {
 	return i.GetRuntimeHash()
 }
 
-// probes lists the outcomes of the probes that a machine's owner configured.
-func (t *table) probes(r *apiv1.HealthReport) {
+// writeProbes lists the outcomes of the probes that a machine's owner configured.
+func writeProbes(t *table, r *apiv1.HealthReport) {
 	for _, p := range r.GetProbes() {
 		what := "good"
 		if !p.GetOk() {
@@ -238,8 +219,8 @@ func (t *table) probes(r *apiv1.HealthReport) {
 	}
 }
 
-// files lists a machine's files as it has reported them.
-func (t *table) files(r *apiv1.HealthReport) {
+// writeFiles lists a machine's files as it has reported them.
+func writeFiles(t *table, r *apiv1.HealthReport) {
 	if r.GetMetadataError() != "" {
 		t.row("Metadata service:", r.GetMetadataError())
 	}
@@ -253,16 +234,6 @@ func (t *table) files(r *apiv1.HealthReport) {
 		}
 		t.row("File "+f.GetPath()+":", cmp.Or(what, "missing"))
 	}
-}
-
-func (t *table) since(why, at, age string) string {
-	if at == "" {
-		return ""
-	}
-	if why != "" {
-		why = ", " + why
-	}
-	return fmt.Sprintf("%s, %s ago%s", at, age, why)
 }
 
 func usage(r *apiv1.HealthReport) string {
@@ -285,7 +256,7 @@ func untilText(d *apiv1.Drain) string {
 	if wire.DrainOf(d).Unlimited() {
 		return "until it is empty"
 	}
-	return "until " + stamp(wire.TimeOf(d.GetDeadline()))
+	return "until " + stampOf(d.GetDeadline())
 }
 
 func drainText(d *apiv1.Drain) string {
@@ -299,7 +270,7 @@ func drainText(d *apiv1.Drain) string {
 	return s
 }
 
-func (p *program) instanceDeleteCommand() *cobra.Command {
+func instanceDeleteCommand(env environment) *cobra.Command {
 	var yes, dryRun, noDrain bool
 	cmd := &cobra.Command{
 		Use: "delete ID", Short: "Drain and delete an instance",
@@ -309,27 +280,22 @@ func (p *program) instanceDeleteCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&noDrain, "no-drain", false, "delete it without draining it first")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
-			how := "drains it, then deletes it"
-			if noDrain {
-				how = "deletes it without a drain"
-			}
-			if err := p.approve(cmd.Context(), c, id, yes || dryRun, how); err != nil {
-				return err
-			}
-			resp, err := c.DeleteInstance(cmd.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: noDrain, DryRun: dryRun})
-			if err != nil {
-				return seek(err)
-			}
-			return out.print(document{resp}, func(t *table) { t.removal(id, "delete", nil, dryRun) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.runInstance(func(c *client, id nstance.InstanceID) error {
+		how := "drains it, then deletes it"
+		if noDrain {
+			how = "deletes it without a drain"
+		}
+		if err := approve(cmd, c, id, yes || dryRun, how); err != nil {
+			return err
+		}
+		resp, err := c.DeleteInstance(cmd.Context(), &apiv1.DeleteInstanceRequest{Id: string(id), NoDrain: noDrain, DryRun: dryRun})
+		return out.result(document{resp}, seek(err), func(t *table) { writeRemoval(t, id, "delete", nil, dryRun) })
+	})
 	return cmd
 }
 
-func (p *program) instanceDrainCommand() *cobra.Command {
+func instanceDrainCommand(env environment) *cobra.Command {
 	var yes, dryRun bool
 	var reason string
 	cmd := &cobra.Command{
@@ -340,25 +306,20 @@ func (p *program) instanceDrainCommand() *cobra.Command {
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the journal")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
-			if err := p.approve(cmd.Context(), c, id, yes || dryRun, "drains it, then deletes it"); err != nil {
-				return err
-			}
-			resp, err := c.DrainInstance(cmd.Context(), &apiv1.DrainInstanceRequest{Id: string(id), Reason: reason, DryRun: dryRun})
-			if err != nil {
-				return seek(err)
-			}
-			return out.print(document{resp}, func(t *table) { t.removal(id, "drain", resp.GetDrain(), dryRun) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.runInstance(func(c *client, id nstance.InstanceID) error {
+		if err := approve(cmd, c, id, yes || dryRun, "drains it, then deletes it"); err != nil {
+			return err
+		}
+		resp, err := c.DrainInstance(cmd.Context(), &apiv1.DrainInstanceRequest{Id: string(id), Reason: reason, DryRun: dryRun})
+		return out.result(document{resp}, seek(err), func(t *table) { writeRemoval(t, id, "drain", resp.GetDrain(), dryRun) })
+	})
 	return cmd
 }
 
 // approve asks whether an instance shall go, and refuses for one that is gone.
-func (p *program) approve(ctx context.Context, c *client, id nstance.InstanceID, yes bool, how string) error {
-	s, err := c.instanceHistory(ctx, id)
+func approve(cmd *cobra.Command, c *client, id nstance.InstanceID, yes bool, how string) error {
+	s, err := c.instanceHistory(cmd.Context(), id)
 	if err != nil {
 		return seek(err)
 	}
@@ -366,7 +327,7 @@ func (p *program) approve(ctx context.Context, c *client, id nstance.InstanceID,
 	if nstance.State(i.GetState()) == nstance.Deleted {
 		return fault(nstance.NotFound, nil, "see nstance-admin instance get", fmt.Sprintf("instance %s is deleted already", id))
 	}
-	return p.confirm(ctx, yes, fmt.Sprintf("instance %s of group %s is %s; this %s%s", id, wire.GroupKeyOf(i), i.GetState(), how, replaced(i)))
+	return confirm(cmd, yes, fmt.Sprintf("instance %s of group %s is %s; this %s%s", id, wire.GroupKeyOf(i), i.GetState(), how, replaced(i)))
 }
 
 func replaced(i *apiv1.Instance) string {
@@ -376,7 +337,7 @@ func replaced(i *apiv1.Instance) string {
 	return ", and its group replaces it"
 }
 
-func (t *table) removal(id nstance.InstanceID, action string, d *apiv1.Drain, dryRun bool) {
+func writeRemoval(t *table, id nstance.InstanceID, action string, d *apiv1.Drain, dryRun bool) {
 	switch {
 	case dryRun:
 		t.say("instance %s: %s would be accepted", id, action)

@@ -11,32 +11,27 @@ import (
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 )
 
-func (p *program) instanceConsoleCommand() *cobra.Command {
+func instanceConsoleCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "console ID", Short: "Show the end of an instance's console output",
 		Long: "Show the end of an instance's console output, at most 64 KiB, if its provider keeps it. Clouds deliver it\n" +
 			"minutes late. Control characters are omitted.",
 		Args: instanceArgument,
 	}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.withInstance(cmd.Context(), args[0], func(c *client, id nstance.InstanceID) error {
-			resp, err := c.GetConsoleOutput(cmd.Context(), &apiv1.GetConsoleOutputRequest{Id: string(id)})
-			if err != nil {
-				return err
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.runInstance(func(c *client, id nstance.InstanceID) error {
+		resp, err := c.GetConsoleOutput(cmd.Context(), &apiv1.GetConsoleOutputRequest{Id: string(id)})
+		return out.result(document{resp}, err, func(t *table) {
+			text := harmless(resp.GetOutput())
+			if text == "" {
+				t.say("no output yet: clouds deliver it minutes late")
+				return
 			}
-			return out.print(document{resp}, func(t *table) {
-				text := harmless(resp.GetOutput())
-				if text == "" {
-					t.say("no output yet: clouds deliver it minutes late")
-					return
-				}
-				for line := range strings.Lines(strings.ReplaceAll(text, "\t", "        ")) {
-					t.say("%s", strings.TrimSuffix(line, "\n"))
-				}
-			})
+			for line := range strings.Lines(strings.ReplaceAll(text, "\t", "        ")) {
+				t.say("%s", strings.TrimSuffix(line, "\n"))
+			}
 		})
-	}
+	})
 	return cmd
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) instanceCreateCommand() *cobra.Command {
+func instanceCreateCommand(env environment) *cobra.Command {
 	var tenant, id, instanceType, text, bootstrapFile string
 	var vars, balancers []string
 	var dryRun bool
@@ -30,7 +30,7 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 	cmd.Flags().StringVar(&text, "args", "", "arguments of the provider, a JSON object, or @FILE that holds one")
 	cmd.Flags().StringVar(&bootstrapFile, "bootstrap-data", "", bootstrapDataUsage+" (default the group's)")
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req := &apiv1.CreateInstanceRequest{Id: id, InstanceType: instanceType, LoadBalancers: balancers, DryRun: dryRun}
 		var err error
@@ -45,10 +45,7 @@ func (p *program) instanceCreateCommand() *cobra.Command {
 		}
 		return r.with(cmd.Context(), func(c *client) error {
 			resp, err := c.createInstance(cmd.Context(), req, nstance.TenantID(tenant), args[0])
-			if err != nil {
-				return err
-			}
-			return out.print(document{resp}, func(t *table) {
+			return out.result(document{resp}, err, func(t *table) {
 				made := resp.GetInstance()
 				if dryRun {
 					t.say("instance %s of group %s would be made", made.GetId(), wire.GroupKeyOf(made))

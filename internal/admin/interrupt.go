@@ -35,7 +35,7 @@ type interruption struct {
 	yes    bool
 }
 
-func (p *program) interruptCommand() *cobra.Command {
+func interruptCommand(env environment) *cobra.Command {
 	var i interruption
 	cmd := &cobra.Command{
 		Use:   "interrupt [ID]",
@@ -69,22 +69,23 @@ func (p *program) interruptCommand() *cobra.Command {
 		}
 		return nil
 	}
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return r.with(cmd.Context(), func(c *client) (err error) {
 			if i.group != "" {
-				return p.interruptGroup(cmd.Context(), r, c, i, out)
+				return interruptGroup(cmd, r, c, i, out)
 			}
 			if i.id, err = c.instanceID(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			return p.interrupt(cmd.Context(), r, c, i, out)
+			return interruptInstance(cmd, r, c, i, out)
 		})
 	}
 	return cmd
 }
 
-func (p *program) interrupt(ctx context.Context, r *remote, c *client, i interruption, out *output) error {
+func interruptInstance(cmd *cobra.Command, r *remote, c *client, i interruption, out *output) error {
+	ctx := cmd.Context()
 	s, err := c.instanceHistory(ctx, i.id)
 	if err != nil {
 		return seek(err)
@@ -93,28 +94,27 @@ func (p *program) interrupt(ctx context.Context, r *remote, c *client, i interru
 	if nstance.State(of.GetState()).Leaving() {
 		return fault(nstance.Conflict, nil, "choose another instance", fmt.Sprintf("instance %s is %s already", i.id, of.GetState()))
 	}
-	if err := p.confirm(ctx, i.yes || i.dryRun, fmt.Sprintf("instance %s of group %s is %s; this drains it, then deletes it%s",
+	if err := confirm(cmd, i.yes || i.dryRun, fmt.Sprintf("instance %s of group %s is %s; this drains it, then deletes it%s",
 		i.id, wire.GroupKeyOf(of), of.GetState(), replaced(of))); err != nil {
 		return err
 	}
-	w := &rehearsals{p: p, r: r, c: c, i: i, key: wire.GroupKeyOf(of), onDemand: of.GetOnDemand()}
+	w := &rehearsals{r: r, c: c, i: i, key: wire.GroupKeyOf(of), onDemand: of.GetOnDemand()}
 	if i.dryRun || !i.wait {
 		if err := w.inject(ctx); err != nil {
 			return seek(err)
 		}
-		return out.print(document{w.answer}, func(t *table) { t.injected(i, w.answer) })
+		return out.print(document{w.answer}, func(t *table) { writeInjected(t, i, w.answer) })
 	}
 	err = w.observe(ctx)
 	if w.answer == nil {
 		return seek(err)
 	}
 	seen := w.all[0].seen
-	return errors.Join(err, out.print(document{seen}, func(t *table) { t.stages(seen) }))
+	return errors.Join(err, out.print(document{seen}, func(t *table) { writeStages(t, seen) }))
 }
 
 // rehearsals are the interruptions of one command.
 type rehearsals struct {
-	p        *program
 	r        *remote
 	c        *client
 	i        interruption
@@ -166,7 +166,7 @@ func (w *rehearsals) noteOf(id string) func(latency, what string) {
 		if w.i.group != "" {
 			what = id + "  " + what
 		}
-		w.p.stderr.note("%9s  %s", latency, printable(what))
+		w.r.stderr.note("%9s  %s", latency, printable(what))
 	}
 }
 
@@ -203,7 +203,7 @@ func (w *rehearsals) observe(ctx context.Context) error {
 // catchUp reads from the journal the events that the stream missed.
 func (w *rehearsals) catchUp(ctx context.Context) error {
 	q := eventQuery{tenant: w.key.Tenant, group: string(w.key.Group), limit: maxEvents}
-	events, err := w.c.events(ctx, q, w.p.now())
+	events, err := w.c.events(ctx, q, time.Now())
 	for _, e := range events {
 		w.handleEvent(wire.EventOf(e))
 	}
@@ -342,14 +342,14 @@ func stagesOf(i *apiv1.Interruption) []stage {
 	}
 }
 
-func (t *table) stages(i *apiv1.Interruption) {
+func writeStages(t *table, i *apiv1.Interruption) {
 	t.row("STAGE", "AFTER", "DETAILS")
 	for _, s := range stagesOf(i) {
 		t.row(s.name, latency(i, s.at), s.details)
 	}
 }
 
-func (t *table) injected(i interruption, answer *apiv1.InterruptResponse) {
+func writeInjected(t *table, i interruption, answer *apiv1.InterruptResponse) {
 	switch {
 	case i.dryRun && len(answer.GetPlan()) == 0:
 		t.say("no change")

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,19 +15,19 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) interruptionCommand() *cobra.Command {
+func interruptionCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "interruption", Short: "Interruption notices and their outcomes",
 		Long: "Notices and the outcome of each, of instances that live and of those that have ended: from the ledger in\n" +
 			"object storage, which every leader has.",
 	}
-	cmd.AddCommand(p.interruptionListCommand(), p.interruptionShowCommand(), p.interruptionRatesCommand())
+	cmd.AddCommand(interruptionListCommand(env), interruptionShowCommand(env), interruptionRatesCommand(env))
 	return cmd
 }
 
-func (p *program) interruptionListCommand() *cobra.Command {
+func interruptionListCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List notices, the newest first", Args: arguments()}
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	req := &apiv1.ListInterruptionsRequest{}
 	var since, until string
 	cmd.Flags().StringVar(&req.Group, "group", "", "only of this group")
@@ -37,69 +36,70 @@ func (p *program) interruptionListCommand() *cobra.Command {
 	cmd.Flags().StringVar(&since, "since", "", "only notices since then: how long ago, or a time")
 	cmd.Flags().StringVar(&until, "until", "", "only notices before then: how long ago, or a time")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := setPeriod(p.now(), since, until, &req.Since, &req.Until); err != nil {
+		if err := setPeriod(time.Now(), since, until, &req.Since, &req.Until); err != nil {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			list, err := p.interruptions(cmd.Context(), c, req)
-			if err != nil {
-				return err
-			}
-			return out.print(documents(list), func(t *table) { t.interruptions(list) })
+			list, err := listInterruptions(cmd, c, req)
+			return out.result(documents(list), err, func(t *table) { writeInterruptions(t, list) })
 		})
 	}
 	return cmd
 }
 
-func (p *program) interruptionShowCommand() *cobra.Command {
+func interruptionShowCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show EVENT", Short: "Show one notice step by step",
 		Long: "Show one notice step by step. EVENT is its ID as interruption list shows it; one announcement may\nconcern several instances.",
 		Args: arguments("EVENT"),
 	}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			list, err := p.interruptions(cmd.Context(), c, &apiv1.ListInterruptionsRequest{EventId: args[0], Limit: 1000})
-			if err != nil {
-				return err
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, args []string) error {
+		list, err := listInterruptions(cmd, c, &apiv1.ListInterruptionsRequest{EventId: args[0], Limit: 1000})
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return fault(nstance.NotFound, nil, "see nstance-admin interruption list", fmt.Sprintf("no interruption %.128s", args[0]))
+		}
+		return out.print(documents(list), func(t *table) {
+			for _, i := range list {
+				writeInterruption(t, i)
 			}
-			if len(list) == 0 {
-				return fault(nstance.NotFound, nil, "see nstance-admin interruption list", fmt.Sprintf("no interruption %.128s", args[0]))
-			}
-			return out.print(documents(list), func(t *table) {
-				for _, i := range list {
-					t.interruption(i)
-				}
-			})
 		})
-	}
+	})
 	return cmd
 }
 
-// interruptions returns as many interruptions as the request says, and warns of what
-// cannot be read.
-func (p *program) interruptions(ctx context.Context, c *client, req *apiv1.ListInterruptionsRequest) ([]*apiv1.Interruption, error) {
-	var list []*apiv1.Interruption
-	warned := map[string]bool{}
-	err := eachPage(func(page string) (paged, error) {
+// listInterruptions returns as many interruptions as the request says.
+func listInterruptions(cmd *cobra.Command, c *client, req *apiv1.ListInterruptionsRequest) ([]*apiv1.Interruption, error) {
+	return readLedger(cmd, req.GetLimit(), func(page string) (*apiv1.ListInterruptionsResponse, error) {
 		req.Page = page
-		resp, err := c.ListInterruptions(ctx, req)
-		list = append(list, resp.GetInterruptions()...)
-		p.warnUnread(resp.GetProblems(), warned)
-		if len(list) >= int(req.GetLimit()) && resp != nil {
-			resp.NextPage = ""
-		}
+		return c.ListInterruptions(cmd.Context(), req)
+	}, (*apiv1.ListInterruptionsResponse).GetInterruptions)
+}
+
+// A ledgerPage is an answer from the ledger.
+type ledgerPage interface {
+	paged
+	GetProblems() []string
+}
+
+// readLedger is firstPages of the ledger, and warns of what cannot be read.
+func readLedger[P ledgerPage, T any](cmd *cobra.Command, limit int32, ask func(page string) (P, error), itemsOf func(P) []T) ([]T, error) {
+	warned := map[string]bool{}
+	return firstPages(int(limit), func(page string) (P, error) {
+		resp, err := ask(page)
+		warnUnread(cmd, resp.GetProblems(), warned)
 		return resp, err
-	})
-	return list[:min(len(list), int(req.GetLimit()))], err
+	}, itemsOf)
 }
 
 // warnUnread warns once of each object of the ledger that cannot be read.
-func (p *program) warnUnread(problems []string, warned map[string]bool) {
+func warnUnread(cmd *cobra.Command, problems []string, warned map[string]bool) {
 	for _, text := range problems {
 		if !warned[text] {
-			p.stderr.note("warning: what the ledger holds here is missing: %s", text)
+			stderrOf(cmd).note("warning: what the ledger holds here is missing: %s", text)
 		}
 		warned[text] = true
 	}
@@ -145,7 +145,7 @@ func pool(of pooled) string {
 	return strings.Join(slices.DeleteFunc([]string{of.GetInstanceType(), of.GetZone(), of.GetMarket()}, func(s string) bool { return s == "" }), ", ")
 }
 
-func (t *table) interruptions(list []*apiv1.Interruption) {
+func writeInterruptions(t *table, list []*apiv1.Interruption) {
 	if len(list) == 0 {
 		t.say("no interruptions")
 		return
@@ -153,7 +153,7 @@ func (t *table) interruptions(list []*apiv1.Interruption) {
 	t.row("EVENT", "GROUP", "INSTANCE", "KIND", "SOURCE", "AGE", "REPLACEMENT REQUESTED", "DRAINED", "GONE", "REPLACED")
 	for _, i := range list {
 		t.row(i.GetEventId(), wire.GroupKeyOf(i).String(), i.GetInstance(), i.GetNotice().GetKind(), i.GetNotice().GetSource(),
-			t.age(noticeTime(i)), step(i, i.GetReplacementRequestedAt()), drainOutcome(i), step(i, i.GetDeletedAt()), step(i, i.GetReplacementReadyAt()))
+			t.age(wire.Time(noticeTime(i))), step(i, i.GetReplacementRequestedAt()), drainOutcome(i), step(i, i.GetDeletedAt()), step(i, i.GetReplacementReadyAt()))
 	}
 }
 
@@ -182,25 +182,21 @@ func timeLeft(i *apiv1.Interruption) string {
 	return left.String()
 }
 
-func (t *table) interruption(i *apiv1.Interruption) {
+func writeInterruption(t *table, i *apiv1.Interruption) {
 	t.row("Event:", i.GetEventId())
 	t.row("Instance:", i.GetInstance()+" of "+wire.GroupKeyOf(i).String())
 	t.row("Notice:", i.GetNotice().GetKind()+" from "+i.GetNotice().GetSource())
-	t.row("Deadline:", stamp(wire.TimeOf(i.GetNotice().GetDeadline())))
+	t.row("Deadline:", stampOf(i.GetNotice().GetDeadline()))
 	t.row("Rehearsal:", yesNo(i.GetRehearsal()))
 	t.row("Withdrawn:", yesNo(i.GetWithdrawn()))
-	t.row("Detected:", stamp(wire.TimeOf(i.GetDetectedAt())))
+	t.row("Detected:", stampOf(i.GetDetectedAt()))
 	t.row("Received:", step(i, i.GetReceivedAt()))
 	t.row("Replacement requested:", step(i, i.GetReplacementRequestedAt())+" "+i.GetReplacement())
 	t.row("Drain started:", step(i, i.GetDrainStartedAt()))
 	t.row("Drain ended:", drainOutcome(i))
 	t.row("Gone:", step(i, i.GetDeletedAt()))
 	t.row("Replacement ready:", step(i, i.GetReplacementReadyAt()))
-	for _, f := range []struct{ name, value string }{
-		{"Time left:", timeLeft(i)}, {"Machine ended:", step(i, i.GetGoneAt())}, {"Pool:", pool(i)}, {"Ignored:", i.GetIgnored()}, {"Outcome:", i.GetOutcome()},
-	} {
-		if f.value != "" {
-			t.row(f.name, f.value)
-		}
-	}
+	t.fields([]field{
+		{"Time left", timeLeft(i)}, {"Machine ended", step(i, i.GetGoneAt())}, {"Pool", pool(i)}, {"Ignored", i.GetIgnored()}, {"Outcome", i.GetOutcome()},
+	})
 }

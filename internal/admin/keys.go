@@ -59,11 +59,11 @@ func newStoredKeys(set func(name string) keyring.KeySet) storedKeys {
 	return out
 }
 
-func (t *table) keys(list []*apiv1.Key, holders func(*apiv1.Key) string) {
+func writeKeys(t *table, list []*apiv1.Key, holders func(*apiv1.Key) string) {
 	t.row("NAME", "ID", "PHASE", "AGE", "SINCE", "HOLDERS", "NEXT STEP FROM", "EXPIRES")
 	for _, k := range list {
-		t.row(k.GetName(), k.GetId(), k.GetPhase(), t.age(wire.TimeOf(k.GetCreatedAt())), t.age(wire.TimeOf(k.GetSince())), holders(k),
-			stamp(wire.TimeOf(k.GetNextStepAt())), stamp(wire.TimeOf(k.GetNotAfter())))
+		t.row(k.GetName(), k.GetId(), k.GetPhase(), t.age(k.GetCreatedAt()), t.age(k.GetSince()), holders(k),
+			stampOf(k.GetNextStepAt()), stampOf(k.GetNotAfter()))
 	}
 }
 
@@ -73,25 +73,23 @@ func countHolders(k *apiv1.Key) string { return strconv.Itoa(int(k.GetHolders())
 // unknownHolders is for keys of a storage.
 func unknownHolders(*apiv1.Key) string { return "" }
 
-func (p *program) keysCommand() *cobra.Command {
+func keysCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "keys", Short: "List the cluster's keys and the state of their rotation", Args: arguments()}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := c.ListKeys(cmd.Context(), &apiv1.ListKeysRequest{})
-			if err != nil {
-				return err
-			}
-			list := resp.GetKeys()
-			return out.print(documents(list), func(t *table) { t.keys(list, countHolders) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		resp, err := c.ListKeys(cmd.Context(), &apiv1.ListKeysRequest{})
+		if err != nil {
+			return err
+		}
+		list := resp.GetKeys()
+		return out.print(documents(list), func(t *table) { writeKeys(t, list, countHolders) })
+	})
 	return cmd
 }
 
 // A rotation holds the flags of cluster rotate.
 type rotation struct {
-	p                         *program
+	cmd                       *cobra.Command
 	r                         *remote
 	out                       *output
 	store                     storageAccess
@@ -100,8 +98,8 @@ type rotation struct {
 	pause                     time.Duration
 }
 
-func (p *program) rotateCommand() *cobra.Command {
-	o := rotation{p: p, pause: watchPause}
+func rotateCommand(env environment, open openStore) *cobra.Command {
+	o := rotation{pause: watchPause}
 	cmd := &cobra.Command{
 		Use:   "rotate identity|workload|nonce|encryption (--step STEP | --watch)",
 		Short: "Replace a key of the cluster, with overlap",
@@ -116,9 +114,9 @@ func (p *program) rotateCommand() *cobra.Command {
 			"of --key-source. Servers must have both keys before.",
 		Args: arguments("NAME"), ValidArgs: []string{keyring.Identity, keyring.Workload, keyring.Nonces, encryption},
 	}
-	o.r, o.out = p.remote(cmd), p.output(cmd)
-	o.store.flags(p, cmd)
-	o.store.keyFlags(cmd, "encryption: ")
+	o.cmd, o.r, o.out = cmd, newRemote(cmd, env), newOutput(cmd)
+	o.store.flags(cmd, open)
+	o.store.keyFlags(cmd, env, "encryption: ")
 	f := cmd.Flags()
 	f.StringVar(&o.step, "step", "", "begin, activate, finish or abort")
 	f.BoolVar(&o.watch, "watch", false, "take all steps, each as soon as it is possible")
@@ -133,14 +131,11 @@ func (p *program) rotateCommand() *cobra.Command {
 		if err := o.check(); err != nil {
 			return err
 		}
-		if err := o.confirm(cmd.Context()); err != nil {
+		if err := o.confirm(); err != nil {
 			return err
 		}
 		keys, err := o.run(cmd.Context())
-		if err != nil {
-			return err
-		}
-		return o.out.print(documents(keys), func(t *table) { t.keys(keys, countHolders) })
+		return o.out.result(documents(keys), err, func(t *table) { writeKeys(t, keys, countHolders) })
 	}
 	return cmd
 }
@@ -157,7 +152,7 @@ func (o *rotation) check() error {
 	return nil
 }
 
-func (o *rotation) confirm(ctx context.Context) error {
+func (o *rotation) confirm() error {
 	var what string
 	switch {
 	case o.watch:
@@ -169,7 +164,7 @@ func (o *rotation) confirm(ctx context.Context) error {
 	default:
 		return nil
 	}
-	return o.p.confirm(ctx, o.yes || o.dryRun, what)
+	return confirm(o.cmd, o.yes || o.dryRun, what)
 }
 
 func (o *rotation) run(ctx context.Context) ([]*apiv1.Key, error) {
@@ -202,7 +197,7 @@ func (o *rotation) follow(ctx context.Context) (keys []*apiv1.Key, err error) {
 	say := func(format string, args ...any) {
 		if line := fmt.Sprintf(format, args...); line != last {
 			last = line
-			o.p.stderr.note("%s", line)
+			o.r.stderr.note("%s", line)
 		}
 	}
 	for began := false; ; {
@@ -261,12 +256,12 @@ func (r *remote) renewSigned(ctx context.Context, c *client) {
 	dir, _, err := r.identity()
 	if err == nil {
 		var id Identity
-		if id, err = renew(ctx, c, dir, r.p.now); err == nil {
+		if id, err = renew(ctx, c, dir, time.Now); err == nil {
 			err = r.useIdentity(ctx, c.addr, id)
 		}
 	}
 	if err != nil {
-		r.p.stderr.note("warning: this certificate was signed with the old key and has not been renewed: %v", err)
+		r.stderr.note("warning: this certificate was signed with the old key and has not been renewed: %v", err)
 	}
 }
 
@@ -317,51 +312,44 @@ func storedOperatorState(key string, data []byte, now time.Time) string {
 	return operatorGood
 }
 
-func (p *program) operatorCommand() *cobra.Command {
+func operatorCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "operator", Short: "Operators and administrators who have registered"}
-	cmd.AddCommand(p.registerCommand(nstance.RoleOperator), p.operatorListCommand(), p.operatorRevokeCommand())
+	cmd.AddCommand(registerCommand(env, nstance.RoleOperator), operatorListCommand(env), operatorRevokeCommand(env))
 	return cmd
 }
 
-func (p *program) operatorListCommand() *cobra.Command {
+func operatorListCommand(env environment) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List registered operators and administrators", Args: arguments()}
 	cmd.Flags().BoolVar(&all, "all", false, "also those whose certificate has expired")
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			var list []*apiv1.Operator
-			err := eachPage(func(page string) (paged, error) {
-				resp, err := c.ListOperators(cmd.Context(), &apiv1.ListOperatorsRequest{Page: page})
-				for _, o := range resp.GetOperators() {
-					if all || operatorState(o, p.now()) != operatorExpired {
-						list = append(list, o)
-					}
-				}
-				return resp, err
-			})
-			if err != nil {
-				return err
-			}
-			return out.print(documents(list), func(t *table) { t.operators(list) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		list, err := c.operators(cmd.Context())
+		list = slices.DeleteFunc(list, func(o *apiv1.Operator) bool { return !all && operatorState(o, time.Now()) == operatorExpired })
+		return out.result(documents(list), err, func(t *table) { writeOperators(t, list) })
+	})
 	return cmd
 }
 
-func (t *table) operators(list []*apiv1.Operator) {
+func (c *client) operators(ctx context.Context) ([]*apiv1.Operator, error) {
+	return allPages(func(page string) (*apiv1.ListOperatorsResponse, error) {
+		return c.ListOperators(ctx, &apiv1.ListOperatorsRequest{Page: page})
+	}, (*apiv1.ListOperatorsResponse).GetOperators)
+}
+
+func writeOperators(t *table, list []*apiv1.Operator) {
 	if len(list) == 0 {
 		t.say("no operators")
 		return
 	}
 	t.row("ID", "TENANT", "ROLE", "STATUS", "REGISTERED", "CERTIFICATE UNTIL", "DETAILS")
 	for _, o := range list {
-		t.row(o.GetId(), o.GetTenant(), o.GetRole(), operatorState(o, t.now), t.age(wire.TimeOf(o.GetRegisteredAt())), stamp(wire.TimeOf(o.GetNotAfter())),
+		t.row(o.GetId(), o.GetTenant(), o.GetRole(), operatorState(o, t.now), t.age(o.GetRegisteredAt()), stampOf(o.GetNotAfter()),
 			o.GetRevokedReason()+o.GetError())
 	}
 }
 
-func (p *program) operatorRevokeCommand() *cobra.Command {
+func operatorRevokeCommand(env environment) *cobra.Command {
 	var tenant, reason string
 	var yes, dryRun bool
 	cmd := &cobra.Command{
@@ -373,17 +361,14 @@ func (p *program) operatorRevokeCommand() *cobra.Command {
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the record")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := p.confirm(cmd.Context(), yes || dryRun, fmt.Sprintf("revoking %s ends its access for good", args[0])); err != nil {
+		if err := confirm(cmd, yes || dryRun, fmt.Sprintf("revoking %s ends its access for good", args[0])); err != nil {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
 			resp, err := c.RevokeOperator(cmd.Context(), &apiv1.RevokeOperatorRequest{Id: args[0], Tenant: tenant, Reason: reason, DryRun: dryRun})
-			if err != nil {
-				return err
-			}
-			return out.print(document{resp}, func(t *table) {
+			return out.result(document{resp}, err, func(t *table) {
 				if dryRun {
 					t.say("%s would be revoked", args[0])
 					return

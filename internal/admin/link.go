@@ -31,14 +31,14 @@ func (l *link) connect(ctx context.Context) error {
 		return err
 	}
 	l.client, l.renewalOf = c, nil
-	if l.renewAt, _, err = c.id.life(); err == nil && !l.r.p.now().Before(l.renewAt) { // not renewed: retry that rarely
-		l.renewAt = l.r.p.now().Add(renewalPause)
+	if l.renewAt, _, err = c.id.life(); err == nil && !time.Now().Before(l.renewAt) { // not renewed: retry that rarely
+		l.renewAt = time.Now().Add(renewalPause)
 	}
 	return err
 }
 
 // renewalDue reports whether to reconnect for a new certificate.
-func (l *link) renewalDue() bool { return l.client != nil && !l.r.p.now().Before(l.renewAt) }
+func (l *link) renewalDue() bool { return l.client != nil && !time.Now().Before(l.renewAt) }
 
 // requestRenewal records that the server asks for a renewal of the certificate within that
 // time.
@@ -47,7 +47,7 @@ func (l *link) requestRenewal(within time.Duration) {
 		return
 	}
 	l.renewalOf = l.client.id.Chain
-	if at := l.r.p.now().Add(renewalDelay(within)); at.Before(l.renewAt) {
+	if at := time.Now().Add(renewalDelay(within)); at.Before(l.renewAt) {
 		l.renewAt = at
 	}
 }
@@ -70,14 +70,14 @@ func (l *link) recordSuccess() { l.backoff = backoff{connected: true} }
 // next attempt, and false if a retry cannot help.
 func (l *link) connectionLost(err error) (wait time.Duration, again bool) {
 	l.disconnect()
-	return l.backoff.next(err, l.r.p.now())
+	return l.backoff.next(err, time.Now())
 }
 
 // mute keeps messages about the connection away from standard error, where they
 // would disturb a full-screen view.
 func (l *link) mute() {
-	quiet, r := *l.r.p, *l.r
-	quiet.stderr, r.p = &console{w: io.Discard}, &quiet
+	r := *l.r
+	r.stderr = &console{func() io.Writer { return io.Discard }}
 	l.r = &r
 	l.disconnect() // it still uses the old console
 }

@@ -331,10 +331,10 @@ type LoginResult struct {
 	DryRun   bool              `json:"dry_run"`
 }
 
-func (p *program) loginCommand() *cobra.Command { return p.registerCommand(nstance.RoleAdmin) }
+func loginCommand(env environment) *cobra.Command { return registerCommand(env, nstance.RoleAdmin) }
 
 // registerCommand is login, or for an operator operator register.
-func (p *program) registerCommand(role nstance.Role) *cobra.Command {
+func registerCommand(env environment, role nstance.Role) *cobra.Command {
 	o := LoginOptions{Role: role}
 	var nonce, ca, shard, dir string
 	var dryRun bool
@@ -362,12 +362,12 @@ func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 	f.BoolVarP(&o.Replace, "yes", "y", false, "replace an identity for another shard without asking")
 	identityFlag(cmd, &dir)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check the nonce, and that a server of the shard answers, but do not use it")
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if o.Nonce, err = p.read("nonce", nonce, operatorapi.MaxNonce); err != nil {
+		if o.Nonce, err = readInput(cmd, "nonce", nonce, operatorapi.MaxNonce); err != nil {
 			return err
 		}
-		pem, err := p.read("ca", ca, 1<<20)
+		pem, err := readInput(cmd, "ca", ca, 1<<20)
 		if err != nil {
 			return err
 		}
@@ -375,21 +375,21 @@ func (p *program) registerCommand(role nstance.Role) *cobra.Command {
 		if role == nstance.RoleOperator && dir == "" {
 			return nstance.FieldError("--identity", "name a directory for it", "is not given")
 		}
-		if dir, err = p.identityDir(dir); err != nil {
+		if dir, err = env.identityDir(dir); err != nil {
 			return err
 		}
 		if dryRun {
-			return p.rehearseLogin(cmd.Context(), dir, &o, out)
+			return rehearseLogin(cmd, dir, &o, out)
 		}
-		return p.login(cmd.Context(), dir, &o, out)
+		return login(cmd, dir, &o, out)
 	}
 	return cmd
 }
 
-func (p *program) rehearseLogin(ctx context.Context, dir string, o *LoginOptions, out *output) error {
+func rehearseLogin(cmd *cobra.Command, dir string, o *LoginOptions, out *output) error {
 	var id Identity
-	err := p.stderr.slow("connecting to "+strings.Join(o.Registration, ", "), func() (err error) {
-		id, err = Rehearse(ctx, dir, o)
+	err := stderrOf(cmd).slow("connecting to "+strings.Join(o.Registration, ", "), func() (err error) {
+		id, err = Rehearse(cmd.Context(), dir, o)
 		return err
 	})
 	if err != nil {
@@ -401,13 +401,13 @@ func (p *program) rehearseLogin(ctx context.Context, dir string, o *LoginOptions
 	})
 }
 
-func (p *program) login(ctx context.Context, dir string, o *LoginOptions, out *output) error {
+func login(cmd *cobra.Command, dir string, o *LoginOptions, out *output) error {
 	var id Identity
 	o.Unreachable = func(servers []string, err error) {
-		p.stderr.note("warning: the identity is saved, but no server answers at %s: name the operators' addresses with --operator-addr and log in again: %v", strings.Join(servers, ", "), err)
+		stderrOf(cmd).note("warning: the identity is saved, but no server answers at %s: name the operators' addresses with --operator-addr and log in again: %v", strings.Join(servers, ", "), err)
 	}
-	err := p.stderr.slow("registering at "+strings.Join(o.Registration, ", "), func() (err error) {
-		id, err = Login(ctx, dir, o)
+	err := stderrOf(cmd).slow("registering at "+strings.Join(o.Registration, ", "), func() (err error) {
+		id, err = Login(cmd.Context(), dir, o)
 		return err
 	})
 	if err != nil {
@@ -423,10 +423,10 @@ func (p *program) login(ctx context.Context, dir string, o *LoginOptions, out *o
 	})
 }
 
-// read returns what the file, or standard input for -, holds: at most limit bytes. A
+// readInput returns what the file, or standard input for -, holds: at most limit bytes. A
 // missing file is a mistake in the command line, not an absent object.
-func (p *program) read(flag, path string, limit int64) (string, error) {
-	in := p.stdin
+func readInput(cmd *cobra.Command, flag, path string, limit int64) (string, error) {
+	in := cmd.InOrStdin()
 	switch path {
 	case "":
 		return "", nstance.FieldError("--"+flag, "name the file", "is not given")

@@ -38,6 +38,7 @@ func TestExitCodesOfMistakes(t *testing.T) {
 		mistakes.FileMissing:  {{"config", "validate", missing}, {"config", "put", missing, "--storage", storage}, {"plan", "-f", missing}},
 		mistakes.FileFolder:   {{"config", "validate", folder}, {"config", "put", folder, "--storage", storage}, {"plan", "-f", folder}},
 		mistakes.FileInvalid:  {{"config", "validate", invalid}, {"config", "put", invalid, "--storage", storage}},
+		mistakes.NoDirectory:  {{"status", "--identity", invalid}, {"config", "get", "--storage", "file://" + invalid, "--shard", "a"}},
 		mistakes.NoAnswer:     {{"status", "--identity", w.dir, "--server", address, "--timeout", "1s"}},
 		mistakes.NotLoggedIn:  {{"status", "--identity", missing}, {"group", "list", "--identity", missing}},
 		mistakes.NotPermitted: {{"group", "list", "--identity", w.dir}},

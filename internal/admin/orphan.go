@@ -9,44 +9,35 @@ import (
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
-	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) orphanCommand() *cobra.Command {
+func orphanCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "orphan", Short: "Orphans: machines with the shard's marks and without a record",
 		Long: "Machines with the shard's marks and without a record. The server deletes an orphan by itself once it is\n" +
 			"certain that no record can name it; the others need a decision.",
 	}
-	cmd.AddCommand(p.orphanListCommand(), p.orphanAdoptCommand(), p.orphanDeleteCommand())
+	cmd.AddCommand(orphanListCommand(env), orphanAdoptCommand(env), orphanDeleteCommand(env))
 	return cmd
 }
 
-func (p *program) orphanListCommand() *cobra.Command {
+func orphanListCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List machines without a record", Args: arguments()}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			list, err := c.orphans(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return out.print(documents(list), func(t *table) { t.orphans(list) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		list, err := c.orphans(cmd.Context())
+		return out.result(documents(list), err, func(t *table) { writeOrphans(t, list) })
+	})
 	return cmd
 }
 
-func (c *client) orphans(ctx context.Context) (list []*apiv1.Orphan, err error) {
-	err = eachPage(func(page string) (paged, error) {
-		resp, err := c.ListOrphans(ctx, &apiv1.ListOrphansRequest{Page: page})
-		list = append(list, resp.GetOrphans()...)
-		return resp, err
-	})
-	return list, err
+func (c *client) orphans(ctx context.Context) ([]*apiv1.Orphan, error) {
+	return allPages(func(page string) (*apiv1.ListOrphansResponse, error) {
+		return c.ListOrphans(ctx, &apiv1.ListOrphansRequest{Page: page})
+	}, (*apiv1.ListOrphansResponse).GetOrphans)
 }
 
-func (t *table) orphans(list []*apiv1.Orphan) {
+func writeOrphans(t *table, list []*apiv1.Orphan) {
 	if len(list) == 0 {
 		t.say("no machines without a record")
 		return
@@ -54,12 +45,12 @@ func (t *table) orphans(list []*apiv1.Orphan) {
 	t.row("ID", "TENANT", "GROUP", "PROVIDER ID", "STATUS", "TYPE", "AGE", "SEEN", "SPARED BECAUSE")
 	for _, o := range list {
 		t.row(o.GetId(), o.GetTenant(), o.GetGroup(), o.GetProviderId(), o.GetStatus(), o.GetInstanceType(),
-			t.age(wire.TimeOf(o.GetCreatedAt())), t.age(wire.TimeOf(o.GetSeenAt())), o.GetSpared())
+			t.age(o.GetCreatedAt()), t.age(o.GetSeenAt()), o.GetSpared())
 	}
 }
 
-func (p *program) orphanAdoptCommand() *cobra.Command {
-	return p.orphanActionCommand(orphanAction{
+func orphanAdoptCommand(env environment) *cobra.Command {
+	return orphanActionCommand(env, orphanAction{
 		use: "adopt ID...", short: "Make machines without a record members again", action: "adopt",
 		long: "Make machines without a record members of the groups in their marks, as after a loss of storage. Their agents\n" +
 			"are taken back with the certificates they have. What is then more than a group's size is drained and deleted.",
@@ -71,8 +62,8 @@ func (p *program) orphanAdoptCommand() *cobra.Command {
 	})
 }
 
-func (p *program) orphanDeleteCommand() *cobra.Command {
-	return p.orphanActionCommand(orphanAction{
+func orphanDeleteCommand(env environment) *cobra.Command {
+	return orphanActionCommand(env, orphanAction{
 		use: "delete ID...", short: "Delete machines without a record", action: "delete",
 		long: "Delete machines without a record, without a drain, whatever spares them. That they have no record, and whose\n" +
 			"they are, is looked at again all the same.",
@@ -91,27 +82,25 @@ type orphanAction struct {
 	call                     func(ctx context.Context, c *client, id string, dryRun bool) (*apiv1.Orphan, error)
 }
 
-func (p *program) orphanActionCommand(d orphanAction) *cobra.Command {
+func orphanActionCommand(env environment, d orphanAction) *cobra.Command {
 	var yes, dryRun bool
 	cmd := &cobra.Command{Use: d.use, Short: d.short, Long: d.long, Args: instanceArguments}
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			if err := d.check(cmd.Context(), c, args); err != nil {
-				return err
-			}
-			if err := p.confirm(cmd.Context(), yes || dryRun, fmt.Sprintf(d.how, len(args))); err != nil {
-				return err
-			}
-			done, err := d.execute(cmd.Context(), c, args, dryRun)
-			if len(done) == 0 {
-				return err
-			}
-			return errors.Join(err, out.print(documents(done), func(t *table) { t.decisions(done, d.action, dryRun) }))
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, args []string) error {
+		if err := d.check(cmd.Context(), c, args); err != nil {
+			return err
+		}
+		if err := confirm(cmd, yes || dryRun, fmt.Sprintf(d.how, len(args))); err != nil {
+			return err
+		}
+		done, err := d.execute(cmd.Context(), c, args, dryRun)
+		if len(done) == 0 {
+			return err
+		}
+		return errors.Join(err, out.print(documents(done), func(t *table) { writeDecisions(t, done, d.action, dryRun) }))
+	})
 	return cmd
 }
 
@@ -145,7 +134,7 @@ func seekOrphan(err error) error {
 	return err
 }
 
-func (t *table) decisions(done []*apiv1.Orphan, action string, dryRun bool) {
+func writeDecisions(t *table, done []*apiv1.Orphan, action string, dryRun bool) {
 	for _, o := range done {
 		switch {
 		case dryRun:

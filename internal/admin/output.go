@@ -12,9 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/clip"
+	"github.com/nstance-go/nstance/internal/wire"
 )
 
 // The forms of output.
@@ -26,13 +28,13 @@ const (
 
 // An output is where and how a command prints its result.
 type output struct {
-	p    *program
-	form string
+	stdout func() io.Writer
+	form   string
 }
 
-// output adds the flag that chooses the form.
-func (p *program) output(cmd *cobra.Command) *output {
-	o := &output{p: p}
+// newOutput adds the flag that chooses the form.
+func newOutput(cmd *cobra.Command) *output {
+	o := &output{stdout: cmd.OutOrStdout}
 	choice(cmd, &o.form, "output", "o", "form of the result", formTable, formJSON, formYAML)
 	return o
 }
@@ -40,15 +42,23 @@ func (p *program) output(cmd *cobra.Command) *output {
 // print writes v, or for people what text writes.
 func (o *output) print(v any, text func(t *table)) error {
 	if o.form == formTable {
-		t := &table{now: o.p.now()}
+		t := &table{now: time.Now()}
 		text(t)
-		return t.flush(o.p.stdout)
+		return t.flush(o.stdout())
 	}
 	data, err := encode(v, o.form)
 	if err != nil {
 		return err
 	}
 	return o.write(data)
+}
+
+// result prints v unless err says why there is none.
+func (o *output) result(v any, err error, text func(t *table)) error {
+	if err != nil {
+		return err
+	}
+	return o.print(v, text)
 }
 
 // line writes v as one of many: one line of JSON, or one YAML document.
@@ -68,7 +78,11 @@ func (o *output) line(v any) error {
 }
 
 func (o *output) write(data []byte) error {
-	if _, err := o.p.stdout.Write(data); err != nil {
+	return write(o.stdout(), data)
+}
+
+func write(stdout io.Writer, data []byte) error {
+	if _, err := stdout.Write(data); err != nil {
 		return nstance.Errorf(nstance.Internal, "standard output: %w", err)
 	}
 	return nil
@@ -162,18 +176,38 @@ func (t *table) flush(w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return nstance.Errorf(nstance.Internal, "output: %w", err)
 	}
-	if _, err := w.Write(b.Bytes()); err != nil {
-		return nstance.Errorf(nstance.Internal, "standard output: %w", err)
-	}
-	return nil
+	return write(w, b.Bytes())
 }
 
-// age returns how long ago at was, or "" for the zero time.
-func (t *table) age(at time.Time) string {
-	if at.IsZero() {
+// A field is a line about one thing.
+type field struct{ name, value string }
+
+// fields adds a line for each field that has a value.
+func (t *table) fields(list []field) {
+	for _, f := range list {
+		if f.value != "" {
+			t.row(f.name+":", f.value)
+		}
+	}
+}
+
+// age returns how long ago at was, or "" for none.
+func (t *table) age(at *timestamppb.Timestamp) string {
+	if stampOf(at) == "" {
 		return ""
 	}
-	return short(max(0, t.now.Sub(at)))
+	return short(max(0, t.now.Sub(wire.TimeOf(at))))
+}
+
+// since returns when something happened, how long ago that was and why; or "" for none.
+func (t *table) since(why string, at *timestamppb.Timestamp) string {
+	if stampOf(at) == "" {
+		return ""
+	}
+	if why != "" {
+		why = ", " + why
+	}
+	return fmt.Sprintf("%s, %s ago%s", stampOf(at), t.age(at), why)
 }
 
 // short returns d in one unit, two where the first is small.
@@ -189,6 +223,9 @@ func short(d time.Duration) string {
 	}
 	return fmt.Sprintf("%dd", d/day)
 }
+
+// stampOf returns stamp of a message's time, or "" for none.
+func stampOf(at *timestamppb.Timestamp) string { return stamp(wire.TimeOf(at)) }
 
 // stamp returns at to the millisecond in UTC, or "" for the zero time.
 func stamp(at time.Time) string {

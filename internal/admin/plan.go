@@ -19,7 +19,7 @@ import (
 // one request.
 const maxConfig = 200 << 10
 
-func (p *program) planCommand() *cobra.Command {
+func planCommand(env environment) *cobra.Command {
 	var file, group string
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Show what a change would do",
@@ -36,31 +36,28 @@ of group update.`,
 	cmd.Flags().StringVar(&group, "group", "", "plan a change of this group, given by the flags below")
 	f := newGroupForm(cmd)
 	tenantFlag(cmd, &f.tenant)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		req, err := p.planRequest(file, group, f)
+		req, err := planRequest(cmd, file, group, f)
 		if err != nil {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			plan, err := p.plan(cmd.Context(), c, req)
-			if err != nil {
-				return err
-			}
-			return out.print(document{plan}, func(t *table) { t.plan(plan) })
+			plan, err := planOf(cmd.Context(), c, req)
+			return out.result(document{plan}, err, func(t *table) { writePlan(t, plan) })
 		})
 	}
 	return cmd
 }
 
-func (p *program) planRequest(file, group string, f *groupForm) (*apiv1.PlanRequest, error) {
+func planRequest(cmd *cobra.Command, file, group string, f *groupForm) (*apiv1.PlanRequest, error) {
 	switch {
 	case group != "" && file != "":
 		return nil, nstance.FieldError("--group", "use only one of the two", "--file is given as well")
 	case group == "" && f.used():
 		return nil, nstance.FieldError("--group", "name the group", "is missing")
 	case group == "":
-		data, err := p.proposed(file)
+		data, err := proposed(cmd, file)
 		return &apiv1.PlanRequest{Config: data}, err
 	}
 	req, err := f.updated()
@@ -72,11 +69,11 @@ func (p *program) planRequest(file, group string, f *groupForm) (*apiv1.PlanRequ
 }
 
 // proposed reads the proposed configuration; nothing if none is named.
-func (p *program) proposed(file string) ([]byte, error) {
+func proposed(cmd *cobra.Command, file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	data, err := p.read("file", file, 8*maxConfig)
+	data, err := readInput(cmd, "file", file, 8*maxConfig)
 	switch {
 	case err != nil:
 		return nil, err
@@ -88,7 +85,7 @@ func (p *program) proposed(file string) ([]byte, error) {
 	return []byte(data), nil
 }
 
-func (p *program) plan(ctx context.Context, c *client, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
+func planOf(ctx context.Context, c *client, req *apiv1.PlanRequest) (*apiv1.PlanResponse, error) {
 	if g := req.GetGroup(); g != nil { // whose tenant is found like everywhere
 		found, err := c.group(ctx, nstance.TenantID(g.GetTenant()), g.GetGroup())
 		if err != nil {
@@ -99,12 +96,12 @@ func (p *program) plan(ctx context.Context, c *client, req *apiv1.PlanRequest) (
 	return c.Plan(ctx, req)
 }
 
-func (t *table) plan(p *apiv1.PlanResponse) {
+func writePlan(t *table, p *apiv1.PlanResponse) {
 	if len(p.GetGroups()) == 0 {
 		t.say("no change")
 	}
 	for _, g := range p.GetGroups() {
-		t.groupPlan(g)
+		writeGroupPlan(t, g)
 	}
 	if p.GetGroupsOmitted() > 0 {
 		t.say("%d more groups are not shown: the answer is too large", p.GetGroupsOmitted())
@@ -114,7 +111,7 @@ func (t *table) plan(p *apiv1.PlanResponse) {
 	}
 }
 
-func (t *table) groupPlan(g *apiv1.GroupPlan) {
+func writeGroupPlan(t *table, g *apiv1.GroupPlan) {
 	t.say("group %s: %s", wire.GroupKeyOf(g), planSummary(g))
 	for _, h := range g.GetHolds() {
 		t.say("held by %s: %s", h.GetKind(), h.GetReason())

@@ -18,13 +18,13 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) poolCommand() *cobra.Command {
+func poolCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pool", Short: "Pools of capacity: keep machines out of a zone, an instance type or a market",
 		Long: "Keep machines out of a pool of capacity for a while. A pool is a zone, an instance type, a market, or several of\n" +
 			"them together: zone=eu-central-1a type=m7i.large is that type in that zone alone.",
 	}
-	cmd.AddCommand(p.poolAvoidCommand(), p.poolReleaseCommand(), p.poolListCommand())
+	cmd.AddCommand(poolAvoidCommand(env), poolReleaseCommand(env), poolListCommand(env))
 	return cmd
 }
 
@@ -87,7 +87,7 @@ type poolAvoidance struct {
 	yes, dryRun bool
 }
 
-func (p *program) poolAvoidCommand() *cobra.Command {
+func poolAvoidCommand(env environment) *cobra.Command {
 	var f poolAvoidance
 	cmd := &cobra.Command{
 		Use: "avoid POOL...", Short: "Have no machine made in a pool for a while",
@@ -103,17 +103,14 @@ func (p *program) poolAvoidCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&f.drain, "drain", false, "also replace the members that are there, as in a rollout")
 	yesFlag(cmd, &f.yes)
 	dryRunFlag(cmd, &f.dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.duration <= 0 {
 			return nstance.FieldError("--for", "say how long, such as 2h, at most 30d", "is missing")
 		}
 		return r.with(cmd.Context(), func(c *client) error {
-			answer, err := p.avoidPool(cmd.Context(), c, args, f)
-			if err != nil {
-				return err
-			}
-			return out.print(document{answer}, func(t *table) { t.avoided(answer, f.dryRun) })
+			answer, err := avoidPool(cmd, c, args, f)
+			return out.result(document{answer}, err, func(t *table) { writeAvoided(t, answer, f.dryRun) })
 		})
 	}
 	return cmd
@@ -121,7 +118,8 @@ func (p *program) poolAvoidCommand() *cobra.Command {
 
 // avoidPool asks the server what would happen, the user whether it should, and has it
 // happen.
-func (p *program) avoidPool(ctx context.Context, c *client, words []string, f poolAvoidance) (*apiv1.AvoidPoolResponse, error) {
+func avoidPool(cmd *cobra.Command, c *client, words []string, f poolAvoidance) (*apiv1.AvoidPoolResponse, error) {
+	ctx := cmd.Context()
 	pool, err := parsePool(words)
 	if err != nil {
 		return nil, err
@@ -131,7 +129,7 @@ func (p *program) avoidPool(ctx context.Context, c *client, words []string, f po
 	if err != nil || f.dryRun {
 		return preview, err
 	}
-	if err := p.confirm(ctx, f.yes || !f.drain, drainQuestion(preview, f.duration)); err != nil {
+	if err := confirm(cmd, f.yes || !f.drain, drainQuestion(preview, f.duration)); err != nil {
 		return nil, err
 	}
 	req.DryRun = false
@@ -152,9 +150,9 @@ func drainQuestion(preview *apiv1.AvoidPoolResponse, d time.Duration) string {
 	return text
 }
 
-func (t *table) avoided(answer *apiv1.AvoidPoolResponse, dryRun bool) {
+func writeAvoided(t *table, answer *apiv1.AvoidPoolResponse, dryRun bool) {
 	a := answer.GetAvoided()
-	switch until := stamp(wire.TimeOf(a.GetUntil())); {
+	switch until := stampOf(a.GetUntil()); {
 	case dryRun:
 		t.say("%s would be avoided until %s", poolName(a.GetPool()), until)
 	case answer.GetUnchanged():
@@ -165,7 +163,7 @@ func (t *table) avoided(answer *apiv1.AvoidPoolResponse, dryRun bool) {
 	if len(answer.GetGroups()) == 0 {
 		t.say("no group permits it, or has a member there")
 	} else {
-		t.impacts(answer, a.GetDrain())
+		writeImpacts(t, answer, a.GetDrain())
 	}
 	if n := answer.GetGroupsOmitted(); n > 0 {
 		t.say("%d more groups are not shown: the answer is too large", n)
@@ -175,8 +173,8 @@ func (t *table) avoided(answer *apiv1.AvoidPoolResponse, dryRun bool) {
 	}
 }
 
-// impacts lists which groups lose which shapes.
-func (t *table) impacts(answer *apiv1.AvoidPoolResponse, drain bool) {
+// writeImpacts lists which groups lose which shapes.
+func writeImpacts(t *table, answer *apiv1.AvoidPoolResponse, drain bool) {
 	t.row("GROUP", "SHAPES LOST", "SHAPES LEFT", "MEMBERS THERE", "REPLACED")
 	for _, g := range answer.GetGroups() {
 		replaced, left := "", strconv.Itoa(int(g.GetLeft()))
@@ -204,33 +202,28 @@ func lostShapes(list []*apiv1.ShapePlan) string {
 	return strings.Join(out, ", ")
 }
 
-func (p *program) poolReleaseCommand() *cobra.Command {
+func poolReleaseCommand(env environment) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "release POOL...", Short: "End the avoidance of a pool",
 		Long: "End the avoidance of a pool, named as pool list names it. A zone that the cloud has shifted traffic away from\n" +
 			"cannot be released: end the shift at the cloud.",
-		Args: poolArguments, ValidArgsFunction: p.completeAvoided(),
+		Args: poolArguments, ValidArgsFunction: completeAvoided(env),
 	}
 	dryRunFlag(cmd, &dryRun)
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			pool, err := parsePool(args)
-			if err != nil {
-				return err
-			}
-			answer, err := c.ReleasePool(cmd.Context(), &apiv1.ReleasePoolRequest{Pool: pool, DryRun: dryRun})
-			if err != nil {
-				return err
-			}
-			return out.print(document{answer}, func(t *table) { t.released(pool, answer, dryRun) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, args []string) error {
+		pool, err := parsePool(args)
+		if err != nil {
+			return err
+		}
+		answer, err := c.ReleasePool(cmd.Context(), &apiv1.ReleasePoolRequest{Pool: pool, DryRun: dryRun})
+		return out.result(document{answer}, err, func(t *table) { writeReleased(t, pool, answer, dryRun) })
+	})
 	return cmd
 }
 
-func (t *table) released(pool *apiv1.Pool, answer *apiv1.ReleasePoolResponse, dryRun bool) {
+func writeReleased(t *table, pool *apiv1.Pool, answer *apiv1.ReleasePoolResponse, dryRun bool) {
 	switch {
 	case answer.GetUnchanged():
 		t.say("%s is not avoided: nothing to release", poolName(pool))
@@ -242,8 +235,8 @@ func (t *table) released(pool *apiv1.Pool, answer *apiv1.ReleasePoolResponse, dr
 }
 
 // completeAvoided offers the words of the pools that can be released.
-func (p *program) completeAvoided() cobra.CompletionFunc {
-	return p.names(func(c *client, ctx context.Context) (words []string, err error) {
+func completeAvoided(env environment) cobra.CompletionFunc {
+	return completeNames(env, func(c *client, ctx context.Context) (words []string, err error) {
 		resp, err := c.ListAvoidedPools(ctx, &apiv1.ListAvoidedPoolsRequest{})
 		for _, a := range resp.GetPools() {
 			if !a.GetCloud() {
@@ -255,22 +248,17 @@ func (p *program) completeAvoided() cobra.CompletionFunc {
 	})
 }
 
-func (p *program) poolListCommand() *cobra.Command {
+func poolListCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the pools that are avoided", Args: arguments()}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := c.ListAvoidedPools(cmd.Context(), &apiv1.ListAvoidedPoolsRequest{})
-			if err != nil {
-				return err
-			}
-			return out.print(documents(resp.GetPools()), func(t *table) { t.avoidedPools(resp.GetPools()) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		resp, err := c.ListAvoidedPools(cmd.Context(), &apiv1.ListAvoidedPoolsRequest{})
+		return out.result(documents(resp.GetPools()), err, func(t *table) { writeAvoidedPools(t, resp.GetPools()) })
+	})
 	return cmd
 }
 
-func (t *table) avoidedPools(list []*apiv1.AvoidedPool) {
+func writeAvoidedPools(t *table, list []*apiv1.AvoidedPool) {
 	if len(list) == 0 {
 		t.say("no pool is avoided")
 		return
@@ -281,6 +269,6 @@ func (t *table) avoidedPools(list []*apiv1.AvoidedPool) {
 		if a.GetCloud() {
 			by = "the cloud"
 		}
-		t.row(poolName(a.GetPool()), t.age(wire.TimeOf(a.GetSince())), stamp(wire.TimeOf(a.GetUntil())), yesNo(a.GetDrain()), by, a.GetReason())
+		t.row(poolName(a.GetPool()), t.age(a.GetSince()), stampOf(a.GetUntil()), yesNo(a.GetDrain()), by, a.GetReason())
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) instancePreserveCommand() *cobra.Command {
+func instancePreserveCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "preserve ID", Short: "Keep an instance for inspection, while its group replaces it",
 		Long: `Keep an instance for inspection. It does not count any more, so its group replaces
@@ -21,7 +21,7 @@ it, and it is not drained or deleted before its time is over; then it is drained
 deleted. Only the cloud may still reclaim it. --end ends the time now.`,
 		Args: instanceArgument,
 	}
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	var keep time.Duration
 	var end, yes, dryRun bool
 	cmd.Flags().Var(duration.NewFlag(&keep, 24*time.Hour), "for", "how long, at most 30d")
@@ -35,30 +35,23 @@ deleted. Only the cloud may still reclaim it. --end ends the time now.`,
 		} else if keep <= 0 {
 			return nstance.FieldError("--for", "use more than 0, or --end", "is %s", keep)
 		}
-		return r.with(ctx, func(c *client) error {
-			id, err := c.instanceID(ctx, args[0])
-			if err != nil {
-				return err
-			}
+		return r.withInstance(ctx, args[0], func(c *client, id nstance.InstanceID) error {
 			s, err := c.instanceHistory(ctx, id)
 			if err != nil {
 				return seek(err)
 			}
-			if err := p.confirm(ctx, yes || dryRun, fmt.Sprintf("instance %s of group %s is %s; this %s", id, wire.GroupKeyOf(s.GetInstance()), s.GetInstance().GetState(), how)); err != nil {
+			if err := confirm(cmd, yes || dryRun, fmt.Sprintf("instance %s of group %s is %s; this %s", id, wire.GroupKeyOf(s.GetInstance()), s.GetInstance().GetState(), how)); err != nil {
 				return err
 			}
 			resp, err := c.PreserveInstance(ctx, &apiv1.PreserveInstanceRequest{Id: string(id), Duration: durationpb.New(keep), DryRun: dryRun})
-			if err != nil {
-				return seek(err)
-			}
-			return out.print(document{resp}, func(t *table) {
+			return out.result(document{resp}, seek(err), func(t *table) {
 				switch {
 				case dryRun:
 					t.say("%s: would be accepted", id)
 				case end:
 					t.say("%s: it is drained, then deleted", id)
 				default:
-					t.say("%s: kept until %s", id, stamp(wire.TimeOf(resp.GetInstance().GetPreservedUntil())))
+					t.say("%s: kept until %s", id, stampOf(resp.GetInstance().GetPreservedUntil()))
 				}
 			})
 		})

@@ -16,17 +16,17 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) interruptionRatesCommand() *cobra.Command {
+func interruptionRatesCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rates", Short: "Count a period's interruptions by instance type, zone and market",
 		Long: "Count a period's interruptions by instance type, zone and market: how often the cloud takes machines back,\n" +
 			"how much warning it really gives, and how many drains ended in that time. Rehearsals do not count.",
 		Args: arguments(),
 	}
-	out, read := p.output(cmd), p.readRates(cmd)
+	out, read := newOutput(cmd), readRates(cmd, env)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return read(cmd, func(resp *apiv1.GetInterruptionRatesResponse) error {
-			return out.print(document{resp}, func(t *table) { t.rates(resp) })
+			return out.print(document{resp}, func(t *table) { writeRates(t, resp) })
 		})
 	}
 	return cmd
@@ -34,14 +34,14 @@ func (p *program) interruptionRatesCommand() *cobra.Command {
 
 // readRates gives a command the flags of a period, and returns what reads the rates of
 // that period and passes them on.
-func (p *program) readRates(cmd *cobra.Command) func(*cobra.Command, func(*apiv1.GetInterruptionRatesResponse) error) error {
-	r := p.remote(cmd)
+func readRates(cmd *cobra.Command, env environment) func(*cobra.Command, func(*apiv1.GetInterruptionRatesResponse) error) error {
+	r := newRemote(cmd, env)
 	var since, until string
 	cmd.Flags().StringVar(&since, "since", "30d", "from then on: how long ago, or a time")
 	cmd.Flags().StringVar(&until, "until", "", "until then: how long ago, or a time; default now")
 	return func(cmd *cobra.Command, use func(*apiv1.GetInterruptionRatesResponse) error) error {
 		req := &apiv1.GetInterruptionRatesRequest{}
-		if err := setPeriod(p.now(), since, until, &req.Since, &req.Until); err != nil {
+		if err := setPeriod(time.Now(), since, until, &req.Since, &req.Until); err != nil {
 			return err
 		}
 		return r.with(cmd.Context(), func(c *client) error {
@@ -49,13 +49,13 @@ func (p *program) readRates(cmd *cobra.Command) func(*cobra.Command, func(*apiv1
 			if err != nil {
 				return err
 			}
-			p.warnUnread(resp.GetProblems(), map[string]bool{})
+			warnUnread(cmd, resp.GetProblems(), map[string]bool{})
 			return use(resp)
 		})
 	}
 }
 
-func (t *table) rates(resp *apiv1.GetInterruptionRatesResponse) {
+func writeRates(t *table, resp *apiv1.GetInterruptionRatesResponse) {
 	since, until := wire.TimeOf(resp.GetSince()), wire.TimeOf(resp.GetUntil())
 	if len(resp.GetRates()) == 0 {
 		t.say("no machines between %s and %s", since.Format(time.RFC3339), until.Format(time.RFC3339))

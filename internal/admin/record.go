@@ -16,7 +16,7 @@ import (
 	"github.com/nstance-go/nstance/storage"
 )
 
-func (p *program) recordCommand() *cobra.Command {
+func recordCommand(env environment, open openStore) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "record", Short: "Records as they are stored, and repair of those that cannot be read",
 		Long: `Records as they are stored, and repair of those that cannot be read. A record that
@@ -25,7 +25,7 @@ cannot be read holds its group: losses are replaced, nothing else is done.
 With --storage the object is read and written in the storage itself, for objects
 that prevent any server from leading. Without it the server is asked.`,
 	}
-	cmd.AddCommand(p.recordShowCommand(), p.recordRepairCommand())
+	cmd.AddCommand(recordShowCommand(env, open), recordRepairCommand(env, open))
 	return cmd
 }
 
@@ -38,7 +38,8 @@ type recordAccess interface {
 
 // withRecords runs fn with the server, or with the storage that the command line
 // names: read-only unless fn writes.
-func (p *program) withRecords(ctx context.Context, r *remote, d *storageAccess, writes bool, fn func(recordAccess) error) error {
+func withRecords(cmd *cobra.Command, r *remote, d *storageAccess, writes bool, fn func(recordAccess) error) error {
+	ctx := cmd.Context()
 	if d.url == "" {
 		return r.with(ctx, func(c *client) error { return fn(serverRecords{c}) })
 	}
@@ -46,7 +47,7 @@ func (p *program) withRecords(ctx context.Context, r *remote, d *storageAccess, 
 	if err != nil {
 		return err
 	}
-	return fn(storedRecords{store, p.stderr})
+	return fn(storedRecords{store, stderrOf(cmd)})
 }
 
 // serverRecords asks the leader.
@@ -95,29 +96,26 @@ func (k storedRecords) repair(ctx context.Context, req *apiv1.RepairRecordReques
 	return resp, err
 }
 
-func (p *program) recordShowCommand() *cobra.Command {
+func recordShowCommand(env environment, open openStore) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show (KEY | ID)", Short: "Show an object as it is stored",
 		Long: `Show an object of the shard as it is stored: an instance's record by its ID, or
 any object by its key, such as state/SHARD.json. With --storage only by its key.`,
 		Args: arguments("KEY"),
 	}
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	var d storageAccess
-	d.flags(p, cmd)
+	d.flags(cmd, open)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.withRecords(cmd.Context(), r, &d, false, func(k recordAccess) error {
+		return withRecords(cmd, r, &d, false, func(k recordAccess) error {
 			rec, err := k.show(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return out.print(document{rec}, func(t *table) { t.record(rec) })
+			return out.result(document{rec}, err, func(t *table) { writeRecord(t, rec) })
 		})
 	}
 	return cmd
 }
 
-func (t *table) record(r *apiv1.GetRecordResponse) {
+func writeRecord(t *table, r *apiv1.GetRecordResponse) {
 	t.row("Key:", r.GetKey())
 	t.row("Version:", r.GetVersion())
 	if r.GetError() != "" {
@@ -138,7 +136,7 @@ func indented(data []byte) string {
 	return b.String()
 }
 
-func (p *program) recordRepairCommand() *cobra.Command {
+func recordRepairCommand(env environment, open openStore) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "repair (KEY | ID) (--from FILE | --remove)", Short: "Replace or remove a record that cannot be read",
 		Long: `Replace or remove a record that cannot be read. It refuses a record that can be read,
@@ -148,11 +146,11 @@ A removed record leaves its machine, if there is one, without a record: see
 nstance-admin orphan.`,
 		Args: arguments("KEY"),
 	}
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	var d storageAccess
 	var from string
 	var remove, yes, dryRun bool
-	d.flags(p, cmd)
+	d.flags(cmd, open)
 	cmd.Flags().StringVar(&from, "from", "", "file with the new content, - for standard input")
 	cmd.Flags().BoolVar(&remove, "remove", false, "remove it instead")
 	yesFlag(cmd, &yes)
@@ -161,12 +159,12 @@ nstance-admin orphan.`,
 		if remove == (from != "") {
 			return misused(cmd, errors.New("give either --from or --remove"))
 		}
-		data, err := p.content(from)
+		data, err := recordContent(cmd, from)
 		if err != nil {
 			return err
 		}
 		ctx := cmd.Context()
-		return p.withRecords(ctx, r, &d, !dryRun, func(k recordAccess) error {
+		return withRecords(cmd, r, &d, !dryRun, func(k recordAccess) error {
 			rec, err := k.show(ctx, args[0])
 			if err != nil {
 				return err
@@ -180,17 +178,14 @@ nstance-admin orphan.`,
 			if remove {
 				action = "remove"
 			}
-			if err := p.confirm(ctx, yes || dryRun || from == "-", fmt.Sprintf("%s: %s the stored object", rec.GetKey(), action)); err != nil {
+			if err := confirm(cmd, yes || dryRun || from == "-", fmt.Sprintf("%s: %s the stored object", rec.GetKey(), action)); err != nil {
 				return err
 			}
 			if !dryRun {
 				req.DryRun = false
 				resp, err = k.repair(ctx, req)
 			}
-			if err != nil {
-				return err
-			}
-			return out.print(document{resp}, func(t *table) {
+			return out.result(document{resp}, err, func(t *table) {
 				if dryRun {
 					t.say("%s: %s would be accepted", rec.GetKey(), action)
 					return
@@ -205,12 +200,12 @@ nstance-admin orphan.`,
 // maxContent bounds what is read of new content, in bytes.
 const maxContent = 8 << 20
 
-// content reads the file that --from names; nil if it is not given.
-func (p *program) content(from string) ([]byte, error) {
+// recordContent reads the file that --from names; nil if it is not given.
+func recordContent(cmd *cobra.Command, from string) ([]byte, error) {
 	if from == "" {
 		return nil, nil
 	}
-	data, err := p.read("from", from, maxContent)
+	data, err := readInput(cmd, "from", from, maxContent)
 	if err != nil {
 		return nil, err
 	}

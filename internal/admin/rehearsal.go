@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
 	"github.com/nstance-go/nstance/internal/wire"
+	"github.com/spf13/cobra"
 )
 
 // A Rehearsal is what interrupt --group --wait prints: how long each stage took of
@@ -35,13 +35,14 @@ type RehearsedStage struct {
 	latencies []time.Duration // sorted
 }
 
-func (p *program) interruptGroup(ctx context.Context, r *remote, c *client, i interruption, out *output) error {
+func interruptGroup(cmd *cobra.Command, r *remote, c *client, i interruption, out *output) error {
+	ctx := cmd.Context()
 	g, err := c.group(ctx, nstance.TenantID(i.tenant), i.group)
 	if err != nil {
 		return err
 	}
-	w := &rehearsals{p: p, r: r, c: c, i: i, key: wire.GroupKeyOf(g)}
-	if err := p.confirm(ctx, i.yes || i.dryRun, fmt.Sprintf("this interrupts %s of group %s, which has %d ready of %d: they are drained, then deleted, and the group replaces them",
+	w := &rehearsals{r: r, c: c, i: i, key: wire.GroupKeyOf(g)}
+	if err := confirm(cmd, i.yes || i.dryRun, fmt.Sprintf("this interrupts %s of group %s, which has %d ready of %d: they are drained, then deleted, and the group replaces them",
 		plural(int(i.count), "member"), w.key, g.GetReady(), g.GetSize())); err != nil {
 		return err
 	}
@@ -49,7 +50,7 @@ func (p *program) interruptGroup(ctx context.Context, r *remote, c *client, i in
 		if err := w.inject(ctx); err != nil {
 			return err
 		}
-		return out.print(document{w.answer}, func(t *table) { t.injected(i, w.answer) })
+		return out.print(document{w.answer}, func(t *table) { writeInjected(t, i, w.answer) })
 	}
 	err = w.observe(ctx)
 	if w.answer == nil {
@@ -60,7 +61,7 @@ func (p *program) interruptGroup(ctx context.Context, r *remote, c *client, i in
 		err = fault(nstance.Internal, nil, "give drains more time, or make them shorter",
 			fmt.Sprintf("%d of %s missed the deadline", len(report.Missed), plural(len(w.all), "instance")))
 	}
-	return errors.Join(err, out.print(report, func(t *table) { t.rehearsal(report) }))
+	return errors.Join(err, out.print(report, func(t *table) { writeRehearsal(t, report) }))
 }
 
 func (w *rehearsals) report() Rehearsal {
@@ -106,7 +107,7 @@ func missedDeadline(i *apiv1.Interruption) bool {
 	return !drained || i.GetDrainedAt().AsTime().After(deadline.AsTime())
 }
 
-func (t *table) rehearsal(r Rehearsal) {
+func writeRehearsal(t *table, r Rehearsal) {
 	t.row("INSTANCE", "RECEIVED", "REPLACEMENT REQUESTED", "DRAIN REQUESTED", "DRAINED", "REPLACEMENT READY", "DELETED", "DEADLINE")
 	for _, d := range r.Interruptions {
 		i := d.Message.(*apiv1.Interruption)
@@ -120,7 +121,7 @@ func (t *table) rehearsal(r Rehearsal) {
 	}
 	for _, s := range r.Stages {
 		if s.Stage == stageDrainOver || s.Stage == stageReplacementReady {
-			t.histogram(s)
+			writeHistogram(t, s)
 		}
 	}
 }
@@ -152,8 +153,8 @@ const (
 	histogramWidth = 40 // characters of the longest bar
 )
 
-// histogram shows how many instances took how long.
-func (t *table) histogram(s RehearsedStage) {
+// writeHistogram shows how many instances took how long.
+func writeHistogram(t *table, s RehearsedStage) {
 	if s.Count < 2 {
 		return
 	}

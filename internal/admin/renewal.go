@@ -30,7 +30,7 @@ func (r *remote) connectRenewed(ctx context.Context, asked [][]byte) (*client, e
 	}
 	next, err := r.renewConnection(ctx, c)
 	if err != nil {
-		r.p.stderr.note("warning: certificate not renewed, though its key is being replaced: %v", err)
+		r.stderr.note("warning: certificate not renewed, though its key is being replaced: %v", err)
 		return c, nil
 	}
 	c.close()
@@ -39,11 +39,11 @@ func (r *remote) connectRenewed(ctx context.Context, asked [][]byte) (*client, e
 
 // renewConnection returns a connection with the successor of c's certificate.
 func (r *remote) renewConnection(ctx context.Context, c *client) (*client, error) {
-	dir, err := r.p.identityDir(r.dir)
+	dir, err := r.env.identityDir(r.dir)
 	if err != nil {
 		return nil, err
 	}
-	id, err := renew(ctx, c, dir, r.p.now)
+	id, err := renew(ctx, c, dir, time.Now)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func (o *rotation) reseal(ctx context.Context) error {
 	if o.step != "" || o.watch || o.force {
 		return nstance.FieldError("--step", "leave out --step, --watch and --force", "the encryption key has no steps")
 	}
-	box, err := o.store.keys.Box(o.p.getenv)
+	box, err := o.store.box()
 	if err != nil {
 		return err
 	}
@@ -41,8 +41,8 @@ func (o *rotation) reseal(ctx context.Context) error {
 		return err
 	}
 	r := Resealing{Sealed: []string{}, Skipped: []Skipped{}, DryRun: o.dryRun}
-	err = o.p.stderr.slow("sealing secrets again", func() error { return r.run(ctx, store, box, o.p.stderr) })
-	if perr := o.out.print(r, func(t *table) { t.resealing(r) }); err == nil {
+	err = o.r.stderr.slow("sealing secrets again", func() error { return r.run(ctx, store, box, o.r.stderr) })
+	if perr := o.out.print(r, func(t *table) { writeResealing(t, r) }); err == nil {
 		err = perr
 	}
 	if err == nil && len(r.Skipped) > 0 {
@@ -68,7 +68,7 @@ func (r *Resealing) run(ctx context.Context, store storage.Store, box *secret.Bo
 	})
 }
 
-func (t *table) resealing(r Resealing) {
+func writeResealing(t *table, r Resealing) {
 	verb := "sealed again"
 	if r.DryRun {
 		verb = "would be sealed again"

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -30,7 +28,7 @@ const (
 	rolloutHalted = "halted" // too many replacements failed
 )
 
-func (p *program) groupRolloutCommand() *cobra.Command {
+func groupRolloutCommand(env environment) *cobra.Command {
 	var tenant string
 	var interval, wait time.Duration
 	cmd := &cobra.Command{
@@ -43,12 +41,12 @@ terminal the view is refreshed; elsewhere each change is a line.`,
 	tenantFlag(cmd, &tenant)
 	cmd.Flags().Var(duration.NewFlag(&interval, time.Second), "interval", "time between two views; many members are listed less often")
 	cmd.Flags().Var(duration.NewFlag(&wait, 0), "wait", "how long to watch at most, then exit code 5; 0 for as long as it takes")
-	r, out := p.remote(cmd), p.output(cmd)
+	r, out := newRemote(cmd, env), newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if interval < 50*time.Millisecond {
 			return nstance.FieldError("--interval", "use 50ms or more", "is %s", interval)
 		}
-		w := &rolloutWatch{p: p, link: link{r: r}, out: out, tenant: nstance.TenantID(tenant), groups: groupWatch{name: args[0]}, interval: interval, limit: wait, began: p.now()}
+		w := &rolloutWatch{link: link{r: r}, out: out, tenant: nstance.TenantID(tenant), groups: groupWatch{name: args[0]}, interval: interval, limit: wait, began: time.Now()}
 		return w.run(cmd.Context())
 	}
 	return cmd
@@ -56,7 +54,6 @@ terminal the view is refreshed; elsewhere each change is a line.`,
 
 // A rolloutWatch follows one group, across changes of leader.
 type rolloutWatch struct {
-	p        *program
 	link     link
 	out      *output
 	tenant   nstance.TenantID
@@ -162,14 +159,14 @@ func (w *rolloutWatch) refresh(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if w.changed && w.p.now().Sub(w.listed) >= w.listInterval() {
+	if w.changed && time.Since(w.listed) >= w.listInterval() {
 		if w.members, err = w.link.client.instances(ctx, nstance.TenantID(g.GetTenant()), g.GetGroup()); err != nil {
 			return false, err
 		}
 		w.members = slices.DeleteFunc(w.members, func(i *apiv1.Instance) bool { return i.GetOnDemand() })
-		w.listed, w.changed = w.p.now(), false
+		w.listed, w.changed = time.Now(), false
 	}
-	s := rolloutOf(g, w.members, w.p.now().UTC())
+	s := rolloutOf(g, w.members, time.Now().UTC())
 	if err := w.show(s, w.members); err != nil || s.State == rolloutDone {
 		return err == nil, err
 	}
@@ -196,7 +193,7 @@ func (w *rolloutWatch) reconnectDelay(err error) (time.Duration, error) {
 	if !again {
 		return 0, err
 	}
-	w.p.stderr.note("connection lost, trying again in %s: %v", wait.Round(time.Millisecond), err)
+	w.link.r.stderr.note("connection lost, trying again in %s: %v", wait.Round(time.Millisecond), err)
 	w.drawn = 0
 	return wait, nil
 }
@@ -224,7 +221,7 @@ func rolloutOf(g *apiv1.Group, members []*apiv1.Instance, now time.Time) Rollout
 
 // show prints the rollout if anything has changed, or draws it anew.
 func (w *rolloutWatch) show(s Rollout, members []*apiv1.Instance) error {
-	if w.out.form == formTable && screen(w.p.stdout) {
+	if w.out.form == formTable && isTerminal(w.out.stdout()) {
 		return w.draw(s, members)
 	}
 	line := s.line()
@@ -236,16 +233,6 @@ func (w *rolloutWatch) show(s Rollout, members []*apiv1.Instance) error {
 		return w.out.line(s)
 	}
 	return w.out.write([]byte(stamp(s.Time) + "  " + printable(line) + "\n"))
-}
-
-// screen reports whether w may be a terminal.
-func screen(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // line returns the rollout in one line, without members.
@@ -266,13 +253,13 @@ const shownMembers = 15
 
 // draw replaces the last drawing.
 func (w *rolloutWatch) draw(s Rollout, members []*apiv1.Instance) error {
-	t := &table{now: w.p.now()}
+	t := &table{now: time.Now()}
 	full := barWidth
 	if size := int(s.Group.GetSize()); size > 0 {
 		full = min(barWidth, barWidth*int(s.Fresh)/size)
 	}
 	t.say("group %s  [%s%s]  %s", wire.GroupKeyOf(s.Group), strings.Repeat("#", full), strings.Repeat(".", barWidth-full),
-		short(w.p.now().Sub(w.began)))
+		short(time.Since(w.began)))
 	t.say("%s", s.line())
 	t.say("")
 	t.row("ID", "STATE", "DEFINITION", "AGE")
@@ -282,7 +269,7 @@ func (w *rolloutWatch) draw(s Rollout, members []*apiv1.Instance) error {
 		if i.GetDrifted() {
 			definition = "older"
 		}
-		t.row(i.GetId(), i.GetState(), definition, t.age(wire.TimeOf(i.GetCreatedAt())))
+		t.row(i.GetId(), i.GetState(), definition, t.age(i.GetCreatedAt()))
 	}
 	if more := len(members) - shownMembers; more > 0 {
 		t.say("and %d more", more)

@@ -322,7 +322,7 @@ func TestGroupRollout(t *testing.T) {
 		old := w.saved()
 		w.set(func() { w.retired = serialOfChain(t, old.Chain) })
 		code, _, errs := w.watched(func(*tape) {
-			require.Eventually(t, func() bool { return !old.Key.Equal(w.saved().Key) }, 10*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return !old.Key.Equal(w.saved().Key) }, time.Minute, 5*time.Millisecond)
 			w.web(func(g *apiv1.Group) { g.Halted = "bad image" })
 		})
 		require.Equal(t, 6, code)

@@ -19,13 +19,13 @@ import (
 	"github.com/nstance-go/nstance/storage/secret"
 )
 
-func (p *program) secretCommand() *cobra.Command {
+func secretCommand(env environment, open openStore) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "secret", Short: "Secrets that become files on machines, in the cluster's storage",
 		Long: "Secrets that become files on machines, in the cluster's storage. Servers read them again every\n" +
 			"shard.file_refresh, and send what has changed.",
 	}
-	cmd.AddCommand(p.secretPutCommand(), p.secretListCommand(), p.secretDeleteCommand())
+	cmd.AddCommand(secretPutCommand(env, open), secretListCommand(open), secretDeleteCommand(open))
 	return cmd
 }
 
@@ -43,7 +43,7 @@ type SecretChange struct {
 	DryRun bool   `json:"dry_run"`
 }
 
-func (t *table) secretChange(c SecretChange) {
+func writeSecretChange(t *table, c SecretChange) {
 	switch {
 	case c.Action == "none":
 		t.say("secret %s is unchanged", c.Name)
@@ -54,7 +54,7 @@ func (t *table) secretChange(c SecretChange) {
 	}
 }
 
-func (p *program) secretPutCommand() *cobra.Command {
+func secretPutCommand(env environment, open openStore) *cobra.Command {
 	var d storageAccess
 	var yes, dryRun bool
 	cmd := &cobra.Command{
@@ -63,39 +63,39 @@ func (p *program) secretPutCommand() *cobra.Command {
 			"that seals the cluster's own keys. It is stored unchanged, including a line break at its end.",
 		Args: secretArgument,
 	}
-	d.flags(p, cmd)
-	d.keyFlags(cmd, "")
+	d.flags(cmd, open)
+	d.keyFlags(cmd, env, "")
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		data, err := p.secretInput()
+		data, err := secretInput(cmd)
 		if err != nil {
 			return err
 		}
-		w := &secretWrite{p: p, d: &d, name: args[0], plain: data}
-		if err := p.stderr.slow("reading what is stored", func() error { return w.inspect(cmd.Context()) }); err != nil {
+		w := &secretWrite{d: &d, name: args[0], plain: data}
+		if err := stderrOf(cmd).slow("reading what is stored", func() error { return w.inspect(cmd.Context()) }); err != nil {
 			return err
 		}
 		c := SecretChange{Name: w.name, Action: w.action(), DryRun: dryRun}
 		if c.Action == "replace" {
-			if err := p.confirm(cmd.Context(), yes || dryRun, "this replaces the secret "+w.name+" for good"); err != nil {
+			if err := confirm(cmd, yes || dryRun, "this replaces the secret "+w.name+" for good"); err != nil {
 				return err
 			}
 		}
 		if c.Action != "none" && !dryRun {
-			if err := p.stderr.slow("storing the secret", func() error { return w.write(cmd.Context()) }); err != nil {
+			if err := stderrOf(cmd).slow("storing the secret", func() error { return w.write(cmd.Context()) }); err != nil {
 				return err
 			}
 		}
-		return out.print(c, func(t *table) { t.secretChange(c) })
+		return out.print(c, func(t *table) { writeSecretChange(t, c) })
 	}
 	return cmd
 }
 
 // secretInput returns what standard input holds.
-func (p *program) secretInput() ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(p.stdin, filelimit.Size+1))
+func secretInput(cmd *cobra.Command) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), filelimit.Size+1))
 	switch {
 	case err != nil:
 		return nil, nstance.Errorf(nstance.Internal, "standard input: %w", err)
@@ -109,7 +109,6 @@ func (p *program) secretInput() ([]byte, error) {
 
 // A secretWrite stores one secret, or replaces it.
 type secretWrite struct {
-	p     *program
 	d     *storageAccess
 	name  string
 	plain []byte
@@ -120,7 +119,7 @@ type secretWrite struct {
 
 // inspect reads the stored secret, and checks that servers could open the new one.
 func (w *secretWrite) inspect(ctx context.Context) (err error) {
-	if w.box, err = w.d.keys.Box(w.p.getenv); err != nil {
+	if w.box, err = w.d.box(); err != nil {
 		return err
 	}
 	store, err := w.d.readOrNothing(ctx)
@@ -200,21 +199,18 @@ func checkSealing(ctx context.Context, store storage.Store, box *secret.Box) err
 	return nil
 }
 
-func (p *program) secretListCommand() *cobra.Command {
+func secretListCommand(open openStore) *cobra.Command {
 	var d storageAccess
 	cmd := &cobra.Command{Use: "list --storage URL", Aliases: []string{"ls"}, Short: "List the names of secrets", Args: arguments()}
-	d.flags(p, cmd)
-	out := p.output(cmd)
+	d.flags(cmd, open)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		names := []string{}
-		err := p.stderr.slow("listing secrets", func() (err error) {
+		err := stderrOf(cmd).slow("listing secrets", func() (err error) {
 			names, err = d.secrets(cmd.Context())
 			return err
 		})
-		if err != nil {
-			return err
-		}
-		return out.print(names, func(t *table) {
+		return out.result(names, err, func(t *table) {
 			if len(names) == 0 {
 				t.say("no secrets")
 				return
@@ -248,7 +244,7 @@ func (d *storageAccess) secrets(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-func (p *program) secretDeleteCommand() *cobra.Command {
+func secretDeleteCommand(open openStore) *cobra.Command {
 	var d storageAccess
 	var yes, dryRun bool
 	cmd := &cobra.Command{
@@ -256,25 +252,25 @@ func (p *program) secretDeleteCommand() *cobra.Command {
 		Long: "Delete a secret. Machines that have a file of it keep that file; new ones do not get it.",
 		Args: secretArgument,
 	}
-	d.flags(p, cmd)
+	d.flags(cmd, open)
 	yesFlag(cmd, &yes)
 	dryRunFlag(cmd, &dryRun)
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		w := &secretWrite{p: p, d: &d, name: args[0]}
-		if err := p.stderr.slow("reading what is stored", func() error { return w.lookUp(cmd.Context()) }); err != nil {
+		w := &secretWrite{d: &d, name: args[0]}
+		if err := stderrOf(cmd).slow("reading what is stored", func() error { return w.lookUp(cmd.Context()) }); err != nil {
 			return err
 		}
-		if err := p.confirm(cmd.Context(), yes || dryRun, "this deletes the secret "+w.name+" for good"); err != nil {
+		if err := confirm(cmd, yes || dryRun, "this deletes the secret "+w.name+" for good"); err != nil {
 			return err
 		}
 		if !dryRun {
-			if err := p.stderr.slow("deleting the secret", func() error { return w.remove(cmd.Context()) }); err != nil {
+			if err := stderrOf(cmd).slow("deleting the secret", func() error { return w.remove(cmd.Context()) }); err != nil {
 				return err
 			}
 		}
 		c := SecretChange{Name: w.name, Action: "delete", DryRun: dryRun}
-		return out.print(c, func(t *table) { t.secretChange(c) })
+		return out.print(c, func(t *table) { writeSecretChange(t, c) })
 	}
 	return cmd
 }

@@ -184,7 +184,7 @@ func (l *watchedLease) apply(s records.Lease) {
 	}
 }
 
-func (t *table) shards(list []ShardLease) {
+func writeShards(t *table, list []ShardLease) {
 	t.row("SHARD", "LEASE", "LEADER", "EPOCH", "UNTIL AT LEAST")
 	for _, s := range list {
 		leader := s.Address

@@ -12,18 +12,13 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) statusCommand() *cobra.Command {
+func statusCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "Show the state of the shard", Args: arguments()}
-	r, out := p.remote(cmd), p.output(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return r.with(cmd.Context(), func(c *client) error {
-			resp, err := c.GetShardStatus(cmd.Context(), &apiv1.GetShardStatusRequest{})
-			if err != nil {
-				return err
-			}
-			return out.print(document{resp}, func(t *table) { t.status(resp, c.addr) })
-		})
-	}
+	r, out := newRemote(cmd, env), newOutput(cmd)
+	cmd.RunE = r.run(func(c *client, _ []string) error {
+		resp, err := c.GetShardStatus(cmd.Context(), &apiv1.GetShardStatusRequest{})
+		return out.result(document{resp}, err, func(t *table) { writeStatus(t, resp, c.addr) })
+	})
 	return cmd
 }
 
@@ -43,28 +38,28 @@ func standbys(list []*apiv1.Standby) string {
 	return cmp.Or(strings.Join(out, "; "), "no other server")
 }
 
-func (t *table) status(s *apiv1.GetShardStatusResponse, server string) {
+func writeStatus(t *table, s *apiv1.GetShardStatusResponse, server string) {
 	t.row("Shard:", s.GetShard())
 	t.row("Cluster:", s.GetCluster())
 	t.row("Server:", server+", version "+s.GetVersion())
-	t.row("Leader:", yesNo(s.GetLeader())+", epoch "+strconv.FormatUint(s.GetEpoch(), 10)+", "+t.since("", stamp(wire.TimeOf(s.GetTermStartedAt())), t.age(wire.TimeOf(s.GetTermStartedAt()))))
+	t.row("Leader:", yesNo(s.GetLeader())+", epoch "+strconv.FormatUint(s.GetEpoch(), 10)+", "+t.since("", s.GetTermStartedAt()))
 	if s.GetLeaderAddress() != "" && s.GetLeaderAddress() != server {
 		t.row("Reached at:", s.GetLeaderAddress())
 	}
 	t.row("Standing by:", standbys(s.GetStandbys()))
 	if s.GetFrozen() != "" {
-		t.row("Frozen:", t.since(s.GetFrozen(), stamp(wire.TimeOf(s.GetFrozenAt())), t.age(wire.TimeOf(s.GetFrozenAt()))))
+		t.row("Frozen:", t.since(s.GetFrozen(), s.GetFrozenAt()))
 	}
 	t.row("Groups:", strconv.Itoa(int(s.GetGroups())))
 	t.row("Instances:", strconv.Itoa(int(s.GetInstances())))
 	t.row("Agents:", strconv.Itoa(int(s.GetAgentsConnected()))+" connected")
 	if len(s.GetAttention()) > 0 {
-		t.attention(s)
+		writeAttention(t, s)
 		return
 	}
 	for _, h := range s.GetHolds() {
 		if h.GetKind() != "frozen" { // which stands above
-			t.row("Held:", t.since(h.GetKind()+": "+h.GetReason(), stamp(wire.TimeOf(h.GetSince())), t.age(wire.TimeOf(h.GetSince()))))
+			t.row("Held:", t.since(h.GetKind()+": "+h.GetReason(), h.GetSince()))
 		}
 	}
 	if len(s.GetProblems()) == 0 {
@@ -77,8 +72,8 @@ func (t *table) status(s *apiv1.GetShardStatusResponse, server string) {
 	}
 }
 
-// attention lists what needs attention and, indented, who has acknowledged it and the remedy.
-func (t *table) attention(s *apiv1.GetShardStatusResponse) {
+// writeAttention lists what needs attention and, indented, who has acknowledged it and the remedy.
+func writeAttention(t *table, s *apiv1.GetShardStatusResponse) {
 	t.say("Needs attention:")
 	for _, a := range s.GetAttention() {
 		t.say("- %s", attentionLine(a, t.now))

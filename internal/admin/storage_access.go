@@ -12,6 +12,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/vault"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/secret"
 )
 
 // openStore opens the store that a URL names.
@@ -21,12 +22,13 @@ type openStore func(ctx context.Context, rawURL string) (storage.Store, error)
 type storageAccess struct {
 	opener openStore
 	url    string
+	env    environment     // for keys
 	keys   vault.KeySource // what seals private keys and secrets there
 }
 
 // flags adds the flag of the storage's URL.
-func (d *storageAccess) flags(p *program, cmd *cobra.Command) {
-	d.opener = p.open
+func (d *storageAccess) flags(cmd *cobra.Command, open openStore) {
+	d.opener = open
 	f := cmd.Flags()
 	f.StringVar(&d.url, "storage", "", "URL of the cluster's storage, such as file:///var/lib/nstance or s3://bucket?region=eu-west-1, or the name of an S3 bucket; also --storage-bucket")
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -38,10 +40,14 @@ func (d *storageAccess) flags(p *program, cmd *cobra.Command) {
 }
 
 // keyFlags adds the flags of the keys that seal objects in storage.
-func (d *storageAccess) keyFlags(cmd *cobra.Command, prefix string) {
+func (d *storageAccess) keyFlags(cmd *cobra.Command, env environment, prefix string) {
+	d.env = env
 	choice(cmd, &d.keys.Provider, "key-provider", "", prefix+"where the secret keys are that seal private keys in storage", vault.KeysInEnv, vault.KeysInFile, vault.NoKeys)
 	cmd.Flags().StringVar(&d.keys.Source, "key-source", "", prefix+"name of the variable (default "+vault.KeyVariable+"), or path of the file")
 }
+
+// box returns what opens and seals objects in storage; nil: they are not sealed.
+func (d *storageAccess) box() (*secret.Box, error) { return d.keys.Box(d.env) }
 
 // open returns the store, and makes a missing directory.
 func (d *storageAccess) open(ctx context.Context) (storage.Store, error) {
@@ -81,6 +87,14 @@ func (d *storageAccess) readOrNothing(ctx context.Context) (storage.Store, error
 		return storage.ReadOnly(storage.NewMemory()), nil
 	}
 	return store, err
+}
+
+// openUnless is open, or for a dry run readOrNothing.
+func (d *storageAccess) openUnless(ctx context.Context, dryRun bool) (storage.Store, error) {
+	if dryRun {
+		return d.readOrNothing(ctx)
+	}
+	return d.open(ctx)
 }
 
 // bucketName is the name of a bucket without the scheme of a URL.

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -19,7 +18,7 @@ import (
 	"github.com/nstance-go/nstance/internal/wire"
 )
 
-func (p *program) topCommand() *cobra.Command {
+func topCommand(env environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", Short: "Watch waves of interruptions, groups, pools, members and holds",
 		Long: `Watch waves of interruptions, groups, their members and holds, in a view that is
@@ -30,7 +29,7 @@ interruptions that run, by deadline; the same key shows members again; q ends.
 Where standard output is no terminal it is printed once.`,
 		Args: arguments(),
 	}
-	r := p.remote(cmd)
+	r := newRemote(cmd, env)
 	var tenant string
 	var interval time.Duration
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only this tenant's groups")
@@ -39,7 +38,7 @@ Where standard output is no terminal it is printed once.`,
 		if interval < 100*time.Millisecond {
 			return nstance.FieldError("--interval", "use 100ms or more", "is %s", interval)
 		}
-		v := &view{p: p, link: link{r: r}, tenant: nstance.TenantID(tenant), interval: interval}
+		v := &view{cmd: cmd, link: link{r: r}, tenant: nstance.TenantID(tenant), interval: interval}
 		defer v.link.disconnect()
 		if err := v.link.connect(cmd.Context()); err != nil {
 			return err
@@ -68,7 +67,7 @@ const (
 
 // A view shows snapshots. It is a bubbletea model: only its loop uses the frame.
 type view struct {
-	p        *program
+	cmd      *cobra.Command
 	link     link // used only by the polling goroutine
 	tenant   nstance.TenantID
 	interval time.Duration
@@ -87,17 +86,17 @@ type refreshed struct {
 
 // show draws until it is ended, or once if standard output is no terminal.
 func (v *view) show(ctx context.Context) error {
-	out, ok := v.p.stdout.(*os.File)
-	if !ok || !terminal(out) {
+	out := v.cmd.OutOrStdout()
+	if !isTerminal(out) {
 		s, err := v.fetch(ctx)
 		if err == nil {
 			v.snapshot = s
-			_, err = v.p.stdout.Write([]byte(v.text(v.p.now())))
+			err = write(out, []byte(v.text(time.Now())))
 		}
 		return err
 	}
 	v.link.mute() // the view shows errors
-	screen := tea.NewProgram(v, tea.WithContext(ctx), tea.WithInput(v.p.stdin), tea.WithOutput(out), tea.WithAltScreen())
+	screen := tea.NewProgram(v, tea.WithContext(ctx), tea.WithInput(v.cmd.InOrStdin()), tea.WithOutput(out), tea.WithAltScreen())
 	polling, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { v.watch(polling, func(s refreshed) { screen.Send(s) }) })
@@ -108,11 +107,6 @@ func (v *view) show(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-func terminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // watch polls until ctx ends. After a failure it looks for the leader again.
@@ -142,7 +136,7 @@ func (v *view) fetch(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	s := snapshot{at: v.p.now(), server: c.addr, status: status}
+	s := snapshot{at: time.Now(), server: c.addr, status: status}
 	if s.groups, err = c.groups(ctx, v.tenant); err != nil {
 		return s, err
 	}
@@ -162,24 +156,15 @@ func (v *view) readWaves(ctx context.Context, c *client, now time.Time) ([]*wave
 	if !v.lastWavesAt.IsZero() && now.Sub(v.lastWavesAt) < wavesInterval {
 		return v.lastWaves, nil
 	}
-	var list []*apiv1.Interruption
 	req := &apiv1.ListInterruptionsRequest{Since: wire.Time(now.Add(-wavesPeriod)), Limit: 1000}
-	err := eachPage(func(page string) (paged, error) {
+	list, err := firstPages(wavesLimit, func(page string) (*apiv1.ListInterruptionsResponse, error) {
 		req.Page = page
-		resp, err := c.ListInterruptions(ctx, req)
-		list = append(list, resp.GetInterruptions()...)
-		if len(list) >= wavesLimit && resp != nil {
-			resp.NextPage = ""
-		}
-		return resp, err
-	})
+		return c.ListInterruptions(ctx, req)
+	}, (*apiv1.ListInterruptionsResponse).GetInterruptions)
 	if err != nil {
 		return nil, err
 	}
-	if v.tenant != "" {
-		list = slices.DeleteFunc(list, func(i *apiv1.Interruption) bool { return i.GetTenant() != string(v.tenant) })
-	}
-	v.lastWaves, v.lastWavesAt = wave.Of(list), now
+	v.lastWaves, v.lastWavesAt = wave.Of(ofTenant(list, v.tenant)), now
 	return v.lastWaves, nil
 }
 
@@ -227,4 +212,4 @@ func (v *view) key(name string) tea.Cmd {
 }
 
 // View implements tea.Model.
-func (v *view) View() string { return v.text(v.p.now()) }
+func (v *view) View() string { return v.text(time.Now()) }

@@ -17,9 +17,9 @@ type Version struct {
 	Platform string `json:"platform"`
 }
 
-func (p *program) versionCommand() *cobra.Command {
+func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: arguments()}
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		v := Version{Version: version.Software, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 		if info, ok := debug.ReadBuildInfo(); ok {

@@ -40,13 +40,13 @@ type poolPrices struct {
 	boot, wake, drain, maxAge, warnedFor time.Duration
 }
 
-func (p *program) warmPoolCommand() *cobra.Command {
+func warmPoolCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "warm-pool", Short: "Stand-by machines: what a pool of them costs, and what it saves"}
-	cmd.AddCommand(p.warmPoolEstimateCommand())
+	cmd.AddCommand(warmPoolEstimateCommand())
 	return cmd
 }
 
-func (p *program) warmPoolEstimateCommand() *cobra.Command {
+func warmPoolEstimateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "estimate", Short: "Estimate what a warm pool costs in a month, and how much capacity it saves",
 		Long: "Estimate what a warm pool costs in a month, and how long capacity is missing without it and with it. It asks no\n" +
@@ -67,13 +67,13 @@ func (p *program) warmPoolEstimateCommand() *cobra.Command {
 	cmd.Flags().Var(duration.NewFlag(&in.drain, 0), "drain", "how long a machine is drained before it is parked again")
 	cmd.Flags().Var(duration.NewFlag(&in.maxAge, 0), "max-age", "age from which a stand-by machine is made anew; 0: never")
 	cmd.Flags().Var(duration.NewFlag(&in.warnedFor, 0), "notice", "how long before the loss the cloud announces it")
-	out := p.output(cmd)
+	out := newOutput(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if err := in.check(); err != nil {
 			return err
 		}
 		e := in.estimate()
-		return out.print(e, func(t *table) { t.poolEstimate(e) })
+		return out.print(e, func(t *table) { writePoolEstimate(t, e) })
 	}
 	return cmd
 }
@@ -129,7 +129,7 @@ func (in *poolPrices) estimate() PoolEstimate {
 	return e
 }
 
-func (t *table) poolEstimate(e PoolEstimate) {
+func writePoolEstimate(t *table, e PoolEstimate) {
 	t.say("%d stand-by machines, %s, for a month of 730 h", e.Size, e.Mode)
 	t.row("Waiting:", decimal(e.Waiting, 2))
 	t.row("Bridging and renewal:", decimal(e.Bridging, 2))

@@ -16,18 +16,27 @@ import (
 // https://cloud.google.com/storage/docs/json_api/v1/status-codes
 // https://learn.microsoft.com/en-us/rest/api/storageservices/blob-service-error-codes
 var words = map[string]nstance.Code{
-	NoKey:                   nstance.NotFound,
-	"BlobNotFound":          nstance.NotFound,
-	"BlobAlreadyExists":     nstance.Conflict, // 409 where others say 412
-	"SlowDown":              nstance.Throttled,
-	"ServerBusy":            nstance.Throttled,
-	"rateLimitExceeded":     nstance.Throttled,
-	"userRateLimitExceeded": nstance.Throttled,
-	"ExpiredToken":          nstance.Denied, // 400
-	"InvalidToken":          nstance.Denied,
-	"AccountIsDisabled":     nstance.Denied, // 403, and 409 in older versions
-	"RequestTimeout":        unknown,        // 400: the request did not arrive in time
+	NoKey:                       nstance.NotFound,
+	"BlobNotFound":              nstance.NotFound,
+	"BlobAlreadyExists":         nstance.Conflict, // 409 where others say 412
+	"SlowDown":                  nstance.Throttled,
+	"ServerBusy":                nstance.Throttled,
+	"rateLimitExceeded":         nstance.Throttled,
+	"userRateLimitExceeded":     nstance.Throttled,
+	"ExpiredToken":              nstance.Denied, // 400
+	"InvalidToken":              nstance.Denied,
+	"TokenRefreshRequired":      nstance.Denied, // 400
+	"AccountIsDisabled":         nstance.Denied, // 403, and 409 in older versions
+	"RequestTimeout":            unknown,        // 400: the request did not arrive in time
+	"IncompleteBody":            unknown,        // 400, as are the next three: it did not arrive whole
+	"BadDigest":                 unknown,
+	"Md5Mismatch":               unknown,
+	"XAmzContentSHA256Mismatch": unknown,
 }
+
+// kmsWords begin what S3 says with status 400 of a key that may not be used now, such as
+// KMS.DisabledException.
+const kmsWords = "KMS."
 
 // Words that drivers use themselves.
 const (
@@ -50,16 +59,28 @@ func (f Fault) busy() bool {
 // meaning classifies an answer.
 func (f Fault) meaning(write bool) nstance.Code {
 	code, ok := words[f.Code]
-	if !ok {
+	switch {
+	case ok:
+	case strings.HasPrefix(f.Code, kmsWords):
+		code = nstance.Denied
+	default:
 		code = byStatus(f.Status)
 	}
 	switch {
+	case code == nstance.Invalid && f.Status != http.StatusNotImplemented && !f.named():
+		return nstance.Unavailable
 	case code != unknown:
 		return code
 	case write:
 		return nstance.Ambiguous
 	}
 	return nstance.Unavailable
+}
+
+// named reports whether the service gave a reason. An answer without one comes from a proxy
+// or a captive portal on the way, or a load balancer, and says nothing about the request.
+func (f Fault) named() bool {
+	return f.Code != "" && f.Code != strings.ReplaceAll(http.StatusText(f.Status), " ", "") // which clients make up
 }
 
 func byStatus(status int) nstance.Code {

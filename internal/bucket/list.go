@@ -3,6 +3,7 @@ package bucket
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"strings"
@@ -71,7 +72,7 @@ func (s *Store) objects(ctx context.Context, prefix, after, delimiter string, to
 	if after != "" {
 		after = s.prefix + after
 	}
-	objects, next, err := s.bucket.ListPage(c.ctx, token, pageSize, &blob.ListOptions{
+	objects, next, err := s.answered(c.ctx, token, &blob.ListOptions{
 		Prefix: full, Delimiter: delimiter,
 		BeforeList: func(as func(any) bool) error {
 			s.driver.Query(as, full, after)
@@ -82,6 +83,21 @@ func (s *Store) objects(ctx context.Context, prefix, after, delimiter string, to
 		return nil, nil, s.failed(c, err)
 	}
 	return objects, next, nil
+}
+
+// ErrNoListing is the error of an answer to a listing that is none, such as an empty one or a
+// page for people: it must not be read as the list of nothing.
+var ErrNoListing = errors.New("the answer is no listing")
+
+// answered returns a page of a listing. A client that trusts the answer to be one panics if
+// it is another document.
+func (s *Store) answered(ctx context.Context, token []byte, o *blob.ListOptions) (objects []*blob.ListObject, next []byte, err error) {
+	defer func() {
+		if recover() != nil {
+			err = ErrNoListing
+		}
+	}()
+	return s.bucket.ListPage(ctx, token, pageSize, o)
 }
 
 // page returns the entries of one page, in order, some of which may not be

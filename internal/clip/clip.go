@@ -24,6 +24,17 @@ func Text(s string, limit int) string {
 	}, strings.ToValidUTF8(s[:min(limit, len(s))], ""))
 }
 
+// Ends is Text that leaves out the middle: an error begins with what was tried, and ends with
+// its cause.
+func Ends(s string, limit int) string {
+	const dots = "..."
+	if len(s) <= limit || limit < 2*len(dots) {
+		return Text(s, limit)
+	}
+	tail := (limit - len(dots)) / 3
+	return Text(s, limit-len(dots)-tail) + dots + Text(s[len(s)-tail:], tail)
+}
+
 // Line returns s in one line, with a space in place of each control character, and
 // without bytes that are no character.
 func Line(s string) string { return strings.Map(visible, strings.ToValidUTF8(s, "")) }
@@ -45,7 +56,7 @@ const maxWords = 512
 var secretLike = regexp.MustCompile(`\?[^\s?"']*=[^\s"']*|[A-Za-z0-9+_=-]{100,}`)
 
 // Words returns what a cloud says so that it can be kept and shown: in one line, without
-// control characters and what may be a secret, at most 512 bytes.
+// control characters and what may be a secret, at most 512 bytes: the middle is left out.
 func Words(s string) string {
 	if s == "" {
 		return ""
@@ -56,7 +67,7 @@ func Words(s string) string {
 		}
 		return visible(r)
 	}, s[:min(len(s), 16*maxWords)])
-	return Text(strings.Join(strings.Fields(secretLike.ReplaceAllString(s, "[removed]")), " "), maxWords)
+	return Ends(strings.Join(strings.Fields(secretLike.ReplaceAllString(s, "[removed]")), " "), maxWords)
 }
 
 // Quote returns what an error quotes of s: 64 bytes of a longer text, with dots after

@@ -19,6 +19,14 @@ func TestText(t *testing.T) {
 	require.Empty(t, clip.Text("ab", 0))
 }
 
+func TestEnds(t *testing.T) {
+	require.Equal(t, "abcdefghi", clip.Ends("abcdefghi", 9))
+	require.Equal(t, "abcd...ij", clip.Ends("abcdefghij", 9))
+	require.Equal(t, "abc", clip.Ends("abcdefghij", 3))
+	require.True(t, utf8.ValidString(clip.Ends(strings.Repeat("é", 100), 40)))
+	require.Equal(t, "EOF", clip.Words("Put " + strings.Repeat("a/b ", 500) + "EOF")[509:], "the cause stays")
+}
+
 func TestWords(t *testing.T) {
 	require.Equal(t, "a b", clip.Words("a\x1b\n\tb\xff"))
 	require.Equal(t, "GET https://store/x[removed] failed", clip.Words("GET https://store/x?X-Amz-Signature=abc&y=1 failed"))

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/nstance-go/nstance"
@@ -52,6 +53,8 @@ func FileError(err error) error {
 		e.Code, e.Remedy = nstance.NotFound, "name a file that exists"
 	case errors.Is(err, fs.ErrPermission):
 		e.Code, e.Remedy = nstance.Denied, "let this program's user read it"
+	case errors.Is(err, syscall.EISDIR):
+		e.Code, e.Remedy = nstance.Invalid, "name a file, not a folder"
 	}
 	return e
 }

@@ -216,7 +216,7 @@ func TestLoad(t *testing.T) {
 	require.ErrorContains(t, err, path+":1:2: ")
 
 	_, err = config.Load(t.TempDir())
-	require.ErrorIs(t, err, nstance.Unavailable)
+	require.ErrorIs(t, err, nstance.Invalid)
 }
 
 // FuzzParse checks that nothing panics, that every refusal is classified and

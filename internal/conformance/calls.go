@@ -201,14 +201,11 @@ func (s *stepper[T]) iterate(ctx context.Context, name string, list func(context
 // deliver returns how many entries it yielded, and the last error.
 func (s *stepper[T]) deliver(c *Calls, name string, yield func(T, error) bool) (count int, last error) {
 	var zero T
-	limit := c.run.Limit()
-	for left := limit; ; {
-		began := time.Now()
-		a, running, err := s.next(c.run, left)
-		left -= time.Since(began)
+	for limit := c.run.Limit(); ; {
+		a, running, err := s.next(c.run, limit)
 		switch {
 		case errors.Is(err, errNoStep):
-			err = nstance.Errorf(nstance.Internal, "%s hangs: its sequence has not ended within %s, after %d entries", name, limit, count)
+			err = nstance.Errorf(nstance.Internal, "%s hangs: its sequence has not gone on for %s, after %d entries", name, limit, count)
 		case err == nil && count == maxYields:
 			err = nstance.Errorf(nstance.Internal, "%s does not end: it has yielded %d entries", name, count)
 		}
@@ -227,7 +224,7 @@ func (s *stepper[T]) deliver(c *Calls, name string, yield func(T, error) bool) (
 		if more {
 			continue
 		}
-		if _, running, err = s.next(c.run, left); err != nil || running {
+		if _, running, err = s.next(c.run, limit); err != nil || running {
 			c.t.Errorf("%s does not end after its loop was left: return when yield returns false (%v)", name, err)
 		}
 		return count, last

@@ -56,14 +56,25 @@ func (r *Run) skipReason() string {
 // shows the calls that came last. If the time of the run is used up, it is skipped.
 func (r *Run) Test(t *testing.T, name string, check func(*testing.T, *Calls)) bool {
 	t.Helper()
-	return t.Run(name, func(t *testing.T) {
-		if reason := r.skipReason(); reason != "" {
-			t.Skip(reason)
-		}
-		c := &Calls{t: t, run: r}
-		defer c.logIfFailed()
-		check(t, c)
+	return t.Run(name, func(t *testing.T) { r.check(t, check) })
+}
+
+// TestParallel is Test with a subtest that runs beside others, and has a subject of its own.
+func (r *Run) TestParallel(t *testing.T, name string, check func(*testing.T, *Calls)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		r.check(t, check)
 	})
+}
+
+func (r *Run) check(t *testing.T, check func(*testing.T, *Calls)) {
+	if reason := r.skipReason(); reason != "" {
+		t.Skip(reason)
+	}
+	c := &Calls{t: t, run: r}
+	defer c.logIfFailed()
+	check(t, c)
 }
 
 // Smoke runs the first subtest of a suite, and reports whether the others are worth

@@ -120,7 +120,7 @@ func TestSequence(t *testing.T) {
 			}
 			require.Len(t, errs, 2)
 			require.NoError(t, errs[0])
-			require.ErrorContains(t, errs[1], "List() hangs: its sequence has not ended within 1m0s, after 1 entries")
+			require.ErrorContains(t, errs[1], "List() hangs: its sequence has not gone on for 1m0s, after 1 entries")
 		})
 	})
 }

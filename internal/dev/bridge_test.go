@@ -55,7 +55,7 @@ func TestBridgeThatDoesNotWake(t *testing.T) {
 		[ -e booted ] && exec sleep 60
 		touch booted
 		exec "$0" machine`, os.Args[0]}}
-	err := dev.Run(t.Context(), dev.Impatient(o, 12*time.Second))
+	err := dev.Run(t.Context(), dev.Impatient(o, "bridge_ready", 12*time.Second))
 	var f *dev.Failure
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, "bridge_ready", f.Stage)
@@ -117,7 +117,7 @@ func (s *sleeper) open(addr string, cert tls.Certificate, roots []byte) error {
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(pki.ClientTLS(pool, &cert, "local", "dev"))))
 	require.NoError(s, err)
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(s.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
 	stream, err := apiv1.NewAgentServiceClient(conn).Connect(ctx)
 	for err == nil {

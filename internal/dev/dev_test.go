@@ -108,7 +108,7 @@ func TestFailureNamesItsStage(t *testing.T) {
 			tmp := t.TempDir()
 			var out screen
 			tt.o.Scenario, tt.o.Instances, tt.o.JSON, tt.o.Out, tt.o.HTTP, tt.o.Temp = dev.Interrupt, 1, true, &out, "127.0.0.1:0", tmp
-			err := dev.Run(t.Context(), dev.Impatient(tt.o, 3*time.Second))
+			err := dev.Run(t.Context(), dev.Impatient(tt.o, tt.stage, 3*time.Second))
 			var f *dev.Failure
 			require.ErrorAs(t, err, &f)
 			require.Equal(t, dev.Interrupt, f.Scenario)
@@ -197,7 +197,7 @@ func TestRefused(t *testing.T) {
 		{"data is too deep for a socket", dev.Options{Scenario: dev.Failover, Data: sealed + "/" + strings.Repeat("x", 100)}, nstance.Invalid, "endpoint: "},
 		{"storage of one process only", dev.Options{Storage: "mem://"}, nstance.Invalid, "several processes"},
 		{"unknown storage", dev.Options{Storage: "ftp://bucket"}, nstance.Invalid, "storage.url: "},
-		{"data is no directory", dev.Options{Data: sealed + "/file"}, nstance.Denied, "data: "},
+		{"data is no directory", dev.Options{Data: sealed + "/file"}, nstance.Invalid, "data: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := dev.Run(t.Context(), &tt.o)

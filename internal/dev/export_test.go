@@ -6,9 +6,10 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// Impatient returns o with another limit for one stage.
-func Impatient(o Options, stage time.Duration) *Options {
-	o.patience = stage
+// Impatient returns o with a limit for the stage that is to fail, and for every other a
+// limit that no busy machine needs.
+func Impatient(o Options, stage string, limit time.Duration) *Options {
+	o.patience, o.limits = 2*time.Minute, map[string]time.Duration{stage: limit}
 	return &o
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/nstance-go/nstance"
 )
@@ -48,8 +49,12 @@ func (h *home) open(temp string) (err error) {
 		h.machines, err = os.OpenFile(h.machineLog(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	}
 	if err != nil {
+		code := nstance.Denied
+		if errors.Is(err, syscall.ENOTDIR) {
+			code = nstance.Invalid
+		}
 		return &nstance.Error{
-			Code: nstance.Denied, Field: "data", Msg: err.Error(), Err: err,
+			Code: code, Field: "data", Msg: err.Error(), Err: err,
 			Remedy: "name a directory that you may write to, or none for a temporary one",
 		}
 	}

@@ -119,8 +119,9 @@ type Options struct {
 
 	Log *slog.Logger // of the server and the cloud; nil: discarded
 
-	patience time.Duration // for one stage, to which the machines' number adds; 20s, in scenario demo 1m
-	pause    time.Duration // after each scene of scenario demo; 4s
+	patience time.Duration            // for one stage, to which the machines' number adds; 20s, in scenario demo 1m
+	limits   map[string]time.Duration // of stages with one of their own
+	pause    time.Duration            // after each scene of scenario demo; 4s
 }
 
 // complete returns a copy of o with the defaults filled in, or what is wrong.

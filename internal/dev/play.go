@@ -244,6 +244,9 @@ var errLate = errors.New("the stage took too long")
 
 // limit is how long one stage may take. Without a leader nothing goes on.
 func (p *play) limit() time.Duration {
+	if own, ok := p.o.limits[p.stage]; ok {
+		return own
+	}
 	limit := p.o.patience + time.Duration(p.size)*300*time.Millisecond
 	if p.pair != nil {
 		limit += 2 * p.o.ElectionTTL

@@ -49,6 +49,11 @@ func TestAuthoritySurvivesRestart(t *testing.T) {
 		require.Equal(t, name, b.Name())
 		require.Equal(t, a.Issuer(), b.Issuer())
 		require.Equal(t, a.Certificate(), b.Certificate())
+
+		cert, err := x509.ParseCertificate(a.Certificate())
+		require.NoError(t, err)
+		require.True(t, cert.IsCA)
+		require.True(t, cert.MaxPathLenZero, "no authority is below it")
 	}
 }
 

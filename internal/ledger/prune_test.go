@@ -101,3 +101,37 @@ func TestPruneAsksBeforeEachDeletion(t *testing.T) {
 	require.ErrorIs(t, err, wrong)
 	require.Equal(t, 3, removed)
 }
+
+// TestPruneBesideAnotherLeader: what is gone already is no error; any other error ends the pass.
+func TestPruneBesideAnotherLeader(t *testing.T) {
+	now := time.Date(2026, 11, 10, 12, 0, 0, 0, time.UTC)
+	for code, ok := range map[nstance.Code]bool{nstance.NotFound: true, nstance.Conflict: false, nstance.Denied: false} {
+		s := storagetest.NewFaulty(storage.NewMemory())
+		for day := range 10 {
+			_, err := s.PutIfAbsent(t.Context(), layout.LedgerKey(shard, now.AddDate(0, 0, -day), "A"), nil)
+			require.NoError(t, err)
+		}
+		s.Inject(storagetest.Fault{Op: storagetest.Delete, Skip: 2, Err: code})
+		_, err := ledger.Prune(t.Context(), s, shard, ledger.Retention{Age: 3 * 24 * time.Hour}, now, func() error { return nil })
+		if ok {
+			require.NoError(t, err)
+			require.Equal(t, 6, s.Count(storagetest.Delete))
+		} else {
+			require.ErrorIs(t, err, code)
+			require.Equal(t, 3, s.Count(storagetest.Delete))
+		}
+	}
+}
+
+// TestPruneWithoutSizes: a store that does not say how large objects are keeps some days all the same.
+func TestPruneWithoutSizes(t *testing.T) {
+	now := time.Date(2026, 11, 10, 12, 0, 0, 0, time.UTC)
+	s := storage.NewMemory()
+	for day := range 10 {
+		_, err := s.PutIfAbsent(t.Context(), layout.LedgerKey(shard, now.AddDate(0, 0, -day), "A"), nil)
+		require.NoError(t, err)
+	}
+	removed, err := ledger.Prune(t.Context(), s, shard, ledger.Retention{Size: 3}, now, func() error { return nil })
+	require.NoError(t, err)
+	require.Equal(t, 7, removed, "each object counts")
+}

@@ -223,6 +223,27 @@ func TestWriter(t *testing.T) {
 		stop()
 		require.LessOrEqual(t, time.Since(began), 5*time.Second)
 	})
+	bubble("a write that is not answered is repeated, and success makes the pace as it was", func(t *testing.T) {
+		b := newBed(t, nil)
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Times: 12})
+		ready(b, 1)
+		<-time.After(10 * time.Minute)
+		requireReady(t, b, 1)
+		require.Equal(t, 13, b.Count(storagetest.PutIfAbsent))
+		b.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent})
+		b.w.Add(ledger.Entry{Ready: &ledger.Ready{ID: "web1"}}, nil)
+		<-time.After(5 * time.Second)
+		requireReady(t, b, 2)
+	})
+	bubble("storage that does not answer ends a write within 30 s", func(t *testing.T) {
+		w := ledger.NewWriter(stuck{storage.NewMemory()}, shard, nil)
+		start(t, w)
+		var failed error
+		w.Add(lifeEntry(1), func(err error) { failed = err })
+		<-time.After(40 * time.Second)
+		synctest.Wait()
+		require.ErrorIs(t, failed, context.DeadlineExceeded, "the reconciler adds the life again")
+	})
 	bubble("entries without a record of their own are bounded", func(t *testing.T) {
 		b := newBed(t, &ledger.WriterOptions{Check: func() error { return nil }})
 		release := make(chan struct{})

@@ -60,6 +60,28 @@ func TestReaderThatHangs(t *testing.T) {
 	require.Equal(t, lost, q.Dropped())
 }
 
+// TestLimit: exactly so many bytes may wait, and what was written makes room again.
+func TestLimit(t *testing.T) {
+	r := &reader{release: make(chan struct{})}
+	q := logqueue.New(r, &logqueue.Options{Limit: 8})
+	write := func(text string) {
+		line := []byte(text)
+		_, err := q.Write(line)
+		require.NoError(t, err)
+		clear(line) // callers use it again
+	}
+	for range 3 {
+		write("12345678")
+		require.Zero(t, q.Dropped())
+		r.release <- struct{}{}
+	}
+	write("123456789")
+	require.EqualValues(t, 1, q.Dropped())
+	close(r.release)
+	q.Close()
+	require.Equal(t, strings.Repeat("12345678", 3), r.String())
+}
+
 func TestCloseDoesNotWaitForEver(t *testing.T) {
 	r := &reader{release: make(chan struct{})}
 	defer close(r.release)
@@ -77,7 +99,10 @@ func TestReaderThatHasGone(t *testing.T) {
 	r := &reader{release: make(chan struct{}), err: errors.New("broken pipe")}
 	close(r.release)
 	failures := make(chan error, 10)
-	q := logqueue.New(r, &logqueue.Options{Failed: func(err error) { failures <- err }})
+	q := logqueue.New(r, &logqueue.Options{
+		Failed: func(err error) { failures <- err },
+		Lost:   func(int64) []byte { return []byte("lost\n") }, // what could not be written is not said either
+	})
 	for range 3 {
 		_, err := q.Write([]byte("x\n"))
 		require.NoError(t, err)

@@ -76,9 +76,6 @@ type Internals interface {
 	// definition. The caller must not change it.
 	Runtime(id nstance.InstanceID) (Runtime, error)
 
-	// RuntimeHash returns the hash alone; empty where Runtime fails.
-	RuntimeHash(id nstance.InstanceID) string
-
 	// RuntimeHashes returns what every group wants.
 	RuntimeHashes() map[nstance.GroupKey]string
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/filelimit"
 	"github.com/nstance-go/nstance/internal/rules"
 )
 
@@ -44,7 +45,7 @@ func (s *Store) commit(hash string) error {
 		return s.record()
 	}
 	if err := s.stage(next); err != nil {
-		return errors.Join(err, s.removeStaged(err))
+		return errors.Join(err, s.removeStaged())
 	}
 	if err := s.use(next); err != nil {
 		return err
@@ -52,18 +53,21 @@ func (s *Store) commit(hash string) error {
 	if err := s.record(); err != nil {
 		return fmt.Errorf("record the hash of the files: %w", err)
 	}
-	return s.o.step("hash")
+	return nil
 }
 
 // keepFailed returns the set with the present content of every file that the
 // server could not make.
 func (s *Store) keepFailed(set Set) Set {
-	set.Files = slices.Clone(set.Files)
 	for i, f := range set.Files {
 		if f.Error == "" {
 			continue
 		}
 		present, _ := s.inUse.find(f.Path)
+		info, err := s.root.Lstat(s.currentPath(f.Path))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > filelimit.Size) {
+			present = File{} // it was removed on the machine, or is none that a set may hold
+		}
 		present.Path, present.Error = f.Path, f.Error
 		set.Files[i] = present
 	}
@@ -93,19 +97,13 @@ func (s *Store) stage(set Set) error {
 			return err
 		}
 		dirs = append(dirs, made...)
-		if err := s.o.step("file"); err != nil {
-			return err
-		}
 	}
 	if s.mustRun(set) {
 		if err := s.writeFile(dir+"/"+filePending, nil, 0o600); err != nil {
 			return err
 		}
 	}
-	data, err := json.Marshal(manifest{Set: set})
-	if err != nil {
-		return err
-	}
+	data, _ := json.Marshal(manifest{Set: set}) // of texts and numbers
 	if err := s.writeFile(dir+"/"+fileManifest, append(data, '\n'), 0o600); err != nil {
 		return err
 	}
@@ -115,19 +113,10 @@ func (s *Store) stage(set Set) error {
 			return err
 		}
 	}
-	return s.o.step("manifest")
+	return nil
 }
 
-// removeStaged removes the staged version, unless a test simulates a crash.
-func (s *Store) removeStaged(cause error) error {
-	if errors.Is(cause, errCrash) {
-		return nil
-	}
-	return s.root.RemoveAll(versionDir(s.version + 1))
-}
-
-// errCrash is what a crash test's step returns.
-var errCrash = errors.New("crash")
+func (s *Store) removeStaged() error { return s.root.RemoveAll(versionDir(s.version + 1)) }
 
 // place puts one file into a version and returns the directories it made.
 func (s *Store) place(base string, f File, held map[string]string) (dirs []string, err error) {
@@ -144,7 +133,7 @@ func (s *Store) place(base string, f File, held map[string]string) (dirs []strin
 	if f.Mode != 0 {
 		mode = fs.FileMode(f.Mode)
 	}
-	if present := held[f.Digest]; present != "" && s.sameMode(present, mode) {
+	if present := held[f.Digest]; s.sameMode(present, mode) {
 		return dirs, s.root.Link(s.currentPath(present), to)
 	}
 	data, err := s.content(f, held)
@@ -159,9 +148,10 @@ func (s *Store) place(base string, f File, held map[string]string) (dirs []strin
 	return dirs, s.writeFile(to, data, mode)
 }
 
+// sameMode reports whether there is a file in use at a path, and has this mode.
 func (s *Store) sameMode(held string, mode fs.FileMode) bool {
 	info, err := s.root.Stat(s.currentPath(held))
-	return err == nil && info.Mode().Perm() == mode
+	return err == nil && info.Mode() == mode
 }
 
 // content reads a content and checks its digest.
@@ -169,16 +159,19 @@ func (s *Store) content(f File, held map[string]string) (data []byte, err error)
 	switch present := held[f.Digest]; {
 	case f.Size == 0 && f.Error == "":
 	case present != "":
-		data, err = s.root.ReadFile(s.currentPath(present))
+		data, err = s.readInUse(present)
 	case f.Error != "": // it was changed on the machine, and there is no other content
-		return s.root.ReadFile(s.currentPath(f.Path))
+		return s.readInUse(f.Path)
 	default:
 		data, err = s.readIncoming(f.Digest, f.Size)
 	}
-	if err == nil && Digest(data) != f.Digest {
+	if err != nil {
+		return nil, fmt.Errorf("content of %s: %w", f.Path, err)
+	}
+	if Digest(data) != f.Digest {
 		return nil, nstance.Errorf(nstance.Internal, "content of %s is damaged", f.Path)
 	}
-	return data, err
+	return data, nil
 }
 
 // writeFile writes a new file and makes its content durable.
@@ -230,13 +223,10 @@ func (s *Store) use(set Set) error {
 	old := s.inUse.names()
 	for _, name := range set.names() {
 		if err := s.link(name, slices.Contains(old, name)); err != nil {
-			return errors.Join(err, s.removeStaged(err), s.unlink(old))
+			return errors.Join(err, s.removeStaged(), s.unlink(old))
 		}
 	}
 	if err := s.sync("."); err != nil {
-		return err
-	}
-	if err := s.o.step("links"); err != nil {
 		return err
 	}
 	pending := s.mustRun(set)
@@ -245,16 +235,11 @@ func (s *Store) use(set Set) error {
 	}
 	s.version++
 	s.inUse, s.pending = set, pending
+	clear(s.digests) // of the files of the former set
 	if err := s.sync(rules.ReservedFileDir); err != nil {
 		return err
 	}
-	if err := s.o.step("swap"); err != nil {
-		return err
-	}
 	if err := s.unlink(set.names()); err != nil {
-		return err
-	}
-	if err := s.o.step("unlink"); err != nil {
 		return err
 	}
 	return errors.Join(s.prune(), s.sweep(nil))
@@ -270,8 +255,8 @@ func (s *Store) readCurrent() error {
 	if err != nil {
 		return err
 	}
-	n, err := strconv.Atoi(strings.TrimPrefix(target, "v"))
-	if err != nil || n < 1 {
+	n, _ := strconv.Atoi(strings.TrimPrefix(target, "v"))
+	if n < 1 || target != path.Base(versionDir(n)) {
 		return nstance.Errorf(nstance.Invalid, "%s/%s points at %q, which is not a version directory: remove it", s.o.Dir, linkCurrent, target)
 	}
 	s.version = n
@@ -293,13 +278,15 @@ type manifest struct {
 
 const manifestFormat = 1
 
+const maxManifest = 16 << 20 // bytes
+
 func (s *Store) readManifest(n int) (Set, error) {
 	var m manifest
-	data, err := s.root.ReadFile(versionDir(n) + "/" + fileManifest)
+	data, err := s.read(versionDir(n)+"/"+fileManifest, maxManifest)
 	if err == nil {
 		err = json.Unmarshal(data, &m)
 	}
-	if err == nil && m.Format > manifestFormat {
+	if m.Format > manifestFormat {
 		err = fmt.Errorf("%s is of format %d, which a newer agent wrote", fileManifest, m.Format)
 	}
 	if err != nil {

@@ -1,10 +1,10 @@
 package machinefiles
 
-// ErrCrash is what a step returns to end everything as a crash would.
-var ErrCrash = errCrash
+// Directory is what a Store uses of an os.Root.
+type Directory = directory
 
-// WithSteps calls step after each step of a commit.
-func WithSteps(o Options, step func(label string) error) Options {
-	o.step = step
+// WithDirectory opens the directory of a store in another way than with os.OpenRoot.
+func WithDirectory(o Options, open func(path string) (Directory, error)) Options {
+	o.openDir = open
 	return o
 }

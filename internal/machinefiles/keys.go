@@ -74,13 +74,10 @@ func (s *Store) certificateFor(name string, key ed25519.PrivateKey) []byte {
 		return nil
 	}
 	for _, f := range s.inUse.Files {
-		if f.Key != name || f.Digest == "" {
+		if f.Key != name {
 			continue
 		}
-		data, err := s.root.ReadFile(s.currentPath(f.Path))
-		if err != nil {
-			continue
-		}
+		data, _ := s.readInUse(f.Path) // without, there is no certificate in it
 		if leaf, err := leafOf(data); err == nil && key.Public().(ed25519.PublicKey).Equal(leaf.PublicKey) {
 			return leaf.Raw
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/machinefiles"
 	"github.com/nstance-go/nstance/internal/pki"
 )
 
@@ -50,6 +51,27 @@ func TestKeys(t *testing.T) {
 	b.reopen()
 	require.Equal(t, cert, b.store.Keys("web1", []string{"web"})[0].Certificate)
 
+	t.Run("of the files for the key", func(t *testing.T) {
+		newer := string(pki.MarshalCertificates(certify(t, keys[0].Request)))
+		both := tree{"a.crt": newer, "web.crt": content}
+		s := set("h2", both)
+		s.Files[1].Key = "web"
+		_, err := b.send(s, both)
+		require.NoError(t, err)
+		require.Equal(t, cert, b.store.Keys("web1", []string{"web"})[0].Certificate)
+	})
+	t.Run("a certificate that was changed on the machine is none, and stays where the server makes no other", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(b.path("web.crt"), []byte("changed"), 0o600))
+		require.Nil(t, b.store.Keys("web1", []string{"web"})[0].Certificate)
+		failed := set("h3", nil)
+		failed.Files = append(failed.Files, machinefiles.File{Path: "web.crt", Error: "no such authority"})
+		_, err := b.send(failed, nil)
+		require.NoError(t, err)
+		require.Equal(t, tree{"web.crt": "changed"}, b.tree())
+		_, err = b.send(s, tree{"web.crt": content})
+		require.NoError(t, err)
+		require.Equal(t, cert, b.store.Keys("web1", []string{"web"})[0].Certificate)
+	})
 	t.Run("a certificate for another key is not put to use", func(t *testing.T) {
 		other, err := pki.NewCSR(pki.NewKey(), "x")
 		require.NoError(t, err)
@@ -67,6 +89,11 @@ func TestKeys(t *testing.T) {
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, "changed", string(data))
+		renewed := string(pki.MarshalCertificates(certify(t, keys[0].Request)))
+		s := set("h2", tree{"web.crt": renewed})
+		s.Files[0].Key = "web"
+		_, err = b.send(s, tree{"web.crt": renewed})
+		require.ErrorContains(t, err, "key web", "and no certificate is put to use for it")
 	})
 	t.Run("a new key has no certificate", func(t *testing.T) {
 		require.NoError(t, os.Remove(path))
@@ -78,5 +105,20 @@ func TestKeys(t *testing.T) {
 		key, err := pki.LoadKey(path)
 		require.NoError(t, err)
 		require.Equal(t, key.Public(), pub)
+	})
+	t.Run("there is no place for keys", func(t *testing.T) {
+		b.o.KeysDir = filepath.Join(b.dir, "lost")
+		require.NoError(t, os.Symlink("nowhere", b.o.KeysDir))
+		b.reopen()
+		require.Equal(t, nstance.Internal, nstance.CodeOf(b.store.Keys("web1", []string{"web"})[0].Err))
+	})
+	t.Run("the directory of the files is gone", func(t *testing.T) {
+		b.o.KeysDir = filepath.Dir(path)
+		b.reopen()
+		require.NoError(t, b.store.Close())
+		require.NoError(t, os.RemoveAll(b.o.Dir))
+		k := b.store.Keys("web1", []string{"web"})[0]
+		require.NoError(t, k.Err)
+		require.Nil(t, k.Certificate)
 	})
 }

@@ -4,13 +4,17 @@ package machinefiles_test
 
 import (
 	"context"
+	"errors"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/machinefiles"
+	"github.com/nstance-go/nstance/internal/rules"
 	"github.com/nstance-go/nstance/internal/test/busyprogram"
 )
 
@@ -26,6 +30,25 @@ func (b *testStore) commandRuns() string {
 		return ""
 	}
 	return string(data)
+}
+
+// TestPipeInPlaceOfFile: reading it would never end.
+func TestPipeInPlaceOfFile(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	require.NoError(t, os.Remove(b.path("a")))
+	require.NoError(t, syscall.Mkfifo(b.path("a"), 0o600))
+	writer, err := os.OpenFile(b.path("a"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	got := make(chan []nstance.FileStatus, 1)
+	go func() { got <- b.store.Status() }()
+	select {
+	case status := <-got:
+		require.Equal(t, []nstance.FileStatus{{Path: "a"}}, status)
+	case <-time.After(10 * time.Second):
+		t.Error("it is read")
+	}
+	require.NoError(t, writer.Close())
 }
 
 func TestCommand(t *testing.T) {
@@ -52,6 +75,9 @@ func TestCommand(t *testing.T) {
 		send(b, "h2", "1", ":")
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n", b.commandRuns())
+		b.reopen()
+		require.NoError(t, b.store.Run(t.Context()))
+		require.Equal(t, "1\n", b.commandRuns())
 		send(b, "h3", "1", "true")
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n1\n", b.commandRuns(), "another command is one")
@@ -65,6 +91,60 @@ func TestCommand(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n1\n1\n1\n", b.commandRuns(), "and another mode")
+	})
+	t.Run("not for what the server could not make", func(t *testing.T) {
+		b := newTestStore(t)
+		require.NoError(t, os.Mkdir(b.o.Dir, 0o700))
+		require.NoError(t, os.WriteFile(b.path("mine"), []byte("mine"), 0o600))
+		failed := func(hash string, paths ...string) {
+			s := b.withCommand(set(hash, tree{"a": "1"}), ":")
+			for _, path := range paths {
+				s.Files = append(s.Files, machinefiles.File{Path: path, Error: "no such secret"})
+			}
+			_, err := b.send(s, tree{"a": "1"})
+			require.NoError(t, err)
+			require.NoError(t, b.store.Run(t.Context()))
+			require.Equal(t, "1\n", b.commandRuns())
+		}
+		failed("h1", "lacking", "mine")
+		failed("h2", "lacking", "mine")
+		failed("h3")
+	})
+	t.Run("no set without a command waits for one", func(t *testing.T) {
+		b := newTestStore(t)
+		b.apply("h1", tree{"a": "1"})
+		pending := b.path(rules.ReservedFileDir, "v1", "pending")
+		require.NoFileExists(t, pending)
+		require.NoError(t, os.WriteFile(pending, nil, 0o600))
+		b.reopen()
+		require.NoError(t, b.store.Run(t.Context()))
+	})
+	t.Run("what changes while it runs has it run again", func(t *testing.T) {
+		for name, change := range map[string]func(b *testStore){
+			"the next set":       func(b *testStore) { send(b, "h2", "2", "true") },
+			"the agent restarts": func(b *testStore) { require.NoError(b, b.store.Close()) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newTestStore(t)
+				fifo := b.dir + "/go on"
+				require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+				send(b, "h1", "1", `read line < "`+fifo+`"`)
+				ended := make(chan error, 1)
+				go func() { ended <- b.store.Run(t.Context()) }()
+				require.Eventually(t, func() bool { return b.commandRuns() != "" }, time.Minute, time.Millisecond)
+				change(b)
+				require.NoError(t, os.WriteFile(fifo, []byte("\n"), 0))
+				require.NoError(t, <-ended)
+				b.reopen()
+				was, wantNow := b.commandRuns(), "2\n"
+				if name == "the agent restarts" {
+					wantNow = "1\n"
+					go func() { ended <- os.WriteFile(fifo, []byte("\n"), 0) }()
+				}
+				require.NoError(t, b.store.Run(t.Context()))
+				require.Equal(t, was+wantNow, b.commandRuns())
+			})
+		}
 	})
 	t.Run("its failure undoes nothing, and it runs again", func(t *testing.T) {
 		b := newTestStore(t)
@@ -114,15 +194,17 @@ func TestCommand(t *testing.T) {
 	})
 	t.Run("a crash before it had run leaves it to be run", func(t *testing.T) {
 		b := newTestStore(t)
-		b.o = machinefiles.WithSteps(b.o, func(label string) error {
-			if label == "swap" {
-				return machinefiles.ErrCrash
+		crash, inUse := errors.New("crash"), false
+		_, err := b.withFaults(func(op string) error {
+			if inUse {
+				return crash
 			}
+			inUse = op == "rename to "+rules.ReservedFileDir+"/current"
 			return nil
 		})
-		b.reopen()
-		_, err := b.send(b.withCommand(set("h1", tree{"a": "1"}), ":"), tree{"a": "1"})
-		require.ErrorIs(t, err, machinefiles.ErrCrash)
+		require.NoError(t, err)
+		_, err = b.send(b.withCommand(set("h1", tree{"a": "1"}), ":"), tree{"a": "1"})
+		require.ErrorIs(t, err, crash)
 		b.reopen()
 		require.NoError(t, b.store.Run(t.Context()))
 		require.Equal(t, "1\n", b.commandRuns())

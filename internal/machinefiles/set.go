@@ -42,11 +42,11 @@ func (s *Set) find(path string) (File, bool) {
 	return s.Files[i], true
 }
 
-// names returns the top-level names of the files that have content.
+// names returns the top-level name of each file that has content.
 func (s *Set) names() []string {
 	var out []string
 	for _, f := range s.Files {
-		if name, _, _ := strings.Cut(f.Path, "/"); f.Digest != "" && !slices.Contains(out, name) {
+		if name, _, _ := strings.Cut(f.Path, "/"); f.Digest != "" {
 			out = append(out, name)
 		}
 	}
@@ -104,7 +104,7 @@ func (f *File) validate() error {
 	if f.Error != "" {
 		return nil
 	}
-	if sum, err := hex.DecodeString(strings.TrimPrefix(f.Digest, digestPrefix)); err != nil || len(sum) != sha256.Size || f.Digest != digestOf(sum) {
+	if sum, _ := hex.DecodeString(strings.TrimPrefix(f.Digest, digestPrefix)); len(sum) != sha256.Size || f.Digest != digestOf(sum) {
 		return nstance.Errorf(nstance.Invalid, "file %q: %q is not a digest", f.Path, clip.Quote(f.Digest))
 	}
 	if f.Size < 0 || f.Size > filelimit.Size {

@@ -17,7 +17,7 @@ type cachedDigest struct {
 
 // Status returns the present state of every file of the set in use in the receive
 // directory, including changes made on the machine. A file with unchanged size and
-// time is not read again.
+// time is not read again until another set is in use.
 func (s *Store) Status() []nstance.FileStatus {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,20 +46,15 @@ func (s *Store) LastError() string {
 // digest returns the digest of the file at path, or "" if there is none.
 func (s *Store) digest(path string) string {
 	info, err := s.root.Stat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() > filelimit.Size {
-		delete(s.digests, path)
+	if err != nil {
 		return ""
 	}
 	if cached, ok := s.digests[path]; ok && cached.validFor(info) {
 		return cached.digest
 	}
-	data, err := s.root.ReadFile(path)
+	data, err := s.read(path, filelimit.Size)
 	if err != nil {
-		delete(s.digests, path)
 		return ""
-	}
-	if len(s.digests) > 2*filelimit.Files {
-		clear(s.digests) // bounds the entries of removed files
 	}
 	read := cachedDigest{info: info, digest: Digest(data)}
 	s.digests[path] = read

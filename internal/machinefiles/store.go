@@ -26,7 +26,24 @@ type Options struct {
 	// and again by Open. Nil records nothing.
 	Applied func(hash string) error
 
-	step func(label string) error // called after each step, for crash tests
+	openDir func(path string) (directory, error) // of tests in which an operation fails; nil: os.OpenRoot
+}
+
+// A directory is what a Store uses of an os.Root.
+type directory interface {
+	Chmod(name string, mode fs.FileMode) error
+	Close() error
+	Link(oldName, newName string) error
+	Lstat(name string) (fs.FileInfo, error)
+	MkdirAll(name string, mode fs.FileMode) error
+	Open(name string) (*os.File, error)
+	OpenFile(name string, flag int, mode fs.FileMode) (*os.File, error)
+	Readlink(name string) (string, error)
+	Remove(name string) error
+	RemoveAll(name string) error
+	Rename(oldName, newName string) error
+	Stat(name string) (fs.FileInfo, error)
+	Symlink(oldName, newName string) error
 }
 
 // A Store is a machine's files. It is safe for concurrent use; there is one
@@ -36,7 +53,7 @@ type Store struct {
 	o Options
 
 	mu       sync.Mutex
-	root     *os.Root  // nil until the directory could be opened
+	root     directory // nil until the directory could be opened
 	version  int       // in use; 0: none
 	inUse    Set       // the set of that version
 	pending  bool      // the command has not succeeded yet
@@ -62,8 +79,8 @@ func New(o Options) *Store {
 	if o.Applied == nil {
 		o.Applied = func(string) error { return nil }
 	}
-	if o.step == nil {
-		o.step = func(string) error { return nil }
+	if o.openDir == nil {
+		o.openDir = func(path string) (directory, error) { return os.OpenRoot(path) }
 	}
 	return &Store{o: o, digests: map[string]cachedDigest{}}
 }
@@ -80,8 +97,9 @@ const (
 func versionDir(n int) string { return fmt.Sprintf("%s/v%d", rules.ReservedFileDir, n) }
 
 // Open finishes an interrupted change of an earlier process: it makes the links,
-// records the hash of the set in use, and removes every other version. Without a directory there is nothing to do. It may be
-// repeated; the other methods open the directory until that has succeeded.
+// records the hash of the set in use, and removes every other version. Without a
+// directory there is nothing to do. It may be repeated; the other methods open the
+// directory until that has succeeded.
 func (s *Store) Open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +122,7 @@ func (s *Store) open() error {
 	if s.root != nil {
 		return nil
 	}
-	root, err := os.OpenRoot(s.o.Dir)
+	root, err := s.o.openDir(s.o.Dir)
 	if err != nil {
 		return classify(err)
 	}
@@ -140,7 +158,7 @@ func (s *Store) recover() error {
 	if err == nil {
 		err = s.record()
 	}
-	s.keepError(err) // the next set repairs it
+	s.keepError(err) // Begin reads it again, and its set repairs what is damaged
 	return nil
 }
 
@@ -173,8 +191,8 @@ func (s *Store) unlink(keep []string) error {
 		return err
 	}
 	for _, name := range names {
-		target, err := s.root.Readlink(name)
-		if err != nil || !strings.HasPrefix(target, linkCurrent+"/") || slices.Contains(keep, name) {
+		target, _ := s.root.Readlink(name)
+		if !strings.HasPrefix(target, linkCurrent+"/") || slices.Contains(keep, name) {
 			continue
 		}
 		if err := s.root.Remove(name); err != nil {

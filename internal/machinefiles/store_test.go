@@ -75,9 +75,14 @@ func (b *testStore) send(s machinefiles.Set, want tree) (sent []string, err erro
 			sent = append(sent, path)
 			half := len(content) / 2
 			if half > 0 {
-				require.NoError(b, b.store.Write(digest, 0, []byte(content[:half])))
+				err = b.store.Write(digest, 0, []byte(content[:half]))
 			}
-			require.NoError(b, b.store.Write(digest, int64(half), []byte(content[half:])))
+			if err == nil {
+				err = b.store.Write(digest, int64(half), []byte(content[half:]))
+			}
+			if err != nil {
+				return nil, err
+			}
 			break
 		}
 	}
@@ -171,204 +176,6 @@ func TestModes(t *testing.T) {
 	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm(), "the file of the former set is another")
 }
 
-// TestCrash ends the agent after each step of a commit.
-func TestCrash(t *testing.T) {
-	before, after := tree{"a": "1", "d/keep": "k", "gone": "g"}, tree{"a": "2", "d/keep": "k", "d/new": "n", "top": "t"}
-	var labels []string
-	for n := 0; ; n++ {
-		crashed := ""
-		t.Run(fmt.Sprintf("at step %d", n), func(t *testing.T) {
-			b := newTestStore(t)
-			b.apply("h1", before)
-			b.recordedHashes = nil
-			steps := 0
-			plain := b.o
-			b.o = machinefiles.WithSteps(b.o, func(label string) error {
-				if steps++; steps-1 == n {
-					crashed = label
-					return machinefiles.ErrCrash
-				}
-				return nil
-			})
-			b.reopen()
-			b.recordedHashes = nil
-			_, err := b.send(set("h2", after), after)
-			if crashed == "" {
-				require.NoError(t, err)
-				return
-			}
-			require.ErrorIs(t, err, machinefiles.ErrCrash)
-			seen := b.tree()
-			swapped := slices.Contains([]string{"swap", "unlink", "hash"}, crashed)
-			if swapped {
-				require.Equal(t, after, seen)
-			} else {
-				require.Equal(t, before, seen)
-				require.Empty(t, b.recordedHashes, "a hash is recorded last")
-			}
-
-			b.o = plain
-			b.recordedHashes = nil
-			b.reopen()
-			require.Equal(t, seen, b.tree(), "a restart changes nothing that is seen")
-			require.Equal(t, map[bool][]string{false: {"h1"}, true: {"h2"}}[swapped], b.recordedHashes, "and the hash is that of the set in use")
-			_, err = os.Lstat(b.path("gone"))
-			require.Equal(t, swapped, os.IsNotExist(err), "what is left to do is done")
-			b.apply("h2", after)
-		})
-		if crashed == "" {
-			break
-		}
-		labels = append(labels, crashed)
-	}
-	require.Equal(t, []string{"file", "file", "file", "file", "manifest", "links", "swap", "unlink", "hash"}, labels)
-}
-
-// TestErrorAtEachStep: after an error either no file has changed, or all have, and the same
-// process goes on with the next set.
-func TestErrorAtEachStep(t *testing.T) {
-	before, after := tree{"a": "1", "d/keep": "k", "gone": "g"}, tree{"a": "2", "d/keep": "k", "d/new": "n", "top": "t"}
-	for n, label := range []string{"file", "file", "file", "file", "manifest", "links", "swap", "unlink", "hash"} {
-		t.Run(fmt.Sprintf("%d, %s", n, label), func(t *testing.T) {
-			b := newTestStore(t)
-			steps := -1
-			b.o = machinefiles.WithSteps(b.o, func(string) error {
-				if steps--; steps == -1 {
-					return errors.New("disk full")
-				}
-				return nil
-			})
-			b.reopen()
-			b.apply("h1", before)
-			steps = n
-			_, err := b.send(set("h2", after), after)
-			require.ErrorContains(t, err, "disk full")
-			require.ErrorIs(t, err, nstance.Internal)
-			require.Contains(t, b.store.LastError(), "disk full")
-			if n > 5 {
-				require.Equal(t, after, b.tree())
-			} else {
-				require.Equal(t, before, b.tree())
-				require.Equal(t, []string{"h1"}, b.recordedHashes)
-			}
-			if n < 5 {
-				require.NoDirExists(t, b.path(rules.ReservedFileDir, "v2"), "what was staged is removed")
-			}
-			b.apply("h2", after)
-			require.Empty(t, b.store.LastError())
-			b.apply("h3", before)
-		})
-	}
-}
-
-// TestForeignFileDuringTransfer: a file that comes into being where a set is about to go is
-// left alone, and none of the set is put into use.
-func TestForeignFileDuringTransfer(t *testing.T) {
-	for name, create := range map[string]func(path string) error{
-		"a file":      func(path string) error { return os.WriteFile(path, []byte("mine"), 0o600) },
-		"a link":      func(path string) error { return os.Symlink("a", path) },
-		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newTestStore(t)
-			b.apply("h1", tree{"a": "1"})
-			want := tree{"a": "2", "b": "2", "c": "2"}
-			wanted, err := b.store.Begin(set("h2", want))
-			require.NoError(t, err)
-			require.NoError(t, b.store.Write(wanted[0], 0, []byte("2")))
-			require.NoError(t, create(b.path("b")))
-			foreign := b.tree()
-			require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict)
-			require.Contains(t, b.store.LastError(), "move it away")
-			require.Equal(t, foreign, b.tree())
-			_, err = os.Lstat(b.path("c"))
-			require.ErrorIs(t, err, fs.ErrNotExist, "no link is left over")
-			require.Equal(t, []string{"h1"}, b.recordedHashes)
-			require.NoError(t, os.Remove(b.path("b")))
-			b.apply("h2", want)
-		})
-	}
-}
-
-// TestDirectoryInPlaceOfFile: what stands where a file of the set was is not deleted if it is a
-// directory.
-func TestDirectoryInPlaceOfFile(t *testing.T) {
-	b := newTestStore(t)
-	b.apply("h1", tree{"a": "1"})
-	require.NoError(t, os.Remove(b.path("a")))
-	require.NoError(t, os.Mkdir(b.path("a"), 0o700))
-	require.NoError(t, os.WriteFile(b.path("a", "mine"), []byte("mine"), 0o600))
-	require.Equal(t, []nstance.FileStatus{{Path: "a"}}, b.store.Status(), "it is no file")
-	_, err := b.send(set("h2", tree{"a": "2"}), tree{"a": "2"})
-	require.ErrorIs(t, err, nstance.Conflict)
-	require.Equal(t, tree{"a/mine": "mine"}, b.tree())
-	b.reopen()
-	require.Contains(t, b.store.LastError(), "move it away")
-	require.Equal(t, tree{"a/mine": "mine"}, b.tree())
-}
-
-// TestLargeFileIsNotRead: a file that has grown beyond what a set may hold has no digest.
-func TestLargeFileIsNotRead(t *testing.T) {
-	b := newTestStore(t)
-	b.apply("h1", tree{"a": "1"})
-	require.NoError(t, os.Truncate(b.path("a"), filelimit.Size+1))
-	require.Equal(t, []nstance.FileStatus{{Path: "a"}}, b.store.Status())
-	require.NoError(t, os.Truncate(b.path("a"), filelimit.Size))
-	require.NotEmpty(t, b.store.Status()[0].Digest)
-}
-
-// TestBadCurrentLink: a link to the version in use that is none is said, and nothing is removed
-// because of it.
-func TestBadCurrentLink(t *testing.T) {
-	for _, target := range []string{"elsewhere", "v0", "v-1", "v"} {
-		t.Run(target, func(t *testing.T) {
-			b := newTestStore(t)
-			b.apply("h1", tree{"a": "1"})
-			current := b.path(rules.ReservedFileDir, "current")
-			require.NoError(t, os.Remove(current))
-			require.NoError(t, os.Symlink(target, current))
-			b.recordedHashes = nil
-			b.reopen()
-			require.Contains(t, b.store.LastError(), "is not a version directory: remove it")
-			require.Empty(t, b.recordedHashes)
-			require.DirExists(t, b.path(rules.ReservedFileDir, "v1"))
-			require.NoError(t, os.Remove(current))
-			b.reopen()
-			b.apply("h2", tree{"a": "2"})
-		})
-	}
-}
-
-// TestChangedFileWithError: where the server cannot make a file that was changed on the machine,
-// the changed one stays, in the new set as well.
-func TestChangedFileWithError(t *testing.T) {
-	b := newTestStore(t)
-	b.apply("h1", tree{"a": "1", "b": "2"})
-	require.NoError(t, os.WriteFile(b.path("b"), []byte("changed"), 0o640))
-	s := set("h2", tree{"a": "new"})
-	s.Files = append(s.Files, machinefiles.File{Path: "b", Error: "no such secret"})
-	_, err := b.send(s, tree{"a": "new"})
-	require.NoError(t, err)
-	require.Equal(t, tree{"a": "new", "b": "changed"}, b.tree())
-	require.Equal(t, []string{"h1"}, b.recordedHashes)
-}
-
-// TestContentChangedOnDisk: a content that was received and then damaged is not put into use.
-func TestContentChangedOnDisk(t *testing.T) {
-	b := newTestStore(t)
-	b.apply("h1", tree{"a": "1"})
-	wanted, err := b.store.Begin(set("h2", tree{"a": "content"}))
-	require.NoError(t, err)
-	require.NoError(t, b.store.Write(wanted[0], 0, []byte("content")))
-	received, err := filepath.Glob(b.path(rules.ReservedFileDir, "incoming", "*"))
-	require.NoError(t, err)
-	require.Len(t, received, 1)
-	require.NoError(t, os.WriteFile(received[0], []byte("CONTENT"), 0o600))
-	require.ErrorContains(t, b.store.Commit("h2"), "content of a is damaged")
-	require.Equal(t, tree{"a": "1"}, b.tree())
-	require.Equal(t, []string{"a"}, b.apply("h2", tree{"a": "content"}), "it is sent again")
-}
-
 // TestSizes: the limits themselves are permitted.
 func TestSizes(t *testing.T) {
 	b := newTestStore(t)
@@ -409,12 +216,127 @@ func TestInterruptedTransfer(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, b.apply("h4", want), "and what it does not need is swept away")
 }
 
+// TestCommitOfAnotherSet: what is put into use is what was announced last, once.
+func TestCommitOfAnotherSet(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	require.ErrorIs(t, b.store.Commit("h1"), nstance.Conflict, "it is in use")
+	announce := func() {
+		_, err := b.store.Begin(set("h2", tree{}))
+		require.NoError(t, err)
+	}
+	announce()
+	require.ErrorIs(t, b.store.Commit("h1"), nstance.Conflict)
+	announce()
+	_, err := b.store.Begin(set("h3", tree{"/x": "x"}))
+	require.ErrorIs(t, err, nstance.Invalid)
+	require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict, "one that is not permitted takes its place, too")
+	announce()
+	require.NoError(t, b.store.Close())
+	require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict, "it ends with the directory")
+	require.Equal(t, []string{"h1"}, b.recordedHashes)
+	require.Equal(t, tree{"a": "1"}, b.tree())
+	b.apply("h2", tree{})
+}
+
+// TestDirectoryIsMadeAnew: a store opens its directory again after Close, and finds what is there
+// now.
+func TestDirectoryIsMadeAnew(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	require.NoError(t, b.store.Close())
+	require.Len(t, b.store.Status(), 1)
+	require.NoError(t, b.store.Close())
+	require.NoError(t, os.RemoveAll(b.o.Dir))
+	require.Empty(t, b.store.Status())
+	require.NoError(t, b.store.Open())
+	require.NoError(t, os.Mkdir(b.o.Dir, 0o700))
+	require.Empty(t, b.store.Status())
+	require.Empty(t, b.store.LastError())
+	b.apply("h2", tree{"a": "2"})
+}
+
+// TestOwnDirectoryCannotBeMade: not even a set without files is taken for applied.
+func TestOwnDirectoryCannotBeMade(t *testing.T) {
+	b := newTestStore(t)
+	require.NoError(t, os.Mkdir(b.o.Dir, 0o700))
+	require.NoError(t, os.WriteFile(b.path(rules.ReservedFileDir), nil, 0o600))
+	require.ErrorContains(t, b.store.Open(), rules.ReservedFileDir)
+	_, err := b.store.Begin(machinefiles.Set{Hash: "h1"})
+	require.ErrorContains(t, err, rules.ReservedFileDir)
+	require.ErrorIs(t, b.store.Commit("h1"), nstance.Conflict)
+	require.NoError(t, os.Remove(b.path(rules.ReservedFileDir)))
+	b.apply("h1", tree{"a": "1"})
+}
+
+// TestCloseError: that a directory cannot be closed is said.
+func TestCloseError(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	b.o = machinefiles.WithDirectory(b.o, func(path string) (machinefiles.Directory, error) {
+		root, err := os.OpenRoot(path)
+		return closeFails{root}, err
+	})
+	b.reopen()
+	require.ErrorIs(t, b.store.Close(), fs.ErrPermission)
+}
+
+type closeFails struct{ machinefiles.Directory }
+
+func (d closeFails) Close() error { return errors.Join(fs.ErrPermission, d.Directory.Close()) }
+
+func TestOptions(t *testing.T) {
+	b := newTestStore(t)
+	b.o.Mode, b.o.KeysMode, b.o.Applied = 0o600, 0o600, nil
+	b.reopen()
+	_, err := b.send(set("h1", tree{"d/a": "1"}), tree{"d/a": "1"})
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), b.mode("d/a"))
+	require.Equal(t, fs.FileMode(0o700), b.mode("d"))
+	require.NoError(t, b.store.Keys("web1", []string{"web"})[0].Err)
+	info, err := os.Stat(filepath.Join(b.o.KeysDir, "web.pem"))
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
+}
+
+// TestLeftoversAreRemoved: whatever earlier processes have left in the agent's own directory.
+func TestLeftoversAreRemoved(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1"})
+	for _, name := range []string{"v2", "v3", "v8"} {
+		require.NoError(t, os.MkdirAll(b.path(rules.ReservedFileDir, name, "files"), 0o700))
+	}
+	b.reopen()
+	for _, name := range []string{"b", "c", "d"} {
+		require.NoError(t, os.WriteFile(b.path(rules.ReservedFileDir, "incoming", name), nil, 0o600))
+	}
+	_, err := b.store.Begin(set("h2", tree{}))
+	require.NoError(t, err)
+	b.requireClean()
+}
+
+// TestUnchangedFileIsKept: a file with the content and mode of before is the same file.
+func TestUnchangedFileIsKept(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1", "d/b": "2"})
+	was, err := os.Stat(b.path("a"))
+	require.NoError(t, err)
+	b.apply("h2", tree{"a": "1", "d/b": "3"})
+	is, err := os.Stat(b.path("a"))
+	require.NoError(t, err)
+	require.True(t, os.SameFile(was, is))
+}
+
 func TestBadTransfers(t *testing.T) {
 	const content = "content"
 	for name, write := range map[string]func(s *machinefiles.Store, digest string) error{
 		"another content than announced": func(s *machinefiles.Store, d string) error { return s.Write(d, 0, []byte("CONTENT")) },
-		"more than announced":            func(s *machinefiles.Store, d string) error { return s.Write(d, 0, []byte("content!")) },
-		"a gap":                          func(s *machinefiles.Store, d string) error { return s.Write(d, 1, []byte("ontent")) },
+		"more than announced": func(s *machinefiles.Store, d string) error {
+			err := s.Write(d, 0, []byte("content!"))
+			require.ErrorContains(t, err, "received 8 bytes at offset 0")
+			return err
+		},
+		"a gap": func(s *machinefiles.Store, d string) error { return s.Write(d, 1, []byte("ontent")) },
 		"a repetition": func(s *machinefiles.Store, d string) error {
 			require.NoError(t, s.Write(d, 0, []byte("con")))
 			return s.Write(d, 0, []byte("con"))
@@ -422,6 +344,18 @@ func TestBadTransfers(t *testing.T) {
 		"nothing": func(s *machinefiles.Store, d string) error { return s.Write(d, 0, nil) },
 		"content that was not requested": func(s *machinefiles.Store, _ string) error {
 			return s.Write(machinefiles.Digest([]byte("x")), 0, []byte("x"))
+		},
+		"a piece of another content": func(s *machinefiles.Store, d string) error {
+			const other = "another"
+			wanted, err := s.Begin(set("h2", tree{"a": content, "b": other}))
+			require.NoError(t, err)
+			require.NoError(t, s.Write(wanted[0], 0, []byte("con")))
+			err = s.Write(wanted[1], 3, []byte("t"))
+			require.Equal(t, nstance.Invalid, nstance.CodeOf(err))
+			return err
+		},
+		"a name that leads elsewhere": func(s *machinefiles.Store, _ string) error {
+			return s.Write("sha256:../../x", 0, []byte("x"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -431,6 +365,7 @@ func TestBadTransfers(t *testing.T) {
 			require.NoError(t, err)
 			require.ErrorIs(t, write(b.store, wanted[0]), nstance.Invalid)
 			require.NotEmpty(t, b.store.LastError())
+			require.ErrorIs(t, b.store.Write(wanted[0], 0, []byte(content)), nstance.Invalid, "any error ends the transfer")
 			require.ErrorIs(t, b.store.Commit("h2"), nstance.Conflict)
 			require.Equal(t, tree{"a": "1"}, b.tree())
 			b.apply("h2", tree{"a": content})
@@ -445,7 +380,7 @@ func TestBadTransfers(t *testing.T) {
 }
 
 func TestBadSets(t *testing.T) {
-	good := machinefiles.File{Path: "a", Digest: machinefiles.Digest([]byte("1")), Size: 1}
+	good := machinefiles.File{Path: "a", Digest: machinefiles.Digest([]byte("1")), Size: 1, Mode: 0o600, Key: "web"}
 	change := func(f func(*machinefiles.File)) machinefiles.Set {
 		one := good
 		f(&one)
@@ -542,16 +477,24 @@ func TestForeignFilesAreKept(t *testing.T) {
 	require.NoError(t, os.Mkdir(b.o.Dir, 0o750))
 	require.NoError(t, os.WriteFile(b.path("a"), []byte("mine"), 0o600))
 	require.NoError(t, os.Mkdir(b.path("dir"), 0o700))
-	for _, path := range []string{"a", "dir/x"} {
+	require.NoError(t, os.Symlink("a", b.path("link")))
+	for _, path := range []string{"a", "dir/x", "link"} {
 		_, err := b.store.Begin(set("h1", tree{path: "1"}))
-		require.ErrorIs(t, err, nstance.Conflict)
+		require.Equal(t, nstance.Conflict, nstance.CodeOf(err))
 		require.ErrorContains(t, err, "is not managed by the server")
 		require.Contains(t, b.store.LastError(), "is not managed by the server")
 	}
-	require.Equal(t, tree{"a": "mine"}, b.tree())
+	require.Equal(t, tree{"a": "mine", "link": "mine"}, b.tree())
 	_, err := b.send(set("h1", tree{"b": "1"}), tree{"b": "1"})
 	require.NoError(t, err)
-	require.Equal(t, tree{"a": "mine", "b": "1"}, b.tree(), "and stays, whatever else comes")
+	require.Equal(t, tree{"a": "mine", "link": "mine", "b": "1"}, b.tree(), "and stays, whatever else comes")
+	failed := set("h2", tree{"b": "1"})
+	failed.Files = append(failed.Files, machinefiles.File{Path: "a", Digest: machinefiles.Digest([]byte("2")), Size: 1, Error: "no such secret"})
+	sent, err := b.send(failed, tree{"b": "1"})
+	require.NoError(t, err, "nothing takes its place")
+	require.Empty(t, sent)
+	require.Equal(t, int64(1), failed.Files[1].Size, "the caller's set is not changed")
+	require.Equal(t, nstance.FileStatus{Path: "a", Error: "no such secret"}, b.store.Status()[1], "nor is it taken for it")
 }
 
 func TestLinkOutOfDirectory(t *testing.T) {
@@ -590,6 +533,9 @@ func TestManifestOfNewerFormat(t *testing.T) {
 	b.reopen()
 	require.Contains(t, b.store.LastError(), "format 2, which a newer agent wrote")
 	require.Equal(t, tree{"a": "1"}, b.tree())
+	require.NoError(t, os.WriteFile(path, []byte(`{"files":{"a":{}},"format":2}`), 0o600))
+	b.reopen()
+	require.Contains(t, b.store.LastError(), "format 2, which a newer agent wrote", "even where it is nothing that we know")
 	b.apply("h2", tree{"a": "2"})
 	require.Empty(t, b.store.LastError())
 }
@@ -621,6 +567,10 @@ func TestMissingDirectory(t *testing.T) {
 	require.Empty(t, s.Status())
 	_, err := s.Begin(set("h", tree{"a": "1"}))
 	require.Error(t, err)
+	require.NoError(t, os.Remove(filepath.Join(dir, "recv")))
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "recv")))
+	_, err = s.Begin(set("h", tree{"a": "1"}))
+	require.Equal(t, nstance.Internal, nstance.CodeOf(err), "not that it does not exist")
 	require.NoError(t, os.Remove(filepath.Join(dir, "recv")))
 	_, err = s.Begin(set("h", tree{"a": "1"}))
 	require.NoError(t, err)
@@ -656,4 +606,24 @@ func TestUnchangedFilesAreNotReread(t *testing.T) {
 	require.Equal(t, well, b.store.Status(), "by size and time it is the same file")
 	require.NoError(t, os.Chtimes(b.path("a"), time.Now(), time.Now().Add(time.Second)))
 	require.NotEqual(t, well, b.store.Status())
+}
+
+// TestCachedDigest: another size, time or file is another content, and one that is read anew
+// leaves the others as they are.
+func TestCachedDigest(t *testing.T) {
+	b := newTestStore(t)
+	b.apply("h1", tree{"a": "1", "b": "1"})
+	same := b.store.Status()
+	info, err := os.Stat(b.path("a"))
+	require.NoError(t, err)
+	write := func(path, content string) {
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o640))
+		require.NoError(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
+	}
+	write(b.path("a"), "longer")
+	require.Equal(t, machinefiles.Digest([]byte("longer")), b.store.Status()[0].Digest)
+	write(b.path("other"), "LONGER")
+	require.NoError(t, os.Rename(b.path("other"), b.path("a")))
+	require.Equal(t, machinefiles.Digest([]byte("LONGER")), b.store.Status()[0].Digest)
+	require.Equal(t, same[1], b.store.Status()[1])
 }

@@ -4,13 +4,14 @@ import (
 	"crypto/sha256"
 	"errors"
 	"hash"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/filelimit"
+	"github.com/nstance-go/nstance/internal/regular"
 )
 
 // A transfer is a set that is being received.
@@ -52,6 +53,12 @@ func (s *Store) begin(set Set) ([]string, error) {
 	if err := s.create(); err != nil {
 		return nil, err
 	}
+	if s.inUse.Hash == "" { // there is none, or it could not be read
+		err := s.readCurrent()
+		if _, ok := errors.AsType[*fs.PathError](err); ok && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err // a set that cannot be read is not absent: this one must not take its place
+		}
+	}
 	set.Files = slices.Clone(set.Files)
 	for i, f := range set.Files {
 		if f.Error != "" {
@@ -67,7 +74,7 @@ func (s *Store) begin(set Set) ([]string, error) {
 	held := s.held()
 	var keep []string
 	for _, f := range set.Files {
-		if f.Error != "" || f.Size == 0 || held[f.Digest] != "" {
+		if f.Size == 0 || held[f.Digest] != "" {
 			continue
 		}
 		keep = append(keep, incomingName(f.Digest))
@@ -93,12 +100,14 @@ func (s *Store) free(name string) error {
 	if slices.Contains(s.inUse.names(), name) {
 		return nil
 	}
-	target, err := s.root.Readlink(name)
-	if err == nil && strings.HasPrefix(target, linkCurrent+"/") {
+	if target, _ := s.root.Readlink(name); strings.HasPrefix(target, linkCurrent+"/") {
 		return nil
 	}
-	if _, err := s.root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+	switch _, err := s.root.Lstat(name); {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
+	case err != nil:
+		return err
 	}
 	return nstance.Errorf(nstance.Conflict, "%s/%s exists and is not managed by the server: move it away", s.o.Dir, name)
 }
@@ -108,8 +117,7 @@ func (s *Store) free(name string) error {
 func (s *Store) held() map[string]string {
 	out := map[string]string{}
 	for _, f := range s.inUse.Files {
-		path := s.currentPath(f.Path)
-		if data, err := s.root.ReadFile(path); f.Digest != "" && err == nil && Digest(data) == f.Digest {
+		if data, err := s.readInUse(f.Path); err == nil && Digest(data) == f.Digest {
 			out[f.Digest] = f.Path
 		}
 	}
@@ -124,17 +132,21 @@ func incomingName(digest string) string { return strings.TrimPrefix(digest, dige
 
 // arrived reports whether a content has been received completely.
 func (s *Store) arrived(digest string, size int64) bool {
-	data, err := s.readIncoming(digest, size)
-	return err == nil && Digest(data) == digest
+	data, _ := s.readIncoming(digest, size)
+	return Digest(data) == digest
 }
 
 func (s *Store) readIncoming(digest string, size int64) ([]byte, error) {
-	f, err := s.root.Open(dirIncoming + "/" + incomingName(digest))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, size+1))
+	return s.read(dirIncoming+"/"+incomingName(digest), size)
+}
+
+// readInUse reads a file of the version in use, which may have been changed on the machine.
+func (s *Store) readInUse(path string) ([]byte, error) {
+	return s.read(s.currentPath(path), filelimit.Size)
+}
+
+func (s *Store) read(name string, limit int64) ([]byte, error) {
+	return regular.Open(s.root.OpenFile).Read(name, limit)
 }
 
 // sweep makes the directory of incoming contents and keeps only these files in it.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/regular"
 )
 
 // maxFile bounds what is read from a file of keys or certificates, in bytes.
@@ -113,14 +114,7 @@ func syncDir(dir string) error {
 }
 
 func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nstance.Errorf(codeOf(err), "read: %w", err)
-	}
-	if info.Size() > maxFile {
-		return nil, nstance.Errorf(nstance.Invalid, "%s: %d bytes is no file of keys or certificates", path, info.Size())
-	}
-	data, err := os.ReadFile(path)
+	data, err := regular.File(path, maxFile)
 	if err != nil {
 		return nil, nstance.Errorf(codeOf(err), "read: %w", err)
 	}
@@ -141,6 +135,8 @@ func codeOf(err error) nstance.Code {
 		return nstance.NotFound
 	case errors.Is(err, fs.ErrPermission):
 		return nstance.Denied
+	case errors.Is(err, nstance.Invalid):
+		return nstance.Invalid
 	}
 	return nstance.Internal
 }

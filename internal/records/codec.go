@@ -45,15 +45,20 @@ func Decode[T Document](key string, data []byte) (v T, unknown Unknown, err erro
 }
 
 // decodeKnown decodes an object without unknown fields in one pass, which is the
-// ordinary case. A takeover calls it ten thousand times.
+// ordinary case.
 func decodeKnown[T Document](key string, data []byte) (v T, ok bool) {
-	strict := json.NewDecoder(bytes.NewReader(data))
-	strict.DisallowUnknownFields()
-	if strict.Decode(&v) == nil && len(bytes.TrimSpace(data[strict.InputOffset():])) == 0 && checkFormat(key, v.header().Format) == nil {
+	if strictly(data, &v) && checkFormat(key, v.header().Format) == nil {
 		return v, true
 	}
 	var none T
 	return none, false
+}
+
+// strictly decodes data and reports whether it is one value without unknown fields.
+func strictly(data []byte, v any) bool {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	return dec.Decode(v) == nil && len(bytes.TrimSpace(data[dec.InputOffset():])) == 0
 }
 
 // checkFormatOf decodes the format only, since a newer major one may mean

@@ -53,10 +53,16 @@ func (d *Doc[T]) Held() (T, bool) {
 // causes no write, unless an unanswered write of this term, or of an earlier one, may
 // still land: after an Update without an error none does, and what it returns is what
 // is durable. An error of fn ends the update. Fails with Unavailable when the
-// term is over, Ambiguous when the write may have landed, Invalid when the stored
+// term is over, Ambiguous when the write may have landed, or has landed after the end of the term, Invalid when the stored
 // document cannot be read, Conflict when other writers were faster each time.
 func (d *Doc[T]) Update(ctx context.Context, fn func(*T) error) (T, error) {
-	return d.with(ctx, func(ctx context.Context) (*held[T], error) { return d.o.update(ctx, true, fn) })
+	return d.with(ctx, func(ctx context.Context) (*held[T], error) {
+		h, err := d.o.update(ctx, true, fn)
+		if err == nil {
+			err = d.o.fence.answered(d.o.key)
+		}
+		return h, err
+	})
 }
 
 func (d *Doc[T]) with(ctx context.Context, do func(context.Context) (*held[T], error)) (T, error) {

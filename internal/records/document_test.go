@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -106,6 +107,24 @@ func TestDoc(t *testing.T) {
 		got, err := newDoc(b).Load(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 6, got.Groups["a"].Failures)
+	})
+	bubble(t, "others that change it again and again win for a while only", func(t *testing.T) {
+		b := newBed()
+		one, other := newDoc(b), newDoc(b)
+		began := time.Now()
+		got, err := one.Update(t.Context(), func(s *state) error {
+			if time.Since(began) < 200*time.Millisecond {
+				_, err := other.Update(t.Context(), func(s *state) error {
+					s.Groups = map[string]groupState{"b": {Failures: s.Groups["b"].Failures + 1}}
+					return nil
+				})
+				require.NoError(t, err)
+			}
+			return pauseGroup("a")(s)
+		})
+		require.NoError(t, err)
+		require.True(t, got.Groups["a"].Paused)
+		require.NotZero(t, got.Groups["b"].Failures)
 	})
 	bubble(t, "a lost answer is resolved, also of the first write", func(t *testing.T) {
 		b := newBed()

@@ -20,7 +20,7 @@ type Instance struct {
 	Header
 
 	// The intent. These never change, except the shape and its token after a
-	// definite refusal.
+	// definite refusal, and AskedAt.
 	ID                  nstance.InstanceID `json:"id"`
 	Tenant              nstance.TenantID   `json:"tenant"`
 	Group               nstance.GroupID    `json:"group"`
@@ -45,6 +45,8 @@ type Instance struct {
 	ShapeChoice         string             `json:"shape_choice,omitempty"`   // why it has this shape; empty: not known
 	PricePerHour        float64            `json:"price_per_hour,omitempty"` // of the shape when it was granted, in the cloud's currency; 0: not known
 	Token               string             `json:"token,omitempty"`          // of the provider's create
+	AskedAt             time.Time          `json:"asked_at,omitzero"`        // no call for the machine was sent more than AskedFor after it; zero: not known
+	FailedLaunch        *FailedLaunch      `json:"failed_launch,omitempty"`  // on demand: of that create; removed with the next token
 
 	// The registration.
 	ProviderID   string       `json:"provider_id,omitempty"`
@@ -74,12 +76,24 @@ type Instance struct {
 	End        *End             `json:"end,omitempty"`       // written with Deleting
 }
 
+// AskedFor is how long after AskedAt the provider may be asked for a machine: later, AskedAt
+// is written again first.
+const AskedFor = 10 * time.Second
+
 // A Shape is what this attempt requests from the provider.
 type Shape struct {
 	InstanceType string             `json:"instance_type,omitempty"`
 	Subnet       string             `json:"subnet,omitempty"`
 	Market       nstance.MarketType `json:"market,omitempty"`
 	MaxPrice     string             `json:"max_price,omitempty"`
+}
+
+// A FailedLaunch says that the cloud has accepted a machine and could not start it. The machine
+// is deleted, and the instance gets another one, unless its agent has registered meanwhile.
+type FailedLaunch struct {
+	At    time.Time         `json:"at"`
+	Cause nstance.LossCause `json:"cause,omitempty"` // empty: the cloud says it in words only
+	Words string            `json:"words,omitempty"`
 }
 
 // A Standby is what is durable of a stand-by member. Its drain stays on record while it

@@ -36,6 +36,8 @@ func fullInstance() records.Instance {
 	rec.Authorities, rec.LoadBalancers = []string{"a1", "a2"}, []string{"lb-1"}
 	rec.Shape = records.Shape{InstanceType: "t3.small", Subnet: "s-1", Market: nstance.Spot, MaxPrice: "0.01"}
 	rec.ShapeChoice, rec.PricePerHour = "capacity", 0.0312
+	rec.AskedAt = born
+	rec.FailedLaunch = &records.FailedLaunch{At: born, Cause: nstance.LossInvalid, Words: "w"}
 	rec.Token, rec.ProviderID, rec.Zone, rec.Hostname, rec.RegisteredAt = "tok", "i-1", "z-1", "h<1>", born.Add(time.Minute)
 	rec.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
 	rec.Current, rec.Pending = key("01"), key("02")

@@ -49,6 +49,18 @@ func (f fence) allow(key string, stored uint64) error {
 	return nil
 }
 
+// answered fails with Ambiguous when the term is over although a write has landed: the next
+// leader may have read before that, so that it is not in force, and no caller may rely on it.
+func (f fence) answered(key string) error {
+	if f.check == nil {
+		return nil
+	}
+	if err := f.check(); err != nil {
+		return nstance.Errorf(nstance.Ambiguous, "write %s: answered after the end of this term: %w", key, err)
+	}
+	return nil
+}
+
 // guarded is one document, which is written under a condition. Its methods that
 // take a context need the lock.
 type guarded[T Document] struct {
@@ -187,10 +199,14 @@ func equalBodies[T Document](a, b T) bool {
 }
 
 // update applies fn to a copy and writes it, unless fn changed nothing. After a
-// write of another process it reads that, and applies fn to it. A document, unlike a
-// record, is made where it is missing, and settled.
+// write of another process it reads that, and applies fn to it: at once the first time,
+// then after a wait, as others that keep changing the object would win again. A document,
+// unlike a record, is made where it is missing, and settled.
 func (o *guarded[T]) update(ctx context.Context, document bool, fn func(*T) error) (*held[T], error) {
-	for range maxAttempts {
+	for lost := range maxAttempts {
+		if lost > 1 {
+			_ = sleep.For(ctx, backoff(lost)) // the write says that ctx has ended
+		}
 		base, err := o.load(ctx)
 		if err != nil {
 			return nil, err

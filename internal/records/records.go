@@ -124,7 +124,7 @@ func (r *Records) Create(ctx context.Context, rec Instance) (Instance, error) {
 	if err := r.trackProblem(e, err); err != nil {
 		return Instance{}, err
 	}
-	return h.value, nil
+	return h.value, r.fence.answered(e.key)
 }
 
 // Get returns a record from memory.
@@ -152,13 +152,14 @@ func (r *Records) Peek(id nstance.InstanceID) *Instance {
 
 // All returns every record from memory, in the order of their IDs.
 func (r *Records) All() []Instance {
-	var all []Instance
-	for _, e := range r.entries() {
+	entries := r.entries()
+	slices.SortFunc(entries, func(a, b *record) int { return cmp.Compare(a.ref.ID, b.ref.ID) })
+	all := make([]Instance, 0, len(entries))
+	for _, e := range entries {
 		if h := e.current.Load(); h != nil {
 			all = append(all, h.value)
 		}
 	}
-	slices.SortFunc(all, func(a, b Instance) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }
 
@@ -186,7 +187,7 @@ func (r *Records) Problems() []Problem {
 //
 // Fails with NotFound when there is no such record, Unavailable when the term
 // is over or storage did not take the write, Ambiguous when it may have
-// landed, Invalid when the stored record cannot be read, Conflict when other
+// landed, or has landed after the end of the term, Invalid when the stored record cannot be read, Conflict when other
 // writers were faster each time, Denied and Throttled as storage says. After any of them
 // memory holds what is known to be durable, and the next call reads first if
 // that is in doubt.
@@ -208,7 +209,7 @@ func (r *Records) Update(ctx context.Context, id nstance.InstanceID, fn func(*In
 	if err := r.trackProblem(e, err); err != nil {
 		return Instance{}, err
 	}
-	return h.value, nil
+	return h.value, r.fence.answered(e.key)
 }
 
 // Delete removes the record. A missing record is success. Fails with Conflict

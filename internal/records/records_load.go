@@ -43,9 +43,9 @@ func (r *Records) Load(ctx context.Context) ([]Instance, []Problem, error) {
 	return r.All(), r.Problems(), nil
 }
 
-// listWithSnapshot lists the shard's keys, and reads its snapshot at the same time
-// if fresh.
-func (r *Records) listWithSnapshot(ctx context.Context, fresh bool) (listed map[Ref]storage.Version, foreign []Problem, snap snapshot, err error) {
+// listWithSnapshot lists the shard's keys, and reads and decodes its snapshot at the
+// same time if fresh.
+func (r *Records) listWithSnapshot(ctx context.Context, fresh bool) (listed map[Ref]storage.Version, foreign []Problem, snap []snapshotRecord, err error) {
 	aside, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup

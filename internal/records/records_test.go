@@ -429,6 +429,62 @@ func TestUpdate(t *testing.T) {
 	})
 }
 
+// TestAnswerAfterTheTerm: what storage answers after the end of the term was seen by no later
+// leader, so it acknowledges nothing.
+func TestAnswerAfterTheTerm(t *testing.T) {
+	over := errors.New("lease lost")
+	for name, write := range map[string]func(context.Context, *records.Records, storage.Store) error{
+		"create": func(ctx context.Context, recs *records.Records, _ storage.Store) error {
+			_, err := recs.Create(ctx, newInstance(2))
+			return err
+		},
+		"update": func(ctx context.Context, recs *records.Records, _ storage.Store) error {
+			_, err := recs.Update(ctx, newInstance(1).ID, host("h"))
+			return err
+		},
+		"document": func(ctx context.Context, _ *records.Records, s storage.Store) error {
+			d := records.NewDoc[state](s, stateKey, &records.DocOptions{Check: s.(ending).check})
+			_, err := d.Update(ctx, pauseGroup("a"))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := ending{Store: storage.NewMemory(), over: new(atomic.Bool), err: over}
+			recs := records.New(s, shard, &records.Options{Epoch: 7, Check: s.check})
+			_, err := recs.Create(t.Context(), newInstance(1))
+			require.ErrorIs(t, err, nstance.Ambiguous)
+			s.over.Store(false)
+			err = write(t.Context(), recs, s)
+			require.ErrorIs(t, err, nstance.Ambiguous)
+			require.ErrorIs(t, err, over)
+		})
+	}
+}
+
+// An ending store answers each write after the end of the term.
+type ending struct {
+	storage.Store
+	over *atomic.Bool
+	err  error
+}
+
+func (e ending) check() error {
+	if e.over.Load() {
+		return e.err
+	}
+	return nil
+}
+
+func (e ending) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	defer e.over.Store(true)
+	return e.Store.PutIfAbsent(ctx, key, data)
+}
+
+func (e ending) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	defer e.over.Store(true)
+	return e.Store.PutIfMatch(ctx, key, data, v)
+}
+
 func TestEndedTermWritesNothing(t *testing.T) {
 	over := errors.New("lease lost")
 	var dead atomic.Bool

@@ -151,8 +151,8 @@ func (r *Records) readSnapshotHead(ctx context.Context) error {
 		return err
 	}
 	r.snap.setKnown(obj.Version, snapshotHead{})
-	if pages, err := openSnapshot(r.shard, obj.Data); err == nil {
-		r.snap.setKnown(obj.Version, pages.head)
+	if head, err := readSnapshot(r.shard, obj.Data, func([]byte) {}); err == nil {
+		r.snap.setKnown(obj.Version, head)
 	}
 	return nil
 }
@@ -199,37 +199,46 @@ func packSnapshot(head snapshotHead, all []keyedRecord) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// A snapshot is one that was found: its head and the lines of its records.
-type snapshot struct {
-	head  snapshotHead
-	lines [][]byte
-}
-
-// openSnapshot unpacks data and decodes the head.
-func openSnapshot(shard nstance.ShardID, data []byte) (snapshot, error) {
-	var s snapshot
+// readSnapshot unpacks data, decodes the head, and calls use for the line of each
+// record, which may keep it.
+func readSnapshot(shard nstance.ShardID, data []byte, use func(line []byte)) (snapshotHead, error) {
 	key := layout.SnapshotKey(shard)
 	zip, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
-		return s, unreadable(key, "%w", err)
+		return snapshotHead{}, unreadable(key, "%w", err)
 	}
-	text, err := io.ReadAll(bufio.NewReader(io.LimitReader(zip, maxSnapshot+1)))
-	if err == nil && len(text) > maxSnapshot {
-		err = errors.New("it is too large when unpacked")
+	text := &io.LimitedReader{R: zip, N: maxSnapshot}
+	lines := bufio.NewReaderSize(text, 64<<10)
+	first, err := lines.ReadBytes('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return snapshotHead{}, unreadable(key, "%w", err)
 	}
+	head, _, err := Decode[snapshotHead](key, first)
 	if err != nil {
-		return s, unreadable(key, "%w", err)
+		return head, err
 	}
-	first, rest, _ := bytes.Cut(text, []byte("\n"))
-	if s.head, _, err = Decode[snapshotHead](key, first); err != nil {
-		return s, err
+	if head.Shard != shard {
+		return head, unreadable(key, "it belongs to shard %q", head.Shard)
 	}
-	if s.head.Shard != shard {
-		return s, unreadable(key, "it belongs to shard %q", s.head.Shard)
+	n := 0
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			n++
+			use(line)
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return head, unreadable(key, "%w", err)
+		}
 	}
-	s.lines = slices.Collect(bytes.Lines(rest))
-	if len(s.lines) != s.head.Records {
-		return s, unreadable(key, "it has %d records, its head says %d", len(s.lines), s.head.Records)
+	switch {
+	case text.N == 0:
+		return head, unreadable(key, "it is too large when unpacked")
+	case n != head.Records:
+		return head, unreadable(key, "it has %d records, its head says %d", n, head.Records)
 	}
-	return s, nil
+	return head, nil
 }

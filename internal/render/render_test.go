@@ -226,3 +226,16 @@ func TestDepthIsGivenBack(t *testing.T) {
 	_, err := rendered(t.Context(), nested(65)+`{{template "t64"}}`, data)
 	require.ErrorIs(t, err, render.ErrLimit, "and that is bounded")
 }
+
+// TestQuoteRefuses: what no word of a shell can say.
+func TestQuoteRefuses(t *testing.T) {
+	q, err := render.Quote("it's")
+	require.NoError(t, err)
+	require.Equal(t, `'it'\''s'`, q)
+	_, err = render.Quote("a\x00b")
+	require.ErrorIs(t, err, nstance.Invalid)
+	for _, data := range []any{map[string]any{"v": []string{"a"}}, map[string]any{"v": map[string]string{}}, map[string]any{"v": "\x00"}} {
+		_, err := rendered(t.Context(), `{{quote .v}}`, data)
+		require.Error(t, err)
+	}
+}

@@ -29,7 +29,9 @@ func TestExitCodesOfMistakes(t *testing.T) {
 		mistakes.BadValue:      {run("--config", invalid, "--log-level", "loud"), run("--config", invalid, "--log-format", "xml"), {"dev", "--log-format", "xml"}},
 		mistakes.NothingNamed:  {run(), {"validate"}, {"run", "--config", invalid, "--key-provider", "file", "--key-source", missing}},
 		mistakes.FileMissing:   {run("--config", missing), {"validate", missing}},
+		mistakes.FileFolder:    {run("--config", folder), {"validate", folder}},
 		mistakes.FileInvalid:   {run("--config", invalid), {"validate", invalid}},
+		mistakes.NoDirectory:   {run("--config", invalid, "--data", invalid), {"run", "--storage", "file://" + invalid, "--cluster", "c", "--shard", "a"}},
 		mistakes.NothingStored: {run("--storage", "mem://", "--shard", "a")},
 	})
 	development := func(t *testing.T, args []string) (int, string) {
@@ -41,6 +43,7 @@ func TestExitCodesOfMistakes(t *testing.T) {
 		mistakes.UnknownFlag: {{"--loud"}, {"admin", "--loud"}},
 		mistakes.Argument:    {{"extra"}, {"admin", "status", "extra"}},
 		mistakes.BadValue:    {{"--log-level", "loud"}, {"--scenario", "storm"}},
+		mistakes.NoDirectory: {{"--data", invalid}},
 		mistakes.NotLoggedIn: {{"admin", "status", "--identity", missing}},
 	})
 }

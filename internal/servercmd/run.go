@@ -27,7 +27,6 @@ import (
 	"github.com/nstance-go/nstance/server"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
-	"github.com/nstance-go/nstance/storage/secret"
 )
 
 // running is what run is told.
@@ -42,8 +41,7 @@ type running struct {
 	log                          *slog.Logger
 	logLost                      func() int64 // lines of the log that were dropped
 
-	box                   *secret.Box // as prepare finds it, and so are the others
-	ownBind, ownAdvertise server.Addresses
+	ownBind, ownAdvertise server.Addresses // as prepare finds them
 }
 
 // The pause after the first attempt to start that failed, and the longest one.
@@ -144,8 +142,8 @@ func (r *running) run(ctx context.Context) error {
 	}
 	starting := startingPages{address: r.httpAddress(), log: r.log}
 	defer starting.close()
+	starting.open(ctx)
 	for failures := 1; ; failures++ {
-		starting.open(ctx)
 		err := r.attempt(ctx, hup, starting.close)
 		if err == nil || ctx.Err() != nil {
 			return nil
@@ -153,6 +151,7 @@ func (r *running) run(ctx context.Context) error {
 		if code := nstance.CodeOf(err); code == nstance.Invalid || code == nstance.NotFound {
 			return err
 		}
+		starting.open(ctx)
 		wait := sleep.Jitter(sleep.Backoff(failures, startBackoff, maxStartBackoff))
 		r.log.Warn("this server cannot start yet, retrying", "wait", wait.Round(time.Millisecond), "code", nstance.CodeOf(err), "err", err)
 		retry := time.NewTimer(wait)
@@ -173,9 +172,6 @@ func (r *running) prepare() (err error) {
 	if err := r.place(); err != nil {
 		return err
 	}
-	if r.box, err = r.keys.Box(r.getenv); err != nil {
-		return err
-	}
 	r.ownBind, r.ownAdvertise, err = r.addresses()
 	return err
 }
@@ -183,6 +179,10 @@ func (r *running) prepare() (err error) {
 // attempt starts a server and serves until ctx ends. It calls opening before the server
 // opens its ports.
 func (r *running) attempt(ctx context.Context, hup <-chan os.Signal, opening func()) (err error) {
+	box, err := r.keys.Box(r.getenv) // which may be a file of a disk that is not there yet
+	if err != nil {
+		return err
+	}
 	open := r.parts.Storage
 	if open == nil {
 		open = storage.Open
@@ -230,7 +230,7 @@ func (r *running) attempt(ctx context.Context, hup <-chan os.Signal, opening fun
 	}
 	defer func() { err = errors.Join(err, closeJournal()) }()
 	s, err := server.New(ctx, store, cloud, source, &server.Options{
-		Kinds: r.parts.Kinds, Secrets: r.box, SecretSource: secrets, Events: kept,
+		Kinds: r.parts.Kinds, Secrets: box, SecretSource: secrets, Events: kept,
 		Journal: events.tell, Shared: true, Host: r.host, Bind: r.ownBind, Advertise: r.ownAdvertise, Traces: traces,
 		Log: r.log, LogLost: r.logLost,
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 	"github.com/nstance-go/nstance/internal/test/freeport"
 	"github.com/nstance-go/nstance/storage"
 	"github.com/nstance-go/nstance/storage/lease"
+	"github.com/nstance-go/nstance/storage/secret"
 )
 
 const minimal = `{"cluster": {"id": "c"}, "shard": {"id": "a", "provider": {"kind": "sim"}},
@@ -155,6 +157,40 @@ func TestStartWaits(t *testing.T) {
 			require.Zero(t, r.ends(t))
 		})
 	}
+	for name, taken := range map[string]func(t *testing.T) (address string, free func()){
+		"a port is taken": func(t *testing.T) (string, func()) {
+			other, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = other.Close() })
+			return other.Addr().String(), func() { require.NoError(t, other.Close()) }
+		},
+		"an address is not there": func(*testing.T) (string, func()) { return "192.0.2.1:0", nil },
+		"a name is not known":     func(*testing.T) (string, func()) { return "nowhere.invalid:0", nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, store, web := parts(), storage.NewMemory(), freeAddress(t)
+			prepare(t, store)
+			p.Storage = func(context.Context, string) (storage.Store, error) { return store, nil }
+			address, free := taken(t)
+			bind := strings.Replace(ports(web), "agent=127.0.0.1:0", "agent="+address, 1)
+			r := start(t, p, "--shard", "a", "--bind", bind)
+			require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "cannot start yet") }, time.Minute, 5*time.Millisecond, "%s", &r.log)
+			require.Contains(t, r.log.String(), "shard.bind.agent: cannot listen on "+address)
+			inARow := 0 // so often that it is not between two attempts only
+			require.Eventually(t, func() bool {
+				if inARow++; get(web, "/healthz") != http.StatusOK {
+					inARow = 0
+				}
+				return inARow == 30
+			}, time.Minute, 5*time.Millisecond)
+			if free != nil {
+				free()
+				r.leads(t)
+			}
+			require.Zero(t, r.ends(t), "%s", &r.log)
+		})
+	}
 	t.Run("a signal ends the wait", func(t *testing.T) {
 		t.Parallel()
 		p := parts()
@@ -175,6 +211,84 @@ func TestStartWaits(t *testing.T) {
 		require.Equal(t, 2, <-r.code)
 		require.Contains(t, r.log.String(), "storage.url: is wrong")
 	})
+}
+
+// TestKeyFileThatCannotBeReadYet: the disk with the keys may come later than the program.
+func TestKeyFileThatCannotBeReadYet(t *testing.T) {
+	t.Parallel()
+	p, store, web := parts(), storage.NewMemory(), freeAddress(t)
+	prepare(t, store)
+	p.Storage = func(context.Context, string) (storage.Store, error) { return store, nil }
+	keys := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.Symlink(keys, keys)) // which cannot be read
+	r := start(t, p, "--shard", "a", "--bind", ports(web), "--key-provider", "file", "--key-source", keys)
+	require.Eventually(t, func() bool { return strings.Contains(r.log.String(), "cannot start yet") }, time.Minute, 5*time.Millisecond, "%s", &r.log)
+	require.Equal(t, http.StatusOK, get(web, "/healthz"))
+	require.NoError(t, os.WriteFile(keys+".new", []byte(secret.NewKey().Encode()), 0o600))
+	require.NoError(t, os.Rename(keys+".new", keys))
+	r.leads(t)
+	require.Zero(t, r.ends(t))
+}
+
+// onePerSecond is a store that permits one write a second to one object, as Google and
+// Cloudflare document of theirs. What it throttles has no effect.
+type onePerSecond struct {
+	*storage.Memory
+	mu   *sync.Mutex
+	last map[string]time.Time
+}
+
+func (s onePerSecond) limit(key string, write func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last, written := s.last[key]; written && time.Since(last) < time.Second {
+		return nstance.Errorf(nstance.Throttled, "put %s: the store answers 429 rateLimitExceeded", key)
+	}
+	err := write()
+	if err == nil {
+		s.last[key] = time.Now()
+	}
+	return err
+}
+
+func (s onePerSecond) PutIfAbsent(ctx context.Context, key string, data []byte) (v storage.Version, err error) {
+	err = s.limit(key, func() (err error) { v, err = s.Memory.PutIfAbsent(ctx, key, data); return err })
+	return v, err
+}
+
+func (s onePerSecond) PutIfMatch(ctx context.Context, key string, data []byte, match storage.Version) (v storage.Version, err error) {
+	err = s.limit(key, func() (err error) { v, err = s.Memory.PutIfMatch(ctx, key, data, match); return err })
+	return v, err
+}
+
+func (s onePerSecond) DeleteIfMatch(ctx context.Context, key string, match storage.Version) error {
+	return s.limit(key, func() error { return s.Memory.DeleteIfMatch(ctx, key, match) })
+}
+
+// TestStoreOfOneWriteASecond: a server starts on such a store, makes its machines, keeps its
+// term, and hands it over.
+func TestStoreOfOneWriteASecond(t *testing.T) {
+	t.Parallel()
+	p, store := parts(), onePerSecond{storage.NewMemory(), new(sync.Mutex), map[string]time.Time{}}
+	prepare(t, store.Memory)
+	p.Storage = func(context.Context, string) (storage.Store, error) { return store, nil }
+	r := start(t, p, "--shard", "a", "--bind", ports("127.0.0.1:0"))
+	machines := func() (n int) {
+		for e, err := range store.List(t.Context(), "instance/", "") {
+			require.NoError(t, err)
+			if strings.HasSuffix(e.Key, ".json") {
+				n++
+			}
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { return machines() == 2 }, time.Minute, 20*time.Millisecond, "%s", &r.log)
+	next := start(t, p, "--shard", "a", "--bind", ports("127.0.0.1:0"))
+	require.Eventually(t, func() bool { return strings.Contains(next.log.String(), "nstance-server starts") }, time.Minute, 5*time.Millisecond, "%s", &next.log)
+	require.Zero(t, r.ends(t), "%s", &r.log)
+	next.leads(t)
+	require.NotContains(t, r.log.String(), "lease lost")
+	require.Zero(t, next.ends(t), "%s", &next.log)
 }
 
 // oneFault is a store of which one call fails.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance/internal/config"
@@ -15,7 +16,8 @@ import (
 type startingPages struct {
 	address string
 	log     *slog.Logger
-	web     *http.Server // nil: not open
+	web     *http.Server   // nil: not open
+	served  sync.WaitGroup // web's goroutine
 }
 
 // open listens, unless it does. A port that is taken is not an error here: the server
@@ -30,14 +32,16 @@ func (p *startingPages) open(ctx context.Context) {
 		return
 	}
 	p.web = &http.Server{Handler: http.HandlerFunc(starting), ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
-	p.web.SetKeepAlivesEnabled(false)                       // the next request is for the server itself
-	go func(web *http.Server) { _ = web.Serve(lis) }(p.web) // ends with close
+	p.web.SetKeepAlivesEnabled(false) // the next request is for the server itself
+	web := p.web
+	p.served.Go(func() { _ = web.Serve(lis) })
 }
 
 // close frees the port.
 func (p *startingPages) close() {
 	if p.web != nil {
 		_ = p.web.Close() // frees it in any case
+		p.served.Wait()
 		p.web = nil
 	}
 }

@@ -3,6 +3,7 @@
 package validate
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -41,6 +42,29 @@ func Duration(field string, d, least, most time.Duration) error {
 // Setting checks a duration that is 0 or from a millisecond to most.
 func Setting(field string, d, most time.Duration) error {
 	return Duration(field, d, rules.LeastSetting, most)
+}
+
+// Given checks that there is a value: neither nil nor a nil pointer, map or function in an
+// interface.
+func Given(field, remedy string, v any) error {
+	if v != nil {
+		switch at := reflect.ValueOf(v); at.Kind() {
+		case reflect.Pointer, reflect.Map, reflect.Func, reflect.Chan, reflect.Slice:
+			if at.IsNil() {
+				return nstance.FieldError(field, remedy, "is a nil %T", v)
+			}
+		}
+		return nil
+	}
+	return nstance.FieldError(field, remedy, "is nil")
+}
+
+// Optional checks a value that may be nil, but not a nil pointer in an interface.
+func Optional(field, remedy string, v any) error {
+	if v == nil {
+		return nil
+	}
+	return Given(field, remedy, v)
 }
 
 func wrong(field string, v *rules.Violation) error {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/storage/secret"
@@ -70,7 +71,7 @@ func (k KeySource) fromFile() ([]secret.Key, error) {
 	}
 	text, err := readKeys(k.Source)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // a mistake in the command line, not an absent object
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EISDIR): // a mistake in the command line, not an absent object
 		return nil, nstance.FieldError("--key-source", remedy, "secret key: %v", err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, nstance.Errorf(nstance.Denied, "secret key: %w", err)

@@ -55,6 +55,7 @@ func TestKeySource(t *testing.T) {
 		"a variable that is unset":  {vault.KeySource{Provider: vault.KeysInEnv, Source: "NOPE"}, "--key-source: variable NOPE is not set"},
 		"a variable without a key":  {vault.KeySource{Provider: vault.KeysInEnv, Source: "BAD"}, "BAD: key is not base64"},
 		"a file without a name":     {vault.KeySource{Provider: vault.KeysInFile}, "--key-source: is not given"},
+		"a folder":                  {vault.KeySource{Provider: vault.KeysInFile, Source: t.TempDir()}, "--key-source: secret key: read "},
 		"a file that is not there":  {vault.KeySource{Provider: vault.KeysInFile, Source: "/nowhere"}, "--key-source: secret key: open /nowhere"},
 		"a file that is too long":   {vault.KeySource{Provider: vault.KeysInFile, Source: long}, long + ": is more than 4096 bytes long"},
 		"a file that holds no keys": {vault.KeySource{Provider: vault.KeysInFile, Source: bad}, bad + ": key is not base64"},

@@ -131,10 +131,14 @@ func TestDestroy(t *testing.T) {
 			store := storage.NewMemory()
 			v := vault.New(store, box)
 			require.NoError(t, v.PutIfAbsent(t.Context(), "nonce.2.key", []byte("PRIVATE")))
-			for range 2 {
-				require.NoError(t, v.Destroy(t.Context(), "nonce.2.key"))
-				require.NotContains(t, stored(t, store, "secret/nonce.2.key"), "PRIVATE")
-			}
+			require.NoError(t, v.Destroy(t.Context(), "nonce.2.key"))
+			require.NotContains(t, stored(t, store, "secret/nonce.2.key"), "PRIVATE")
+			before, err := store.Get(t.Context(), "secret/nonce.2.key")
+			require.NoError(t, err)
+			require.NoError(t, v.Destroy(t.Context(), "nonce.2.key"))
+			after, err := store.Get(t.Context(), "secret/nonce.2.key")
+			require.NoError(t, err)
+			require.Equal(t, before.Version, after.Version, "once is enough")
 			require.ErrorIs(t, v.PutIfAbsent(t.Context(), "nonce.2.key", []byte("PRIVATE")), nstance.Conflict, "the name is used up")
 			require.NoError(t, v.Destroy(t.Context(), "nonce.3.key"), "of what never was, too")
 			require.ErrorIs(t, v.PutIfAbsent(t.Context(), "nonce.3.key", []byte("PRIVATE")), nstance.Conflict)

@@ -103,6 +103,44 @@ func TestResult(t *testing.T) {
 	}
 }
 
+// TestWavesWithOneDeadline: among waves that run and end together, the latest comes first.
+func TestWavesWithOneDeadline(t *testing.T) {
+	early, late := reclaim("i1", 0), reclaim("i2", time.Hour)
+	early.Notice.Deadline = late.GetNotice().GetDeadline()
+	all := wave.Of([]*apiv1.Interruption{early, late})
+	require.Len(t, all, 2)
+	require.Equal(t, "i2", all[0].Members[0].GetInstance())
+}
+
+// TestMachineThatWasLost: the time that its drain had ends when it is gone.
+func TestMachineThatWasLost(t *testing.T) {
+	lost := reclaim("i1", 0)
+	lost.GoneAt = timestamppb.New(start.Add(time.Minute))
+	lost.DeletedAt = timestamppb.New(start.Add(time.Hour))
+	w := wave.Of([]*apiv1.Interruption{lost})[0]
+	require.Equal(t, start.Add(time.Minute), w.Ended)
+	require.NotNil(t, w.TightestSeconds)
+	require.InDelta(t, 60, *w.TightestSeconds, .01)
+}
+
+func TestWaveIsBounded(t *testing.T) {
+	var list []*apiv1.Interruption
+	for n := range 14 {
+		for m := range n + 1 { // the last pool is the largest
+			i := reclaim(fmt.Sprintf("i%02d-%d", n, m), 0)
+			i.Zone, i.Group = fmt.Sprintf("z%02d", n), fmt.Sprintf("g%02d", n)
+			list = append(list, i)
+		}
+	}
+	w := wave.Of(list)[0]
+	require.Len(t, w.Pools, 12)
+	require.Equal(t, 2, w.PoolsOmitted)
+	require.Equal(t, "z13", w.Pools[0].Zone)
+	require.Equal(t, "z02", w.Pools[11].Zone)
+	require.Len(t, w.Groups, 12)
+	require.Equal(t, "default/g00", w.Groups[0])
+}
+
 func ExampleOf() {
 	for _, w := range wave.Of([]*apiv1.Interruption{reclaim("i1", 0), reclaim("i2", time.Second)}) {
 		fmt.Println(w.Machines, "reclaimed,", w.Running, "running")

@@ -283,3 +283,31 @@ func FuzzReport(f *testing.F) {
 		require.Len(t, again.GetNotices().GetNotices(), len(r.Notices))
 	})
 }
+
+// TestMachinesOfAnEvent: a part of their names would say that the event is about fewer.
+func TestMachinesOfAnEvent(t *testing.T) {
+	var names []string
+	for range wire.MaxMachines {
+		names = append(names, "vm")
+	}
+	there := func(names []string) []string {
+		return wire.NoticeOf(wire.Notice(nstance.Notice{Machines: names})).Machines
+	}
+	require.Equal(t, names, there(names))
+	require.Empty(t, there(append(names, "one more")))
+	require.Empty(t, there([]string{"vm", strings.Repeat("x", 1<<16)}))
+	received := &apiv1.Notice{Machines: append(names, "one more")}
+	require.Empty(t, wire.NoticeOf(received).Machines)
+}
+
+func TestCommands(t *testing.T) {
+	for _, argv := range [][]string{nil, {"true"}, {"sh", "-c", "echo \"$1\"", ""}} {
+		got, err := wire.CommandOf(wire.Command(argv))
+		require.NoError(t, err)
+		require.Equal(t, argv, got)
+	}
+	for _, bad := range []string{"true", "[]", `[""]`, `["", "x"]`, `[1]`, `{"a": "b"}`} {
+		_, err := wire.CommandOf(bad)
+		require.ErrorIs(t, err, nstance.Invalid, bad)
+	}
+}

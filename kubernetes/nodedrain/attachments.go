@@ -11,44 +11,12 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
-// A snapshot shares one listing among all drains.
-type snapshot[T any] struct {
-	list  func(context.Context) (T, error)
-	turn  chan struct{} // guards the fields below during a listing
-	taken time.Time
-	value T
-}
-
-func newSnapshot[T any](list func(context.Context) (T, error)) *snapshot[T] {
-	return &snapshot[T]{list: list, turn: make(chan struct{}, 1)}
-}
-
-// since returns a listing that was begun at t or later.
-func (s *snapshot[T]) since(ctx context.Context, t time.Time) (value T, err error) {
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return value, context.Cause(ctx)
-	}
-	if s.taken.Before(t) {
-		began := time.Now()
-		if value, err = s.list(ctx); err != nil {
-			return value, err
-		}
-		s.taken, s.value = began, value
-	}
-	return s.value, nil
-}
-
 // An attachment is a volume that is attached to a node.
 type attachment struct {
 	persistentVolume string // empty for an inline one
 }
 
 func (d *Drainer) listAttachments(ctx context.Context) (map[string][]attachment, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	list, err := d.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -65,8 +33,6 @@ func (d *Drainer) listAttachments(ctx context.Context) (map[string][]attachment,
 }
 
 func (d *Drainer) listDaemonSets(ctx context.Context) (map[string]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	list, err := d.client.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -88,7 +54,7 @@ func (d *Drainer) orphan(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	}
 	now := time.Now()
 	for _, age := range []time.Duration{time.Minute, 0} {
-		names, err := d.daemonSets.since(ctx, now.Add(-age))
+		names, err := d.daemonSets.Since(ctx, now.Add(-age))
 		if err != nil || names[owner] {
 			return false, err
 		}

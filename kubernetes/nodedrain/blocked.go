@@ -1,6 +1,7 @@
 package nodedrain
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -45,14 +46,15 @@ func doesNotEnd(pod *corev1.Pod, unreachable bool) string {
 	return text
 }
 
-// A blockReport is what was said of the pod that keeps a node from being empty.
+// A blockReport is what was said of the pods, or the errors, that keep a node from being
+// empty.
 type blockReport struct {
-	since time.Time // when the first of a run of pods was found; zero: there is none
+	since time.Time // when the first of a run of them was found; zero: there is none
 	text  string    // what was said last
 	at    time.Time // when
 }
 
-// due reports whether it is time to say a text, which is empty when no pod blocks. One that
+// due reports whether it is time to say a text, which is empty when nothing blocks. One that
 // is said again is for a coordinator that has lost it.
 func (b *blockReport) due(text string, now time.Time) bool {
 	if text == "" {
@@ -78,10 +80,31 @@ func (w *worker) reportBlocked(ctx context.Context, dr nstance.Drain, pod *block
 		w.d.events.onNode(w.node, corev1.EventTypeWarning, reasonBlocked, "the drain waits for "+text)
 	}
 	w.block.text, w.block.at = text, now
-	if !dr.Unlimited() {
+	if dr.Unlimited() {
+		w.tellBlocked(ctx)
+	}
+}
+
+// reportTrouble tells the coordinator which error keeps a drain without deadline from going
+// on; nil: none does any more. Other drains end at their deadline.
+func (w *worker) reportTrouble(ctx context.Context, err error) {
+	text, now := "", time.Now()
+	if err != nil {
+		text = err.Error()
+	}
+	if dr := w.current(); !dr.Unlimited() || !w.trouble.due(text, now) {
 		return
 	}
-	ack := nstance.Ack{Instance: w.instance, Generation: w.generation, By: nstance.ExecutorOperator, Outcome: nstance.OutcomeBlocked, Message: text}
+	w.trouble.text, w.trouble.at = text, now
+	w.tellBlocked(ctx)
+}
+
+// tellBlocked tells the coordinator what the drain waits for.
+func (w *worker) tellBlocked(ctx context.Context) {
+	ack := nstance.Ack{
+		Instance: w.instance, Generation: w.generation, By: nstance.ExecutorOperator, Outcome: nstance.OutcomeBlocked,
+		Message: cmp.Or(w.trouble.text, w.block.text),
+	}
 	if err := w.sendAck(ctx, ack); err != nil {
 		w.log.Warn("coordinator not told what the drain waits for", "err", err)
 	}

@@ -2,7 +2,9 @@ package nodedrain
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -134,25 +136,38 @@ func (d *Drainer) removeSilent(ctx context.Context, node *corev1.Node, id nstanc
 	return err
 }
 
-// mark names the instances of nodes on them, and reports whether some are left.
+// mark names the instances of nodes on them, and reports whether some are left that are worth
+// another try at once. A node that cannot be marked keeps no other from it.
 func (d *Drainer) mark(ctx context.Context, nodes []*corev1.Node, known map[types.UID]Known) (more bool) {
-	marked := 0
+	var (
+		marks  errgroup.Group
+		marked atomic.Int64
+	)
+	marks.SetLimit(compareWidth)
+	tried := 0
 	for _, node := range nodes {
 		k, ok := known[node.UID]
 		if !ok || k.State == InstanceGone || node.Annotations[AnnotationInstance] == string(k.Instance) {
 			continue
 		}
-		if marked++; marked > maxMarks {
-			return true
+		if more = tried == maxMarks; more {
+			break
 		}
-		p := &nodePatch{}
-		p.annotate(AnnotationInstance, string(k.Instance))
-		if _, err := d.patchNode(ctx, node, p); err != nil {
-			d.options.Log.Warn("node not marked with its instance: retrying", "node", node.Name, "instance_id", k.Instance, "err", err)
-			return false
-		}
+		tried++
+		marks.Go(func() error {
+			p := &nodePatch{}
+			p.annotate(AnnotationInstance, string(k.Instance))
+			if _, err := d.patchNode(ctx, node, p); err != nil {
+				return fmt.Errorf("node %s of instance %s: %w", node.Name, k.Instance, err)
+			}
+			marked.Add(1)
+			return nil
+		})
 	}
-	return false
+	if err := marks.Wait(); err != nil {
+		d.options.Log.Warn("nodes not marked with their instances: retrying", "nodes", tried-int(marked.Load()), "err", err)
+	}
+	return more && marked.Load() > 0
 }
 
 // instanceNamed returns the instance that a provider ID ends with; empty: none.

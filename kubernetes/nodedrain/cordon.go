@@ -34,6 +34,9 @@ const (
 	annotationExcluded   = annotationPrefix + "excluded"
 )
 
+// maxConflicts is how often a node that others change is read again before there is a pause.
+const maxConflicts = 4
+
 // A nodePatch is a JSON merge patch of a node. Nil values remove.
 type nodePatch struct {
 	Metadata struct {
@@ -173,15 +176,16 @@ func trimmed(node *corev1.Node, err error) (*corev1.Node, error) {
 }
 
 // changeNode applies the patch that change makes of the node, and of the latest one
-// when the node has changed meanwhile. It returns the node and whether it sent one.
+// when the node has changed meanwhile. It returns the node and whether it sent one. Fails with a
+// conflict when others change the node each time.
 func (d *Drainer) changeNode(ctx context.Context, node *corev1.Node, change func(*corev1.Node) *nodePatch) (*corev1.Node, bool, error) {
-	for {
+	for tries := 1; ; tries++ {
 		p := change(node)
 		if p == nil || p.empty() {
 			return node, false, nil
 		}
 		patched, err := d.patchNode(ctx, node, p)
-		if !apierrors.IsConflict(err) {
+		if !apierrors.IsConflict(err) || tries == maxConflicts {
 			return patched, true, err
 		}
 		latest, err := d.getNode(ctx, node.Name)

@@ -63,7 +63,8 @@ func (w *worker) message(ending Ending) string {
 	return strings.Join(parts, "; ")
 }
 
-// acknowledge repeats the acknowledgement until the coordinator has it or wants none.
+// acknowledge repeats the acknowledgement until the coordinator has it or wants none, or the
+// drain has ended.
 func (w *worker) acknowledge(ctx context.Context, outcome nstance.Outcome, message string) {
 	ack := nstance.Ack{Instance: w.instance, Generation: w.generation, By: nstance.ExecutorOperator, Outcome: outcome, Message: message}
 	for failures := 1; ; failures++ {
@@ -76,7 +77,7 @@ func (w *worker) acknowledge(ctx context.Context, outcome nstance.Outcome, messa
 			return
 		}
 		w.log.Warn("acknowledgement not delivered: retrying", "outcome", string(outcome), "err", err)
-		if !sleep.For(ctx, sleep.Jitter(sleep.Backoff(failures, 100*time.Millisecond, 5*time.Second))) {
+		if !sleep.For(ctx, sleep.Jitter(sleep.Backoff(failures, 100*time.Millisecond, 5*time.Second))) || w.isStopped() {
 			return
 		}
 	}

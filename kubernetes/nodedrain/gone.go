@@ -36,7 +36,7 @@ const (
 // repeat it.
 func (d *Drainer) Gone(ctx context.Context, instance nstance.InstanceID, providerID string) error {
 	if !d.nodes.informer.HasSynced() {
-		return nstance.Errorf(nstance.Unavailable, "nodes are not listed yet")
+		return errNotListed
 	}
 	node, err := d.nodes.find(providerID, instance)
 	if nstance.CodeOf(err) == nstance.NotFound {
@@ -64,7 +64,7 @@ func (d *Drainer) awaitDetached(ctx context.Context, name string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, detachLimit)
 	defer cancel()
 	for {
-		attached, e := d.attachments.since(ctx, time.Now())
+		attached, e := d.attachments.Since(ctx, time.Now())
 		switch {
 		case e == nil && len(attached[name]) == 0:
 			return nil

@@ -15,7 +15,8 @@
 //   - A pod whose eviction is still refused when its grace period must begin is deleted
 //     past its disruption budget, since it would be killed without notice otherwise. The
 //     budget has half of the drain's time at least. It is recorded as pdb_overridden. A
-//     drain without deadline waits for budgets, and says for which.
+//     drain without deadline waits for budgets, and says for which. It also says which error
+//     keeps it from going on, such as a node that does not exist.
 //   - Voluntary drains leave pods alone that refuse disruption.
 //   - A pod that does not end, a kubelet that is silent and a webhook that hangs delay no
 //     other pod.
@@ -49,6 +50,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/kubernetes/internal/snapshot"
 )
 
 const (
@@ -69,8 +71,8 @@ type Drainer struct {
 	slots       *slots
 	retries     *slots // of evictions that had no answer
 	events      *recorder
-	attachments *snapshot[map[string][]attachment]
-	daemonSets  *snapshot[map[string]bool]
+	attachments *snapshot.Snapshot[map[string][]attachment]
+	daemonSets  *snapshot.Snapshot[map[string]bool]
 	kubelets    *kubelets
 	wakeCompare chan struct{} // capacity 1
 
@@ -100,18 +102,22 @@ func New(cfg *rest.Config, drains nstance.DrainCoordinator, opts *Options) (*Dra
 	if err != nil {
 		return nil, nstance.FieldError("cfg", "correct the client configuration", "%s", err)
 	}
+	return newDrainer(client, budget, drains, o), nil
+}
+
+func newDrainer(client kubernetes.Interface, budget *budget, drains nstance.DrainCoordinator, o Options) *Drainer {
 	d := &Drainer{
 		options: o, drains: drains, client: client, budget: budget,
 		gate: newCordonGate(), slots: newSlots(o.MaxCalls), retries: newSlots(max(1, o.MaxCalls/4)), events: newRecorder(client, o.Log),
 		kubelets: newKubelets(client), wakeCompare: make(chan struct{}, 1), workers: map[nstance.InstanceID]*worker{},
 	}
 	d.nodes = newNodeIndex(client, d.Compare, o.Log)
-	d.attachments = newSnapshot(d.listAttachments)
-	d.daemonSets = newSnapshot(d.listDaemonSets)
+	d.attachments = snapshot.New(d.listAttachments)
+	d.daemonSets = snapshot.New(d.listDaemonSets)
 	if d.options.Evictor == nil {
 		d.options.Evictor = evictionAPI{client}
 	}
-	return d, nil
+	return d
 }
 
 // clientConfig returns a copy of cfg with our budget. Built-in types travel as protobuf.

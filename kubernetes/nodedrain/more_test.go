@@ -222,8 +222,8 @@ func TestKubeGone(t *testing.T) {
 	require.NoError(t, d.Gone(t.Context(), "", "i-unknown"))
 }
 
-// TestKubeGoneWithVolumes: the node of a machine that is gone is there until its volumes are
-// detached, by Kubernetes' own controller, and they move with their pods.
+// TestKubeGoneWithVolumes: the node of a machine that is gone is there, tainted, until its
+// volumes are detached.
 func TestKubeGoneWithVolumes(t *testing.T) {
 	r := newRig(t)
 	a := r.node("a")

@@ -111,9 +111,12 @@ func (x *nodeIndex) find(providerID string, instance nstance.InstanceID) (*corev
 // Find returns the node of a machine as it was seen last, by the provider's ID of the machine
 // or that of the instance: its name, UID, provider ID and system UUID, whether it is ready
 // and schedulable, and its conditions and annotations of this project. It must not be
-// changed. Fails with NotFound when there is none, which may change, and Conflict when there
-// are several.
+// changed. Fails with NotFound when there is none, which may change, Conflict when there
+// are several, and Unavailable when Run does not know the nodes yet.
 func (d *Drainer) Find(instance nstance.InstanceID, providerID string) (*corev1.Node, error) {
+	if !d.nodes.informer.HasSynced() {
+		return nil, errNotListed
+	}
 	return d.nodes.find(providerID, instance)
 }
 
@@ -131,6 +134,8 @@ func (x *nodeIndex) targets() int {
 	}
 	return n
 }
+
+var errNotListed = nstance.Errorf(nstance.Unavailable, "nodes are not listed yet")
 
 func orInstance(providerID string, instance nstance.InstanceID) string {
 	if providerID == "" {

@@ -93,7 +93,8 @@ type Evictor interface {
 // Implementations must be safe for concurrent use.
 type Rules interface {
 	// Rule is called for each pod of the node in each pass, so it answers from memory.
-	// An error ends the pass: it is retried, and nothing is evicted meanwhile.
+	// A pod with an error is left until the deadline leaves no more than its grace period, or
+	// the error is over: it is asked for again in each pass.
 	Rule(ctx context.Context, d nstance.Drain, node *corev1.Node, pod *corev1.Pod) (Rule, error)
 }
 

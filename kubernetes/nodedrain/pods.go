@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nstance-go/nstance/internal/clip"
 )
 
 const (
@@ -17,9 +19,10 @@ const (
 
 // A candidate is a pod that the drain waits for.
 type candidate struct {
-	pod   *corev1.Pod
-	rule  Rule
-	stuck string // why it is terminating and does not end: no other pod waits for it; empty: it may end yet
+	pod     *corev1.Pod
+	rule    Rule
+	unknown error  // of its rule, which is asked for again: until then it is left; nil: the rule is known
+	stuck   string // why it is terminating and does not end: no other pod waits for it; empty: it may end yet
 }
 
 // stays reports whether a pod is left on the node. An orphan is one whose DaemonSet
@@ -58,6 +61,9 @@ func refusesDisruption(pod *corev1.Pod) string {
 
 // waitsFor says why a pod is not evicted.
 func (c candidate) waitsFor() string {
+	if c.unknown != nil {
+		return "it is not known whether it may be evicted: " + clip.Words(c.unknown.Error())
+	}
 	if annotation := refusesDisruption(c.pod); annotation != "" {
 		return "it has the annotation " + annotation
 	}

@@ -33,6 +33,9 @@ func (w *worker) removePods(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if !w.nodeExists() {
+			return errNodeDeleted // one that registers again is not cordoned
+		}
 		r := planRound(all, w.tries, w.frame(dr), time.Now())
 		w.setRemaining(r.text())
 		w.countRefused(r.refused > 0)
@@ -70,8 +73,9 @@ func (w *worker) setRemaining(text string) {
 	}
 }
 
-// pause waits until the pods are worth another look.
+// pause waits until the pods are worth another look. No error keeps the drain from going on.
 func (w *worker) pause(ctx context.Context, next time.Time) error {
+	w.reportTrouble(ctx, nil)
 	wait := w.d.budget.pollInterval(w.d.countDraining(0))
 	longest := min(max(wait, time.Until(w.current().Deadline)/40), maxBackoff)
 	wait = sleep.Backoff(w.unchanged+1, wait, longest)
@@ -108,9 +112,10 @@ func (w *worker) candidates(ctx context.Context, dr nstance.Drain) ([]candidate,
 	for i := range pods {
 		pod := &pods[i]
 		rule, stay, err := w.ruleFor(ctx, dr, pod)
+		if err != nil {
+			rule, stay = Rule{Behavior: WaitCompleted}, false
+		}
 		switch {
-		case err != nil:
-			return nil, err
 		case stay:
 			if !finished(pod) {
 				w.staying = append(w.staying, pod)
@@ -119,7 +124,7 @@ func (w *worker) candidates(ctx context.Context, dr nstance.Drain) ([]candidate,
 			w.leave(pod, doesNotEnd(pod, unreachable))
 		default:
 			w.hasVolumes = w.hasVolumes || len(claimsOf(pod)) > 0
-			c := candidate{pod: pod, rule: rule}
+			c := candidate{pod: pod, rule: rule, unknown: err}
 			if pod.DeletionTimestamp != nil && (unreachable || w.graceOver(pod, unreachable, confirmTime)) {
 				c.stuck = doesNotEnd(pod, unreachable)
 			}
@@ -242,7 +247,7 @@ func (w *worker) awaitVolumes(ctx context.Context) error {
 		return err
 	}
 	for began := time.Now(); !w.unreachable() && time.Since(began) < volumesLimit; {
-		attached, err := w.d.attachments.since(ctx, time.Now())
+		attached, err := w.d.attachments.Since(ctx, time.Now())
 		if err != nil {
 			return err
 		}

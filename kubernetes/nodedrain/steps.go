@@ -19,6 +19,7 @@ const (
 	leastEviction   = time.Second      // for one eviction, however little time is left
 	webhookTimeout  = 15 * time.Second // for one that had no answer before: admission webhooks have 10 s where they do not say otherwise
 	evictionBackoff = 500 * time.Millisecond
+	backoffShare    = 20
 )
 
 // An answer is what came of a step.
@@ -107,12 +108,10 @@ func (w *worker) record(dr nstance.Drain, a answer) (urgent bool) {
 	w.pending--
 	t := w.tries[a.pod.UID]
 	t.inFlight, t.unanswered = false, false
-	switch code := nstance.CodeOf(a.err); {
-	case a.err == nil:
+	if a.err == nil {
 		w.recordRemoval(dr, a.step, &t)
-	case code == nstance.NotFound:
-	default:
-		w.recordFailure(a, code, &t)
+	} else { // also NotFound: a pod that is gone is not listed again
+		w.recordFailure(a, nstance.CodeOf(a.err), &t)
 	}
 	w.tries[a.pod.UID] = t
 	return a.evicts() && overrides(a.pod, t, w.frame(dr))
@@ -143,10 +142,17 @@ func (w *worker) recordFailure(a answer, code nstance.Code, t *try) {
 	}
 	t.unanswered = code == nstance.Unavailable
 	t.failures++
-	t.next = now.Add(sleep.Jitter(sleep.Backoff(t.failures, evictionBackoff, maxBackoff)))
+	t.next = now.Add(sleep.Jitter(sleep.Backoff(t.failures, evictionBackoff, w.longestBackoff(a.pod))))
 	if t.failures == 1 {
 		w.log.Info("pod not evicted: retrying until the deadline", "pod", podName(a.pod), "code", string(code), "err", a.err)
 	}
+}
+
+// longestBackoff is the longest wait between two tries for a pod: a share of the time until it is
+// deleted past its disruption budget, which may permit it at any moment until then.
+func (w *worker) longestBackoff(pod *corev1.Pod) time.Duration {
+	left := time.Until(w.frame(w.current()).overrideAt(pod))
+	return min(max(w.d.budget.pollInterval(w.d.countDraining(0)), left/backoffShare), maxBackoff)
 }
 
 // refusal says what keeps a pod from being evicted. An answer before says more than none now.

@@ -22,6 +22,8 @@ var (
 	errReplaced   = errors.New("the drain was cancelled, or a newer one began")
 )
 
+var errNodeDeleted = nstance.Errorf(nstance.NotFound, "node was deleted while it was drained")
+
 // A worker drains one node, or takes a cancelled drain back.
 type worker struct {
 	d          *Drainer
@@ -59,6 +61,7 @@ type worker struct {
 	left       []string  // pods that do not end
 	reported   time.Time // when the progress was last written
 	block      blockReport
+	trouble    blockReport // of errors
 }
 
 func newWorker(d *Drainer, dr nstance.Drain, drains bool) *worker {
@@ -112,6 +115,13 @@ func (w *worker) tighten(dr nstance.Drain) {
 	}
 }
 
+// isStopped reports whether the drain has ended, or has another executor.
+func (w *worker) isStopped() bool {
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	return w.stopped
+}
+
 func (w *worker) current() nstance.Drain {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,6 +145,7 @@ func (w *worker) empty(life context.Context) {
 			break
 		}
 		w.setRemaining(err.Error())
+		w.reportTrouble(w.ctx, err)
 		if failures == 1 {
 			w.log.Warn("drain is held up: retrying until the deadline", "err", err)
 		}
@@ -173,7 +184,7 @@ func (w *worker) pass(ctx context.Context) error {
 		return err
 	}
 	if !w.nodeExists() {
-		return nstance.Errorf(nstance.NotFound, "node was deleted while it was drained")
+		return errNodeDeleted
 	}
 	return nil
 }
@@ -192,7 +203,7 @@ func (w *worker) findNode(ctx context.Context) error {
 	if w.nodeExists() {
 		return nil
 	}
-	w.d.nodes.awaitSync(ctx)
+	w.awaitNodes(ctx)
 	for failures := 1; ; failures++ {
 		node, err := w.d.nodes.find(w.drain.ProviderID, w.instance)
 		if err == nil {
@@ -205,12 +216,20 @@ func (w *worker) findNode(ctx context.Context) error {
 		}
 		w.cordoned()
 		w.setRemaining(err.Error())
+		w.reportTrouble(ctx, err)
 		if failures == 1 {
 			w.log.Warn("node not found: looking again until the deadline", "err", err)
 		}
 		if !sleep.For(ctx, 250*time.Millisecond) {
 			return err
 		}
+	}
+}
+
+// awaitNodes returns when all nodes are known, or ctx has ended.
+func (w *worker) awaitNodes(ctx context.Context) {
+	for !w.d.nodes.informer.HasSynced() && sleep.For(ctx, 20*time.Millisecond) {
+		w.reportTrouble(ctx, errNotListed)
 	}
 }
 

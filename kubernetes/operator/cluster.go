@@ -27,7 +27,6 @@ import (
 	"github.com/nstance-go/nstance"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
 	"github.com/nstance-go/nstance/kubernetes/internal/identity"
-	"github.com/nstance-go/nstance/kubernetes/internal/shards"
 )
 
 // Reasons of conditions.
@@ -35,14 +34,17 @@ const (
 	reasonProvisioned  = "Provisioned"
 	reasonRegistered   = "Registered"
 	reasonRefused      = "RegistrationRefused"
+	reasonExpired      = "CertificateExpired"
+	reasonUnaccepted   = "CertificateRefused"
+	reasonUnrenewed    = "RenewalFailed"
 	reasonWaiting      = "WaitingForShard"
 	reasonConnected    = "Connected"
 	reasonDisconnected = "ShardsLost"
 	reasonUnreachable  = "Unreachable"
 )
 
-// retryRegistration is between two attempts to register: what is wrong is
-// usually for the user to mend.
+// retryRegistration is between two attempts to register or to renew: what is wrong
+// is usually for the user to mend.
 const retryRegistration = 15 * time.Second
 
 // retryKubeconfig is between two looks for a kubeconfig that is not there yet.
@@ -94,8 +96,11 @@ func (c *clusterController) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	if err != nil || cluster == nil || annotations.IsExternallyManaged(&nc) {
 		return ctrl.Result{}, err // Cluster API has not taken it over yet, or never will
 	}
-	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, c.Client, cluster, &nc); err != nil || isPaused || requeue {
+	switch isPaused, requeue, err := paused.EnsurePausedCondition(ctx, c.Client, cluster, &nc); {
+	case err != nil || requeue:
 		return ctrl.Result{}, err
+	case isPaused:
+		return c.keepDraining(ctx, cluster, &nc)
 	}
 	store, err := c.status.open(&nc, clusterv1.ReadyCondition, infrav1.ConditionRegistered, infrav1.ConditionShardsConnected, infrav1.ConditionNodesReached)
 	if err != nil {
@@ -112,38 +117,71 @@ func (c *clusterController) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	return c.provision(ctx, cluster, &nc)
 }
 
-// provision registers if necessary, and follows the shards.
+// provision registers if necessary, and follows the shards. What they and the nodes are like is
+// shown and used whatever becomes of the certificate.
 func (c *clusterController) provision(ctx context.Context, cluster *clusterv1.Cluster, nc *infrav1.NstanceCluster) (ctrl.Result, error) {
 	nc.Status.ObservedGeneration = nc.Generation
-	id, renewAt, err := c.identity(ctx, nc)
+	id, err := c.identity(ctx, nc)
 	if err != nil {
 		reason := reasonRefused
 		if errors.Is(err, nstance.Unavailable) {
 			reason = reasonWaiting
 		}
-		conditions.Set(nc, metav1.Condition{Type: infrav1.ConditionRegistered, Status: metav1.ConditionFalse, Reason: reason, Message: text(err)})
+		setRegistered(nc, metav1.ConditionFalse, reason, text(err))
 		return ctrl.Result{RequeueAfter: retryRegistration}, nil
 	}
-	conditions.Set(nc, metav1.Condition{Type: infrav1.ConditionRegistered, Status: metav1.ConditionTrue, Reason: reasonRegistered})
-	fl, err := c.fleets.follow(ctx, nc, id, renewAt)
+	fl, err := c.fleets.follow(ctx, nc, id)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	known, renewAt := fl.status()
-	if left := time.Until(renewAt); left <= 0 {
-		return c.renew(ctx, nc, fl)
-	}
 	nc.Status.FailureDomains = failureDomains(nc)
-	showShards(nc, known)
+	showShards(nc, fl.status())
+	reached := c.reachNodes(ctx, cluster, nc, fl)
+	wait := c.keepCertificate(ctx, nc, fl)
+	if conditions.IsTrue(nc, infrav1.ConditionRegistered) {
+		setProvisioned(nc)
+	}
+	if !reached {
+		wait = min(wait, retryKubeconfig)
+	}
+	return ctrl.Result{RequeueAfter: wait}, nil
+}
+
+// keepDraining has the nodes of a paused cluster drained: its shards delete the machines at their
+// deadlines all the same. It needs the shards and the certificate for that, and stores nothing else.
+func (c *clusterController) keepDraining(ctx context.Context, cluster *clusterv1.Cluster, nc *infrav1.NstanceCluster) (ctrl.Result, error) {
+	id, err := c.keeper.Load(ctx, nc)
+	if errors.Is(err, nstance.NotFound) {
+		return ctrl.Result{}, nil // it has never registered, and does not while it is paused
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	fl, err := c.fleets.follow(ctx, nc, id)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	wait := c.keepCertificate(ctx, nc, fl)
+	if c.drainNodes(ctx, cluster, fl) != nil {
+		wait = min(wait, retryKubeconfig)
+	}
+	return ctrl.Result{RequeueAfter: wait}, nil
+}
+
+func setProvisioned(nc *infrav1.NstanceCluster) {
 	conditions.Set(nc, metav1.Condition{Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, Reason: reasonProvisioned})
 	provisioned := true
 	nc.Status.Initialization.Provisioned = &provisioned
+}
+
+// reachNodes has the nodes drained, and shows whether they are reached. It reports whether
+// there is something that reaches them.
+func (c *clusterController) reachNodes(ctx context.Context, cluster *clusterv1.Cluster, nc *infrav1.NstanceCluster, fl *fleet) bool {
 	if err := c.drainNodes(ctx, cluster, fl); err != nil {
 		conditions.Set(nc, metav1.Condition{Type: infrav1.ConditionNodesReached, Status: metav1.ConditionFalse, Reason: unreachedReason(err), Message: text(err)})
-		return ctrl.Result{RequeueAfter: min(retryKubeconfig, time.Until(renewAt))}, nil
+		return false
 	}
 	conditions.Set(nc, fl.reachedCondition())
-	return ctrl.Result{RequeueAfter: time.Until(renewAt)}, nil
+	return true
 }
 
 // unreachedReason is why nodes could not be reached at all yet.
@@ -164,6 +202,7 @@ func (c *clusterController) drainNodes(ctx context.Context, cluster *clusterv1.C
 	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}
 	read := func(ctx context.Context) ([]byte, error) { return c.readKubeconfig(ctx, key) }
 	data, err := read(ctx)
+	fl.kubeconfigRead(err)
 	if err != nil {
 		return err
 	}
@@ -189,29 +228,6 @@ func (fl *fleet) reachedCondition() metav1.Condition {
 		return metav1.Condition{Type: infrav1.ConditionNodesReached, Status: metav1.ConditionFalse, Reason: reasonWaiting}
 	}
 	return fl.nodes.access.condition()
-}
-
-// identity returns the certificate, registering if there is none.
-func (c *clusterController) identity(ctx context.Context, nc *infrav1.NstanceCluster) (id shards.Identity, renewAt time.Time, err error) {
-	id, renewAt, err = c.keeper.Load(ctx, nc)
-	if !errors.Is(err, nstance.NotFound) {
-		return id, renewAt, err
-	}
-	if err := c.keeper.Register(ctx, nc); err != nil {
-		return id, renewAt, err
-	}
-	return c.keeper.Load(ctx, nc)
-}
-
-func (c *clusterController) renew(ctx context.Context, nc *infrav1.NstanceCluster, fl *fleet) (ctrl.Result, error) {
-	api, err := fl.anyAPI()
-	if err != nil {
-		return ctrl.Result{RequeueAfter: retryRegistration}, nil //nolint:nilerr // the condition ShardsConnected says it
-	}
-	if err := c.keeper.Renew(ctx, nc, api); err != nil {
-		return ctrl.Result{}, err
-	}
-	return ctrl.Result{RequeueAfter: time.Millisecond}, nil
 }
 
 // failureDomains returns the shards as Cluster API wants them.

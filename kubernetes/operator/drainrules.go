@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	infrav1 "github.com/nstance-go/nstance/kubernetes/api/v1beta1"
+	"github.com/nstance-go/nstance/kubernetes/internal/snapshot"
 	"github.com/nstance-go/nstance/kubernetes/nodedrain"
 )
 
@@ -29,14 +29,25 @@ const namespacesFor = 30 * time.Second
 // managedNodes tell a drain what Cluster API knows of the nodes of one cluster: the rules
 // for their Machines, and whether these are being deleted. It is safe for concurrent use.
 type managedNodes struct {
-	objects client.Reader // of the management cluster
-	cluster *clusterv1.Cluster
-	nodes   kubernetes.Interface
-	surges  *surges
+	objects    client.Reader // of the management cluster
+	cluster    *clusterv1.Cluster
+	surges     *surges
+	namespaces *snapshot.Snapshot[map[string]map[string]string] // labels, by name, in the workload cluster
+}
 
-	mu         sync.Mutex
-	namespaces map[string]map[string]string // labels, by name, in the workload cluster
-	readAt     time.Time
+func newManagedNodes(objects client.Reader, cluster *clusterv1.Cluster, nodes kubernetes.Interface, surges *surges) *managedNodes {
+	namespaces := snapshot.New(func(ctx context.Context) (map[string]map[string]string, error) {
+		list, err := nodes.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		byName := map[string]map[string]string{}
+		for _, ns := range list.Items {
+			byName[ns.Name] = ns.Labels
+		}
+		return byName, nil
+	})
+	return &managedNodes{objects: objects, cluster: cluster, surges: surges, namespaces: namespaces}
 }
 
 // machineOf returns the Machine of an instance; nil: it has none.
@@ -87,13 +98,13 @@ func (n *managedNodes) machineRule(ctx context.Context, d nstance.Drain, pod *co
 	if err != nil || machine == nil {
 		return nodedrain.Rule{}, err
 	}
-	namespace, err := n.namespace(ctx, pod.Namespace)
+	namespaces, err := n.namespaces.Since(ctx, time.Now().Add(-namespacesFor))
 	if err != nil {
 		return nodedrain.Rule{}, err
 	}
 	slices.SortFunc(rules.Items, func(a, b clusterv1.MachineDrainRule) int { return cmp.Compare(a.Name, b.Name) })
 	for _, rule := range rules.Items {
-		if !selectsMachine(rule.Spec.Machines, machine.Labels, n.cluster.Labels) || !selectsPod(rule.Spec.Pods, pod.Labels, namespace) {
+		if !selectsMachine(rule.Spec.Machines, machine.Labels, n.cluster.Labels) || !selectsPod(rule.Spec.Pods, pod.Labels, namespaces[pod.Namespace]) {
 			continue
 		}
 		switch rule.Spec.Drain.Behavior {
@@ -127,23 +138,6 @@ func selects(selector *metav1.LabelSelector, of map[string]string) bool {
 	}
 	s, err := metav1.LabelSelectorAsSelector(selector)
 	return err == nil && s.Matches(labels.Set(of))
-}
-
-// namespace returns the labels of a namespace of the workload cluster.
-func (n *managedNodes) namespace(ctx context.Context, name string) (map[string]string, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if time.Since(n.readAt) > namespacesFor {
-		list, err := n.nodes.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		n.namespaces, n.readAt = map[string]map[string]string{}, time.Now()
-		for _, ns := range list.Items {
-			n.namespaces[ns.Name] = ns.Labels
-		}
-	}
-	return n.namespaces[name], nil
 }
 
 // Begin implements nodedrain.Hooks.

@@ -1,7 +1,9 @@
 package operator
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -308,26 +310,32 @@ func (f *fleets) lead() context.Context {
 type fleet struct {
 	key    client.ObjectKey
 	fleets *fleets
+	began  time.Time // in this process
 
 	drains *drain.Coordinator // mirrors the drains of every shard
 
-	mu       sync.Mutex
-	identity shards.Identity
-	renewAt  time.Time // earlier where a server wants it
-	shards   map[string]*connection
-	nodes    *nodeDrainer // nil: not yet
+	mu             sync.Mutex
+	identity       shards.Identity
+	renewRequested time.Time // when a server wants the certificate renewed; zero: none does
+	lastRequest    time.Time // for another certificate
+	shards         map[string]*connection
+	nodes          *nodeDrainer // nil: not yet
+	noKubeconfig   bool         // there was none when it was looked for
 }
 
 // A connection is one shard of a fleet.
 type connection struct {
 	*shards.Shard
-	spec   infrav1.Shard
-	cancel context.CancelFunc
-	status infrav1.ShardStatus // guarded by the fleet
+	cancel context.CancelCauseFunc
+
+	// Guarded by the fleet.
+	address string
+	status  infrav1.ShardStatus
+	refused error // of the certificate, since the shard was reached last; nil: it was not refused
 }
 
 // follow connects to the shards that a cluster names, and to no others.
-func (f *fleets) follow(ctx context.Context, cluster *infrav1.NstanceCluster, id shards.Identity, renewAt time.Time) (*fleet, error) {
+func (f *fleets) follow(ctx context.Context, cluster *infrav1.NstanceCluster, id shards.Identity) (*fleet, error) {
 	select {
 	case <-f.ready:
 	case <-ctx.Done():
@@ -337,28 +345,49 @@ func (f *fleets) follow(ctx context.Context, cluster *infrav1.NstanceCluster, id
 	f.mu.Lock()
 	fl := f.byCluster[key]
 	if fl == nil {
-		fl = &fleet{key: key, fleets: f, drains: drain.New(&drain.Options{Log: f.log}), shards: map[string]*connection{}}
+		fl = &fleet{key: key, fleets: f, began: time.Now(), drains: drain.New(&drain.Options{Log: f.log}), shards: map[string]*connection{}}
 		f.byCluster[key] = fl
 	}
 	lead := f.ctx
 	f.mu.Unlock()
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	fl.identity, fl.renewAt = id, renewAt
+	fl.use(id)
 	named := map[string]bool{}
 	for _, s := range cluster.Spec.Shards {
 		named[s.Name] = true
-		if c := fl.shards[s.Name]; c == nil || c.spec.Address != s.Address {
-			fl.drop(s.Name)
+		switch c := fl.shards[s.Name]; {
+		case c == nil:
 			fl.connect(lead, s)
+		case c.address != s.Address:
+			c.address, c.refused = s.Address, nil
+			c.Reconnect()
 		}
 	}
 	for name := range maps.Clone(fl.shards) {
 		if !named[name] {
-			fl.drop(name)
+			fl.drop(name, errRemoved)
 		}
 	}
 	return fl, nil
+}
+
+// errRemoved ends the connection to a shard that its cluster does not name any more.
+var errRemoved = errors.New("the shard was removed")
+
+// use has the shards see an identity from now on. What was said of another certificate does
+// not hold for this one. It is called with the fleet locked.
+func (fl *fleet) use(id shards.Identity) {
+	replaced := !bytes.Equal(fl.identity.Certificate(), id.Certificate())
+	fl.identity = id
+	if !replaced {
+		return
+	}
+	fl.renewRequested = time.Time{}
+	for _, c := range fl.shards {
+		c.refused = nil
+		c.Reconnect()
+	}
 }
 
 // forget ends the connections of a cluster.
@@ -373,7 +402,7 @@ func (f *fleets) forget(key client.ObjectKey) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	for name := range maps.Clone(fl.shards) {
-		fl.drop(name)
+		fl.drop(name, nil)
 	}
 	if fl.nodes != nil {
 		fl.nodes.cancel()
@@ -382,10 +411,10 @@ func (f *fleets) forget(key client.ObjectKey) {
 
 // connect is called with the fleet locked.
 func (fl *fleet) connect(lead context.Context, s infrav1.Shard) {
-	ctx, cancel := context.WithCancel(lead)
-	c := &connection{spec: s, cancel: cancel, status: infrav1.ShardStatus{Name: s.Name, Connected: new(bool), LastChange: metav1.Now()}}
+	ctx, cancel := context.WithCancelCause(lead)
+	c := &connection{address: s.Address, cancel: cancel, status: infrav1.ShardStatus{Name: s.Name, Connected: new(bool), LastChange: metav1.Now()}}
 	c.Shard = shards.New(shards.Options{
-		Name: nstance.ShardID(s.Name), Servers: []string{s.Address}, Identity: fl.currentIdentity, Renew: fl.renewWithin, Drains: fl.drains,
+		Name: nstance.ShardID(s.Name), Servers: func() []string { return fl.addressesOf(c) }, Identity: fl.currentIdentity, Renew: fl.renewWithin, Drains: fl.drains,
 		Connection: func(connected bool, why error) { fl.connectionChanged(c, connected, why) },
 		InstanceChanged: func(id nstance.InstanceID, group nstance.GroupID) {
 			fl.fleets.tell(change{cluster: fl.key, shard: c.Name(), group: group, instance: id})
@@ -396,15 +425,26 @@ func (fl *fleet) connect(lead context.Context, s infrav1.Shard) {
 	})
 	c.SetExecutor(fl.reachesNodes())
 	fl.shards[s.Name] = c
-	fl.fleets.running.Go(func() { c.Run(ctx) })
+	fl.fleets.running.Go(func() {
+		c.Run(ctx)
+		if errors.Is(context.Cause(ctx), errRemoved) {
+			c.GiveUpDrains(lead)
+		}
+	})
 }
 
 // drop is called with the fleet locked.
-func (fl *fleet) drop(name string) {
+func (fl *fleet) drop(name string, why error) {
 	if c := fl.shards[name]; c != nil {
-		c.cancel()
+		c.cancel(why)
 		delete(fl.shards, name)
 	}
+}
+
+func (fl *fleet) addressesOf(c *connection) []string {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return []string{c.address}
 }
 
 func (fl *fleet) currentIdentity() shards.Identity {
@@ -416,8 +456,8 @@ func (fl *fleet) currentIdentity() shards.Identity {
 // renewWithin is told by a server whose authority's key is being retired.
 func (fl *fleet) renewWithin(within time.Duration) {
 	fl.mu.Lock()
-	if at := time.Now().Add(within / 2); at.Before(fl.renewAt) {
-		fl.renewAt = at
+	if at := time.Now().Add(within / 2); fl.renewRequested.IsZero() || at.Before(fl.renewRequested) {
+		fl.renewRequested = at
 	}
 	fl.mu.Unlock()
 	fl.fleets.tellCluster(fl.key)
@@ -431,6 +471,7 @@ func (fl *fleet) connectionChanged(c *connection, connected bool, why error) {
 		message = message[:min(len(message), 1024)]
 	}
 	changed := *c.status.Connected != connected || c.status.Message != message
+	changed = fl.recordRefusal(c, connected, why) || changed
 	if *c.status.Connected != connected {
 		c.status.LastChange = metav1.Now()
 	}
@@ -444,15 +485,14 @@ func (fl *fleet) connectionChanged(c *connection, connected bool, why error) {
 	}
 }
 
-// status returns what is known of the shards, in the order of names, and when the
-// certificate is to be renewed.
-func (fl *fleet) status() (out []infrav1.ShardStatus, renewAt time.Time) {
+// status returns what is known of the shards, in the order of names.
+func (fl *fleet) status() (out []infrav1.ShardStatus) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(fl.shards)) {
 		out = append(out, fl.shards[name].status)
 	}
-	return out, fl.renewAt
+	return out
 }
 
 // checkSynced fails with Unavailable while a shard is not connected and listed.

@@ -258,8 +258,8 @@ func restoreCost(pod *corev1.Pod) {
 }
 
 // evict asks for the eviction of pods. The first that its budget refuses ends the round: the
-// others have the same budget.
-func (s *survey) evict(ctx context.Context, pods []corev1.Pod) error {
+// others have the same budget. It fails with the first of other errors, which ends nothing.
+func (s *survey) evict(ctx context.Context, pods []corev1.Pod) (failed error) {
 	same := map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]
@@ -274,13 +274,13 @@ func (s *survey) evict(ctx context.Context, pods []corev1.Pod) error {
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))},
 		})
 		if apierrors.IsTooManyRequests(err) {
-			return nil
+			break
 		}
-		if ignoreGone(err) != nil {
-			return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		if ignoreGone(err) != nil && failed == nil {
+			failed = fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 // confirmNode has same say whether the node of a name is the one that was surveyed: pods that

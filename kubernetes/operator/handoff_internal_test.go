@@ -102,6 +102,44 @@ func TestEvictReusedName(t *testing.T) {
 	require.Panics(t, func() { _ = s.evict(t.Context(), pods) }, "those of the same node are")
 }
 
+// evictedNode is a node whose pods are asked to leave. Each eviction is answered by the pod's name.
+type evictedNode struct {
+	oneNode
+	answers map[string]error
+	asked   []string
+}
+
+func (e *evictedNode) SubResource(string) client.SubResourceClient { return evictions{of: e} }
+
+type evictions struct {
+	client.SubResourceClient
+	of *evictedNode
+}
+
+func (e evictions) Create(_ context.Context, pod, _ client.Object, _ ...client.SubResourceCreateOption) error {
+	e.of.asked = append(e.of.asked, pod.GetName())
+	return e.of.answers[pod.GetName()]
+}
+
+// TestEvictPastFailures: a pod that cannot be evicted keeps no other from it, unless it is its budget
+// that refuses, which the others have too.
+func TestEvictPastFailures(t *testing.T) {
+	known := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}
+	var pods []corev1.Pod
+	for _, name := range []string{"a", "b", "c"} {
+		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: known.Name}})
+	}
+	refused := apierrors.NewForbidden(corev1.Resource("pods"), "a", nil)
+	e := &evictedNode{oneNode: oneNode{uid: "n"}, answers: map[string]error{"a": refused}}
+	s := &survey{objects: e, nodes: map[string]*surveyedNode{known.Name: {Node: known}}}
+	require.ErrorIs(t, s.evict(t.Context(), pods), refused)
+	require.Equal(t, []string{"a", "b", "c"}, e.asked)
+
+	e.asked, e.answers["b"] = nil, apierrors.NewTooManyRequests("its budget", 0)
+	require.ErrorIs(t, s.evict(t.Context(), pods), refused)
+	require.Equal(t, []string{"a", "b"}, e.asked)
+}
+
 // TestSurgeWaitsForCordon: new pods of a surge would go to the node that the others leave, for as
 // long as that is open.
 func TestSurgeWaitsForCordon(t *testing.T) {

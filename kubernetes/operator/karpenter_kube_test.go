@@ -48,46 +48,52 @@ const (
 // A neighbour makes nodes for pods, and loses some.
 type neighbour struct {
 	*world
+	name     string
 	space    string // of the pods
 	selects  func(*corev1.PodSpec)
+	lose     func(nodes []string)
 	replaced func() int // nodes that were asked for since the loss
 	pid      int
 	metrics  string // URL
 }
 
-// BenchmarkKubeBesideKarpenter has Karpenter with its kwok provider, and then nstance-operator
-// over a shard, bring up 500 nodes with a pod each, and lose 100 at once
-// with two minutes each while a disruption budget permits 25 pods to be away. Karpenter has no
-// notices without a cloud: its NodeClaims are deleted, with as much time.
+// BenchmarkKubeBesideKarpenter has Karpenter with its kwok provider, and nstance-operator over a
+// shard, work on one API server. First the one and then the other brings up 500 nodes with a pod
+// each, and loses 100 at once with two minutes each while a disruption budget permits 25 pods to
+// be away. Karpenter has no notices without a cloud: its NodeClaims are deleted, with as much time.
 func BenchmarkKubeBesideKarpenter(b *testing.B) {
-	b.Run("karpenter", func(b *testing.B) { beside(b, karpenter) })
-	b.Run("nstance", func(b *testing.B) { beside(b, ours) })
-}
-
-func beside(b *testing.B, start func(*world) (n *neighbour, lose func(nodes []string))) {
-	w := newWorld(b)
 	c, err := kubetest.Start(kubetest.Options{Controllers: true, Scheduler: true, Kubelets: true})
 	require.NoError(b, err)
 	b.Cleanup(c.Stop)
-	w.workload = c
-	w.nodes, err = client.New(c.Config, client.Options{Scheme: scheme(b)})
+	stop, err := manage(c)
 	require.NoError(b, err)
-	n, lose := start(w)
-	n.space = c.Namespace(b)
+	b.Cleanup(stop)
+	w := newWorldIn(b, c)
+	theirs, own := karpenter(w), ours(w)
+	theirs.measure(b)
+	own.measure(b)
+	require.Len(b, theirs.pods(), besideSize, "the nodes of the neighbour stay")
+	b.ReportMetric(0, "ns/op") // one run is no operation
+}
+
+func (n *neighbour) measure(b *testing.B) {
+	b.Helper()
+	report := func(figure float64, unit string) { b.ReportMetric(figure, n.name+"-"+unit) }
+	n.space = n.workload.Namespace(b)
 	began := time.Now()
 	n.deploy()
-	w.within(20*time.Minute, "pods are ready", func() bool { return len(n.pods()) == besideSize })
-	b.ReportMetric(time.Since(began).Seconds(), "s-up")
-	b.ReportMetric(memory(b, n.pid, "VmRSS"), "idle-MiB")
+	n.within(20*time.Minute, "pods are ready", func() bool { return len(n.pods()) == besideSize })
+	report(time.Since(began).Seconds(), "s-up")
+	report(memory(b, n.pid, "VmRSS"), "idle-MiB")
 	n.budget()
 
 	doomed := n.pods()[:besideLost]
-	cordons, calls := w.watchCordons(), n.calls()
+	cordons, calls := n.watchCordons(), n.calls()
 	stop := n.countBelow()
 	began = time.Now()
-	lose(doomed)
+	n.lose(doomed)
 	var cordoned, asked time.Duration
-	w.within(20*time.Minute, "the pods are elsewhere", func() bool {
+	n.within(20*time.Minute, "the pods are elsewhere", func() bool {
 		if last, all := cordons.last(doomed); all && cordoned == 0 {
 			cordoned = last.Sub(began)
 		}
@@ -97,13 +103,12 @@ func beside(b *testing.B, start func(*world) (n *neighbour, lose func(nodes []st
 		now := n.pods()
 		return cordoned > 0 && asked > 0 && len(now) == besideSize && !slices.ContainsFunc(doomed, func(node string) bool { return slices.Contains(now, node) })
 	})
-	b.ReportMetric(cordoned.Seconds(), "s-last-cordon")
-	b.ReportMetric(asked.Seconds(), "s-last-asked")
-	b.ReportMetric(time.Since(began).Seconds(), "s-whole")
-	b.ReportMetric(stop(), "pod-s-below")
-	b.ReportMetric(n.calls()-calls, "calls")
-	b.ReportMetric(memory(b, n.pid, "VmHWM"), "peak-MiB")
-	b.ReportMetric(0, "ns/op") // one run is no operation
+	report(cordoned.Seconds(), "s-last-cordon")
+	report(asked.Seconds(), "s-last-asked")
+	report(time.Since(began).Seconds(), "s-whole")
+	report(stop(), "pod-s-below")
+	report(n.calls()-calls, "calls")
+	report(memory(b, n.pid, "VmHWM"), "peak-MiB")
 }
 
 // deploy runs one pod on each node.
@@ -116,9 +121,7 @@ func (n *neighbour) deploy() {
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("20")},
 		}}},
 	}
-	if n.selects != nil {
-		n.selects(&spec)
-	}
+	n.selects(&spec)
 	require.NoError(n, n.nodes.Create(n.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: n.space, Name: "web"},
 		Spec: appsv1.DeploymentSpec{
@@ -197,10 +200,14 @@ func (n *neighbour) calls() (sum float64) {
 }
 
 // ours is a shard with nstance-operator.
-func ours(w *world) (*neighbour, func([]string)) {
+func ours(w *world) *neighbour {
 	a := w.shards.Start("a", 0)
 	address := freePort(w.TB)
-	n := &neighbour{world: w, metrics: "https://" + address + "/metrics"}
+	n := &neighbour{world: w, name: "nstance", metrics: "https://" + address + "/metrics", selects: func(spec *corev1.PodSpec) {
+		spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: nodesOfKarpenter, Operator: corev1.NodeSelectorOpDoesNotExist}}}},
+		}}}
+	}}
 	_, err := w.management.Client.RbacV1().ClusterRoleBindings().Create(w.Context(), &rbacv1.ClusterRoleBinding{ // for its metrics
 		ObjectMeta: metav1.ObjectMeta{Name: w.namespace},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:auth-delegator"},
@@ -215,13 +222,17 @@ func ours(w *world) (*neighbour, func([]string)) {
 			return slices.ContainsFunc(before, func(o nstance.Machine) bool { return o.ID == m.ID })
 		}))
 	}
-	return n, func(nodes []string) {
+	n.lose = func(nodes []string) {
 		before = a.Cloud.Machines()
 		for _, node := range nodes {
 			require.NoError(w, a.Cloud.Reclaim(nstance.InstanceID(node), besideNotice))
 		}
 	}
+	return n
 }
+
+// nodesOfKarpenter is a label of nodes that Karpenter makes.
+const nodesOfKarpenter = "karpenter.sh/nodepool"
 
 // Kinds of Karpenter.
 var (
@@ -238,7 +249,7 @@ func object(kind schema.GroupVersionKind, spec map[string]any) *unstructured.Uns
 }
 
 // karpenter is Karpenter, with nodes that have no cloud.
-func karpenter(w *world) (*neighbour, func([]string)) {
+func karpenter(w *world) *neighbour {
 	assets := os.Getenv(kubetest.Assets)
 	require.NoError(w, w.workload.InstallCRDs(filepath.Join(assets, "karpenter-crds")))
 	metrics, health := freePort(w.TB), freePort(w.TB)
@@ -282,8 +293,8 @@ func karpenter(w *world) (*neighbour, func([]string)) {
 		return list.Items
 	}
 	var before []unstructured.Unstructured
-	n := &neighbour{world: w, pid: cmd.Process.Pid, metrics: "http://" + metrics + "/metrics", selects: func(spec *corev1.PodSpec) {
-		spec.NodeSelector = map[string]string{"karpenter.sh/nodepool": "default"}
+	n := &neighbour{world: w, name: "karpenter", pid: cmd.Process.Pid, metrics: "http://" + metrics + "/metrics", selects: func(spec *corev1.PodSpec) {
+		spec.NodeSelector = map[string]string{nodesOfKarpenter: "default"}
 		spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("40") // kwok gives each node 64
 	}}
 	n.replaced = func() int {
@@ -291,7 +302,7 @@ func karpenter(w *world) (*neighbour, func([]string)) {
 			return slices.ContainsFunc(before, func(o unstructured.Unstructured) bool { return o.GetUID() == c.GetUID() })
 		}))
 	}
-	return n, func(nodes []string) {
+	n.lose = func(nodes []string) {
 		before = claims()
 		var names []string
 		for i := range before {
@@ -306,6 +317,7 @@ func karpenter(w *world) (*neighbour, func([]string)) {
 			return w.nodes.Delete(ctx, c)
 		})
 	}
+	return n
 }
 
 func freePort(t testing.TB) string {

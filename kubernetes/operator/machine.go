@@ -61,6 +61,13 @@ const (
 	createSettled = time.Minute
 )
 
+// While the node of a deleted machine is being removed, its NstanceMachine stays: looked at
+// every nodePoll, for nodeLimit at most.
+const (
+	nodePoll  = time.Second
+	nodeLimit = time.Minute
+)
+
 // The progress of a drain is shown every leastProgress, and later where that would be more
 // than ten machines in a second.
 const (
@@ -187,10 +194,7 @@ func (c *machineController) reconcile(ctx context.Context, s *machineState) (ctr
 	var err error
 	if s.shard, s.api, err = c.fleets.shardOf(s.cluster, nstance.ShardID(m.Spec.Shard)); err != nil {
 		notReady(m, reasonShardLost, text(err))
-		if abandoned(ctx, c.Client, s.cluster, m.Spec.Shard) {
-			return ctrl.Result{}, c.abandon(ctx, s)
-		}
-		return ctrl.Result{}, nil // the shard's return brings it back
+		return c.shardLost(ctx, s)
 	}
 	if i, exists := s.shard.Instance(nstance.InstanceID(m.Spec.InstanceID)); exists {
 		return c.show(ctx, s, i)
@@ -299,6 +303,9 @@ func (c *machineController) ended(ctx context.Context, s *machineState, end *sha
 		if left := time.Until(id.Time().Add(createSettled)); !existed && !end.Failed && left > 0 {
 			return ctrl.Result{RequeueAfter: left}, nil
 		}
+		if end.Deleted && c.fleets.removesNode(s.cluster, id, m.Spec.ProviderID) {
+			return ctrl.Result{RequeueAfter: nodePoll}, nil // Cluster API deletes the node at once
+		}
 		return ctrl.Result{}, c.letGo(ctx, s)
 	}
 	switch {
@@ -348,17 +355,35 @@ func (c *machineController) ownedByOther(ctx context.Context, s *machineState) (
 	return otherOwner(group, owner), err
 }
 
+// shardLost deals with a machine whose shard is away, whose return brings it back. Its Machine
+// waits for a drain until the deadline.
+func (c *machineController) shardLost(ctx context.Context, s *machineState) (ctrl.Result, error) {
+	if abandoned(ctx, c.Client, s.cluster, s.m.Spec.Shard) {
+		return ctrl.Result{}, c.abandon(ctx, s)
+	}
+	deadline := s.m.Status.Leaving.Deadline
+	if deadline.IsZero() {
+		return ctrl.Result{}, nil
+	}
+	if left := time.Until(deadline.Time); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	return ctrl.Result{}, c.release(ctx, s.machine)
+}
+
 // abandon lets a machine go whose shard is lost for good: a member of a pool by itself, others
-// once their Machine is deleted. What runs there is left to itself.
+// once their Machine is deleted, which waits for no drain. What runs there is left to itself.
 func (c *machineController) abandon(ctx context.Context, s *machineState) error {
+	if err := c.release(ctx, s.machine); err != nil {
+		return err
+	}
 	switch {
 	case !s.m.DeletionTimestamp.IsZero():
+		controllerutil.RemoveFinalizer(s.m, infrav1.Finalizer)
 	case s.pooled():
 		return c.dismiss(ctx, s)
-	default:
-		return nil
 	}
-	return c.letGo(ctx, s)
+	return nil
 }
 
 // dismiss has a member of a pool go whose instance has ended: through its Machine, where

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -313,4 +314,40 @@ func TestKubeMachineRequested(t *testing.T) {
 	w.untilGone(machine)
 	next := w.untilRunning(1)[0]
 	require.NotEqual(t, machine.Name, next.Name)
+}
+
+// TestKubeMachineVolumes has the node of a machine that is gone stay until its volumes are
+// detached: Cluster API deletes nodes without waiting.
+func TestKubeMachineVolumes(t *testing.T) {
+	for name, start := range map[string]func(w *world){
+		"of a Machine": func(w *world) {
+			w.healthCheck(map[string]string{clusterv1.MachineDeploymentNameLabel: "web"})
+			w.deployment(1, nil)
+		},
+		"of a pool": func(w *world) {
+			w.pool(1, func(s *infrav1.NstanceMachinePoolSpec) { s.Shape = infrav1.Shape{Spot: &infrav1.SpotOptions{}} })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, a, _ := provisioned(t)
+			start(w)
+			machine := &w.untilRunning(1)[0]
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Status.NodeRef.Name}}
+			volume := &storagev1.VolumeAttachment{
+				ObjectMeta: metav1.ObjectMeta{Name: node.Name},
+				Spec:       storagev1.VolumeAttachmentSpec{Attacher: "test.nstance.dev", NodeName: node.Name, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &node.Name}},
+			}
+			require.NoError(t, w.Create(t.Context(), volume))
+			require.NoError(t, a.Cloud.Reclaim(nstance.InstanceID(node.Name), 0))
+			until(w, machine, func(m *clusterv1.Machine) bool {
+				require.NoError(t, w.nodes.Get(t.Context(), client.ObjectKeyFromObject(node), node), "deleted with volumes attached")
+				c := meta.FindStatusCondition(m.Status.Conditions, clusterv1.MachineDeletingCondition)
+				return c != nil && c.Reason == clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason && time.Since(c.LastTransitionTime.Time) > 3*time.Second
+			}, "its removal waits")
+			require.NoError(t, w.Delete(t.Context(), volume))
+			w.untilGone(machine)
+			w.untilGone(node)
+		})
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,13 +39,15 @@ type nodeDrainer struct {
 	workloads *workloadCluster
 	surges    *surges
 	gone      workqueue.TypedRateLimitingInterface[goneMachine]
+	mu        sync.Mutex
+	goneSince map[nstance.InstanceID]time.Time // of those in gone
 	cancel    context.CancelFunc
 }
 
 // A goneMachine is a machine that does not exist any more.
 type goneMachine struct {
 	id         nstance.InstanceID
-	providerID string // empty: not known
+	providerID string // of its node; empty: not known
 }
 
 // drainNodes drains the nodes of the cluster that a kubeconfig is for, from now on, also when
@@ -95,7 +99,7 @@ func (fl *fleet) newNodeDrainer(ctx context.Context, cluster *clusterv1.Cluster,
 		return nil, err
 	}
 	surges := newSurges(func() { fl.fleets.tellSurge(fl.key) })
-	managed := &managedNodes{objects: fl.fleets.objects, cluster: cluster, nodes: nodes, surges: surges}
+	managed := newManagedNodes(fl.fleets.objects, cluster, nodes, surges)
 	options := &nodedrain.Options{Tenant: fl.identity.Tenant, Rules: managed, Hooks: managed, Instances: fl, Log: log}
 	if fl.fleets.evictionRequests {
 		if options.Evictor, err = nodedrain.NewEvictionRequests(cfg, log); err != nil {
@@ -118,7 +122,7 @@ func (fl *fleet) newNodeDrainer(ctx context.Context, cluster *clusterv1.Cluster,
 		return nil, err
 	}
 	gone := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[goneMachine]())
-	return &nodeDrainer{Drainer: d, client: nodes, pods: pods, workloads: workloads, surges: surges, gone: gone}, nil
+	return &nodeDrainer{Drainer: d, client: nodes, pods: pods, workloads: workloads, surges: surges, gone: gone, goneSince: map[nstance.InstanceID]time.Time{}}, nil
 }
 
 // nodesReached has the shards give drains to the operator while it reaches the nodes: until
@@ -139,13 +143,57 @@ func (fl *fleet) reachesNodes() bool {
 }
 
 // machineGone has the node of a machine removed that the provider says is gone. It
-// has the provider's ID of the machine or that of the instance in its own.
+// has that provider ID, or that of the instance.
 func (fl *fleet) machineGone(id nstance.InstanceID, providerID string) {
 	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	if fl.nodes != nil {
-		fl.nodes.gone.Add(goneMachine{id, providerID})
+	nodes := fl.nodes
+	fl.mu.Unlock()
+	if nodes != nil {
+		nodes.remove(goneMachine{id, providerID})
 	}
+}
+
+// kubeconfigRead records whether there is a kubeconfig, from how it could be read.
+func (fl *fleet) kubeconfigRead(err error) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	fl.noKubeconfig = errors.Is(err, nstance.NotFound)
+}
+
+// removesNode has the node of a machine removed that the provider says is gone, and reports
+// whether it may still be there, and has been for no longer than nodeLimit: who deletes it
+// sooner leaves its volumes attached for six minutes.
+func (f *fleets) removesNode(cluster *clusterv1.Cluster, id nstance.InstanceID, providerID string) bool {
+	fl := f.of(cluster)
+	if fl == nil || !cluster.DeletionTimestamp.IsZero() {
+		return false
+	}
+	fl.mu.Lock()
+	nodes, began, none := fl.nodes, fl.began, fl.noKubeconfig
+	fl.mu.Unlock()
+	if nodes == nil {
+		return !none && time.Since(began) < nodeLimit
+	}
+	switch _, err := nodes.Find(id, providerID); {
+	case errors.Is(err, nstance.NotFound):
+		return false
+	case err != nil || !nodes.access.reached():
+		return time.Since(began) < nodeLimit
+	}
+	return time.Since(nodes.remove(goneMachine{id, providerID})) < nodeLimit
+}
+
+// remove has the node of a machine removed, and returns since when.
+func (n *nodeDrainer) remove(m goneMachine) time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	since, ok := n.goneSince[m.id]
+	if !ok {
+		since = time.Now()
+		n.goneSince[m.id] = since
+		n.gone.Add(m)
+	}
+	return since
 }
 
 // removeGone removes nodes until the queue is shut down.
@@ -159,6 +207,9 @@ func (n *nodeDrainer) removeGone(ctx context.Context) {
 			n.gone.AddRateLimited(m)
 		} else {
 			n.gone.Forget(m)
+			n.mu.Lock()
+			delete(n.goneSince, m.id)
+			n.mu.Unlock()
 		}
 		n.gone.Done(m)
 	}
@@ -218,14 +269,19 @@ func (s shardDrains) Acknowledge(ctx context.Context, a nstance.Ack) error {
 }
 
 // apiOf returns the API of the shard that has an instance. Fails with NotFound when
-// none has it, Unavailable when that is not connected.
+// none has it, Unavailable when that is not connected, or a shard that may have it is not
+// connected and listed.
 func (fl *fleet) apiOf(id nstance.InstanceID) (apiv1.OperatorServiceClient, error) {
+	unsynced := fl.checkSynced() // before the copies are looked at: one may be completed meanwhile
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	for _, c := range fl.shards {
 		if _, ok := c.Instance(id); ok {
 			return c.API()
 		}
+	}
+	if unsynced != nil {
+		return nil, unsynced
 	}
 	return nil, nstance.Errorf(nstance.NotFound, "no shard of %s has instance %s", fl.key, id)
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -46,17 +47,9 @@ func (w *world) node(m nstance.Machine, providerID string) *corev1.Node {
 
 // TestKubeNodeDrain has the node of a machine that the cloud takes back cordoned with
 // the reason, drained, acknowledged at the shard, and removed when the machine is gone.
-// Its node is known by the provider's ID or by the instance's.
+// A node of others, whose provider ID ends as the cloud's ID of the machine does, stays.
 func TestKubeNodeDrain(t *testing.T) {
 	t.Parallel()
-	t.Run("of the provider", func(t *testing.T) { nodeDrain(t, func(m nstance.Machine) string { return "sim:///" + m.ProviderID }) })
-	t.Run("of the instance", func(t *testing.T) {
-		nodeDrain(t, func(m nstance.Machine) string { return "nstance:///" + string(m.ID) })
-	})
-}
-
-func nodeDrain(t *testing.T, providerID func(nstance.Machine) string) {
-	t.Helper()
 	w := newWorld(t)
 	w.kubeconfig()
 	a := w.shards.Start("a", 2)
@@ -69,16 +62,66 @@ func nodeDrain(t *testing.T, providerID func(nstance.Machine) string) {
 	sg := w.shardGroup("web", 2, nil)
 	until(w, sg, ready(2), "ready")
 	doomed := a.Cloud.Machines()[0]
-	n := w.node(doomed, providerID(doomed))
+	n := w.node(doomed, "nstance:///"+string(doomed.ID))
+	other := w.node(nstance.Machine{ID: "other-" + doomed.ID}, "other:///"+doomed.ProviderID)
+	w.podOn(n.Name, "web", nil) // until it ends, the node is drained
 
 	require.NoError(t, a.Cloud.Reclaim(doomed.ID, time.Minute))
 	until(w, n, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
 	require.NotEmpty(t, n.Annotations, "which says why and until when")
+	require.Eventually(t, func() bool { return len(w.endPods()) > 0 }, eventually, 20*time.Millisecond, "its pod is evicted")
 	w.untilGone(n)
+	require.NoError(t, w.Get(t.Context(), client.ObjectKeyFromObject(other), other))
+	require.False(t, other.Spec.Unschedulable)
 	for _, m := range a.Cloud.Machines() {
 		require.NotEqual(t, doomed.ID, m.ID, "the shard deleted it when the drain was acknowledged")
 	}
 	until(w, sg, ready(2), "it is replaced")
+}
+
+// TestKubePausedDrains: a shard deletes the machines of a paused cluster at their deadlines all the
+// same, so that their nodes are drained, whether the operator began before the pause or after it. It
+// asks the shard for nothing.
+func TestKubePausedDrains(t *testing.T) {
+	for name, restarted := range map[string]bool{"the operator goes on": false, "it begins anew": true} {
+		for by, patch := range map[string]struct {
+			obj  client.Object
+			data string
+		}{
+			"of the Cluster":        {&clusterv1.Cluster{}, `{"spec":{"paused":true}}`},
+			"of the NstanceCluster": {&infrav1.NstanceCluster{}, `{"metadata":{"annotations":{"cluster.x-k8s.io/paused":""}}}`},
+		} {
+			t.Run(name+", a pause "+by, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.kubeconfig()
+				a := w.shards.Start("a", 2)
+				w.nonce(w.shards.OperatorNonce())
+				w.start()
+				nc := w.cluster(a)
+				until(w, nc, func(nc *infrav1.NstanceCluster) bool {
+					return isTrue(nc, infrav1.ConditionShardsConnected) && isTrue(nc, infrav1.ConditionNodesReached)
+				}, "shards and nodes are reached")
+				sg := w.shardGroup("web", 2, nil)
+				until(w, sg, ready(2), "ready")
+				doomed := a.Cloud.Machines()[0]
+				n := w.node(doomed, "nstance:///"+string(doomed.ID))
+				w.podOn(n.Name, "web", nil)
+
+				patch.obj.SetNamespace(w.namespace)
+				patch.obj.SetName("c")
+				require.NoError(t, w.Patch(t.Context(), patch.obj, client.RawPatch(types.MergePatchType, []byte(patch.data))))
+				until(w, nc, func(nc *infrav1.NstanceCluster) bool { return isTrue(nc, clusterv1.PausedCondition) }, "paused")
+				if restarted {
+					w.restart()
+				}
+				require.NoError(t, a.Cloud.Reclaim(doomed.ID, time.Minute))
+				until(w, n, func(n *corev1.Node) bool { return n.Spec.Unschedulable }, "it is cordoned")
+				require.Eventually(t, func() bool { return len(w.endPods()) > 0 }, eventually, 20*time.Millisecond, "its pod is evicted")
+				w.untilGone(n)
+			})
+		}
+	}
 }
 
 // TestKubeDrainWaits has the drain of a machine that is too many wait for a disruption budget,

@@ -124,8 +124,8 @@ type poolState struct {
 
 	claimant string // whose the cluster's groups are at shards
 
-	// replaced are the instances that go although their shard keeps its number.
-	replaced []string
+	// chosen are the instances that shall go, by shard.
+	chosen map[string][]string
 
 	// limits are those of shards that lack capacity, by shard.
 	limits map[string]*capacityLimit
@@ -227,14 +227,14 @@ func (c *poolController) sync(ctx context.Context, s *poolState) error {
 	if err != nil {
 		return err
 	}
-	if err := c.divide(ctx, s, shards); err != nil {
-		return err
-	}
-	var errs []error
+	err = c.divide(ctx, s, shards)
+	errs := []error{err}
 	for name := range s.groups {
 		errs = append(errs, c.follow(ctx, s, name))
 	}
-	s.show(shards)
+	if err == nil {
+		s.show(shards)
+	}
 	return errors.Join(errs...)
 }
 
@@ -263,40 +263,43 @@ func (c *poolController) shardsOf(ctx context.Context, s *poolState) ([]string, 
 	return wanted, nil
 }
 
-// divide has each shard keep its part of the replicas, and no other shard any.
+// divide has each shard keep its part of the replicas, and no other shard any. A group that
+// cannot be changed keeps no other from it, and leaves s.
 func (c *poolController) divide(ctx context.Context, s *poolState, shards []string) error {
-	removed := s.chosen()
-	sizes := map[string]int32{}
+	var errs []error
+	sizes := s.plan(shards, time.Now())
 	for _, name := range shards {
-		if g := s.groups[name]; g != nil {
-			sizes[name] = ptr.Deref(g.Spec.Size, 0) - int32(len(removed[name]))
+		g, err := c.apply(ctx, s, name, sizes[name], s.chosen[name])
+		if s.groups[name] = g; err != nil {
+			delete(s.groups, name)
+			errs = append(errs, err)
 		}
-	}
-	sizes = s.sizes(shards, sizes, time.Now())
-	for _, name := range shards {
-		g, err := c.apply(ctx, s, name, sizes[name], removed[name])
-		if err != nil {
-			return err
-		}
-		if before := s.groups[name]; before != nil && sizes[name] >= ptr.Deref(before.Spec.Size, 0) {
-			s.replaced = append(s.replaced, removed[name]...)
-		}
-		s.groups[name] = g
 	}
 	for name, g := range s.groups {
 		if !slices.Contains(shards, name) && g.DeletionTimestamp.IsZero() {
-			if err := c.Delete(ctx, g); client.IgnoreNotFound(err) != nil {
-				return err
-			}
+			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, g)))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// chosen returns, by shard, the instances that shall go because there are more than
-// replicas and their Machines say that they go first.
-func (s *poolState) chosen() map[string][]string {
-	surplus, out := -int(ptr.Deref(s.owner.Spec.Replicas, 1)), map[string][]string{}
+// plan chooses what shall go, and returns the size of each shard's part.
+func (s *poolState) plan(shards []string, now time.Time) map[string]int32 {
+	s.choose()
+	has := map[string]int32{}
+	for _, name := range shards {
+		if g := s.groups[name]; g != nil {
+			has[name] = ptr.Deref(g.Spec.Size, 0) - int32(len(s.chosen[name]))
+		}
+	}
+	return s.sizes(shards, has, now)
+}
+
+// choose sets the instances that shall go because there are more than replicas and their
+// Machines say that they go first.
+func (s *poolState) choose() {
+	s.chosen = map[string][]string{}
+	surplus := -int(ptr.Deref(s.owner.Spec.Replicas, 1))
 	for _, m := range s.members {
 		if staying(m) {
 			surplus++
@@ -305,11 +308,19 @@ func (s *poolState) chosen() map[string][]string {
 	for _, name := range slices.Sorted(maps.Keys(s.members)) {
 		m, machine := s.members[name], s.shown[name]
 		if surplus > 0 && machine != nil && staying(m) && metav1.HasAnnotation(machine.ObjectMeta, clusterv1.DeleteMachineAnnotation) {
-			out[m.Spec.Shard] = append(out[m.Spec.Shard], m.Spec.InstanceID)
+			s.chosen[m.Spec.Shard] = append(s.chosen[m.Spec.Shard], m.Spec.InstanceID)
 			surplus--
 		}
 	}
-	return out
+}
+
+// replaced returns those of the chosen instances that the smaller size of a shard does not remove. now
+// is its group there: the size may not have arrived yet, and the shard would replace what is
+// drained before.
+func (s *poolState) replaced(shard string, now *apiv1.Group) []string {
+	chosen := s.chosen[shard]
+	fewer := max(0, int(now.GetSize()-ptr.Deref(s.groups[shard].Spec.Size, 0)))
+	return chosen[min(fewer, len(chosen)):]
 }
 
 // staying reports whether a member is not on its way out.
@@ -351,15 +362,17 @@ func (c *poolController) follow(ctx context.Context, s *poolState, name string) 
 	if err != nil {
 		return nil //nolint:nilerr // the group's condition says it, and the shard's return brings the pool back
 	}
-	if group, _ := shard.Group(nstance.GroupID(s.group())); !owns(s.groups[name], group, s.claimant) {
+	group, _ := shard.Group(nstance.GroupID(s.group()))
+	if !owns(s.groups[name], group, s.claimant) {
 		return nil // likewise
 	}
+	replaced := s.replaced(name, group)
 	var errs []error
 	for _, i := range shard.Instances(nstance.GroupID(s.group())) {
 		if s.members[i.GetId()] == nil && i.GetNodeProviderId() != "" && !i.GetOnDemand() && !i.GetStandby() {
 			errs = append(errs, c.member(ctx, s, name, i))
 		}
-		if why := s.departure(i.GetId()); why != "" && i.GetDrain() == nil && !nstance.State(i.GetState()).Leaving() {
+		if why := s.departure(i.GetId(), replaced); why != "" && i.GetDrain() == nil && !nstance.State(i.GetState()).Leaving() {
 			_, err := api.DrainInstance(ctx, &apiv1.DrainInstanceRequest{Id: i.GetId(), Reason: why})
 			errs = append(errs, err)
 		}
@@ -369,13 +382,13 @@ func (c *poolController) follow(ctx context.Context, s *poolState, name string) 
 
 // departure returns why the pool has an instance replaced; empty: it does not. Cluster API
 // leaves it to the pool to replace the Machines that a MachineHealthCheck finds unhealthy.
-func (s *poolState) departure(id string) string {
+func (s *poolState) departure(id string, replaced []string) string {
 	machine := s.shown[id]
 	switch {
 	case machine == nil:
 	case isUnhealthy(machine):
 		return "a MachineHealthCheck found its Machine unhealthy"
-	case slices.Contains(s.replaced, id):
+	case slices.Contains(replaced, id):
 		return "its Machine has the annotation " + clusterv1.DeleteMachineAnnotation
 	}
 	return ""

@@ -272,6 +272,30 @@ func TestKubePoolScaleDown(t *testing.T) {
 	require.Len(t, b.Cloud.Machines(), 1)
 }
 
+// TestKubePoolScaleDownLate: a marked machine whose shard does not have the smaller size yet is not
+// drained, since the shard would replace it.
+func TestKubePoolScaleDownLate(t *testing.T) {
+	t.Parallel()
+	w, a, _ := provisioned(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "join"}, Data: map[string][]byte{"value": []byte("join")}}
+	require.NoError(t, w.Create(t.Context(), secret.DeepCopy()))
+	mp := w.pool(4, func(s *infrav1.NstanceMachinePoolSpec) { s.Template = "joining" }, "join")
+	w.untilMachines(mp, 4)
+	marked := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: string(newest(a))}}
+	require.NoError(t, w.Patch(t.Context(), marked, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"cluster.x-k8s.io/delete-machine":"now"}}}`))))
+	require.NoError(t, w.Delete(t.Context(), secret.DeepCopy())) // nothing of the group can be changed without it
+	w.scale(mp, 3)
+	sg := &infrav1.NstanceShardGroup{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool--a"}}
+	until(w, sg, func(sg *infrav1.NstanceShardGroup) bool {
+		return *sg.Spec.Size == 1 && meta.IsStatusConditionFalse(sg.Status.Conditions, infrav1.ConditionSynced)
+	}, "not asked for")
+	require.Never(t, func() bool { return len(w.machines()) != 4 || len(a.Cloud.Machines()) != 2 }, 3*time.Second, 20*time.Millisecond)
+	require.NoError(t, w.Create(t.Context(), secret))
+	w.untilGone(marked)
+	w.untilMachines(mp, 3)
+	w.untilSizes(map[string]int32{"a": 1, "b": 2})
+}
+
 // newest returns the youngest machine of a shard, which would go last.
 func newest(s *shardtest.Shard) (id nstance.InstanceID) {
 	for _, m := range s.Cloud.Machines() {

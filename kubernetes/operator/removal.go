@@ -35,31 +35,30 @@ func (c *clusterController) remove(ctx context.Context, nc *infrav1.NstanceClust
 		controllerutil.RemoveFinalizer(nc, infrav1.Finalizer)
 		return ctrl.Result{}, nil
 	}
+	var errs []error
 	for i := range groups.Items {
-		g := &groups.Items[i]
-		if !g.DeletionTimestamp.IsZero() {
-			continue
+		if g := &groups.Items[i]; g.DeletionTimestamp.IsZero() {
+			errs = append(errs, client.IgnoreNotFound(c.Delete(ctx, g, client.Preconditions{UID: &g.UID})))
 		}
-		if err := c.Delete(ctx, g, client.Preconditions{UID: &g.UID}); client.IgnoreNotFound(err) != nil {
-			return ctrl.Result{}, err
-		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return ctrl.Result{}, err
 	}
 	conditions.Set(nc, metav1.Condition{
 		Type: clusterv1.ReadyCondition, Status: metav1.ConditionFalse, Reason: reasonDeleting,
 		Message: fmt.Sprintf("%d NstanceShardGroups are left: their condition Synced says what they wait for", len(groups.Items)),
 	})
-	id, renewAt, err := c.keeper.Load(ctx, nc)
+	id, err := c.keeper.Load(ctx, nc)
 	if err != nil {
-		conditions.Set(nc, metav1.Condition{Type: infrav1.ConditionRegistered, Status: metav1.ConditionFalse, Reason: reasonRefused, Message: text(err)})
+		setRegistered(nc, metav1.ConditionFalse, reasonRefused, text(err))
 		return ctrl.Result{RequeueAfter: retryRegistration}, nil
 	}
-	fl, err := c.fleets.follow(ctx, nc, id, renewAt)
+	fl, err := c.fleets.follow(ctx, nc, id)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	known, _ := fl.status()
-	showShards(nc, known)
-	return ctrl.Result{RequeueAfter: removalInterval}, nil
+	showShards(nc, fl.status())
+	return ctrl.Result{RequeueAfter: min(removalInterval, c.keepCertificate(ctx, nc, fl))}, nil
 }
 
 // deleteUndrained deletes the members of a group whose cluster is deleted: like Cluster API,

@@ -123,7 +123,7 @@ func (c *machineController) setNodeCondition(ctx context.Context, s *machineStat
 	if want == nil || nodes == nil { // nil: the cluster is not reached
 		return nil
 	}
-	return nodes.setCondition(ctx, nstance.InstanceID(s.m.Spec.InstanceID), cmp.Or(s.m.Spec.ProviderID, i.GetProviderId()), corev1.NodeCondition{
+	return nodes.setCondition(ctx, nstance.InstanceID(s.m.Spec.InstanceID), cmp.Or(s.m.Spec.ProviderID, i.GetNodeProviderId()), corev1.NodeCondition{
 		Type: infrav1.ConditionInterrupted, Status: corev1.ConditionStatus(want.Status), Reason: want.Reason, Message: want.Message,
 		LastTransitionTime: want.LastTransitionTime, LastHeartbeatTime: want.LastTransitionTime,
 	})

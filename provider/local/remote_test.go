@@ -413,3 +413,18 @@ func TestListen(t *testing.T) {
 		require.ErrorIs(t, err, nstance.Invalid)
 	})
 }
+
+// TestRemoteEnd: why a machine is gone passes the socket, also where the error about it was
+// wrapped.
+func TestRemoteEnd(t *testing.T) {
+	is := &nstance.Error{Code: nstance.NotFound, Msg: "it is gone", Cause: nstance.LossReclaimed, Words: "taken back"}
+	for _, err := range []error{is, fmt.Errorf("asked twice: %w", is)} {
+		r, _ := serve(t, &script{err: err})
+		_, got := r.Get(t.Context(), "web06h095944ss1h2crzd2k9gjxkr")
+		require.ErrorIs(t, got, nstance.NotFound)
+		require.Equal(t, nstance.LossReclaimed, nstance.LossCauseOf(got))
+		e, ok := errors.AsType[*nstance.Error](got)
+		require.True(t, ok)
+		require.Equal(t, "taken back", e.Words)
+	}
+}

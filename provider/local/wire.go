@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/nstance-go/nstance"
@@ -44,16 +45,21 @@ type answer struct {
 
 // A failure is an nstance.Error on the wire.
 type failure struct {
-	Code   nstance.Code `json:"code"`
-	Field  string       `json:"field,omitempty"`
-	Msg    string       `json:"msg"`
-	Remedy string       `json:"remedy,omitempty"`
+	Code   nstance.Code      `json:"code"`
+	Field  string            `json:"field,omitempty"`
+	Msg    string            `json:"msg"`
+	Remedy string            `json:"remedy,omitempty"`
+	Cause  nstance.LossCause `json:"cause,omitempty"`
+	Words  string            `json:"words,omitempty"`
 }
 
 func failureOf(err error) *failure {
 	f := &failure{Code: nstance.CodeOf(err), Msg: err.Error()}
 	if e, ok := err.(*nstance.Error); ok { //nolint:errorlint // only of the outermost error is Msg the whole text
 		f.Field, f.Msg, f.Remedy = e.Field, e.Msg, e.Remedy
+	}
+	if e, ok := errors.AsType[*nstance.Error](err); ok {
+		f.Cause, f.Words = e.Cause, clip.Text(e.Words, maxMessage)
 	}
 	f.Msg = clip.Text(f.Msg, maxMessage)
 	return f
@@ -69,5 +75,5 @@ func (f *failure) err() error {
 	if !slices.Contains(codes, f.Code) {
 		return nstance.Errorf(nstance.Internal, "unknown code %.64q: %s", f.Code, f.Msg)
 	}
-	return &nstance.Error{Code: f.Code, Field: f.Field, Msg: f.Msg, Remedy: f.Remedy}
+	return &nstance.Error{Code: f.Code, Field: f.Field, Msg: f.Msg, Remedy: f.Remedy, Cause: f.Cause, Words: f.Words}
 }

@@ -19,13 +19,21 @@ type Answer string
 // The answers. Each is of a kind that no list of a cloud's codes can have.
 const (
 	AnswerRefused Answer = "refused" // a status of 400 to 499 with a code that is made up, and the words Words; nothing is done
-	AnswerFailed  Answer = "failed"  // likewise, with a status of 500 or more that is no limit of a rate
+	AnswerClash   Answer = "clash"   // likewise, with status 409
+	AnswerFailed  Answer = "failed"  // as AnswerRefused, with a status of 500 or more that is no limit of a rate
 	AnswerCut     Answer = "cut"     // it is done, and the answer ends in the middle
 	AnswerLost    Answer = "lost"    // it is done, and the connection ends without an answer
 	AnswerNone    Answer = "none"    // nothing is done, and the connection ends without an answer
 	AnswerLate    Answer = "late"    // it is done, and the answer does not come before the caller's deadline
 	AnswerUnseen  Answer = "unseen"  // it is accepted, and what the cloud shows does not change for [Unseen]
 	AnswerEnds    Answer = "ends"    // it is accepted, and fails later with the words Words: a new machine ends before it runs, another stays as it is
+
+	// What stands between may answer in place of the cloud. Nothing is done then.
+	AnswerPage   Answer = "page"   // status 200 with a page for people
+	AnswerBlank  Answer = "blank"  // status 200 without anything
+	AnswerBarred Answer = "barred" // status 403 with a page for people
+	AnswerAbsent Answer = "absent" // status 404 with a page for people
+	AnswerSlower Answer = "slower" // status 429 with a page for people
 )
 
 // Unseen is how long the effect of a call stays unseen.
@@ -66,19 +74,22 @@ type Answers struct {
 
 // RunAnswers checks that a provider takes an answer that it does not know for what it says, and
 // for no more: a refusal is definite and quoted, no answer is none, no error is absence, and a
-// repeat makes no second machine. Each subtest has a subject of its own.
+// repeat makes no second machine. Each subtest has a subject of its own, and runs beside others.
 func RunAnswers(t *testing.T, newSubject func(t *testing.T) Answers) {
 	run := conformance.NewRun(defaultWait)
 	for _, op := range []string{"create", "get", "list", "delete", "park", "wake"} {
 		for _, a := range answersTo(op) {
-			run.Test(t, op+" "+string(a), func(t *testing.T, c *conformance.Calls) { newSubject(t).check(t, c, op, a) })
+			run.TestParallel(t, op+" "+string(a), func(t *testing.T, c *conformance.Calls) { newSubject(t).check(t, c, op, a) })
 		}
 	}
 }
 
 // answersTo returns the answers that an operation can meet.
 func answersTo(op string) []Answer {
-	all := []Answer{AnswerRefused, AnswerFailed, AnswerCut, AnswerLost, AnswerNone, AnswerLate}
+	all := []Answer{
+		AnswerRefused, AnswerClash, AnswerFailed, AnswerCut, AnswerLost, AnswerNone, AnswerLate,
+		AnswerPage, AnswerBlank, AnswerBarred, AnswerAbsent, AnswerSlower,
+	}
 	switch op {
 	case "create":
 		return append(all, AnswerUnseen, AnswerEnds)
@@ -140,11 +151,14 @@ func (s Answers) checkCreate(b *fixture, a Answer) {
 	s.Clear()
 	s.checkError(b, err, a)
 	switch definite := isDefinite(err); a {
-	case AnswerRefused:
+	case AnswerRefused, AnswerClash, AnswerBarred:
 		require.True(b, definite, "code %s of a definite refusal: %v", nstance.CodeOf(err), err)
-		require.Zero(b, s.Machines())
+	case AnswerAbsent: // a refusal, or nothing is known
 	default:
 		require.False(b, definite, "code %s without a definite answer: %v", nstance.CodeOf(err), err)
+	}
+	if a.undone() {
+		require.Zero(b, s.Machines())
 	}
 	m := b.create(spec)
 	b.requireMarks(spec, m)
@@ -204,6 +218,15 @@ func (s Answers) checkFails(b *fixture, op string) {
 	s.finish(b, op, m)
 }
 
+// undone reports whether nothing is done where a is the answer.
+func (a Answer) undone() bool {
+	switch a {
+	case AnswerRefused, AnswerClash, AnswerNone, AnswerPage, AnswerBlank, AnswerBarred, AnswerAbsent, AnswerSlower:
+		return true
+	}
+	return false
+}
+
 // isDefinite reports whether err says that nothing was made, and that a repeat is useless.
 func isDefinite(err error) bool {
 	switch nstance.CodeOf(err) {
@@ -218,8 +241,11 @@ func (s Answers) checkError(b *fixture, err error, a Answer) {
 	require.Error(b, err)
 	require.True(b, classified(err), "no code: %v", err)
 	require.NotErrorIs(b, err, nstance.NotFound, "an error is no absence")
-	if a == AnswerRefused || a == AnswerFailed {
+	if a == AnswerRefused || a == AnswerClash || a == AnswerFailed {
 		require.ErrorContains(b, err, Words)
+	}
+	if a == AnswerSlower {
+		require.ErrorIs(b, err, nstance.Throttled)
 	}
 }
 
@@ -228,8 +254,13 @@ func (s Answers) checkOther(b *fixture, op string, a Answer) {
 	s.Meet(op, a)
 	err := answered(b.Context(), a, func(ctx context.Context) error { return s.call(ctx, b, op, m) })
 	s.Clear()
-	s.checkError(b, err, a)
-	if a == AnswerRefused || a == AnswerNone {
+	if a != AnswerBlank || op == "get" || op == "list" || err != nil { // to a change some clouds answer so
+		s.checkError(b, err, a)
+	}
+	if op == "delete" {
+		require.NotErrorIs(b, err, nstance.Conflict, "the machine is the one that is meant")
+	}
+	if a.undone() {
 		s.requireUntouched(b, op, m)
 	}
 	s.finish(b, op, m)
@@ -242,12 +273,15 @@ func (s Answers) checkBackground(b *fixture, op string, a Answer) {
 	s.Meet(op, a)
 	b.eventually("the answer must be met, and a refusal quoted", func(ctx context.Context) (bool, error) {
 		err := s.call(ctx, b, op, m)
-		if a == AnswerRefused || a == AnswerFailed {
+		if op == "delete" && nstance.CodeOf(err) == nstance.Conflict {
+			return false, err
+		}
+		if a == AnswerRefused || a == AnswerClash || a == AnswerFailed {
 			return err != nil && strings.Contains(err.Error(), Words), nil
 		}
 		return s.Calls(op) > before, nil
 	})
-	if a == AnswerRefused || a == AnswerNone {
+	if a.undone() {
 		require.Equal(b, 1, s.Machines(), "nothing is deleted because of an error")
 	}
 	s.Clear()
@@ -308,15 +342,13 @@ func (s Answers) finish(b *fixture, op string, m nstance.Machine) {
 }
 
 // repeat calls until a machine is in the wanted status: a provider that works in the
-// background may have accepted what the cloud has not answered yet.
+// background may have accepted what the cloud has not answered yet, and tell a refusal late.
 func (b *fixture) repeat(m nstance.Machine, want nstance.MachineStatus, call func(context.Context) error) {
 	b.Helper()
 	b.eventually("the machine is never "+string(want), func(ctx context.Context) (bool, error) {
-		if err := call(ctx); err != nil && nstance.CodeOf(err) != nstance.Unavailable {
-			return false, err
-		}
+		refused := call(ctx) != nil
 		now, err := b.Provider.Get(ctx, m.ID)
-		return err == nil && now.Status == want, err
+		return err == nil && !refused && now.Status == want, err
 	})
 }
 

@@ -88,6 +88,10 @@ type Subject struct {
 	// called. Nil: it is not checked that an outage is not read as absence.
 	Break func() (restore func())
 
+	// Again returns a second provider of the same cloud, as the next leader has: with one
+	// the suite finds what a provider keeps in memory only. Nil: it is not checked.
+	Again func() nstance.Provider
+
 	// Wait bounds each call, and how long a cloud may take to show a new machine and
 	// to remove a deleted one. 10 seconds; use minutes for real clouds.
 	Wait time.Duration
@@ -119,6 +123,7 @@ func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
 	r.checkAbilities(s)
 	r.checkUserData(s)
 	r.checkOutage(s)
+	r.checkAgain(s)
 }
 
 // A suiteRun is one call of Run.

@@ -29,6 +29,7 @@ type parts struct {
 	delete func(context.Context, nstance.Machine) error
 	take   func(context.Context, string) error
 	holds  func(context.Context, string) (bool, error)
+	again  func() nstance.Provider
 
 	nstance.ImageResolver
 	nstance.SubnetCounter
@@ -66,6 +67,17 @@ func (p *parts) Delete(ctx context.Context, m nstance.Machine) error { return p.
 type defect struct {
 	failing string
 	infect  func(p *parts, c *simcloud.Cloud)
+}
+
+// forgetful infects only the provider that another process has.
+func forgetful(infect func(*parts, *simcloud.Cloud)) func(*parts, *simcloud.Cloud) {
+	return func(p *parts, c *simcloud.Cloud) {
+		p.again = func() nstance.Provider {
+			other := *p
+			infect(&other, c)
+			return &other
+		}
+	}
 }
 
 // changeMachines changes every machine that the provider returns.
@@ -198,10 +210,19 @@ func marksLater(p *parts, c *simcloud.Cloud) {
 }
 
 var defects = map[string]defect{
-	"loses the group":     {"create/returns the machine asked for, with all its marks", changeMachines(func(m nstance.Machine) nstance.Machine { m.Group = ""; return m })},
-	"loses the epoch":     {"create/returns the machine asked for, with all its marks", changeMachines(func(m nstance.Machine) nstance.Machine { m.Epoch = 0; return m })},
-	"makes twins":         {"create/the same spec returns the same machine", twins},
-	"makes twins at once": {"create/the same spec at the same time makes one machine", twins},
+	"loses the group":                 {"create/returns the machine asked for, with all its marks", changeMachines(func(m nstance.Machine) nstance.Machine { m.Group = ""; return m })},
+	"loses the epoch":                 {"create/returns the machine asked for, with all its marks", changeMachines(func(m nstance.Machine) nstance.Machine { m.Epoch = 0; return m })},
+	"makes twins":                     {"create/the same spec returns the same machine", twins},
+	"makes twins at once":             {"create/the same spec at the same time makes one machine", twins},
+	"makes twins for the next leader": {"another process/the same spec returns the same machine", forgetful(twins)},
+	"lists what it made": {"another process/sees machines with all their marks", forgetful(func(p *parts, _ *simcloud.Cloud) {
+		p.list = func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error] {
+			return func(func(nstance.Machine, error) bool) {}
+		}
+	})},
+	"deletes what it made": {"another process/deletes a machine until not found, and it is gone", forgetful(func(p *parts, _ *simcloud.Cloud) {
+		p.delete = func(context.Context, nstance.Machine) error { return nstance.NotFound }
+	})},
 	"hands out one handle": {"create/different specs at the same time make different machines",
 		changeMachines(func(m nstance.Machine) nstance.Machine { m.ProviderID = "vm"; return m })},
 	"forgets parameters": {"create/other parameters under the same ID are a conflict", conflicting(false)},
@@ -626,6 +647,7 @@ func TestSubject(t *testing.T) {
 		p := &parts{create: c.Create, get: c.Get, list: c.List, delete: c.Delete, take: mover(c).TakeAddress, holds: mover(c).HoldsAddress,
 			ImageResolver: c, SubnetCounter: c, TypeLister: c, PriceLister: c, Parker: c, Balancer: c,
 			NodeNamer: nodes(func(m nstance.Machine) string { return "test:///" + m.ProviderID })}
+		p.again = func() nstance.Provider { other := *p; return &other }
 		wait := time.Duration(0) // the default
 		if d, ok := findDefect(conformance.Defect()); ok {
 			d.infect(p, c)
@@ -636,6 +658,7 @@ func TestSubject(t *testing.T) {
 				c.Inject(simcloud.Fault{Times: -1})
 				return c.ClearFaults
 			},
+			Again:    func() nstance.Provider { return p.again() },
 			Provider: p, Spot: true, Wait: wait, Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
 			Image: nstance.ImageQuery{Owner: "me", Name: "base-*"}, Subnets: []string{"subnet-1", "subnet-2"}, Types: []string{"small"}, Priced: "small", Park: []nstance.ParkMode{nstance.ParkStopped},
 			Balancer: nstance.LoadBalancer{Name: "front", ID: "lb-1"},
@@ -739,7 +762,7 @@ var smokeDefects = map[string]smokeDefect{
 			return nstance.Machine{}, ctx.Err()
 		}
 	}),
-	"hangs in List": smoking(` hangs: its sequence has not ended within`, func(p *parts, _ *simcloud.Cloud) {
+	"hangs in List": smoking(` hangs: its sequence has not gone on for`, func(p *parts, _ *simcloud.Cloud) {
 		p.list = func(context.Context, nstance.Owner) iter.Seq2[nstance.Machine, error] {
 			return func(func(nstance.Machine, error) bool) { hang() }
 		}

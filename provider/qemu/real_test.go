@@ -23,8 +23,8 @@ import (
 // bootLimit is how long a guest may take under emulation on a busy machine.
 const bootLimit = 5 * time.Minute
 
-// real makes the options name what make qemu-guest has built, and real programs.
-func real(t *testing.T) func(*qemu.Options) {
+// built makes the options name what make qemu-guest has built, and real programs.
+func built(t *testing.T) func(*qemu.Options) {
 	dir := os.Getenv("NSTANCE_TEST_QEMU")
 	require.NotEmpty(t, dir, "NSTANCE_TEST_QEMU must name the folder with vmlinuz and initrd: run make test-qemu")
 	return func(o *qemu.Options) {
@@ -70,7 +70,7 @@ func TestQEMUProvider(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Subject {
 		return providertest.Subject{
 			Page: 13, Provider: cloud(t, func(o *qemu.Options) {
-				real(t)(o)
+				built(t)(o)
 				o.Images, o.Types = map[string]string{"disk": disk}, map[string]qemu.Type{"tiny": {Memory: 16}}
 				o.Grace = provider.Duration(50 * time.Millisecond) // no guest handles the power button
 			}),
@@ -86,7 +86,7 @@ func TestQEMUImage(t *testing.T) {
 	require.NoError(t, err)
 	var dir string
 	c := cloud(t, func(o *qemu.Options) {
-		real(t)(o)
+		built(t)(o)
 		o.Images, o.Grace = map[string]string{"disk": disk}, provider.Duration(50*time.Millisecond)
 		dir = o.Dir
 	})
@@ -122,7 +122,7 @@ func TestQEMUImage(t *testing.T) {
 func TestQEMUHardware(t *testing.T) {
 	disk, dir := diskImage(t, "hello from the disk"), ""
 	c := cloud(t, func(o *qemu.Options) {
-		real(t)(o)
+		built(t)(o)
 		o.Images, o.Grace = map[string]string{"disk": disk}, provider.Duration(50*time.Millisecond)
 		dir = o.Dir
 	})
@@ -147,7 +147,7 @@ func TestQEMUHardware(t *testing.T) {
 
 // TestQEMUGuest boots a real kernel whose user data is a script.
 func TestQEMUGuest(t *testing.T) {
-	c := cloud(t, real(t))
+	c := cloud(t, built(t))
 	s := newSpec()
 	s.UserData = []byte(`#!/bin/sh
 echo "user data of $(hostname) runs"
@@ -167,7 +167,7 @@ echo "notice: $(cat /run/notice)"
 
 // TestQEMUHibernate: a program in the guest continues, twice.
 func TestQEMUHibernate(t *testing.T) {
-	c := cloud(t, real(t))
+	c := cloud(t, built(t))
 	s := newSpec()
 	s.Park, s.Market = nstance.ParkHibernated, nstance.OnDemand
 	s.UserData = []byte("#!/bin/sh\ni=0\nwhile :; do i=$((i + 1)); echo \"count $i.\"; sleep 1; done\n")
@@ -190,7 +190,7 @@ func TestQEMUHibernate(t *testing.T) {
 
 // TestQEMUStop: a stopped machine boots again.
 func TestQEMUStop(t *testing.T) {
-	c := cloud(t, real(t))
+	c := cloud(t, built(t))
 	s := newSpec()
 	s.Park, s.Market = nstance.ParkStopped, nstance.OnDemand
 	s.UserData = []byte("#!/bin/sh\necho up.\n")
@@ -208,7 +208,7 @@ func TestQEMUStop(t *testing.T) {
 // TestQEMUAccel: with or without /dev/kvm, machines run, and one that powers itself off
 // has stopped.
 func TestQEMUAccel(t *testing.T) {
-	c := cloud(t, func(o *qemu.Options) { real(t)(o); o.Accel = "" })
+	c := cloud(t, func(o *qemu.Options) { built(t)(o); o.Accel = "" })
 	s := newSpec()
 	s.UserData = []byte("#!/bin/sh\necho \"a guest runs.\"\npoweroff -f\n")
 	m := create(t, c, s)

@@ -42,12 +42,12 @@ func (h *host) HoldsAddress(ctx context.Context, address string) (holds bool, er
 	return holds && err == nil, err
 }
 
-// checkAddress needs c.mu.
-func (c *Cloud) checkAddress(address string) error {
+// checkAddress needs the lock.
+func (h *host) checkAddress(address string) error {
 	switch {
 	case address == "":
 		return nstance.FieldError("address", "name one", "is empty")
-	case c.o.Addresses != nil && !slices.Contains(c.o.Addresses, address):
+	case h.o.Addresses != nil && !slices.Contains(h.o.Addresses, address):
 		return nstance.Errorf(nstance.NotFound, "no address %.64q", address)
 	}
 	return nil

@@ -7,16 +7,39 @@ import (
 	"github.com/nstance-go/nstance"
 )
 
+// calls serve what is asked of the cloud: they take time, are throttled, fail and are logged.
+type calls struct {
+	*core
+	slots   chan struct{} // nil: any number
+	buckets map[Op]*bucket
+	faults  []*Fault
+	log     journal
+}
+
+// ask makes a call that has an answer: none after an error. The effect of the call may
+// still be running then.
+func ask[T any](ctx context.Context, c *calls, op Op, id nstance.InstanceID, effect func() (T, error)) (T, error) {
+	var out, none T
+	err := c.call(ctx, op, id, func() (err error) {
+		out, err = effect()
+		return err
+	})
+	if err != nil {
+		return none, err
+	}
+	return out, nil
+}
+
 // call applies slots, latency, throttling and faults to one call, and logs it.
 // effect runs under the cloud's lock.
-func (c *Cloud) call(ctx context.Context, op Op, id nstance.InstanceID, effect func() error) error {
+func (c *calls) call(ctx context.Context, op Op, id nstance.InstanceID, effect func() error) error {
 	start := time.Now()
 	err := c.serve(ctx, op, id, effect)
 	c.logCall(op, id, start, err)
 	return err
 }
 
-func (c *Cloud) serve(ctx context.Context, op Op, id nstance.InstanceID, effect func() error) error {
+func (c *calls) serve(ctx context.Context, op Op, id nstance.InstanceID, effect func() error) error {
 	if err := c.enter(ctx); err != nil {
 		return err
 	}
@@ -46,14 +69,14 @@ func (c *Cloud) serve(ctx context.Context, op Op, id nstance.InstanceID, effect 
 	return err
 }
 
-func (c *Cloud) locked(effect func() error) error {
+func (c *calls) locked(effect func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return effect()
 }
 
 // enter waits until the cloud serves one more call.
-func (c *Cloud) enter(ctx context.Context) error {
+func (c *calls) enter(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nstance.Errorf(nstance.Unavailable, "nothing was sent: %w", ctx.Err())
 	}
@@ -70,7 +93,7 @@ func (c *Cloud) enter(ctx context.Context) error {
 	}
 }
 
-func (c *Cloud) leave() {
+func (c *calls) leave() {
 	if c.slots != nil {
 		<-c.slots
 	}
@@ -79,7 +102,7 @@ func (c *Cloud) leave() {
 func errClosed() error { return nstance.Errorf(nstance.Unavailable, "the cloud is closed") }
 
 // latencies splits the latency of a call into the times before and after its effect.
-func (c *Cloud) latencies() (requestDelay, answerDelay time.Duration) {
+func (c *calls) latencies() (requestDelay, answerDelay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := c.sample(c.o.Latency)
@@ -88,7 +111,7 @@ func (c *Cloud) latencies() (requestDelay, answerDelay time.Duration) {
 
 // wait waits for d. A caller that gives up before does not know the result of its
 // create or address move.
-func (c *Cloud) wait(ctx context.Context, op Op, d time.Duration) error {
+func (c *calls) wait(ctx context.Context, op Op, d time.Duration) error {
 	if d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
@@ -109,7 +132,7 @@ func (c *Cloud) wait(ctx context.Context, op Op, d time.Duration) error {
 }
 
 // admit throttles the call, or returns the fault that it meets, if any.
-func (c *Cloud) admit(op Op, id nstance.InstanceID) (*Fault, error) {
+func (c *calls) admit(op Op, id nstance.InstanceID) (*Fault, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -122,11 +145,8 @@ func (c *Cloud) admit(op Op, id nstance.InstanceID) (*Fault, error) {
 }
 
 // applyLater schedules the effect of a delayed call whose caller has given up.
-func (c *Cloud) applyLater(d time.Duration, effect func() error) {
+func (c *calls) applyLater(d time.Duration, effect func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.after(d, &event{do: func() func() {
-		_ = effect() // the caller has given up
-		return nil
-	}})
+	c.later(d, func() { _ = effect() }) // the caller has given up
 }

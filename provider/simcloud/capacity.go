@@ -14,9 +14,17 @@ type Pool struct {
 	Market       nstance.MarketType
 }
 
+// capacity is how many machines there can be.
+type capacity struct {
+	*core
+	counts  map[Pool]int
+	limits  map[Pool]int
+	failing []startFailure
+}
+
 // SetCapacity changes the limit of a pool, or adds it; a negative n removes it.
 // Machines that exist stay.
-func (c *Cloud) SetCapacity(p Pool, n int) {
+func (c *capacity) SetCapacity(p Pool, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n < 0 {
@@ -31,9 +39,9 @@ func (p Pool) covers(q Pool) bool {
 		(p.Zone == "" || p.Zone == q.Zone) && (p.Market == "" || p.Market == q.Market)
 }
 
-// checkCapacity fails with Capacity or Quota when p has none for one more machine.
-// It needs c.mu.
-func (c *Cloud) checkCapacity(p Pool) error {
+// check fails with Capacity or Quota when p has none for one more machine.
+// It needs the lock.
+func (c *capacity) check(p Pool) error {
 	if c.o.Quota > 0 && c.count(Pool{}) >= c.o.Quota {
 		return nstance.Errorf(nstance.Quota, "the account's %d machines are used up", c.o.Quota)
 	}
@@ -45,7 +53,7 @@ func (c *Cloud) checkCapacity(p Pool) error {
 	return nil
 }
 
-func (c *Cloud) count(p Pool) (n int) {
+func (c *capacity) count(p Pool) (n int) {
 	for q, machines := range c.counts {
 		if p.covers(q) {
 			n += machines
@@ -56,7 +64,7 @@ func (c *Cloud) count(p Pool) (n int) {
 
 const defaultZone = "sim-a"
 
-func (c *Cloud) poolOf(s nstance.MachineSpec) Pool {
+func (c *capacity) poolOf(s nstance.MachineSpec) Pool {
 	p := Pool{InstanceType: s.InstanceType, Zone: defaultZone, Market: s.Market}
 	if p.Market == "" {
 		p.Market = nstance.OnDemand
@@ -95,8 +103,8 @@ func (b *bucket) take(now time.Time) bool {
 	return true
 }
 
-// throttled needs c.mu.
-func (c *Cloud) throttled(op Op) bool {
+// throttled needs the lock.
+func (c *calls) throttled(op Op) bool {
 	now := time.Now()
 	for _, key := range []Op{OpAny, op} {
 		if b := c.buckets[key]; b != nil && !b.take(now) {

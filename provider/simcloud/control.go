@@ -15,8 +15,8 @@ import (
 func (c *Cloud) Machines() []nstance.Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]nstance.Machine, 0, len(c.machines))
-	for _, m := range c.order {
+	out := make([]nstance.Machine, 0, len(c.fleet.machines))
+	for _, m := range c.fleet.order {
 		if !m.gone {
 			out = append(out, m.view)
 		}
@@ -28,7 +28,7 @@ func (c *Cloud) Machines() []nstance.Machine {
 func (c *Cloud) Spec(id nstance.InstanceID) (nstance.MachineSpec, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m := c.machines[id]; m != nil {
+	if m := c.fleet.machines[id]; m != nil {
 		return m.spec, true
 	}
 	return nstance.MachineSpec{}, false
@@ -39,17 +39,13 @@ func (c *Cloud) Spec(id nstance.InstanceID) (nstance.MachineSpec, bool) {
 // time. Fails with NotFound when there is no such machine, Conflict
 // when it does not run any more, Invalid when it is not spot.
 func (c *Cloud) Reclaim(id nstance.InstanceID, notice time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.alive(id)
-	if err != nil {
-		return err
-	}
-	if m.view.Market != nstance.Spot {
-		return nstance.FieldError("id", "create it with market spot, or use Kill", "machine %s is not spot capacity", id)
-	}
-	c.reclaim(m, notice)
-	return nil
+	return c.fleet.withAlive(id, func(m *machine) error {
+		if m.view.Market != nstance.Spot {
+			return nstance.FieldError("id", "create it with market spot, or use Kill", "machine %s is not spot capacity", id)
+		}
+		c.fleet.reclaim(m, notice)
+		return nil
+	})
 }
 
 // ReclaimPool reclaims a share of the spot machines that p covers and that run or boot,
@@ -64,9 +60,8 @@ func (c *Cloud) ReclaimPool(p Pool, fraction float64, notice time.Duration) ([]n
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var covered []*machine
-	for _, m := range c.order {
-		announced := len(m.notices) > 0 && !m.notices[len(m.notices)-1].Cancelled
-		if !m.gone && !m.view.Status.Dead() && !announced && m.pool.Market == nstance.Spot && p.covers(m.pool) {
+	for _, m := range c.fleet.order {
+		if !m.gone && !m.view.Status.Dead() && !m.announced() && m.pool.Market == nstance.Spot && p.covers(m.pool) {
 			covered = append(covered, m)
 		}
 	}
@@ -76,41 +71,36 @@ func (c *Cloud) ReclaimPool(p Pool, fraction float64, notice time.Duration) ([]n
 	slices.SortFunc(taken, func(a, b *machine) int { return cmp.Compare(a.seq, b.seq) })
 	var ids []nstance.InstanceID
 	for _, m := range taken {
-		c.reclaim(m, notice)
+		c.fleet.reclaim(m, notice)
 		ids = append(ids, m.view.ID)
 	}
 	return ids, nil
 }
 
-// reclaim announces that m is reclaimed, and has it deleted. It needs c.mu.
-func (c *Cloud) reclaim(m *machine, notice time.Duration) {
+// reclaim announces that m is reclaimed, and has it deleted. It needs the lock.
+func (f *fleet) reclaim(m *machine, notice time.Duration) {
 	if notice > 0 {
-		m.announce(nstance.Notice{Deadline: c.o.Now().Add(notice).UTC()})
+		m.announce(nstance.Notice{Deadline: f.o.Now().Add(notice).UTC()})
 	}
 	announced := len(m.notices)
-	c.after(max(notice, 0), &event{do: func() func() {
+	f.later(max(notice, 0), func() {
 		if len(m.notices) == announced && !m.gone && !m.view.Status.Dead() { // not withdrawn or moved since
-			c.endWithCause(m, nstance.LossReclaimed)
+			f.endWithCause(m, nstance.LossReclaimed)
 		}
-		return nil
-	}})
+	})
 }
 
 // Withdraw cancels the announced reclaim of id: the machine stays. Fails with
 // NotFound when there is no such machine or no announced reclaim, Conflict when
 // the machine is already being deleted.
 func (c *Cloud) Withdraw(id nstance.InstanceID) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.alive(id)
-	if err != nil {
-		return err
-	}
-	if n := len(m.notices); n == 0 || m.notices[n-1].Cancelled {
-		return nstance.Errorf(nstance.NotFound, "no reclaim is announced for machine %s", id)
-	}
-	m.announce(nstance.Notice{Deadline: m.notices[len(m.notices)-1].Deadline, Cancelled: true})
-	return nil
+	return c.fleet.withAlive(id, func(m *machine) error {
+		if !m.announced() {
+			return nstance.Errorf(nstance.NotFound, "no reclaim is announced for machine %s", id)
+		}
+		m.announce(nstance.Notice{Deadline: m.notices[len(m.notices)-1].Deadline, Cancelled: true})
+		return nil
+	})
 }
 
 // Kill removes machine id at once, as when its host fails: no notice, no shutdown,
@@ -119,12 +109,12 @@ func (c *Cloud) Withdraw(id nstance.InstanceID) error {
 func (c *Cloud) Kill(id nstance.InstanceID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m := c.machines[id]
+	m := c.fleet.machines[id]
 	if m == nil {
 		return nstance.Errorf(nstance.NotFound, "no machine %s", id)
 	}
 	m.end(nstance.StatusDeleting)
-	c.forget(m)
+	c.fleet.forget(m)
 	return nil
 }
 
@@ -132,29 +122,32 @@ func (c *Cloud) Kill(id nstance.InstanceID) error {
 // StatusStopped or StatusFailed. Fails with NotFound when there is no such
 // machine, Conflict when it did not run, Invalid for a status of one that does.
 func (c *Cloud) Stop(id nstance.InstanceID, s nstance.MachineStatus) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if !s.Dead() {
 		return nstance.FieldError("status", "use stopping, stopped, deleting or failed", "%q is no status of a machine that does not run", s)
 	}
-	m, err := c.alive(id)
-	if err != nil {
-		return err
-	}
-	m.end(s)
-	return nil
+	return c.fleet.withAlive(id, func(m *machine) error {
+		m.end(s)
+		return nil
+	})
 }
 
-// alive returns the machine if it runs or boots. It needs c.mu.
-func (c *Cloud) alive(id nstance.InstanceID) (*machine, error) {
-	m := c.machines[id]
+// withAlive calls fn, under the lock, with the machine if it runs or boots.
+func (f *fleet) withAlive(id nstance.InstanceID, fn func(m *machine) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.machines[id]
 	switch {
 	case m == nil:
-		return nil, nstance.Errorf(nstance.NotFound, "no machine %s", id)
+		return nstance.Errorf(nstance.NotFound, "no machine %s", id)
 	case m.view.Status.Dead():
-		return nil, nstance.Errorf(nstance.Conflict, "machine %s is %s", id, m.view.Status)
+		return nstance.Errorf(nstance.Conflict, "machine %s is %s", id, m.view.Status)
 	}
-	return m, nil
+	return fn(m)
+}
+
+// announced reports whether a reclaim is announced and not withdrawn.
+func (m *machine) announced() bool {
+	return len(m.notices) > 0 && !m.notices[len(m.notices)-1].Cancelled
 }
 
 // announce appends n, completed, to the machine's notices. An announcement and

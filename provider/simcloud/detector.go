@@ -10,12 +10,12 @@ import (
 // Detector returns the spot detector of an agent on machine id. The machine need
 // not exist yet. A detector may be used concurrently.
 func (c *Cloud) Detector(id nstance.InstanceID) nstance.SpotDetector {
-	return detector{c: c, id: id}
+	return detector{&c.fleet, id}
 }
 
 type detector struct {
-	c  *Cloud
-	id nstance.InstanceID
+	fleet *fleet
+	id    nstance.InstanceID
 }
 
 // Interruptible implements [nstance.SpotDetector]. Fails with Unavailable while
@@ -24,9 +24,9 @@ func (d detector) Interruptible(ctx context.Context) (bool, error) {
 	if ctx.Err() != nil {
 		return false, nstance.Errorf(nstance.Unavailable, "no answer: %w", ctx.Err())
 	}
-	d.c.mu.Lock()
-	defer d.c.mu.Unlock()
-	m := d.c.machines[d.id]
+	d.fleet.mu.Lock()
+	defer d.fleet.mu.Unlock()
+	m := d.fleet.machines[d.id]
 	if m == nil {
 		return false, nstance.Errorf(nstance.Unavailable, "no machine %s", d.id)
 	}
@@ -48,7 +48,7 @@ func (d detector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 		for seen := 0; ctx.Err() == nil; {
 			fresh, total, news := d.newNotices(m, seen)
 			for _, n := range fresh {
-				n.DetectedAt = d.c.o.Now().UTC()
+				n.DetectedAt = d.fleet.o.Now().UTC()
 				if !yield(n, nil) {
 					return
 				}
@@ -63,16 +63,16 @@ func (d detector) Watch(ctx context.Context) iter.Seq2[nstance.Notice, error] {
 }
 
 func (d detector) find() *machine {
-	d.c.mu.Lock()
-	defer d.c.mu.Unlock()
-	return d.c.machines[d.id]
+	d.fleet.mu.Lock()
+	defer d.fleet.mu.Unlock()
+	return d.fleet.machines[d.id]
 }
 
 // newNotices returns the notices after the first seen ones; in the first call only
 // the last one, unless it was cancelled.
 func (d detector) newNotices(m *machine, seen int) (fresh []nstance.Notice, total int, news <-chan struct{}) {
-	d.c.mu.Lock()
-	defer d.c.mu.Unlock()
+	d.fleet.mu.Lock()
+	defer d.fleet.mu.Unlock()
 	total = len(m.notices)
 	fresh = m.notices[seen:total:total]
 	if seen == 0 && total > 0 {

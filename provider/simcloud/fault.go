@@ -62,7 +62,7 @@ type Fault struct {
 
 // Inject adds a fault. Of several that match a call, the oldest strikes. Faults
 // that are used up are removed.
-func (c *Cloud) Inject(f Fault) {
+func (c *calls) Inject(f Fault) {
 	f.Nth, f.Times = max(f.Nth, 1), cmp.Or(f.Times, 1)
 	if f.Code == "" {
 		f.Code = nstance.Ambiguous
@@ -76,15 +76,15 @@ func (c *Cloud) Inject(f Fault) {
 }
 
 // ClearFaults removes every fault.
-func (c *Cloud) ClearFaults() {
+func (c *calls) ClearFaults() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = nil
 }
 
 // matchFault counts a call and returns the fault that it meets, or nil. It needs
-// c.mu.
-func (c *Cloud) matchFault(op Op, id nstance.InstanceID) (hit *Fault) {
+// the lock.
+func (c *calls) matchFault(op Op, id nstance.InstanceID) (hit *Fault) {
 	for _, f := range c.faults {
 		if (f.Op != OpAny && f.Op != op) || (f.ID != "" && f.ID != id) {
 			continue

@@ -20,33 +20,35 @@ type Image struct {
 
 var _ nstance.ImageResolver = (*Cloud)(nil)
 
+// images are those that machines can be made from.
+type images struct {
+	*core
+	calls *calls
+	list  []Image
+}
+
 // SetImages replaces the images. Creates with a removed one fail.
-func (c *Cloud) SetImages(images ...Image) {
+func (c *images) SetImages(images ...Image) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.images = slices.Clone(images)
+	c.list = slices.Clone(images)
 }
 
 // ResolveImage implements [nstance.ImageResolver]. Of equally new images it
 // returns the last one of the list.
-func (c *Cloud) ResolveImage(ctx context.Context, q nstance.ImageQuery) (id string, err error) {
-	err = c.call(ctx, opResolveImage, "", func() error {
+func (c *images) ResolveImage(ctx context.Context, q nstance.ImageQuery) (id string, err error) {
+	return ask(ctx, c.calls, opResolveImage, "", func() (string, error) {
 		var newest *Image
-		for i := range c.images {
-			if m := &c.images[i]; m.fits(q) && (newest == nil || !m.Created.Before(newest.Created)) {
+		for i := range c.list {
+			if m := &c.list[i]; m.fits(q) && (newest == nil || !m.Created.Before(newest.Created)) {
 				newest = m
 			}
 		}
 		if newest == nil {
-			return nstance.Errorf(nstance.NotFound, "no image %.64q of %.64q for %s", q.Name, q.Owner, q.Arch)
+			return "", nstance.Errorf(nstance.NotFound, "no image %.64q of %.64q for %s", q.Name, q.Owner, q.Arch)
 		}
-		id = newest.ID
-		return nil
+		return newest.ID, nil
 	})
-	if err != nil {
-		return "", err
-	}
-	return id, nil
 }
 
 func (m *Image) fits(q nstance.ImageQuery) bool {
@@ -69,10 +71,10 @@ func like(pattern, name string) bool {
 	return false
 }
 
-// checkImage fails when the cloud does not have the image. It needs c.mu.
-func (c *Cloud) checkImage(id string) error {
+// check fails when the cloud does not have the image. It needs the lock.
+func (c *images) check(id string) error {
 	known := func(m Image) bool { return m.ID == id }
-	if id == "" || len(c.images) == 0 || slices.ContainsFunc(c.images, known) {
+	if id == "" || len(c.list) == 0 || slices.ContainsFunc(c.list, known) {
 		return nil
 	}
 	return nstance.FieldError("image", "use one of SetImages", "no image %.64q", id)

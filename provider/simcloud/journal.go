@@ -17,17 +17,17 @@ type Call struct {
 
 // Calls returns the last calls that ended, oldest first. The log is bounded by
 // Options.Log; Count is not.
-func (c *Cloud) Calls() []Call {
+func (c *calls) Calls() []Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.calls.all()
+	return c.log.all()
 }
 
 // Count returns how many calls of op have ended, ever.
-func (c *Cloud) Count(op Op) int {
+func (c *calls) Count(op Op) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.calls.counts[op]
+	return c.log.counts[op]
 }
 
 // A journal is a ring of calls.
@@ -58,9 +58,9 @@ func (j *journal) all() []Call {
 }
 
 // logCall adds a call that has ended to the log.
-func (c *Cloud) logCall(op Op, id nstance.InstanceID, start time.Time, err error) {
+func (c *calls) logCall(op Op, id nstance.InstanceID, start time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	took := time.Since(start)
-	c.calls.add(Call{At: c.o.Now().Add(-took), Took: took, Op: op, ID: id, Code: nstance.CodeOf(err)})
+	c.log.add(Call{At: c.o.Now().Add(-took), Took: took, Op: op, ID: id, Code: nstance.CodeOf(err)})
 }

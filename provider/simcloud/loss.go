@@ -16,7 +16,7 @@ type startFailure struct {
 // FailStarts accepts the creates of the next n machines that p covers, and ends
 // each for cause when it would begin to run, like clouds that allocate capacity
 // only then. With n 0 machines of p start again.
-func (c *Cloud) FailStarts(p Pool, cause nstance.LossCause, n int) {
+func (c *capacity) FailStarts(p Pool, cause nstance.LossCause, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failing = slices.DeleteFunc(c.failing, func(f startFailure) bool { return f.pool == p })
@@ -25,8 +25,8 @@ func (c *Cloud) FailStarts(p Pool, cause nstance.LossCause, n int) {
 	}
 }
 
-// startFailure returns why a machine of p will not start, or "". It needs c.mu.
-func (c *Cloud) startFailure(p Pool) nstance.LossCause {
+// startFailure returns why a machine of p will not start, or "". It needs the lock.
+func (c *capacity) startFailure(p Pool) nstance.LossCause {
 	for i := range c.failing {
 		if f := &c.failing[i]; f.left > 0 && f.pool.covers(p) {
 			f.left--
@@ -41,18 +41,14 @@ func (c *Cloud) startFailure(p Pool) nstance.LossCause {
 // cause, also when the machine is gone. Fails with NotFound when there is no such
 // machine, Conflict when it does not run any more.
 func (c *Cloud) Terminate(id nstance.InstanceID, cause nstance.LossCause) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m, err := c.alive(id)
-	if err != nil {
-		return err
-	}
-	c.endWithCause(m, cause)
-	return nil
+	return c.fleet.withAlive(id, func(m *machine) error {
+		c.fleet.endWithCause(m, cause)
+		return nil
+	})
 }
 
-// endWithCause needs c.mu.
-func (c *Cloud) endWithCause(m *machine, cause nstance.LossCause) {
+// endWithCause needs the lock.
+func (f *fleet) endWithCause(m *machine, cause nstance.LossCause) {
 	if m.view.Cause == "" {
 		m.view.Cause = cause
 	}
@@ -60,5 +56,5 @@ func (c *Cloud) endWithCause(m *machine, cause nstance.LossCause) {
 		m.end(nstance.StatusStopped)
 		return
 	}
-	c.terminate(m)
+	f.terminate(m)
 }

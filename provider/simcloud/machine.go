@@ -11,7 +11,7 @@ import (
 
 // A machine is one machine. Everything in it is guarded by the cloud's lock.
 type machine struct {
-	c             *Cloud
+	fleet         *fleet
 	seq           uint64
 	view          nstance.Machine
 	spec          nstance.MachineSpec
@@ -34,12 +34,26 @@ type args struct {
 	BootDelay *provider.Duration `json:"boot_delay" doc:"how long this one takes to start" default:"options.boot"`
 }
 
-// launch makes the machine of a spec that has been checked. It needs c.mu.
-func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
-	c.seq++
+// A fleet is the machines of the account.
+type fleet struct {
+	*core
+	capacity    *capacity
+	subnets     *subnets
+	images      *images
+	balancers   *balancers
+	machines    map[nstance.InstanceID]*machine // with ByToken the latest
+	handles     map[string]*machine
+	order       []*machine // by seq; may hold machines that are gone
+	goneInOrder int        // machines in order that are gone
+	usedIDs     idHistory
+}
+
+// launch makes the machine of a spec that has been checked. It needs the lock.
+func (f *fleet) launch(s nstance.MachineSpec, mark string, a args) *machine {
+	f.seq++
 	m := &machine{
-		c: c, seq: c.seq, spec: s, fingerprint: mark, pool: c.poolOf(s),
-		visible: time.Now().Add(c.sample(c.o.Lag)),
+		fleet: f, seq: f.seq, spec: s, fingerprint: mark, pool: f.capacity.poolOf(s),
+		visible: time.Now().Add(f.sample(f.o.Lag)),
 		news:    make(chan struct{}),
 	}
 	m.view = nstance.Machine{
@@ -49,21 +63,21 @@ func (c *Cloud) launch(s nstance.MachineSpec, mark string, a args) *machine {
 		Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(m.seq >> 16), byte(m.seq >> 8), byte(m.seq)})},
 	}
 	if m.pool.Market == nstance.Spot {
-		m.view.ReclaimWarning = c.o.ReclaimWarning
+		m.view.ReclaimWarning = f.o.ReclaimWarning
 	}
-	c.machines[s.ID], c.handles[m.view.ProviderID] = m, m
-	c.order = append(c.order, m)
-	c.counts[m.pool]++
-	c.taken[s.Subnet]++
-	m.failsWith = c.startFailure(m.pool)
-	boot := c.sample(c.o.Boot)
+	f.machines[s.ID], f.handles[m.view.ProviderID] = m, m
+	f.order = append(f.order, m)
+	f.capacity.counts[m.pool]++
+	f.subnets.taken[s.Subnet]++
+	m.failsWith = f.capacity.startFailure(m.pool)
+	boot := f.sample(f.o.Boot)
 	if a.BootDelay != nil {
 		boot = time.Duration(*a.BootDelay)
 	}
 	if boot == 0 && m.failsWith == "" {
 		m.view.Status = nstance.StatusRunning
 	}
-	c.after(boot, &event{do: m.start})
+	f.after(boot, &event{do: m.start})
 	return m
 }
 
@@ -73,16 +87,16 @@ func (m *machine) start() func() {
 		return nil
 	}
 	if m.failsWith != "" {
-		m.c.endWithCause(m, m.failsWith)
+		m.fleet.endWithCause(m, m.failsWith)
 		return nil
 	}
 	m.view.Status = nstance.StatusRunning
 	m.ran = true
-	if m.c.o.OnStart == nil {
+	if m.fleet.o.OnStart == nil {
 		return nil
 	}
 	view, spec := m.view, m.spec
-	return func() { m.c.o.OnStart(view, spec) }
+	return func() { m.fleet.o.OnStart(view, spec) }
 }
 
 // end stops a machine for good and sets its status. It needs the cloud's lock.
@@ -91,17 +105,17 @@ func (m *machine) end(s nstance.MachineStatus) {
 	m.freeCapacity()
 	if !m.addressFreed {
 		m.addressFreed = true
-		m.c.taken[m.spec.Subnet]--
+		m.fleet.subnets.taken[m.spec.Subnet]--
 	}
 }
 
 // halt stops a machine and sets its status. It needs the cloud's lock.
 func (m *machine) halt(s nstance.MachineStatus) {
 	m.view.Status = s
-	if m.ran && m.c.o.OnStop != nil {
+	if m.ran && m.fleet.o.OnStop != nil {
 		view := m.view
-		m.c.after(0, &event{last: true, do: func() func() {
-			return func() { m.c.o.OnStop(view) }
+		m.fleet.after(0, &event{last: true, do: func() func() {
+			return func() { m.fleet.o.OnStop(view) }
 		}})
 	}
 	m.ran = false
@@ -111,40 +125,40 @@ func (m *machine) halt(s nstance.MachineStatus) {
 func (m *machine) freeCapacity() {
 	if !m.capacityFreed {
 		m.capacityFreed = true
-		m.c.counts[m.pool]--
+		m.fleet.capacity.counts[m.pool]--
 	}
 }
 
-// forget removes the machine. It needs c.mu.
-func (c *Cloud) forget(m *machine) {
+// forget removes the machine. It needs the lock.
+func (f *fleet) forget(m *machine) {
 	if m.gone {
 		return
 	}
 	m.gone = true
-	if c.machines[m.view.ID] == m {
-		delete(c.machines, m.view.ID)
-		for i := 0; c.o.ByToken && i < len(c.order); i++ {
-			other := c.order[i]
+	if f.machines[m.view.ID] == m {
+		delete(f.machines, m.view.ID)
+		for i := 0; f.o.ByToken && i < len(f.order); i++ {
+			other := f.order[i]
 			if !other.gone && other.view.ID == m.view.ID {
-				c.machines[m.view.ID] = other
+				f.machines[m.view.ID] = other
 			}
 		}
 	}
-	delete(c.handles, m.view.ProviderID)
-	c.detach(m)
-	c.usedIDs.add(m.view.ID, usedID{cause: m.view.Cause, fingerprint: m.fingerprint, token: m.spec.Token}, time.Now())
-	if c.goneInOrder++; c.goneInOrder > len(c.order)/2 {
-		c.compact()
+	delete(f.handles, m.view.ProviderID)
+	f.balancers.detach(m)
+	f.usedIDs.add(m.view.ID, usedID{cause: m.view.Cause, fingerprint: m.fingerprint, token: m.spec.Token}, time.Now())
+	if f.goneInOrder++; f.goneInOrder > len(f.order)/2 {
+		f.compact()
 	}
 }
 
-func (c *Cloud) compact() {
-	kept := c.order[:0]
-	for _, m := range c.order {
+func (f *fleet) compact() {
+	kept := f.order[:0]
+	for _, m := range f.order {
 		if !m.gone {
 			kept = append(kept, m)
 		}
 	}
-	clear(c.order[len(kept):])
-	c.order, c.goneInOrder = kept, 0
+	clear(f.order[len(kept):])
+	f.order, f.goneInOrder = kept, 0
 }

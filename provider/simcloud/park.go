@@ -17,18 +17,18 @@ func (*Cloud) ParkModes() []nstance.ParkMode { return parkModes() }
 
 // Park implements [nstance.Parker]. A parked machine keeps its address and no capacity.
 func (c *Cloud) Park(ctx context.Context, m nstance.Machine, mode nstance.ParkMode) error {
-	return c.call(ctx, OpPark, m.ID, func() error { return c.park(m, mode) })
+	return c.call(ctx, OpPark, m.ID, func() error { return c.fleet.park(m, mode) })
 }
 
 // Wake implements [nstance.Parker]. A machine that fails to start, as [Cloud.FailStarts]
 // says, is accepted and ends.
 func (c *Cloud) Wake(ctx context.Context, m nstance.Machine) error {
-	return c.call(ctx, OpWake, m.ID, func() error { return c.wakeUp(m) })
+	return c.call(ctx, OpWake, m.ID, func() error { return c.fleet.wakeUp(m) })
 }
 
-// park needs c.mu.
-func (c *Cloud) park(want nstance.Machine, mode nstance.ParkMode) error {
-	m, err := c.owned(want)
+// park needs the lock.
+func (f *fleet) park(want nstance.Machine, mode nstance.ParkMode) error {
+	m, err := f.owned(want)
 	if err != nil {
 		return err
 	}
@@ -42,19 +42,17 @@ func (c *Cloud) park(want nstance.Machine, mode nstance.ParkMode) error {
 	}
 	m.halt(nstance.StatusStopping)
 	m.freeCapacity()
-	stopped := func() func() {
+	f.later(f.sample(f.o.Park), func() {
 		if !m.gone && m.view.Status == nstance.StatusStopping {
 			m.view.Status = nstance.StatusStopped
 		}
-		return nil
-	}
-	c.after(c.sample(c.o.Park), &event{do: stopped})
+	})
 	return nil
 }
 
-// wakeUp needs c.mu.
-func (c *Cloud) wakeUp(want nstance.Machine) error {
-	m, err := c.owned(want)
+// wakeUp needs the lock.
+func (f *fleet) wakeUp(want nstance.Machine) error {
+	m, err := f.owned(want)
 	if err != nil {
 		return err
 	}
@@ -65,12 +63,12 @@ func (c *Cloud) wakeUp(want nstance.Machine) error {
 	case nstance.StatusUnknown, nstance.StatusStopping, nstance.StatusDeleting, nstance.StatusFailed:
 		return nstance.Errorf(nstance.Conflict, "machine %s is %s and cannot be started", want.ID, m.view.Status)
 	}
-	if err := c.checkCapacity(m.pool); err != nil {
+	if err := f.capacity.check(m.pool); err != nil {
 		return err
 	}
 	m.capacityFreed = false
-	c.counts[m.pool]++
-	m.view.Status, m.failsWith = nstance.StatusPending, c.startFailure(m.pool)
-	c.after(c.sample(c.o.Wake), &event{do: m.start})
+	f.capacity.counts[m.pool]++
+	m.view.Status, m.failsWith = nstance.StatusPending, f.capacity.startFailure(m.pool)
+	f.after(f.sample(f.o.Wake), &event{do: m.start})
 	return nil
 }

@@ -34,9 +34,9 @@ func (a *eventQueue) Pop() any {
 	return last
 }
 
-// after schedules e for d from now. It needs c.mu. One dispatcher runs while there
+// after schedules e for d from now. It needs the lock. One dispatcher runs while there
 // are events and ends with the last, so an idle cloud owns no goroutine.
-func (c *Cloud) after(d time.Duration, e *event) {
+func (c *core) after(d time.Duration, e *event) {
 	c.seq++
 	e.at, e.seq = time.Now().Add(d), c.seq
 	heap.Push(&c.events, e)
@@ -53,8 +53,13 @@ func (c *Cloud) after(d time.Duration, e *event) {
 	}
 }
 
+// later is after for an event that calls nothing.
+func (c *core) later(d time.Duration, do func()) {
+	c.after(d, &event{do: func() func() { do(); return nil }})
+}
+
 // dispatch runs events until none is left or the cloud closes.
-func (c *Cloud) dispatch() {
+func (c *core) dispatch() {
 	for {
 		call, wait, more := c.next()
 		switch {
@@ -69,7 +74,7 @@ func (c *Cloud) dispatch() {
 }
 
 // next runs the first event if it is due, or returns how long until then.
-func (c *Cloud) next() (call func(), wait time.Duration, more bool) {
+func (c *core) next() (call func(), wait time.Duration, more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.events) == 0 {
@@ -82,7 +87,7 @@ func (c *Cloud) next() (call func(), wait time.Duration, more bool) {
 	return heap.Pop(&c.events).(*event).do(), 0, true
 }
 
-func (c *Cloud) sleep(d time.Duration) {
+func (c *core) sleep(d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

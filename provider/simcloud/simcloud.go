@@ -15,6 +15,7 @@
 package simcloud
 
 import (
+	"cmp"
 	"container/heap"
 	"maps"
 	"math/rand/v2"
@@ -103,85 +104,68 @@ const (
 
 // A Cloud is one account at one cloud. It is safe for concurrent use.
 type Cloud struct {
-	o     Options
-	slots chan struct{} // nil: any number
-	done  chan struct{} // closed by Close
-	wake  chan struct{} // wakes the dispatcher for an earlier event
-	wg    sync.WaitGroup
+	core
+	calls
+	capacity
+	subnets
+	images
+	balancers
+	prices
+	noticeBoard
+	fleet     fleet
+	addresses map[string]string // name of the machine that has each taken address
+}
 
-	mu             sync.Mutex
-	closed         bool
-	random         *rand.Rand
-	seq            uint64
-	machines       map[nstance.InstanceID]*machine // with ByToken the latest
-	handles        map[string]*machine
-	addresses      map[string]string // name of the machine that has each taken address
-	order          []*machine        // by seq; may hold machines that are gone
-	goneInOrder    int               // machines in order that are gone
-	usedIDs        idHistory
-	counts         map[Pool]int
-	limits         map[Pool]int
-	failing        []startFailure
-	buckets        map[Op]*bucket
-	faults         []*Fault
-	calls          journal
-	prices         map[Pool]float64
-	images         []Image
-	shifts         []nstance.ZoneShift        // nil: there was never one
-	taken          map[string]int             // addresses, by subnet
-	balancers      map[string]map[string]bool // members by provider ID, by load balancer
-	deletedMembers []nstance.InstanceID
-	notices        []nstance.MachineNotice // the latest
-	noticeCount    int
-	news           chan struct{} // closed and replaced with each
-	events         eventQueue
-	running        bool // the dispatcher
+// A core is what all parts of a cloud share: the lock, chance, and what happens later.
+type core struct {
+	o    Options
+	done chan struct{} // closed by Close
+	wake chan struct{} // wakes the dispatcher for an earlier event
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex // guards all parts
+	closed  bool
+	random  *rand.Rand
+	seq     uint64 // of the last machine or event
+	events  eventQueue
+	running bool // the dispatcher
 }
 
 var _ nstance.Provider = (*Cloud)(nil)
 
 // New returns a cloud without machines. Close it when done.
 func New(o *Options) *Cloud {
-	c := &Cloud{
-		done:      make(chan struct{}),
-		wake:      make(chan struct{}, 1),
-		machines:  map[nstance.InstanceID]*machine{},
-		handles:   map[string]*machine{},
-		addresses: map[string]string{},
-		counts:    map[Pool]int{},
-		buckets:   map[Op]*bucket{},
-		taken:     map[string]int{},
-		news:      make(chan struct{}),
-		balancers: map[string]map[string]bool{},
-	}
+	c := &Cloud{core: core{done: make(chan struct{}), wake: make(chan struct{}, 1)}, addresses: map[string]string{}}
+	k := &c.core
 	if o != nil {
-		c.o = *o
+		k.o = *o
 	}
-	if c.o.PageSize <= 0 {
-		c.o.PageSize = defaultPage
+	k.o.PageSize = cmp.Or(max(k.o.PageSize, 0), defaultPage)
+	k.o.Log = cmp.Or(max(k.o.Log, 0), defaultLog)
+	if k.o.Now == nil {
+		k.o.Now = time.Now
 	}
-	if c.o.Log <= 0 {
-		c.o.Log = defaultLog
+	k.random = rand.New(rand.NewPCG(k.o.Seed, 0))
+	c.calls = calls{core: k, buckets: map[Op]*bucket{}, log: journal{max: k.o.Log}}
+	if k.o.Width > 0 {
+		c.slots = make(chan struct{}, k.o.Width)
 	}
-	if c.o.Now == nil {
-		c.o.Now = time.Now
-	}
-	if c.o.Width > 0 {
-		c.slots = make(chan struct{}, c.o.Width)
-	}
-	c.limits = map[Pool]int{}
-	maps.Copy(c.limits, c.o.Limits)
-	c.prices = map[Pool]float64{}
-	maps.Copy(c.prices, c.o.Prices)
-	c.images = slices.Clone(c.o.Images)
-	for _, id := range c.o.Balancers {
-		c.balancers[id] = map[string]bool{}
-	}
-	for op, b := range c.o.Throttle {
+	for op, b := range k.o.Throttle {
 		c.buckets[op] = &bucket{Bucket: b, tokens: float64(b.Burst)}
 	}
-	c.random = rand.New(rand.NewPCG(c.o.Seed, 0))
-	c.calls.max = c.o.Log
+	machines, handles := map[nstance.InstanceID]*machine{}, map[string]*machine{}
+	c.capacity = capacity{core: k, counts: map[Pool]int{}, limits: map[Pool]int{}}
+	maps.Copy(c.limits, k.o.Limits)
+	c.subnets = subnets{core: k, calls: &c.calls, taken: map[string]int{}}
+	c.images = images{core: k, calls: &c.calls, list: slices.Clone(k.o.Images)}
+	c.balancers = balancers{core: k, calls: &c.calls, handles: handles, members: map[string]map[string]bool{}}
+	for _, id := range k.o.Balancers {
+		c.members[id] = map[string]bool{}
+	}
+	c.prices = prices{core: k, calls: &c.calls, byPool: map[Pool]float64{}}
+	maps.Copy(c.byPool, k.o.Prices)
+	c.noticeBoard = noticeBoard{core: k, machines: machines, news: make(chan struct{})}
+	c.fleet = fleet{core: k, capacity: &c.capacity, subnets: &c.subnets, images: &c.images, balancers: &c.balancers, machines: machines, handles: handles}
 	return c
 }
 
@@ -206,12 +190,12 @@ func (c *Cloud) drainEvents() []func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var pending []func()
-	for _, m := range slices.Clone(c.order) {
+	for _, m := range slices.Clone(c.fleet.order) {
 		if m.gone {
 			continue
 		}
 		m.end(nstance.StatusDeleting)
-		c.forget(m)
+		c.fleet.forget(m)
 	}
 	for len(c.events) > 0 { // those that end has just added, and older ones
 		if e := heap.Pop(&c.events).(*event); e.last {
@@ -227,8 +211,8 @@ func (c *Cloud) drainEvents() []func() {
 // is not longer.
 type Delay struct{ Min, Max time.Duration }
 
-// sample needs c.mu.
-func (c *Cloud) sample(d Delay) time.Duration {
+// sample needs the lock.
+func (c *core) sample(d Delay) time.Duration {
 	if d.Max <= d.Min {
 		return d.Min
 	}

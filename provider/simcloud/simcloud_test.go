@@ -39,6 +39,7 @@ func TestProvider(t *testing.T) {
 				c := simcloud.New(&with)
 				t.Cleanup(c.Close)
 				return providertest.Subject{
+					Again:    func() nstance.Provider { return c.At("b") },
 					Provider: c.At("a"), Address: "10.0.0.100", NoAddress: "10.0.0.101", Elsewhere: c.At("b").(nstance.AddressMover),
 					Spot: true, Image: nstance.ImageQuery{Name: "base-*"}, Subnets: []string{"subnet-1"}, Types: []string{"small"},
 					Balancer: nstance.LoadBalancer{ID: "lb-1"},

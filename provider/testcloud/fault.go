@@ -49,6 +49,33 @@ const (
 	LostLate    Lost = "late" // the answer is due after the caller's deadline
 )
 
+// between says that what stands between the client and the cloud answers: a proxy names itself
+// in the header Via.
+func between(w http.ResponseWriter) { w.Header().Set("Via", "1.1 gateway") }
+
+// Page answers with a page for people, as a proxy does that stands between. With status 200 it
+// is XML, too.
+func Page(status int) Fault {
+	page := "<!DOCTYPE html><html><meta charset=utf-8><title>Gateway</title><p>Please sign in.<br></html>"
+	if status == http.StatusOK {
+		page = "<html><head><title>Gateway</title></head><body><p>Please sign in.</p></body></html>"
+	}
+	return Fault{Answer: func(w http.ResponseWriter, _ *http.Request) {
+		between(w)
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(page))
+	}}
+}
+
+// Blank answers with a status and nothing else, as a proxy does.
+func Blank(status int) Fault {
+	return Fault{Answer: func(w http.ResponseWriter, _ *http.Request) {
+		between(w)
+		w.WriteHeader(status)
+	}}
+}
+
 // Next has the next calls of an operation meet these faults, one each, after
 // those that are armed already. A Fault without anything lets its call pass.
 func (f *Faults) Next(op string, faults ...Fault) {

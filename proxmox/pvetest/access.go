@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance/internal/sleep"
@@ -30,59 +31,66 @@ var privileges = []string{
 	"VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options", "VM.PowerMgmt",
 }
 
+// An accessControl knows who may call.
+type accessControl struct {
+	o       *Options
+	mu      *sync.Mutex
+	tickets map[string]ticket
+	denied  []string // messages of refusals with status 403
+}
+
 // authenticate finds out who calls: by an API token, or by a ticket that needs
 // a second token for whatever changes something.
-func (c *Cloud) authenticate(r *http.Request) (*call, error) {
+func (a *accessControl) authenticate(r *http.Request) (*call, error) {
 	if auth, ok := strings.CutPrefix(r.Header.Get("Authorization"), "PVEAPIToken="); ok {
 		id, secret, _ := strings.Cut(auth, "=")
-		if t, ok := c.o.Tokens[id]; ok && t.Secret == secret {
+		if t, ok := a.o.Tokens[id]; ok && t.Secret == secret {
 			return &call{Request: r, user: id, acl: t.ACL}, nil
 		}
-		return nil, c.unknown(r, "no such token or wrong secret")
+		return nil, a.unknown(r, "no such token or wrong secret")
 	}
 	cookie, err := r.Cookie("PVEAuthCookie")
 	if err != nil {
-		return nil, c.unknown(r, "No ticket")
+		return nil, a.unknown(r, "No ticket")
 	}
-	c.mu.Lock()
-	t, ok := c.tickets[cookie.Value]
-	c.mu.Unlock()
+	a.mu.Lock()
+	t, ok := a.tickets[cookie.Value]
+	a.mu.Unlock()
 	if !ok || time.Since(t.made) > ticketLife {
-		return nil, c.unknown(r, "invalid PVE ticket")
+		return nil, a.unknown(r, "invalid PVE ticket")
 	}
 	if r.Method != http.MethodGet && r.Header.Get("CSRFPreventionToken") != t.csrf {
-		return nil, c.unknown(r, "Permission denied - invalid csrf token")
+		return nil, a.unknown(r, "Permission denied - invalid csrf token")
 	}
-	return &call{Request: r, user: t.user, acl: c.o.Tokens[t.user].ACL}, nil
+	return &call{Request: r, user: t.user, acl: a.o.Tokens[t.user].ACL}, nil
 }
 
 // unknown is the late refusal of a caller.
-func (c *Cloud) unknown(r *http.Request, msg string) error {
-	sleep.For(r.Context(), c.o.LoginDelay)
+func (a *accessControl) unknown(r *http.Request, msg string) error {
+	sleep.For(r.Context(), a.o.LoginDelay)
 	return refuse(401, "%s", msg)
 }
 
-func (c *Cloud) ticket(w http.ResponseWriter, r *http.Request) {
+// issue gives a user a ticket.
+func (a *accessControl) issue(w http.ResponseWriter, r *http.Request) (any, error) {
 	var who struct{ Username, Password string }
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil || json.Unmarshal(body, &who) != nil {
-		c.answer(w, nil, refuse(400, "unable to decode JSON body"))
-		return
+		return nil, refuse(400, "unable to decode JSON body")
 	}
-	if password, ok := c.o.Passwords[who.Username]; !ok || password != who.Password {
-		c.answer(w, nil, c.unknown(r, "authentication failure"))
-		return
+	if password, ok := a.o.Passwords[who.Username]; !ok || password != who.Password {
+		return nil, a.unknown(r, "authentication failure")
 	}
 	t := ticket{user: who.Username, made: time.Now()}
 	t.csrf = fmt.Sprintf("%08X:%s", t.made.Unix(), rand.Text())
 	value := fmt.Sprintf("PVE:%s:%08X::%s", t.user, t.made.Unix(), rand.Text())
-	c.mu.Lock()
-	c.tickets[value] = t
-	c.mu.Unlock()
-	c.answer(w, map[string]any{
+	a.mu.Lock()
+	a.tickets[value] = t
+	a.mu.Unlock()
+	return map[string]any{
 		"username": t.user, "ticket": value, "CSRFPreventionToken": t.csrf, "clustername": "test",
 		"cap": map[string]map[string]int{"vms": {"VM.Audit": 1}},
-	}, nil)
+	}, nil
 }
 
 // may reports whether the caller has one of the privileges at a path.
@@ -96,6 +104,14 @@ func (r *call) may(path string, oneOf ...string) bool {
 		}
 	}
 	return false
+}
+
+// require refuses a caller who has none of the privileges at a path.
+func (r *call) require(path string, oneOf ...string) error {
+	if !r.may(path, oneOf...) {
+		return denied(path, oneOf...)
+	}
+	return nil
 }
 
 // granted returns the privileges at a path: those of the longest one above it.
@@ -127,7 +143,7 @@ func (r *call) need(v *vm, each ...string) error {
 	return nil
 }
 
-func (c *Cloud) permissions(r *call) (any, error) {
+func permissions(r *call) (any, error) {
 	paths := map[string]bool{"/": true}
 	if p := r.params["path"]; p != "" {
 		paths = map[string]bool{p: true}

@@ -21,30 +21,41 @@ type cloning struct {
 	params  map[string]string
 }
 
+// A cloner makes machines from templates.
+type cloner struct {
+	o       *Options
+	cluster *cluster
+	fleet   *fleet
+	storage *storageSet
+	tasks   *taskList
+}
+
 // clone makes a machine from a template (qemu-server, API2/Qemu.pm clone_vm).
-func (c *Cloud) clone(r *call) (any, error) {
-	c.mu.Lock()
-	cl, err := c.checkClone(r)
+func (c *cloner) clone(r *call) (any, error) {
+	cl, err := c.check(r)
 	if err != nil {
-		c.mu.Unlock()
 		return nil, err
 	}
 	// On another node the VMID's owner shows only when the worker writes the file.
-	if v := c.vms[cl.newID]; v != nil && v.node == cl.node {
-		c.mu.Unlock()
+	if v := c.fleet.vms[cl.newID]; v != nil && v.node == cl.node {
 		return nil, refuse(500, "unable to create VM %d: config file already exists", cl.newID)
 	}
-	c.mu.Unlock()
 	var v *vm
-	first := fmt.Sprintf("creating a clone of VM %d with ID %d", cl.from.id, cl.newID)
-	return c.work(r.user, cl.node, "qmclone", itoa(cl.from.id), first, func() { c.uncreate(v) },
+	t := r.vmTask(cl.from, "qmclone")
+	t.log = []string{fmt.Sprintf("creating a clone of VM %d with ID %d", cl.from.id, cl.newID)}
+	t.undo = func() {
+		if v != nil {
+			c.fleet.remove(v, false)
+		}
+	}
+	return c.tasks.begin(t,
 		step{0, func() (err error) { v, err = c.reserve(cl); return err }},
 		step{c.o.FirstDisk, func() error { return c.copyDisks(cl, v) }},
-		step{c.o.Clone - c.o.FirstDisk, func() error { c.finishClone(cl, v); return nil }},
+		step{c.o.Clone - c.o.FirstDisk, func() error { c.finish(cl, v); return nil }},
 	), nil
 }
 
-func (c *Cloud) checkClone(r *call) (*cloning, error) {
+func (c *cloner) check(r *call) (*cloning, error) {
 	cl := &cloning{node: r.PathValue("node"), newID: atoi(r.params["newid"]), params: r.params, storage: r.params["storage"]}
 	if cl.newID < 100 || cl.newID > 999_999_999 {
 		return nil, invalid("newid", "invalid format - value does not look like a valid VM ID\n")
@@ -55,7 +66,7 @@ func (c *Cloud) checkClone(r *call) (*cloning, error) {
 	if len(r.params["description"]) > 8192 {
 		return nil, invalid("description", "value may only be 8192 characters long")
 	}
-	cl.from = c.vms[atoi(r.PathValue("vmid"))]
+	cl.from = c.fleet.vms[atoi(r.PathValue("vmid"))]
 	if cl.from == nil || cl.from.node != cl.node {
 		return nil, refuse(500, "unable to find configuration file for VM %s on node '%s'", r.PathValue("vmid"), cl.node)
 	}
@@ -67,19 +78,19 @@ func (c *Cloud) checkClone(r *call) (*cloning, error) {
 		return nil, invalid("storage", "parameter 'storage' not allowed for linked clones")
 	}
 	cl.target = cmp.Or(r.params["target"], cl.node)
-	if n := c.nodes[cl.target]; n == nil || n.offline {
+	if n := c.cluster.nodes[cl.target]; n == nil || n.offline {
 		return nil, refuse(500, "target node '%s' is not online", cl.target)
 	}
 	for _, volume := range cl.from.drives() {
 		name, _, _ := strings.Cut(volume, ":")
-		if s := c.storage(cl.storage); cl.target != cl.node && (!c.shared(name) || s != nil && !s.Shared) {
+		if s := c.storage.find(cl.storage); cl.target != cl.node && (!c.storage.shared(name) || s != nil && !s.Shared) {
 			return nil, refuse(500, "can't clone VM to node '%s' (VM uses local storage)", cl.target)
 		}
 	}
 	return cl, cl.from.locked()
 }
 
-func (c *Cloud) mayClone(r *call, cl *cloning) error {
+func (c *cloner) mayClone(r *call, cl *cloning) error {
 	pool := r.params["pool"]
 	switch {
 	case pool != "" && !slices.Contains(c.o.Pools, pool): // pve-access-control, RPCEnvironment.pm check_pool_exist
@@ -98,30 +109,26 @@ func (c *Cloud) mayClone(r *call, cl *cloning) error {
 	}
 	for _, volume := range cl.from.drives() {
 		name, _, _ := strings.Cut(volume, ":")
-		if name = cmp.Or(r.params["storage"], name); !r.may("/storage/"+name, "Datastore.AllocateSpace") {
-			return denied("/storage/"+name, "Datastore.AllocateSpace")
+		if err := r.require("/storage/"+cmp.Or(r.params["storage"], name), "Datastore.AllocateSpace"); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // reserve writes the configuration file with nothing but its lock.
-func (c *Cloud) reserve(cl *cloning) (*vm, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.vms[cl.newID] != nil {
+func (c *cloner) reserve(cl *cloning) (*vm, error) {
+	if c.fleet.vms[cl.newID] != nil {
 		return nil, fmt.Errorf("unable to create VM %d: unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp' - File exists", cl.newID, cl.node, cl.newID)
 	}
 	v := newVM(cl.newID, cl.node)
 	v.config["lock"] = "clone"
-	c.vms[cl.newID] = v
+	c.fleet.vms[cl.newID] = v
 	return v, nil
 }
 
 // copyDisks copies the disks, and with the first of them the configuration.
-func (c *Cloud) copyDisks(cl *cloning, v *vm) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *cloner) copyDisks(cl *cloning, v *vm) error {
 	for key, value := range cl.from.config {
 		if key != "template" && key != "lock" && key != "description" {
 			v.config[key] = value
@@ -138,69 +145,26 @@ func (c *Cloud) copyDisks(cl *cloning, v *vm) error {
 		if strings.HasSuffix(name, ".iso") {
 			continue
 		}
-		if s := c.storage(cmp.Or(cl.storage, place)); s == nil || s.NoSpace {
+		if s := c.storage.find(cmp.Or(cl.storage, place)); s == nil || s.NoSpace {
 			return fmt.Errorf("clone failed: unable to create image: out of space on storage '%s'", cmp.Or(cl.storage, place))
 		}
-		kind := "disk-" + itoa(len(c.volumes))
+		kind := "disk-" + itoa(len(c.storage.volumes))
 		if strings.HasSuffix(name, "cloudinit") {
 			kind = "cloudinit"
 		}
 		id := fmt.Sprintf("%s:vm-%d-%s", cmp.Or(cl.storage, place), v.id, kind)
-		c.volumes[id] = v.id
+		c.storage.volumes[id] = v.id
 		v.config[key] = id + "," + rest
 	}
 	if cl.linked {
-		c.bases[v.id] = cl.from.id
+		c.storage.bases[v.id] = cl.from.id
 	}
 	v.config["net0"] = "virtio=BC:24:11:00:00:02,bridge=vmbr0"
 	return nil
 }
 
-func (c *Cloud) finishClone(cl *cloning, v *vm) {
-	c.mu.Lock()
+func (c *cloner) finish(cl *cloning, v *vm) {
 	delete(v.config, "lock")
 	v.node, v.pool = cl.target, cl.params["pool"]
-	c.mu.Unlock()
-	c.changed(v)
-}
-
-// uncreate is what a failed clone does with what it has made.
-func (c *Cloud) uncreate(v *vm) {
-	if v == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.remove(v, false)
-}
-
-// remove frees a machine's disks and its VMID. Disks that its configuration does not name
-// are freed on demand, whoever uses them (qemu-server, QemuServer.pm destroy_vm). It needs
-// c.mu.
-func (c *Cloud) remove(v *vm, unreferenced bool) {
-	named := map[string]bool{v.config["vmstate"]: true}
-	for _, volume := range v.drives() {
-		named[volume] = true
-	}
-	for id, owner := range c.volumes {
-		if owner == v.id && (unreferenced || named[id]) {
-			delete(c.volumes, id)
-		}
-	}
-	delete(c.bases, v.id)
-	delete(c.vms, v.id)
-}
-
-func (c *Cloud) storage(name string) *Storage {
-	for i := range c.o.Storages {
-		if c.o.Storages[i].Name == name {
-			return &c.o.Storages[i]
-		}
-	}
-	return nil
-}
-
-func (c *Cloud) shared(name string) bool {
-	s := c.storage(name)
-	return s != nil && s.Shared
+	c.fleet.changed(v)
 }

@@ -8,11 +8,65 @@ import (
 	"time"
 )
 
-func (c *Cloud) version(*call) (any, error) {
+// A cluster is the nodes.
+type cluster struct {
+	quorum bool
+	nodes  map[string]*node
+}
+
+type node struct {
+	Node
+	id        int
+	offline   bool
+	offlineAt time.Time
+	haState   string // as high availability sees it; empty: it does not run
+}
+
+// staleAfter is how old the data of pvestatd may be that a listing shows: five minutes
+// after a node has died its machines have no name and status any more (pve-cluster,
+// status.c; pve-manager, PVE/API2Tools.pm extract_vm_stats).
+const staleAfter = 5 * time.Minute
+
+// stale reports whether what pvestatd said of the node's machines has expired.
+func (n *node) stale() bool { return n.offline && time.Since(n.offlineAt) >= staleAfter }
+
+func newCluster(nodes []Node) *cluster {
+	c := &cluster{quorum: true, nodes: map[string]*node{}}
+	for i, n := range nodes {
+		c.nodes[n.Name] = &node{Node: n, id: i + 1}
+	}
+	return c
+}
+
+func (c *cluster) sorted() []*node {
+	return slices.SortedFunc(maps.Values(c.nodes), func(a, b *node) int { return cmp.Compare(a.id, b.id) })
+}
+
+// reach refuses what needs a node or a quorum that is not there.
+func (c *cluster) reach(name string, write bool) error {
+	if n := c.nodes[name]; name != "" && n == nil {
+		return refuse(500, "hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
+	} else if n != nil && n.offline {
+		return unreachable()
+	}
+	if write && !c.quorum {
+		return refuse(500, "cluster not ready - no quorum?")
+	}
+	return nil
+}
+
+// An inventory shows what the caller may see of the cluster.
+type inventory struct {
+	o       *Options
+	cluster *cluster
+	fleet   *fleet
+}
+
+func (i *inventory) version(*call) (any, error) {
 	return map[string]any{"release": "9.2", "version": "9.2.6", "repoid": "b7a2a6d4"}, nil
 }
 
-func (c *Cloud) nodeFields(r *call, n *node) map[string]any {
+func (i *inventory) nodeFields(r *call, n *node) map[string]any {
 	out := map[string]any{"id": "node/" + n.Name, "node": n.Name, "type": "node", "status": "online", "level": ""}
 	if n.offline {
 		out["status"] = "offline"
@@ -21,7 +75,7 @@ func (c *Cloud) nodeFields(r *call, n *node) map[string]any {
 		return out
 	}
 	var used uint64
-	for _, v := range c.vms {
+	for _, v := range i.fleet.vms {
 		if v.node == n.Name && v.running {
 			used += v.memory() / 2
 		}
@@ -32,24 +86,20 @@ func (c *Cloud) nodeFields(r *call, n *node) map[string]any {
 	return out
 }
 
-func (c *Cloud) listNodes(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (i *inventory) nodes(r *call) (any, error) {
 	out := []map[string]any{}
-	for _, n := range c.sortedNodes() {
-		f := c.nodeFields(r, n)
+	for _, n := range i.cluster.sorted() {
+		f := i.nodeFields(r, n)
 		f["ssl_fingerprint"] = strings.TrimSuffix(strings.Repeat("00:", 32), ":")
 		out = append(out, f)
 	}
 	return out, nil
 }
 
-func (c *Cloud) nodeStatus(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.nodes[r.PathValue("node")]
-	if !r.may("/nodes/"+n.Name, "Sys.Audit") {
-		return nil, denied("/nodes/"+n.Name, "Sys.Audit")
+func (i *inventory) nodeStatus(r *call) (any, error) {
+	n := i.cluster.nodes[r.PathValue("node")]
+	if err := r.require("/nodes/"+n.Name, "Sys.Audit"); err != nil {
+		return nil, err
 	}
 	part := func(total uint64) map[string]any {
 		return map[string]any{"total": total, "free": total / 2, "used": total / 2}
@@ -63,24 +113,18 @@ func (c *Cloud) nodeStatus(r *call) (any, error) {
 	}, nil
 }
 
-func (c *Cloud) sortedNodes() []*node {
-	return slices.SortedFunc(maps.Values(c.nodes), func(a, b *node) int { return cmp.Compare(a.id, b.id) })
-}
-
-func (c *Cloud) clusterStatus(*call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (i *inventory) clusterStatus(*call) (any, error) {
 	quorate := 0
-	if c.quorum {
+	if i.cluster.quorum {
 		quorate = 1
 	}
-	out := []map[string]any{{"type": "cluster", "id": "cluster", "name": "test", "version": 1, "quorate": quorate, "nodes": len(c.nodes)}}
-	for i, n := range c.sortedNodes() {
+	out := []map[string]any{{"type": "cluster", "id": "cluster", "name": "test", "version": 1, "quorate": quorate, "nodes": len(i.cluster.nodes)}}
+	for at, n := range i.cluster.sorted() {
 		online, local := 1, 0
 		if n.offline {
 			online = 0
 		}
-		if i == 0 {
+		if at == 0 {
 			local = 1
 		}
 		out = append(out, map[string]any{"type": "node", "id": "node/" + n.Name, "name": n.Name, "nodeid": n.id, "ip": "192.0.2." + itoa(n.id),
@@ -89,39 +133,19 @@ func (c *Cloud) clusterStatus(*call) (any, error) {
 	return out, nil
 }
 
-// nextID suggests the lowest free VMID and reserves nothing.
-func (c *Cloud) nextID(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if want := r.params["vmid"]; want != "" {
-		if c.vms[atoi(want)] != nil {
-			return nil, invalid("vmid", "VM "+want+" already exists")
-		}
-		return want, nil
-	}
-	for id := 100; id < 1_000_000; id++ {
-		if c.vms[id] == nil {
-			return itoa(id), nil
-		}
-	}
-	return nil, refuse(500, "unable to get any free VMID in range [100, 1000000]")
-}
-
 // resources lists what the caller may see; the rest is left out without a word.
-func (c *Cloud) resources(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (i *inventory) resources(r *call) (any, error) {
 	kind, out := r.params["type"], []map[string]any{}
 	if kind == "" || kind == "vm" {
-		for _, id := range slices.Sorted(maps.Keys(c.vms)) {
-			if v := c.vms[id]; r.mayVM(v, "VM.Audit") {
-				out = append(out, c.vmFields(v))
+		for _, id := range slices.Sorted(maps.Keys(i.fleet.vms)) {
+			if v := i.fleet.vms[id]; r.mayVM(v, "VM.Audit") {
+				out = append(out, i.vmFields(v))
 			}
 		}
 	}
 	if kind == "" || kind == "node" {
-		for _, n := range c.sortedNodes() {
-			f := c.nodeFields(r, n)
+		for _, n := range i.cluster.sorted() {
+			f := i.nodeFields(r, n)
 			if f["cgroup-mode"] = 2; n.haState != "" {
 				f["hastate"] = n.haState
 			}
@@ -129,9 +153,9 @@ func (c *Cloud) resources(r *call) (any, error) {
 		}
 	}
 	if kind == "" || kind == "storage" {
-		for _, s := range c.o.Storages {
+		for _, s := range i.o.Storages {
 			if r.may("/storage/"+s.Name, "Datastore.Audit", "Datastore.AllocateSpace") {
-				out = append(out, c.storageFields(s)...)
+				out = append(out, i.storageFields(s)...)
 			}
 		}
 	}
@@ -139,7 +163,7 @@ func (c *Cloud) resources(r *call) (any, error) {
 }
 
 // vmFields has what the configuration store knows, and what pvestatd saw last.
-func (c *Cloud) vmFields(v *vm) map[string]any {
+func (i *inventory) vmFields(v *vm) map[string]any {
 	out := map[string]any{"id": "qemu/" + itoa(v.id), "type": "qemu", "vmid": v.id, "node": v.node, "status": "unknown"}
 	for key, value := range map[string]string{"tags": v.config["tags"], "lock": v.config["lock"], "pool": v.pool} {
 		if value != "" {
@@ -149,7 +173,7 @@ func (c *Cloud) vmFields(v *vm) map[string]any {
 	if v.managed {
 		out["hastate"] = "started"
 	}
-	if n := c.nodes[v.node]; !v.shownOnce || n != nil && n.stale() {
+	if n := i.cluster.nodes[v.node]; !v.shownOnce || n != nil && n.stale() {
 		return out
 	}
 	template, used, uptime := 0, uint64(0), 0
@@ -166,12 +190,12 @@ func (c *Cloud) vmFields(v *vm) map[string]any {
 	return out
 }
 
-func (c *Cloud) storageFields(s Storage) []map[string]any {
+func (i *inventory) storageFields(s Storage) []map[string]any {
 	out, shared := []map[string]any{}, 0
 	if s.Shared {
 		shared = 1
 	}
-	for _, n := range c.sortedNodes() {
+	for _, n := range i.cluster.sorted() {
 		if !s.on(n.Name) {
 			continue
 		}

@@ -1,10 +1,12 @@
 package pvetest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -27,27 +29,16 @@ var configRights = map[string]string{
 
 var tagForm = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
 
-// machine returns the machine that a call names, for a caller with a privilege.
-// It needs c.mu.
-func (c *Cloud) machine(r *call, each ...string) (*vm, error) {
-	id, node := atoi(r.PathValue("vmid")), r.PathValue("node")
-	v := c.vms[id]
-	if v == nil {
-		v = &vm{id: id}
-	}
-	if err := r.need(v, each...); err != nil {
-		return nil, err
-	}
-	if v.node != node {
-		return nil, refuse(500, "Configuration file 'nodes/%s/qemu-server/%s.conf' does not exist", node, r.PathValue("vmid"))
-	}
-	return v, nil
+// An editor shows and changes the configuration of machines.
+type editor struct {
+	fleet   *fleet
+	storage *storageSet
+	tasks   *taskList
+	access  *accessControl
 }
 
-func (c *Cloud) getConfig(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	v, err := c.machine(r, "VM.Audit")
+func (e *editor) get(r *call) (any, error) {
+	v, err := e.fleet.machine(r, "VM.Audit")
 	if err != nil {
 		return nil, err
 	}
@@ -65,39 +56,33 @@ func (c *Cloud) getConfig(r *call) (any, error) {
 	return out, nil
 }
 
-// setConfig changes options. It is done when the call returns, or, without
+// set changes options. It is done when the call returns, or, without
 // background_delay, when its task has ended.
-func (c *Cloud) setConfig(r *call) (any, error) {
-	c.mu.Lock()
-	v, err := c.machine(r)
+func (e *editor) set(r *call) (any, error) {
+	v, err := e.fleet.machine(r)
 	if err == nil {
-		err = c.checkConfig(r, v)
+		err = e.check(r, v)
 	}
-	c.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	params := maps.Clone(r.params)
-	return c.work(r.user, v.node, "qmconfig", itoa(v.id), "", nil, step{0, func() error {
-		c.mu.Lock()
-		err := c.apply(v, params)
-		c.mu.Unlock()
-		c.changed(v)
-		return err
+	return e.tasks.begin(r.vmTask(v, "qmconfig"), step{0, func() error {
+		defer e.fleet.changed(v)
+		return e.apply(v, r.params)
 	}}), nil
 }
 
-func (c *Cloud) checkConfig(r *call, v *vm) error {
+func (e *editor) check(r *call, v *vm) error {
 	for _, key := range slices.Sorted(maps.Keys(r.params)) {
 		if slices.Contains([]string{"digest", "delete", "background_delay"}, key) {
 			continue
 		}
-		if err := c.mayConfigure(r, v, key, r.params[key]); err != nil {
+		if err := e.mayConfigure(r, v, key, r.params[key]); err != nil {
 			return err
 		}
 	}
 	for _, key := range listOf(r.params["delete"]) {
-		if err := c.mayConfigure(r, v, key, v.config[key]); err != nil {
+		if err := e.mayConfigure(r, v, key, v.config[key]); err != nil {
 			return err
 		}
 		if driveKey.MatchString(key) {
@@ -150,17 +135,17 @@ func (v *vm) checkMemory(params map[string]string) error {
 	return nil
 }
 
-func (c *Cloud) mayConfigure(r *call, v *vm, key, value string) error {
+func (e *editor) mayConfigure(r *call, v *vm, key, value string) error {
 	switch {
 	case pciKey.MatchString(key):
-		return c.mayMap(r, v, key, value)
+		return r.mayMap(v, key, value)
 	case ipKey.MatchString(key): // either suffices
 		if r.mayVM(v, "VM.Config.Cloudinit", "VM.Config.Network") {
 			return nil
 		}
 		return denied("/vms/"+itoa(v.id), "VM.Config.Cloudinit", "VM.Config.Network")
 	case key == "cpu":
-		if err := c.mayUseCPU(r, v, value); err != nil {
+		if err := r.mayUseCPU(v, value); err != nil {
 			return err
 		}
 	}
@@ -171,9 +156,9 @@ func (c *Cloud) mayConfigure(r *call, v *vm, key, value string) error {
 			right = "VM.Config.CDROM"
 		}
 		if volume, _, _ := strings.Cut(value, ","); newDisk.MatchString(volume) {
-			return c.mayAllocate(r, v, newDisk.FindStringSubmatch(volume)[1])
+			return e.storage.mayAllocate(r, v, newDisk.FindStringSubmatch(volume)[1])
 		}
-		return c.mayMount(r, v, right, value)
+		return e.storage.mayMount(r, v, right, value)
 	}
 	if !known && r.user != "root@pam" { // a token of root's is not root
 		return refuse(500, "only root can set '%s' config", key)
@@ -186,44 +171,19 @@ func (c *Cloud) mayConfigure(r *call, v *vm, key, value string) error {
 	}
 	_, bridge, _ := strings.Cut(value, "bridge=")
 	bridge, _, _ = strings.Cut(bridge, ",")
-	if path := "/sdn/zones/localnetwork/" + bridge; !r.may(path, "SDN.Use") {
-		return denied(path, "SDN.Use")
-	}
-	return nil
+	return r.require("/sdn/zones/localnetwork/"+bridge, "SDN.Use")
 }
 
-// mayMount checks a drive's volume.
-func (c *Cloud) mayMount(r *call, v *vm, right, value string) error {
-	if err := r.need(v, right); err != nil {
-		return err
-	}
-	volume, _, _ := strings.Cut(value, ",")
-	name, file, ok := strings.Cut(volume, ":")
-	if !ok {
-		return nil
-	}
-	if !r.may("/storage/"+name, "Datastore.AllocateSpace", "Datastore.Audit") {
-		return denied("/storage/"+name, "Datastore.AllocateSpace", "Datastore.Audit")
-	}
-	if c.storage(name) == nil {
-		return refuse(500, "storage '%s' does not exist", name)
-	}
-	if strings.HasPrefix(file, "iso/") && c.images[c.place(v.node, volume)] == nil {
-		return refuse(500, "volume '%s' does not exist", volume)
-	}
-	return nil
-}
-
-// apply writes the options, one after the other, until one is refused. It needs c.mu.
-func (c *Cloud) apply(v *vm, params map[string]string) error {
+// apply writes the options, one after the other, until one is refused.
+func (e *editor) apply(v *vm, params map[string]string) error {
 	for _, key := range listOf(params["delete"]) {
 		if driveKey.MatchString(key) {
-			c.detach(v, key)
+			e.storage.detach(v, key)
 		}
 		delete(v.config, key)
 	}
 	for _, key := range slices.Sorted(maps.Keys(params)) {
-		value, err := c.allocate(v, key, params[key])
+		value, err := e.storage.allocate(v, key, params[key])
 		if err != nil {
 			return err
 		}
@@ -236,7 +196,7 @@ func (c *Cloud) apply(v *vm, params map[string]string) error {
 			value = strings.Join(slices.Compact(tags), ";")
 		}
 		if driveKey.MatchString(key) {
-			c.detach(v, key)
+			e.storage.detach(v, key)
 		}
 		if v.config[key] = value; value == "" {
 			delete(v.config, key)
@@ -245,23 +205,65 @@ func (c *Cloud) apply(v *vm, params map[string]string) error {
 	return nil
 }
 
-// detach takes a volume out of a drive: a cloud-init drive is freed, a disk becomes unused
-// (qemu-server, QemuServer.pm vmconfig_register_unused_drive). It needs c.mu.
-func (c *Cloud) detach(v *vm, key string) {
-	volume, _, _ := strings.Cut(v.config[key], ",")
-	switch owner, known := c.volumes[volume]; {
-	case !known || owner != v.id:
-	case strings.HasSuffix(volume, "cloudinit"):
-		delete(c.volumes, volume)
-	default:
-		for i := 0; ; i++ {
-			if unused := "unused" + itoa(i); v.config[unused] == "" {
-				v.config[unused] = volume
-				break
-			}
-		}
+// resize enlarges a disk (qemu-server, API2/Qemu.pm resize_vm).
+func (e *editor) resize(r *call) (any, error) {
+	v, err := e.fleet.machine(r, "VM.Config.Disk")
+	if err != nil {
+		return nil, err
 	}
-	delete(v.config, key)
+	disk, size := r.params["disk"], r.params["size"]
+	if !driveKey.MatchString(disk) || strings.HasPrefix(disk, "unused") {
+		return nil, invalid("disk", "value '"+disk+"' does not have a value in the enumeration")
+	}
+	if !sizeForm.MatchString(size) {
+		return nil, invalid("size", "value does not match the regex pattern")
+	}
+	return e.tasks.begin(r.vmTask(v, "resize"), step{0, func() error { return e.grow(r, v, disk, size) }}), nil
+}
+
+func (e *editor) grow(r *call, v *vm, disk, size string) error {
+	if err := v.locked(); err != nil {
+		return err
+	}
+	p := properties("file", v.config[disk])
+	name, _, managed := strings.Cut(p["file"], ":")
+	switch {
+	case v.config[disk] == "":
+		return fmt.Errorf("disk '%s' does not exist", disk)
+	case p["media"] == "cdrom":
+		return errors.New("you can't resize a cdrom")
+	case !managed:
+		return fmt.Errorf("disk '%s' has no associated volume", disk)
+	case !r.may("/storage/"+name, "Datastore.AllocateSpace"):
+		err := denied("/storage/"+name, "Datastore.AllocateSpace")
+		e.access.denied = append(e.access.denied, err.Error())
+		return err
+	case e.storage.find(name).NoSpace:
+		return fmt.Errorf("out of space on storage '%s'", name)
+	}
+	old, want := bytesOf(p["size"]), bytesOf(strings.TrimPrefix(size, "+"))
+	if strings.HasPrefix(size, "+") {
+		want += old
+	}
+	if want < old {
+		return errors.New("shrinking disks is not supported")
+	}
+	v.config[disk] = strings.Replace(v.config[disk], "size="+p["size"], "size="+itoa(int(want>>20))+"M", 1)
+	if want%(1<<30) == 0 {
+		v.config[disk] = strings.Replace(v.config[disk], "size="+itoa(int(want>>20))+"M", "size="+itoa(int(want>>30))+"G", 1)
+	}
+	return nil
+}
+
+func bytesOf(size string) uint64 {
+	n, err := strconv.ParseFloat(strings.TrimRight(size, "KMGT"), 64)
+	if err != nil {
+		return 0
+	}
+	for range 1 + strings.Index("KMGT", size[len(size)-1:]) {
+		n *= 1024
+	}
+	return uint64(n)
 }
 
 func splitTags(s string) []string {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -24,6 +23,7 @@ var (
 	sizeForm  = regexp.MustCompile(`^\+?\d+(\.\d+)?[KMGT]?$`)
 	macForm   = regexp.MustCompile(`(?i)^[a-f0-9][02468ace](:[a-f0-9]{2}){5}$`)
 	pciKey    = regexp.MustCompile(`^hostpci([0-9]|1[0-5])$`)
+	nodeKey   = regexp.MustCompile(`^numa\d+$`)
 	flagForm  = regexp.MustCompile(`^[01]$`)
 	cardKey   = regexp.MustCompile(`^net([12]?[0-9]|3[01])$`)
 	ipKey     = regexp.MustCompile(`^ipconfig([12]?[0-9]|3[01])$`)
@@ -60,9 +60,15 @@ func properties(key, s string) map[string]string {
 	return out
 }
 
-func (c *Cloud) listMappings(r *call) (any, error) {
+// A deviceSet is the PCI devices of the nodes.
+type deviceSet struct {
+	o     *Options
+	fleet *fleet
+}
+
+func (d *deviceSet) list(r *call) (any, error) {
 	out := []map[string]any{}
-	for _, m := range c.o.Mappings {
+	for _, m := range d.o.Mappings {
 		if r.may("/mapping/pci/"+m.ID, "Mapping.Modify", "Mapping.Use", "Mapping.Audit") {
 			out = append(out, map[string]any{"id": m.ID, "map": m.Map, "digest": "0"})
 		}
@@ -70,10 +76,10 @@ func (c *Cloud) listMappings(r *call) (any, error) {
 	return out, nil
 }
 
-func (c *Cloud) mapping(id string) *Mapping {
-	for i := range c.o.Mappings {
-		if c.o.Mappings[i].ID == id {
-			return &c.o.Mappings[i]
+func (d *deviceSet) mapping(id string) *Mapping {
+	for i := range d.o.Mappings {
+		if d.o.Mappings[i].ID == id {
+			return &d.o.Mappings[i]
 		}
 	}
 	return nil
@@ -81,7 +87,7 @@ func (c *Cloud) mapping(id string) *Mapping {
 
 // mayMap checks the rights on a device that is passed through (qemu-server, API2/Qemu.pm
 // check_hostpci_perm).
-func (c *Cloud) mayMap(r *call, v *vm, key, value string) error {
+func (r *call) mayMap(v *vm, key, value string) error {
 	p := properties("host", value)
 	switch {
 	case r.user == "root@pam":
@@ -90,19 +96,17 @@ func (c *Cloud) mayMap(r *call, v *vm, key, value string) error {
 		return refuse(500, "only root can set '%s' config for non-mapped devices", key)
 	case p["mapping"] == "":
 		return refuse(500, "either 'host' or 'mapping' must be set.")
-	case !r.may("/mapping/pci/"+p["mapping"], "Mapping.Use"):
-		return denied("/mapping/pci/"+p["mapping"], "Mapping.Use")
 	}
-	return r.need(v, "VM.Config.HWType")
+	return cmp.Or(r.require("/mapping/pci/"+p["mapping"], "Mapping.Use"), r.need(v, "VM.Config.HWType"))
 }
 
 // mayUseCPU checks the rights on a type of processor that the cluster defines itself
 // (qemu-server, API2/Qemu.pm check_cpu_model_access).
-func (c *Cloud) mayUseCPU(r *call, v *vm, value string) error {
+func (r *call) mayUseCPU(v *vm, value string) error {
 	typ := properties("cputype", value)["cputype"]
 	name, custom := strings.CutPrefix(typ, "custom-")
-	if custom && properties("cputype", v.config["cpu"])["cputype"] != typ && !r.may("/mapping/cpu/"+name, "Mapping.Use") {
-		return denied("/mapping/cpu/"+name, "Mapping.Use")
+	if custom && properties("cputype", v.config["cpu"])["cputype"] != typ {
+		return r.require("/mapping/cpu/"+name, "Mapping.Use")
 	}
 	return nil
 }
@@ -211,119 +215,9 @@ func checkDrive(key, value string) error {
 	return nil
 }
 
-// mayAllocate checks a new disk (qemu-server, API2/Qemu.pm check_storage_access).
-func (c *Cloud) mayAllocate(r *call, v *vm, name string) error {
-	if err := r.need(v, "VM.Config.Disk"); err != nil {
-		return err
-	}
-	s := c.storage(name)
-	switch {
-	case !r.may("/storage/"+name, "Datastore.AllocateSpace"):
-		return denied("/storage/"+name, "Datastore.AllocateSpace")
-	case s == nil:
-		return refuse(500, "storage '%s' does not exist", name)
-	case !slices.Contains(s.Content, "images"):
-		return invalid("storage", "storage '"+name+"' does not support vm images")
-	}
-	return nil
-}
-
-// allocate makes the disk that a drive asks for, and returns the drive's value. Other
-// drives stay as they are. It needs c.mu.
-func (c *Cloud) allocate(v *vm, key, value string) (string, error) {
-	volume, options, _ := strings.Cut(value, ",")
-	m := newDisk.FindStringSubmatch(volume)
-	if !driveKey.MatchString(key) || m == nil {
-		return value, nil
-	}
-	switch s := c.storage(m[1]); {
-	case !s.on(v.node):
-		return "", fmt.Errorf("storage '%s' is not available on node '%s'", s.Name, v.node)
-	case s.NoSpace:
-		return "", fmt.Errorf("unable to create image: out of space on storage '%s'", s.Name)
-	}
-	c.serial++
-	id := fmt.Sprintf("%s:vm-%d-disk-%d", m[1], v.id, 5000+c.serial)
-	c.volumes[id] = v.id
-	if options != "" {
-		options = "," + options
-	}
-	return id + options + ",size=" + m[2] + "G", nil
-}
-
-// on reports whether a node has the storage.
-func (s *Storage) on(node string) bool { return len(s.Nodes) == 0 || slices.Contains(s.Nodes, node) }
-
-// resize enlarges a disk (qemu-server, API2/Qemu.pm resize_vm).
-func (c *Cloud) resize(r *call) (any, error) {
-	c.mu.Lock()
-	v, err := c.machine(r, "VM.Config.Disk")
-	c.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	disk, size := r.params["disk"], r.params["size"]
-	if !driveKey.MatchString(disk) || strings.HasPrefix(disk, "unused") {
-		return nil, invalid("disk", "value '"+disk+"' does not have a value in the enumeration")
-	}
-	if !sizeForm.MatchString(size) {
-		return nil, invalid("size", "value does not match the regex pattern")
-	}
-	return c.work(r.user, v.node, "resize", itoa(v.id), "", nil, step{0, func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.grow(r, v, disk, size)
-	}}), nil
-}
-
-func (c *Cloud) grow(r *call, v *vm, disk, size string) error {
-	if err := v.locked(); err != nil {
-		return err
-	}
-	p := properties("file", v.config[disk])
-	name, _, managed := strings.Cut(p["file"], ":")
-	switch {
-	case v.config[disk] == "":
-		return fmt.Errorf("disk '%s' does not exist", disk)
-	case p["media"] == "cdrom":
-		return errors.New("you can't resize a cdrom")
-	case !managed:
-		return fmt.Errorf("disk '%s' has no associated volume", disk)
-	case !r.may("/storage/"+name, "Datastore.AllocateSpace"):
-		c.denied = append(c.denied, denied("/storage/"+name, "Datastore.AllocateSpace").Error())
-		return denied("/storage/"+name, "Datastore.AllocateSpace")
-	case c.storage(name).NoSpace:
-		return fmt.Errorf("out of space on storage '%s'", name)
-	}
-	old, want := bytesOf(p["size"]), bytesOf(strings.TrimPrefix(size, "+"))
-	if strings.HasPrefix(size, "+") {
-		want += old
-	}
-	if want < old {
-		return errors.New("shrinking disks is not supported")
-	}
-	v.config[disk] = strings.Replace(v.config[disk], "size="+p["size"], "size="+itoa(int(want>>20))+"M", 1)
-	if want%(1<<30) == 0 {
-		v.config[disk] = strings.Replace(v.config[disk], "size="+itoa(int(want>>20))+"M", "size="+itoa(int(want>>30))+"G", 1)
-	}
-	return nil
-}
-
-func bytesOf(size string) uint64 {
-	n, err := strconv.ParseFloat(strings.TrimRight(size, "KMGT"), 64)
-	if err != nil {
-		return 0
-	}
-	for range 1 + strings.Index("KMGT", size[len(size)-1:]) {
-		n *= 1024
-	}
-	return uint64(n)
-}
-
 // checkMTU refuses a start with an MTU that the bridge does not have (qemu-server,
-// QemuServer.pm print_netdevice_full). It needs c.mu.
-func (c *Cloud) checkMTU(v *vm) error {
-	most := cmp.Or(c.o.BridgeMTU, 1500)
+// QemuServer.pm print_netdevice_full).
+func (v *vm) checkMTU(most int) error {
 	for _, key := range slices.Sorted(maps.Keys(v.config)) {
 		mtu := atoi(properties("model", v.config[key])["mtu"])
 		switch {
@@ -337,11 +231,26 @@ func (c *Cloud) checkMTU(v *vm) error {
 	return nil
 }
 
-// checkDevices refuses a start without the devices that the machine is to get: a device is
-// of one running machine (qemu-server, QemuServer/PCI.pm). It needs c.mu.
-func (c *Cloud) checkDevices(v *vm) error {
+// checkNodes refuses a start whose NUMA nodes have not all of the memory (qemu-server,
+// QemuServer/Memory.pm).
+func (v *vm) checkNodes() error {
+	total := 0
+	for key, value := range v.config {
+		if nodeKey.MatchString(key) {
+			total += atoi(properties("cpus", value)["memory"])
+		}
+	}
+	if total != 0 && total != v.number("memory", 512) {
+		return errors.New("total memory for NUMA nodes must be equal to vm static memory")
+	}
+	return nil
+}
+
+// assign refuses a start without the devices that the machine is to get: a device is
+// of one running machine (qemu-server, QemuServer/PCI.pm).
+func (d *deviceSet) assign(v *vm) error {
 	held := map[string]int{}
-	for _, other := range c.vms {
+	for _, other := range d.fleet.vms {
 		if other.node == v.node && other.running && other != v {
 			for path := range other.devices {
 				held[path] = other.id
@@ -351,7 +260,7 @@ func (c *Cloud) checkDevices(v *vm) error {
 	v.devices = map[string]bool{}
 	for _, key := range slices.Sorted(maps.Keys(v.config)) {
 		if pciKey.MatchString(key) {
-			if err := c.takeDevice(v, key, held); err != nil {
+			if err := d.takeOne(v, key, held); err != nil {
 				v.devices = nil
 				return err
 			}
@@ -360,9 +269,9 @@ func (c *Cloud) checkDevices(v *vm) error {
 	return nil
 }
 
-func (c *Cloud) takeDevice(v *vm, key string, held map[string]int) error {
+func (d *deviceSet) takeOne(v *vm, key string, held map[string]int) error {
 	p := properties("host", v.config[key])
-	m := c.mapping(p["mapping"])
+	m := d.mapping(p["mapping"])
 	if m == nil || len(m.paths(v.node)) == 0 {
 		return fmt.Errorf("PCI device mapping not found for '%s'", p["mapping"])
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // maxBody is the largest body of an ordinary call (pve-http-server, AnyEvent.pm).
@@ -57,79 +58,86 @@ type route struct {
 	handler func(*call) (any, error)
 }
 
-func (c *Cloud) routes() *http.ServeMux {
+// A gateway answers calls: it checks who may make them, and hands them to the parts of the
+// cloud.
+type gateway struct {
+	o       *Options
+	mu      *sync.Mutex // held while a handler runs
+	access  *accessControl
+	cluster *cluster
+	mux     *http.ServeMux
+}
+
+func (c *Cloud) routes(inventory *inventory, configs *editor, devices *deviceSet, clones *cloner, power *powerSwitch) map[string]route {
 	const vm, storage = "/nodes/{node}/qemu/{vmid}", "/nodes/{node}/storage/{storage}"
-	table := map[string]route{
-		"GET /version":                               {"", false, c.version},
-		"GET /nodes":                                 {"", false, c.listNodes},
-		"GET /nodes/{node}/status":                   {"", false, c.nodeStatus},
-		"GET /cluster/resources":                     {"type", false, c.resources},
-		"GET /cluster/nextid":                        {"vmid", false, c.nextID},
-		"GET /cluster/status":                        {"", false, c.clusterStatus},
-		"GET /access/permissions":                    {"path userid", false, c.permissions},
-		"GET " + vm + "/config":                      {"current snapshot", false, c.getConfig},
-		"PUT " + vm + "/resize":                      {"disk size digest skiplock", true, c.resize},
-		"GET /cluster/mapping/pci":                   {"check-node", false, c.listMappings},
-		"POST " + vm + "/config":                     {configParams, true, c.setConfig},
-		"POST " + vm + "/clone":                      {"newid name description pool snapname storage format full target bwlimit", true, c.clone},
-		"DELETE " + vm:                               {"purge destroy-unreferenced-disks skiplock", true, c.destroy},
-		"GET " + vm + "/status/current":              {"", false, c.current},
-		"POST " + vm + "/status/start":               {"skiplock timeout stateuri machine", true, c.start},
-		"POST " + vm + "/status/stop":                {"skiplock timeout keepActive overrule-shutdown", true, c.stop},
-		"POST " + vm + "/status/shutdown":            {"skiplock timeout forceStop keepActive", true, c.shutdown},
-		"POST " + vm + "/status/suspend":             {"skiplock todisk statestorage", true, c.suspend},
-		"GET /nodes/{node}/tasks/{upid}/status":      {"", false, c.taskStatus},
-		"GET /nodes/{node}/tasks/{upid}/log":         {"start limit download", false, c.taskLog},
-		"GET " + storage + "/content":                {"content vmid", false, c.listContent},
-		"POST " + storage + "/upload":                {"content filename checksum checksum-algorithm tmpfilename", false, c.upload},
-		"DELETE " + storage + "/content/{volume...}": {"delay", false, c.deleteContent},
+	return map[string]route{
+		"GET /version":                               {"", false, inventory.version},
+		"GET /nodes":                                 {"", false, inventory.nodes},
+		"GET /nodes/{node}/status":                   {"", false, inventory.nodeStatus},
+		"GET /cluster/resources":                     {"type", false, inventory.resources},
+		"GET /cluster/nextid":                        {"vmid", false, c.fleet.nextID},
+		"GET /cluster/status":                        {"", false, inventory.clusterStatus},
+		"GET /access/permissions":                    {"path userid", false, permissions},
+		"GET " + vm + "/config":                      {"current snapshot", false, configs.get},
+		"PUT " + vm + "/resize":                      {"disk size digest skiplock", true, configs.resize},
+		"GET /cluster/mapping/pci":                   {"check-node", false, devices.list},
+		"POST " + vm + "/config":                     {configParams, true, configs.set},
+		"POST " + vm + "/clone":                      {"newid name description pool snapname storage format full target bwlimit", true, clones.clone},
+		"DELETE " + vm:                               {"purge destroy-unreferenced-disks skiplock", true, power.destroy},
+		"GET " + vm + "/status/current":              {"", false, power.current},
+		"POST " + vm + "/status/start":               {"skiplock timeout stateuri machine", true, power.start},
+		"POST " + vm + "/status/stop":                {"skiplock timeout keepActive overrule-shutdown", true, power.stop},
+		"POST " + vm + "/status/shutdown":            {"skiplock timeout forceStop keepActive", true, power.shutdown},
+		"POST " + vm + "/status/suspend":             {"skiplock todisk statestorage", true, power.suspend},
+		"GET /nodes/{node}/tasks/{upid}/status":      {"", false, c.tasks.status},
+		"GET /nodes/{node}/tasks/{upid}/log":         {"start limit download", false, c.tasks.lines},
+		"GET " + storage + "/content":                {"content vmid", false, c.storage.listContent},
+		"POST " + storage + "/upload":                {"content filename checksum checksum-algorithm tmpfilename", false, c.storage.upload},
+		"DELETE " + storage + "/content/{volume...}": {"delay", false, c.storage.deleteContent},
 	}
-	mux := http.NewServeMux()
+}
+
+// newGateway returns the gateway to these handlers.
+func newGateway(c *Cloud, table map[string]route) *gateway {
+	g := &gateway{o: c.o, mu: &c.mu, access: c.access, cluster: c.cluster, mux: http.NewServeMux()}
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		method, path, _ := strings.Cut(name, " ")
-		mux.HandleFunc(method+" /api2/json"+path, func(w http.ResponseWriter, r *http.Request) {
-			c.o.Faults.Serve(w, r, name, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, table[name]) })
+		g.mux.HandleFunc(method+" /api2/json"+path, func(w http.ResponseWriter, r *http.Request) {
+			g.o.Faults.Serve(w, r, name, func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, table[name]) })
 		})
 	}
-	mux.HandleFunc("POST /api2/json/access/ticket", c.ticket)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c.answer(w, nil, refuse(501, "Method '%s %s' not implemented", r.Method, strings.TrimPrefix(r.URL.Path, "/api2/json")))
+	g.mux.HandleFunc("POST /api2/json/access/ticket", func(w http.ResponseWriter, r *http.Request) {
+		data, err := g.access.issue(w, r)
+		g.answer(w, data, err)
 	})
-	return mux
+	g.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		g.answer(w, nil, refuse(501, "Method '%s %s' not implemented", r.Method, strings.TrimPrefix(r.URL.Path, "/api2/json")))
+	})
+	return g
 }
 
 // ServeHTTP answers calls of the API below /api2/json.
-func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.mux.ServeHTTP(w, r) }
+func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.gateway.mux.ServeHTTP(w, r) }
 
-func (c *Cloud) serve(w http.ResponseWriter, r *http.Request, to route) {
-	cl, err := c.authenticate(r)
+func (g *gateway) serve(w http.ResponseWriter, r *http.Request, to route) {
+	on, err := g.access.authenticate(r)
 	if err == nil {
-		err = cl.decode(w, to.params)
+		err = on.decode(w, to.params)
 	}
+	var data any
 	if err == nil {
-		err = c.reach(r.PathValue("node"), to.write)
+		data, err = g.do(on, to)
 	}
-	if err != nil {
-		c.answer(w, nil, err)
-		return
-	}
-	data, err := to.handler(cl)
-	c.answer(w, data, err)
+	g.answer(w, data, err)
 }
 
-// reach refuses what needs a node or a quorum that is not there.
-func (c *Cloud) reach(name string, write bool) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := c.nodes[name]; name != "" && n == nil {
-		return refuse(500, "hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
-	} else if n != nil && n.offline {
-		return unreachable()
+func (g *gateway) do(on *call, to route) (any, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.cluster.reach(on.PathValue("node"), to.write); err != nil {
+		return nil, err
 	}
-	if write && !c.quorum {
-		return refuse(500, "cluster not ready - no quorum?")
-	}
-	return nil
+	return to.handler(on)
 }
 
 // decode reads the parameters from the query, a form, JSON or an upload, and
@@ -230,7 +238,7 @@ func (r *call) flag(name string) bool { return r.params[name] == "1" }
 
 // answer writes an answer in the API's own form: the message of an error is the
 // status line's reason and stands in the body.
-func (c *Cloud) answer(w http.ResponseWriter, data any, err error) {
+func (g *gateway) answer(w http.ResponseWriter, data any, err error) {
 	status, reason, body := 200, "OK", map[string]any{"data": data}
 	if err != nil {
 		e, ok := errors.AsType[*refusal](err)
@@ -238,16 +246,16 @@ func (c *Cloud) answer(w http.ResponseWriter, data any, err error) {
 			e = &refusal{status: 500, msg: err.Error()}
 		}
 		status, reason = e.status, e.msg
-		if !c.o.NoMessage {
+		if !g.o.NoMessage {
 			body["message"] = e.msg + "\n"
 		}
 		if e.errors != nil {
 			body["errors"] = e.errors
 		}
 		if status == 403 {
-			c.mu.Lock()
-			c.denied = append(c.denied, e.msg)
-			c.mu.Unlock()
+			g.mu.Lock()
+			g.access.denied = append(g.access.denied, e.msg)
+			g.mu.Unlock()
 		}
 	}
 	b, err := json.Marshal(body)
@@ -257,14 +265,14 @@ func (c *Cloud) answer(w http.ResponseWriter, data any, err error) {
 	if status > 501 {
 		b = nil
 	}
-	c.write(w, status, reason, b)
+	g.write(w, status, reason, b)
 }
 
 // write sends an answer with a reason of our own, which net/http does not do.
-func (c *Cloud) write(w http.ResponseWriter, status int, reason string, body []byte) {
+func (g *gateway) write(w http.ResponseWriter, status int, reason string, body []byte) {
 	reason, _, _ = strings.Cut(reason, "\n")
 	h, ok := w.(http.Hijacker)
-	if status == 200 || c.o.NoReason || !ok {
+	if status == 200 || g.o.NoReason || !ok {
 		w.Header().Set("Content-Type", "application/json;charset=UTF-8")
 		w.WriteHeader(status)
 		_, _ = w.Write(body)

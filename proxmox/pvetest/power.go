@@ -8,10 +8,18 @@ import (
 	"time"
 )
 
-func (c *Cloud) current(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	v, err := c.machine(r, "VM.Audit")
+// A powerSwitch starts, stops and destroys machines.
+type powerSwitch struct {
+	o       *Options
+	cluster *cluster
+	fleet   *fleet
+	storage *storageSet
+	devices *deviceSet
+	tasks   *taskList
+}
+
+func (p *powerSwitch) current(r *call) (any, error) {
+	v, err := p.fleet.machine(r, "VM.Audit")
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +46,10 @@ func (c *Cloud) current(r *call) (any, error) {
 	return out, nil
 }
 
-// power is what the calls below share: the machine, free of locks other than
+// machine is what the calls below share: the machine, free of locks other than
 // those named.
-func (c *Cloud) power(r *call, locks ...string) (*vm, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	v, err := c.machine(r, "VM.PowerMgmt")
+func (p *powerSwitch) machine(r *call, locks ...string) (*vm, error) {
+	v, err := p.fleet.machine(r, "VM.PowerMgmt")
 	if err != nil {
 		return nil, err
 	}
@@ -58,70 +64,61 @@ func (c *Cloud) power(r *call, locks ...string) (*vm, error) {
 	return v, v.locked()
 }
 
-func (c *Cloud) start(r *call) (any, error) {
-	v, err := c.power(r, "suspended")
+func (p *powerSwitch) start(r *call) (any, error) {
+	v, err := p.machine(r, "suspended")
 	if err != nil {
 		return nil, err
 	}
 	if v.managed { // the task ends when the request is recorded
-		return c.work(r.user, v.node, "hastart", itoa(v.id), "", nil), nil
+		return p.tasks.begin(r.vmTask(v, "hastart")), nil
 	}
-	return c.work(r.user, v.node, "qmstart", itoa(v.id), "", nil, step{c.delays().Start, func() error {
-		c.mu.Lock()
-		running, allowed := v.running, c.nodes[v.node].CPUs
-		var devices error
-		if !running {
-			devices = cmp.Or(c.checkDevices(v), c.checkMTU(v))
-		}
-		if v.cpus() <= allowed && !running && devices == nil {
-			delete(c.volumes, v.config["vmstate"])
-			delete(v.config, "lock")
-			delete(v.config, "vmstate")
-		}
-		tooMany := v.cpus() > allowed
-		c.mu.Unlock()
-		switch {
-		case running:
+	return p.tasks.begin(r.vmTask(v, "qmstart"), step{p.o.Delays.Start, func() error {
+		if v.running {
 			return fmt.Errorf("VM %d already running", v.id)
-		case tooMany: // qemu-server, QemuServer.pm config_to_command
-			return fmt.Errorf("MAX %d vcpus allowed per VM on this node", allowed)
-		case devices != nil:
-			return devices
 		}
-		return c.run(v)
+		if allowed := p.cluster.nodes[v.node].CPUs; v.cpus() > allowed { // qemu-server, QemuServer.pm config_to_command
+			return fmt.Errorf("MAX %d vcpus allowed per VM on this node", allowed)
+		}
+		if err := cmp.Or(p.devices.assign(v), v.checkMTU(p.o.BridgeMTU), v.checkNodes()); err != nil {
+			return err
+		}
+		delete(p.storage.volumes, v.config["vmstate"])
+		delete(v.config, "lock")
+		delete(v.config, "vmstate")
+		return p.fleet.run(v)
 	}}), nil
 }
 
 // stop of a stopped machine is no error.
-func (c *Cloud) stop(r *call) (any, error) {
-	v, err := c.power(r, "suspended", "suspending")
+func (p *powerSwitch) stop(r *call) (any, error) {
+	v, err := p.machine(r, "suspended", "suspending")
 	if err != nil {
 		return nil, err
 	}
 	if v.managed {
-		return c.work(r.user, v.node, "hastop", itoa(v.id), "", nil), nil
+		return p.tasks.begin(r.vmTask(v, "hastop")), nil
 	}
-	return c.work(r.user, v.node, "qmstop", itoa(v.id), "", nil, step{c.delays().Stop, func() error {
-		c.halt(v)
+	return p.tasks.begin(r.vmTask(v, "qmstop"), step{p.o.Delays.Stop, func() error {
+		p.fleet.halt(v)
 		return nil
 	}}), nil
 }
 
-func (c *Cloud) shutdown(r *call) (any, error) {
-	v, err := c.power(r)
+func (p *powerSwitch) shutdown(r *call) (any, error) {
+	v, err := p.machine(r)
 	if err != nil {
 		return nil, err
 	}
-	return c.work(r.user, v.node, "qmshutdown", itoa(v.id), "", nil, step{c.delays().Stop, func() error {
-		c.halt(v)
+	return p.tasks.begin(r.vmTask(v, "qmshutdown"), step{p.o.Delays.Stop, func() error {
+		p.fleet.halt(v)
 		return nil
 	}}), nil
 }
 
 // suspend writes the memory to disk and ends the machine. A failed one leaves the
 // lock "suspending" (qemu-server, RunState.pm).
-func (c *Cloud) suspend(r *call) (any, error) {
-	v, err := c.power(r)
+func (p *powerSwitch) suspend(r *call) (any, error) {
+	v, err := p.machine(r)
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +131,6 @@ func (c *Cloud) suspend(r *call) (any, error) {
 	if !r.may("/storage/shared", "Datastore.AllocateSpace") && !r.may("/storage/local", "Datastore.AllocateSpace") {
 		return nil, denied("/storage/shared", "Datastore.AllocateSpace")
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if v.managed {
 		return nil, refuse(500, "cannot suspend a HA managed VM to disk")
 	}
@@ -143,50 +138,40 @@ func (c *Cloud) suspend(r *call) (any, error) {
 		return nil, refuse(500, "VM %d not running", v.id)
 	}
 	v.config["lock"] = "suspending"
-	c.mu.Unlock()
-	defer c.mu.Lock()
-	return c.work(r.user, v.node, "qmsuspend", itoa(v.id), "", nil, step{c.delays().Stop, func() error {
-		c.mu.Lock()
+	return p.tasks.begin(r.vmTask(v, "qmsuspend"), step{p.o.Delays.Stop, func() error {
 		v.config["lock"], v.config["vmstate"] = "suspended", fmt.Sprintf("shared:vm-%d-state-suspend", v.id)
-		c.volumes[v.config["vmstate"]] = v.id
-		c.mu.Unlock()
-		c.halt(v)
+		p.storage.volumes[v.config["vmstate"]] = v.id
+		p.fleet.halt(v)
 		return nil
 	}}), nil
 }
 
 // destroy frees a machine's disks, and its configuration last. An image that was
 // uploaded for it stays.
-func (c *Cloud) destroy(r *call) (any, error) {
-	c.mu.Lock()
-	v, err := c.machine(r, "VM.Allocate")
+func (p *powerSwitch) destroy(r *call) (any, error) {
+	v, err := p.fleet.machine(r, "VM.Allocate")
 	if err == nil {
-		err = c.mayDestroy(r, v)
+		err = r.mayDestroy(v)
 	}
-	c.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	unreferenced := r.flag("destroy-unreferenced-disks")
-	return c.work(r.user, v.node, "qmdestroy", itoa(v.id), "", nil, step{0, func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for clone, base := range c.bases {
+	return p.tasks.begin(r.vmTask(v, "qmdestroy"), step{0, func() error {
+		for clone, base := range p.storage.bases {
 			if base == v.id {
 				return fmt.Errorf("base volume of VM %d is still in use by linked clone %d", v.id, clone)
 			}
 		}
 		v.config["lock"] = "destroyed"
 		return nil
-	}}, step{c.delays().Delete, func() error {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.remove(v, unreferenced)
+	}}, step{p.o.Delays.Delete, func() error {
+		p.fleet.remove(v, unreferenced)
 		return nil
 	}}), nil
 }
 
-func (c *Cloud) mayDestroy(r *call, v *vm) error {
+func (r *call) mayDestroy(v *vm) error {
 	if err := v.protected(fmt.Sprintf("can't remove VM %d", v.id)); err != nil {
 		return err
 	}

@@ -13,7 +13,6 @@ package pvetest
 import (
 	"cmp"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -123,97 +122,61 @@ type ACL struct {
 
 // A Cloud is a cluster. It is safe for concurrent use.
 type Cloud struct {
-	o   Options
-	mux *http.ServeMux
-	wg  sync.WaitGroup
+	o  *Options
+	mu sync.Mutex // guards the options' delays and all parts, whose methods need it
 
-	mu      sync.Mutex
-	closed  bool
-	quorum  bool
-	nodes   map[string]*node
-	vms     map[int]*vm
-	tasks   map[string]*task
-	failing map[string][]string // exit statuses of the next tasks, by type
-	volumes map[string]int      // VMID by volume ID
-	bases   map[int]int         // VMID of the template by that of its linked clone
-	images  map[string][]byte   // ISO images by place
-	tickets map[string]ticket
-	timers  map[*time.Timer]struct{}
-	serial  int
-	denied  []string // messages of refusals with status 403
+	timers  *testcloud.Timers
+	access  *accessControl
+	cluster *cluster
+	tasks   *taskList
+	storage *storageSet
+	fleet   *fleet
+	gateway *gateway
 }
 
 var _ testcloud.Cloud = (*Cloud)(nil)
 
-type node struct {
-	Node
-	id        int
-	offline   bool
-	offlineAt time.Time
-	haState   string // as high availability sees it; empty: it does not run
-}
-
-// staleAfter is how old the data of pvestatd may be that a listing shows: five minutes
-// after a node has died its machines have no name and status any more (pve-cluster,
-// status.c; pve-manager, PVE/API2Tools.pm extract_vm_stats).
-const staleAfter = 5 * time.Minute
-
-// stale reports whether what pvestatd said of the node's machines has expired.
-func (n *node) stale() bool { return n.offline && time.Since(n.offlineAt) >= staleAfter }
-
 // New returns a cluster. Close ends its machines.
 func New(o *Options) *Cloud {
-	c := &Cloud{quorum: true, nodes: map[string]*node{}, vms: map[int]*vm{}, tasks: map[string]*task{}, failing: map[string][]string{},
-		volumes: map[string]int{}, bases: map[int]int{}, images: map[string][]byte{}, tickets: map[string]ticket{}, timers: map[*time.Timer]struct{}{}}
+	c := &Cloud{o: &Options{}}
 	if o != nil {
-		c.o = *o
+		*c.o = *o
 	}
-	if len(c.o.Nodes) == 0 {
-		c.o.Nodes = []Node{{Name: "pve1", Memory: 64 << 30, CPUs: 16}}
-	}
-	for i, n := range c.o.Nodes {
-		c.nodes[n.Name] = &node{Node: n, id: i + 1}
-	}
-	if len(c.o.Storages) == 0 {
-		c.o.Storages = []Storage{{Name: "shared", Shared: true, Content: []string{"images", "iso"}}, {Name: "local", Content: []string{"images", "iso"}}}
-	}
-	if len(c.o.Templates) == 0 {
-		c.o.Templates = []Template{{VMID: 9000, Name: "debian"}}
-	}
-	if len(c.o.Tokens) == 0 {
-		c.o.Tokens = map[string]Token{"root@pam!test": {Secret: "secret"}}
-	}
-	if c.o.Faults == nil {
-		c.o.Faults = &testcloud.Faults{}
-	}
+	c.o.setDefaults()
+	c.timers = testcloud.NewTimers(&c.mu)
+	c.access = &accessControl{o: c.o, mu: &c.mu, tickets: map[string]ticket{}}
+	c.cluster = newCluster(c.o.Nodes)
+	c.tasks = &taskList{timers: c.timers, all: map[string]*task{}, failing: map[string][]string{}}
+	c.storage = &storageSet{o: c.o, tasks: c.tasks, volumes: map[string]int{}, bases: map[int]int{}, images: map[string][]byte{}}
+	c.fleet = &fleet{o: c.o, mu: &c.mu, timers: c.timers, storage: c.storage, vms: map[int]*vm{}}
 	for _, t := range c.o.Templates {
-		c.addTemplate(t)
+		c.fleet.addTemplate(t)
 	}
-	c.mux = c.routes()
+	inventory, devices := &inventory{o: c.o, cluster: c.cluster, fleet: c.fleet}, &deviceSet{o: c.o, fleet: c.fleet}
+	configs := &editor{fleet: c.fleet, storage: c.storage, tasks: c.tasks, access: c.access}
+	clones := &cloner{o: c.o, cluster: c.cluster, fleet: c.fleet, storage: c.storage, tasks: c.tasks}
+	power := &powerSwitch{o: c.o, cluster: c.cluster, fleet: c.fleet, storage: c.storage, devices: devices, tasks: c.tasks}
+	c.gateway = newGateway(c, c.routes(inventory, configs, devices, clones, power))
 	return c
 }
 
-func (c *Cloud) addTemplate(t Template) {
-	t.Node, t.Storage = cmp.Or(t.Node, c.o.Nodes[0].Name), cmp.Or(t.Storage, "shared")
-	v := newVM(t.VMID, t.Node)
-	v.template = true
-	v.config["name"], v.config["tags"], v.config["description"] = t.Name, t.Tags, t.Description
-	v.setNumber("memory", cmp.Or(t.Memory, 2048))
-	v.setNumber("cores", cmp.Or(t.Cores, 2))
-	v.config["net0"] = "virtio=BC:24:11:00:00:01,bridge=vmbr0"
-	v.config["scsi0"] = t.Storage + ":base-" + itoa(t.VMID) + "-disk-0,size=4G"
-	v.config["template"] = "1"
-	c.volumes[t.Storage+":base-"+itoa(t.VMID)+"-disk-0"] = t.VMID
-	if t.Seed {
-		v.config["ide2"] = "local:vm-" + itoa(t.VMID) + "-cloudinit,media=cdrom"
+func (o *Options) setDefaults() {
+	if len(o.Nodes) == 0 {
+		o.Nodes = []Node{{Name: "pve1", Memory: 64 << 30, CPUs: 16}}
 	}
-	for k, value := range v.config {
-		if value == "" {
-			delete(v.config, k)
-		}
+	if len(o.Storages) == 0 {
+		o.Storages = []Storage{{Name: "shared", Shared: true, Content: []string{"images", "iso"}}, {Name: "local", Content: []string{"images", "iso"}}}
 	}
-	v.show()
-	c.vms[t.VMID] = v
+	if len(o.Templates) == 0 {
+		o.Templates = []Template{{VMID: 9000, Name: "debian"}}
+	}
+	if len(o.Tokens) == 0 {
+		o.Tokens = map[string]Token{"root@pam!test": {Secret: "secret"}}
+	}
+	if o.Faults == nil {
+		o.Faults = &testcloud.Faults{}
+	}
+	o.BridgeMTU = cmp.Or(o.BridgeMTU, 1500)
 }
 
 // SetDelays changes how long the cloud takes for what is asked of it from now on.
@@ -221,12 +184,6 @@ func (c *Cloud) SetDelays(d testcloud.Delays) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.o.Delays = d
-}
-
-func (c *Cloud) delays() testcloud.Delays {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.o.Delays
 }
 
 // Faults returns what makes calls fail.
@@ -237,21 +194,21 @@ func (c *Cloud) Faults() *testcloud.Faults { return c.o.Faults }
 func (c *Cloud) FailTasks(kind string, exits ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failing[kind] = append(c.failing[kind], exits...)
+	c.tasks.failing[kind] = append(c.tasks.failing[kind], exits...)
 }
 
 // SetMemory changes how much memory a node has, in bytes.
 func (c *Cloud) SetMemory(name string, bytes uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes[name].Memory = bytes
+	c.cluster.nodes[name].Memory = bytes
 }
 
 // SetQuorum sets whether the cluster has a quorum.
 func (c *Cloud) SetQuorum(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.quorum = on
+	c.cluster.quorum = on
 }
 
 // SetOffline takes a node out of the cluster, or brings it back. Its machines
@@ -259,7 +216,7 @@ func (c *Cloud) SetQuorum(on bool) {
 func (c *Cloud) SetOffline(name string, off bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes[name].offline, c.nodes[name].offlineAt = off, time.Now()
+	c.cluster.nodes[name].offline, c.cluster.nodes[name].offlineAt = off, time.Now()
 }
 
 // SetDead takes a node out of the cluster as of a while ago. Five minutes after its
@@ -267,7 +224,7 @@ func (c *Cloud) SetOffline(name string, off bool) {
 func (c *Cloud) SetDead(name string, ago time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes[name].offline, c.nodes[name].offlineAt = true, time.Now().Add(-ago)
+	c.cluster.nodes[name].offline, c.cluster.nodes[name].offlineAt = true, time.Now().Add(-ago)
 }
 
 // AddDisk puts a disk into a storage that carries a VMID in its name and that no machine of
@@ -276,8 +233,8 @@ func (c *Cloud) SetDead(name string, ago time.Duration) {
 func (c *Cloud) AddDisk(storage string, vmid int) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	id := storage + ":vm-" + itoa(vmid) + "-disk-" + itoa(1000+len(c.volumes))
-	c.volumes[id] = vmid
+	id := storage + ":vm-" + itoa(vmid) + "-disk-" + itoa(1000+len(c.storage.volumes))
+	c.storage.volumes[id] = vmid
 	return id
 }
 
@@ -296,14 +253,14 @@ func (c *Cloud) SetMaintenance(name string, on bool) {
 func (c *Cloud) SetHAState(name, state string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes[name].haState = state
+	c.cluster.nodes[name].haState = state
 }
 
 // Maintain has exactly these nodes under maintenance.
 func (c *Cloud) Maintain(names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for name, n := range c.nodes {
+	for name, n := range c.cluster.nodes {
 		if n.haState = "online"; slices.Contains(names, name) {
 			n.haState = "maintenance"
 		}
@@ -314,7 +271,7 @@ func (c *Cloud) Maintain(names []string) {
 func (c *Cloud) SetManaged(vmid int, on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.vms[vmid].managed = on
+	c.fleet.vms[vmid].managed = on
 }
 
 // SetConfig writes values into a machine's configuration, as root with an editor
@@ -322,7 +279,7 @@ func (c *Cloud) SetManaged(vmid int, on bool) {
 func (c *Cloud) SetConfig(vmid int, values map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := c.vms[vmid]
+	v := c.fleet.vms[vmid]
 	for key, value := range values {
 		if v.config[key] = value; value == "" {
 			delete(v.config, key)
@@ -335,7 +292,7 @@ func (c *Cloud) SetConfig(vmid int, values map[string]string) {
 func (c *Cloud) Add(vmid int, node string, config map[string]string) {
 	c.mu.Lock()
 	v := newVM(vmid, node)
-	c.vms[vmid] = v
+	c.fleet.vms[vmid] = v
 	c.mu.Unlock()
 	c.SetConfig(vmid, config)
 }
@@ -344,7 +301,7 @@ func (c *Cloud) Add(vmid int, node string, config map[string]string) {
 func (c *Cloud) SetRunning(vmid int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := c.vms[vmid]
+	v := c.fleet.vms[vmid]
 	v.running, v.started = true, time.Now()
 	v.show()
 }
@@ -353,15 +310,11 @@ func (c *Cloud) SetRunning(vmid int) {
 func (c *Cloud) Config(vmid int) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := c.vms[vmid]
+	v := c.fleet.vms[vmid]
 	if v == nil {
 		return nil
 	}
-	out := map[string]string{}
-	for k, value := range v.config {
-		out[k] = value
-	}
-	return out
+	return maps.Clone(v.config)
 }
 
 // Volumes returns the IDs of all disks and images, templates' own left out.
@@ -369,12 +322,12 @@ func (c *Cloud) Volumes() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []string
-	for id, vmid := range c.volumes {
-		if v := c.vms[vmid]; v == nil || !v.template {
+	for id, vmid := range c.storage.volumes {
+		if v := c.fleet.vms[vmid]; v == nil || !v.template {
 			out = append(out, id)
 		}
 	}
-	for place := range c.images {
+	for place := range c.storage.images {
 		out = append(out, place)
 	}
 	slices.Sort(out)
@@ -385,7 +338,7 @@ func (c *Cloud) Volumes() []string {
 func (c *Cloud) Denied() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.denied)
+	return slices.Clone(c.access.denied)
 }
 
 // Running returns how many tasks have not ended.
@@ -393,7 +346,7 @@ func (c *Cloud) Running() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := 0
-	for _, t := range c.tasks {
+	for _, t := range c.tasks.all {
 		if t.exit == "" {
 			n++
 		}
@@ -406,7 +359,7 @@ func (c *Cloud) Machines() []testcloud.Machine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []testcloud.Machine
-	for _, v := range c.vms {
+	for _, v := range c.fleet.vms {
 		if v.template {
 			continue
 		}
@@ -426,66 +379,38 @@ func (c *Cloud) Machines() []testcloud.Machine {
 
 // Reclaim implements [testcloud.Cloud]: Proxmox VE has no spot capacity.
 func (c *Cloud) Reclaim(handle string, _ time.Duration) error {
-	if c.find(handle) == nil {
-		return nstance.Errorf(nstance.NotFound, "no machine %.64q", handle)
-	}
-	return nstance.Errorf(nstance.Invalid, "machine %s is not spot capacity", handle)
+	return c.withMachine(handle, func(*vm) error { return nstance.Errorf(nstance.Invalid, "machine %s is not spot capacity", handle) })
 }
 
 // Fail implements [testcloud.Cloud]: the machine's process dies.
 func (c *Cloud) Fail(handle string) error {
-	v := c.find(handle)
+	return c.withMachine(handle, func(v *vm) error {
+		c.fleet.halt(v)
+		return nil
+	})
+}
+
+// withMachine calls fn with the machine of that handle, under the lock.
+func (c *Cloud) withMachine(handle string, fn func(*vm) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.fleet.vms[atoi(handle)]
 	if v == nil {
 		return nstance.Errorf(nstance.NotFound, "no machine %.64q", handle)
 	}
-	c.halt(v)
-	return nil
-}
-
-func (c *Cloud) find(handle string) *vm {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.vms[atoi(handle)]
+	return fn(v)
 }
 
 // Close implements [testcloud.Cloud].
 func (c *Cloud) Close() error {
 	c.mu.Lock()
-	c.closed = true
-	for t := range c.timers {
-		if t.Stop() {
-			c.wg.Done()
-		}
-	}
-	all := slices.Collect(maps.Values(c.vms))
+	c.timers.Stop()
 	c.mu.Unlock()
-	c.wg.Wait()
-	for _, v := range all {
-		c.halt(v)
-	}
-	return nil
-}
-
-// after calls f once d has passed, at once if it is zero, never if it is
-// negative or the cloud was closed. The caller does not hold c.mu.
-func (c *Cloud) after(d time.Duration, f func()) {
-	if d == 0 {
-		f()
-		return
-	}
+	c.timers.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d < 0 || c.closed {
-		return
+	for _, v := range c.fleet.vms {
+		c.fleet.halt(v)
 	}
-	c.wg.Add(1)
-	var t *time.Timer
-	t = time.AfterFunc(d, func() {
-		defer c.wg.Done()
-		c.mu.Lock()
-		delete(c.timers, t)
-		c.mu.Unlock()
-		f()
-	})
-	c.timers[t] = struct{}{}
+	return nil
 }

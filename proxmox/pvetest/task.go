@@ -1,77 +1,87 @@
 package pvetest
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"time"
+
+	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
-// A task is work that a call has started. Its fields are guarded by Cloud.mu.
+// A task is work that a call has started. Its fields are guarded by the cloud's lock.
 type task struct {
-	upid   string
-	node   string
-	kind   string
-	id     string
-	user   string
-	start  time.Time
-	serial int
-	exit   string // empty: it runs
-	log    []string
+	upid    string
+	node    string
+	kind    string
+	id      string
+	user    string
+	start   time.Time
+	serial  int
+	undo    func() // is called when a step fails; nil: nothing
+	failure string // in place of the last step's effect; empty: none
+	exit    string // empty: it runs
+	log     []string
 }
 
-// A step is a part of a task. An error ends it, as its exit status.
+// A step is a part of a task. An error ends it, as its exit status. It runs under the
+// cloud's lock.
 type step struct {
 	delay time.Duration
 	do    func() error
 }
 
-// work starts a task and returns its UPID (pve-common, UPID.pm). The caller does
-// not hold c.mu.
-func (c *Cloud) work(user, node, kind, id string, first string, undo func(), steps ...step) string {
-	c.mu.Lock()
-	c.serial++
-	t := &task{node: node, kind: kind, id: id, user: user, start: time.Now(), serial: c.serial}
-	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", node, t.serial, t.serial, t.start.Unix(), kind, id, user)
-	if first != "" {
-		t.log = append(t.log, first)
+// A taskList is the tasks of the cluster.
+type taskList struct {
+	timers  *testcloud.Timers
+	all     map[string]*task
+	failing map[string][]string // exit statuses of the next tasks, by type
+	serial  int
+}
+
+// vmTask is a task of a call for a machine.
+func (r *call) vmTask(v *vm, kind string) *task {
+	return &task{node: v.node, kind: kind, id: itoa(v.id), user: r.user}
+}
+
+// begin starts a task and returns its UPID (pve-common, UPID.pm).
+func (l *taskList) begin(t *task, steps ...step) string {
+	l.serial++
+	t.start, t.serial = time.Now(), l.serial
+	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", t.node, t.serial, t.serial, t.start.Unix(), t.kind, t.id, t.user)
+	l.all[t.upid] = t
+	if exits := l.failing[t.kind]; len(exits) > 0 {
+		t.failure, l.failing[t.kind] = exits[0], exits[1:]
 	}
-	c.tasks[t.upid] = t
-	var failure string
-	if exits := c.failing[kind]; len(exits) > 0 {
-		failure, c.failing[kind] = exits[0], exits[1:]
-	}
-	c.mu.Unlock()
-	c.next(t, failure, undo, steps)
+	l.next(t, steps)
 	return t.upid
 }
 
-// next does the rest of a task's steps. An armed failure comes in place of the
-// last one's effect.
-func (c *Cloud) next(t *task, failure string, undo func(), steps []step) {
+// next does the rest of a task's steps.
+func (l *taskList) next(t *task, steps []step) {
 	if len(steps) == 0 {
-		c.end(t, "OK")
+		t.end("OK")
 		return
 	}
-	c.after(steps[0].delay, func() {
+	l.timers.After(steps[0].delay, func() {
 		var err error
-		if failure != "" && len(steps) == 1 {
-			err = fmt.Errorf("%s", failure)
+		if t.failure != "" && len(steps) == 1 {
+			err = errors.New(t.failure)
 		} else {
 			err = steps[0].do()
 		}
 		if err != nil {
-			if undo != nil {
-				undo()
+			if t.undo != nil {
+				t.undo()
 			}
-			c.end(t, err.Error())
+			t.end(err.Error())
 			return
 		}
-		c.next(t, failure, undo, steps[1:])
+		l.next(t, steps[1:])
 	})
 }
 
-func (c *Cloud) end(t *task, exit string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (t *task) end(exit string) {
 	t.exit = exit
 	if exit == "OK" {
 		t.log = append(t.log, "TASK OK")
@@ -84,15 +94,11 @@ func (c *Cloud) end(t *task, exit string) {
 func (c *Cloud) PruneTasks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for upid, t := range c.tasks {
-		if t.exit != "" {
-			delete(c.tasks, upid)
-		}
-	}
+	maps.DeleteFunc(c.tasks.all, func(_ string, t *task) bool { return t.exit != "" })
 }
 
-func (c *Cloud) findTask(r *call) (*task, error) {
-	t := c.tasks[r.PathValue("upid")]
+func (l *taskList) find(r *call) (*task, error) {
+	t := l.all[r.PathValue("upid")]
 	if t == nil {
 		return nil, invalid("upid", "no such task")
 	}
@@ -102,10 +108,8 @@ func (c *Cloud) findTask(r *call) (*task, error) {
 	return t, nil
 }
 
-func (c *Cloud) taskStatus(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t, err := c.findTask(r)
+func (l *taskList) status(r *call) (any, error) {
+	t, err := l.find(r)
 	if err != nil {
 		return nil, err
 	}
@@ -119,10 +123,8 @@ func (c *Cloud) taskStatus(r *call) (any, error) {
 	return out, nil
 }
 
-func (c *Cloud) taskLog(r *call) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t, err := c.findTask(r)
+func (l *taskList) lines(r *call) (any, error) {
+	t, err := l.find(r)
 	if err != nil {
 		return nil, err
 	}

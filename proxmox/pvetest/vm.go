@@ -1,6 +1,7 @@
 package pvetest
 
 import (
+	"cmp"
 	"crypto/sha1" //nolint:gosec // the digest that Proxmox VE computes of a configuration
 	"encoding/hex"
 	"iter"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nstance-go/nstance"
@@ -17,7 +19,7 @@ import (
 	"github.com/nstance-go/nstance/provider/testcloud"
 )
 
-// A vm is one machine or template. Its fields are guarded by Cloud.mu.
+// A vm is one machine or template. Its fields are guarded by the cloud's lock.
 type vm struct {
 	id       int
 	node     string
@@ -105,71 +107,136 @@ func (v *vm) digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// changed has pvestatd see the machine in its own time. The caller does not hold
-// c.mu.
-func (c *Cloud) changed(v *vm) {
-	c.after(c.delays().Visible, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		v.show()
-	})
+// A fleet is the machines and templates of the cluster.
+type fleet struct {
+	o       *Options
+	mu      *sync.Mutex
+	timers  *testcloud.Timers
+	storage *storageSet
+	vms     map[int]*vm
 }
 
-// run starts a machine's inside.
-func (c *Cloud) run(v *vm) error {
-	c.mu.Lock()
+func (f *fleet) addTemplate(t Template) {
+	t.Node, t.Storage = cmp.Or(t.Node, f.o.Nodes[0].Name), cmp.Or(t.Storage, "shared")
+	v := newVM(t.VMID, t.Node)
+	v.template = true
+	v.config["name"], v.config["tags"], v.config["description"] = t.Name, t.Tags, t.Description
+	v.setNumber("memory", cmp.Or(t.Memory, 2048))
+	v.setNumber("cores", cmp.Or(t.Cores, 2))
+	v.config["net0"] = "virtio=BC:24:11:00:00:01,bridge=vmbr0"
+	v.config["scsi0"] = t.Storage + ":base-" + itoa(t.VMID) + "-disk-0,size=4G"
+	v.config["template"] = "1"
+	f.storage.volumes[t.Storage+":base-"+itoa(t.VMID)+"-disk-0"] = t.VMID
+	if t.Seed {
+		v.config["ide2"] = "local:vm-" + itoa(t.VMID) + "-cloudinit,media=cdrom"
+	}
+	maps.DeleteFunc(v.config, func(_, value string) bool { return value == "" })
+	v.show()
+	f.vms[t.VMID] = v
+}
+
+// machine returns the machine that a call names, for a caller with each of the privileges.
+func (f *fleet) machine(r *call, each ...string) (*vm, error) {
+	id, node := atoi(r.PathValue("vmid")), r.PathValue("node")
+	v := f.vms[id]
+	if v == nil {
+		v = &vm{id: id}
+	}
+	if err := r.need(v, each...); err != nil {
+		return nil, err
+	}
+	if v.node != node {
+		return nil, refuse(500, "Configuration file 'nodes/%s/qemu-server/%s.conf' does not exist", node, r.PathValue("vmid"))
+	}
+	return v, nil
+}
+
+// nextID suggests the lowest free VMID and reserves nothing.
+func (f *fleet) nextID(r *call) (any, error) {
+	if want := r.params["vmid"]; want != "" {
+		if f.vms[atoi(want)] != nil {
+			return nil, invalid("vmid", "VM "+want+" already exists")
+		}
+		return want, nil
+	}
+	for id := 100; id < 1_000_000; id++ {
+		if f.vms[id] == nil {
+			return itoa(id), nil
+		}
+	}
+	return nil, refuse(500, "unable to get any free VMID in range [100, 1000000]")
+}
+
+// changed has pvestatd see the machine in its own time.
+func (f *fleet) changed(v *vm) { f.timers.After(f.o.Delays.Visible, v.show) }
+
+// run starts a machine's inside. It releases the lock while the hypervisor does so.
+func (f *fleet) run(v *vm) error {
+	defer f.changed(v)
 	v.running, v.started = true, time.Now()
 	v.boot++
+	if f.o.Hypervisor == nil {
+		return nil
+	}
 	boot := v.boot
-	b := testcloud.Boot{Handle: itoa(v.id), Zone: v.node, UserData: c.userData(v), Address: netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	b := testcloud.Boot{Handle: itoa(v.id), Zone: v.node, UserData: f.userData(v), Address: netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 	b.ID, _ = nstance.ParseInstanceID(v.config["name"])
 	b.Exited = func() {
-		c.mu.Lock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		if v.boot == boot {
 			v.running, v.guest = false, nil
 		}
-		c.mu.Unlock()
-		c.changed(v)
+		f.changed(v)
 	}
-	h := c.o.Hypervisor
-	c.mu.Unlock()
-	defer c.changed(v)
-	if h == nil {
-		return nil
-	}
-	guest, err := h.Start(b)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil {
+	f.mu.Unlock()
+	guest, err := f.o.Hypervisor.Start(b)
+	f.mu.Lock()
+	switch {
+	case err != nil:
 		v.running = false
-		return err
-	}
-	if v.boot == boot && v.running {
+	case v.boot == boot && v.running:
 		v.guest = guest
 	}
-	return nil
+	return err
 }
 
-// halt ends a machine's inside.
-func (c *Cloud) halt(v *vm) {
-	c.mu.Lock()
+// halt ends a machine's inside. It releases the lock while it waits for that.
+func (f *fleet) halt(v *vm) {
 	guest := v.guest
 	v.running, v.guest = false, nil
 	v.boot++
-	c.mu.Unlock()
 	if guest != nil {
+		f.mu.Unlock()
 		guest.Kill()
+		f.mu.Lock()
 	}
-	c.changed(v)
+	f.changed(v)
 }
 
-// userData returns the user data that cloud-init finds on the machine's CD. It needs c.mu.
-func (c *Cloud) userData(v *vm) []byte { return c.seed(v, nocloud.UserData) }
-
-// seed returns a file that cloud-init finds on the machine's CD. It needs c.mu.
-func (c *Cloud) seed(v *vm, file string) []byte {
+// remove frees a machine's disks and its VMID. Disks that its configuration does not name
+// are freed on demand, also while another machine uses them (qemu-server, QemuServer.pm destroy_vm).
+func (f *fleet) remove(v *vm, unreferenced bool) {
+	named := map[string]bool{v.config["vmstate"]: true}
 	for _, volume := range v.drives() {
-		if image, ok := c.images[c.place(v.node, volume)]; ok {
+		named[volume] = true
+	}
+	for id, owner := range f.storage.volumes {
+		if owner == v.id && (unreferenced || named[id]) {
+			delete(f.storage.volumes, id)
+		}
+	}
+	delete(f.storage.bases, v.id)
+	delete(f.vms, v.id)
+}
+
+// userData returns the user data that cloud-init finds on the machine's CD.
+func (f *fleet) userData(v *vm) []byte { return f.seed(v, nocloud.UserData) }
+
+// seed returns a file that cloud-init finds on the machine's CD.
+func (f *fleet) seed(v *vm, file string) []byte {
+	for _, volume := range v.drives() {
+		if image, ok := f.storage.images[f.storage.place(v.node, volume)]; ok {
 			if b, err := nocloud.ReadFile(image, file); err == nil {
 				return b
 			}
@@ -182,8 +249,8 @@ func (c *Cloud) seed(v *vm, file string) []byte {
 func (c *Cloud) UserData(handle string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v := c.vms[atoi(handle)]; v != nil && v.running {
-		return c.userData(v)
+	if v := c.fleet.vms[atoi(handle)]; v != nil && v.running {
+		return c.fleet.userData(v)
 	}
 	return nil
 }
@@ -193,8 +260,8 @@ func (c *Cloud) UserData(handle string) []byte {
 func (c *Cloud) NetworkConfig(handle string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v := c.vms[atoi(handle)]; v != nil {
-		return c.seed(v, nocloud.NetworkConfig)
+	if v := c.fleet.vms[atoi(handle)]; v != nil {
+		return c.fleet.seed(v, nocloud.NetworkConfig)
 	}
 	return nil
 }
@@ -203,7 +270,7 @@ func (c *Cloud) NetworkConfig(handle string) []byte {
 func (c *Cloud) PoolOf(handle string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v := c.vms[atoi(handle)]; v != nil {
+	if v := c.fleet.vms[atoi(handle)]; v != nil {
 		return v.pool
 	}
 	return ""

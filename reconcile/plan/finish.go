@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"time"
+
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/groupspec"
 )
@@ -38,28 +40,53 @@ func (p *planner) watchDrain(m *Member) {
 	}
 }
 
-// holdDrains reports drains that wait without limit, and for what.
+// quietDrain is how long an executor may say nothing of a drain that waits without limit.
+const quietDrain = 2 * time.Minute
+
+// holdDrains reports drains that wait without limit: nothing else shows one whose executor is
+// silent.
 func (p *planner) holdDrains() {
-	var blocked []*Member
+	var waiting []*Member
 	for _, m := range p.leaving {
-		if m.State == nstance.Draining && m.Drain != nil && m.Drain.Unlimited() && !m.DrainOver && m.blockedBy() != "" {
-			blocked = append(blocked, m)
+		if m.State != nstance.Draining || m.Drain == nil || !m.Drain.Unlimited() || m.DrainOver {
+			continue
+		}
+		quiet := m.Drain.Executor != nstance.ExecutorNone && m.DrainBlocked == ""
+		if !quiet || p.passed(m.Drain.StartedAt.Add(quietDrain)) {
+			waiting = append(waiting, m)
 		}
 	}
-	switch n := len(blocked); {
+	switch n := len(waiting); {
 	case n == 1:
-		p.holdf(HoldDrain, "%s waits without limit to be empty: %s", blocked[0].ID, blocked[0].blockedBy())
+		p.holdf(HoldDrain, "%s waits without limit to be empty: %s", waiting[0].ID, waiting[0].waitsFor())
 	case n > 1:
-		p.holdf(HoldDrain, "%d members wait without limit to be empty, %s for %s", n, blocked[0].ID, blocked[0].blockedBy())
+		p.holdf(HoldDrain, "%d members wait without limit to be empty; %s: %s", n, waiting[0].ID, waiting[0].waitsFor())
 	}
 }
 
-// blockedBy says what keeps the machine of a draining member from being empty.
-func (m *Member) blockedBy() string {
-	if m.Drain.Executor == nstance.ExecutorNone {
-		return "nothing empties it: no operator is connected that drains, and its agent has no drain hook"
+// waitsFor says what keeps the machine of a draining member from being empty.
+func (m *Member) waitsFor() string {
+	began := "; the drain began at " + m.Drain.StartedAt.UTC().Format(time.RFC3339)
+	switch {
+	case m.Drain.Executor == nstance.ExecutorNone:
+		return "nothing empties it: no operator is connected that drains, and " + m.whyNoHook() + began
+	case m.DrainBlocked != "":
+		return m.DrainBlocked
+	case m.Drain.Executor == nstance.ExecutorAgent:
+		return "its executor, the agent's drain hook, names no obstacle" + began
 	}
-	return m.DrainBlocked
+	return "its executor, the operator, names no obstacle" + began
+}
+
+// whyNoHook says why the agent of a draining member does not empty its machine.
+func (m *Member) whyNoHook() string {
+	switch {
+	case m.Silent:
+		return "its agent does not report"
+	case m.Drain.CordonOnly:
+		return "a drain hook cannot only cordon"
+	}
+	return "its agent has no drain hook"
 }
 
 // finishDrain deletes a member whose drain is over, or parks it.

@@ -135,7 +135,7 @@ func TestWaitsForDrains(t *testing.T) {
 	unlimited := func(causes ...nstance.Cause) func(*plan.Member) {
 		return func(m *plan.Member) {
 			draining(nstance.UnlimitedDrain-time.Hour, causes...)(m)
-			m.Drain.StartedAt, m.DrainBlocked = noon.Add(-time.Hour), "pod web-1: budget web"
+			m.Drain.StartedAt, m.Drain.Executor, m.DrainBlocked = noon.Add(-time.Hour), nstance.ExecutorOperator, "pod web-1: budget web"
 		}
 	}
 	for name, c := range map[string]struct {
@@ -177,12 +177,35 @@ func TestWaitsForDrains(t *testing.T) {
 	runCases(t, []ruleCase{
 		{"its place in the rollout is taken", "s s R d", changes(waits, each("d", unlimited(byRollout))), "none", []string{"drain"}},
 		{"the others go on", "s s R d", changes(waits, withSurge(2), each("d", unlimited(byRollout))), "Create(rollout)", []string{"drain"}},
-		{"it is not blocked", "r r r d", changes(waits, each("d", unlimited(byRollout)), each("d", func(m *plan.Member) { m.DrainBlocked = "" })), "none", nil},
 		{"it is empty", "r r r d", changes(waits, each("d", unlimited(byRollout)), each("d", func(m *plan.Member) { m.DrainOver = true })), "Delete(d4)", nil},
-		{"nothing empties it", "r r r d", changes(waits, each("d", unlimited(byRollout)), each("d", func(m *plan.Member) { m.DrainBlocked, m.Drain.Executor = "", nstance.ExecutorNone })), "none", []string{"drain"}},
+		{"it has a deadline", "r r r d", changes(waits), "none", nil},
 	})
+	const began = "; the drain began at 2026-03-01T11:00:00Z"
+	for name, c := range map[string]struct {
+		change func(*plan.Member)
+		want   string
+	}{
+		"a pod blocks it":        {func(*plan.Member) {}, "pod web-1: budget web"},
+		"its operator is quiet":  {func(m *plan.Member) { m.DrainBlocked, m.Drain.StartedAt = "", noon.Add(time.Second-2*time.Minute) }, ""},
+		"its operator is silent": {func(m *plan.Member) { m.DrainBlocked = "" }, "its executor, the operator, names no obstacle" + began},
+		"its hook is silent":     {func(m *plan.Member) { m.DrainBlocked, m.Drain.Executor = "", nstance.ExecutorAgent }, "its executor, the agent's drain hook, names no obstacle" + began},
+		"its agent has no hook":  {func(m *plan.Member) { m.Drain.Executor = nstance.ExecutorNone }, "nothing empties it: no operator is connected that drains, and its agent has no drain hook" + began},
+		"its agent is not there": {func(m *plan.Member) { m.Drain.Executor, m.Silent = nstance.ExecutorNone, true }, "nothing empties it: no operator is connected that drains, and its agent does not report" + began},
+		"its agent only cordons": {func(m *plan.Member) { m.Drain.Executor, m.Drain.CordonOnly = nstance.ExecutorNone, true }, "nothing empties it: no operator is connected that drains, and a drain hook cannot only cordon" + began},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := plan.Plan(newView(t, "r r r d", waits, each("d", unlimited(byRollout)), each("d", c.change)), noon)
+			require.Equal(t, "none", steps(d))
+			if c.want == "" {
+				require.Empty(t, d.Holds)
+				require.Equal(t, noon.Add(time.Second), d.Next)
+				return
+			}
+			require.Equal(t, []plan.Hold{{Kind: plan.HoldDrain, Reason: "d4 waits without limit to be empty: " + c.want}}, d.Holds)
+		})
+	}
 	d := plan.Plan(newView(t, "r r r d d", waits, each("d", unlimited(byRollout))), noon)
-	require.Equal(t, "2 members wait without limit to be empty, d4 for pod web-1: budget web", d.Holds[0].Reason)
+	require.Equal(t, "2 members wait without limit to be empty; d4: pod web-1: budget web", d.Holds[0].Reason)
 }
 
 func causeKinds(causes []nstance.Cause) []nstance.CauseKind {
@@ -404,6 +427,8 @@ func TestShrinksSurplus(t *testing.T) {
 	silent := func(m *plan.Member) { m.Silent = true }
 	runCases(t, []ruleCase{
 		{"intent without machine before a booting machine", "r r r b b", changes(withSize(4), each("b4", func(m *plan.Member) { m.HasMachine = false })), "Delete(b4)", nil},
+		{"a former leader's intent before one of this term", "r r r b b", changes(withSize(4), each("b", func(m *plan.Member) { m.HasMachine = false }), each("b4", func(m *plan.Member) { m.Inherited = true })), "Delete(b4)", nil},
+		{"a former leader's machine is one", "r r r b b", changes(withSize(4), each("b4", func(m *plan.Member) { m.Inherited = true })), "Delete(b5)", nil},
 		{"booting before unhealthy", "r r r u b", changes(withSize(4)), "Delete(b5)", nil},
 		{"unhealthy, stale first", "r r r V u", changes(withSize(4), withSurge(0)), "StartDrain(V4)", nil},
 		{"silent before ready", "r r r r", changes(each("r3", silent)), "StartDrain(r3)", nil},

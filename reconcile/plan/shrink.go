@@ -125,7 +125,8 @@ func (c *Census) byProgress(a, b *Member) int {
 
 // The order in which surplus goes.
 const (
-	surplusNoMachine = iota
+	surplusFormerIntent = iota // a former leader's create, which made no machine that is known
+	surplusNoMachine
 	surplusUnregistered
 	surplusNotWell
 	surplusOnTrial // well, but not for min_ready yet
@@ -136,6 +137,8 @@ const (
 func (c *Census) surplusRank(m *Member) int {
 	switch {
 	case m.registered():
+	case !m.HasMachine && m.Inherited:
+		return surplusFormerIntent
 	case !m.HasMachine:
 		return surplusNoMachine
 	default:

@@ -29,7 +29,7 @@ func (p *warmPool) add(c *Census, m *Member) {
 	case m.State == nstance.Draining:
 		p.returning = append(p.returning, m)
 	case m.State == nstance.Waking:
-		if !m.WakeFailed {
+		if !m.WakeFailed && !c.due(m.LaunchBy) { // else it may never run
 			p.awake = append(p.awake, m)
 		}
 	case m.Woken, c.ready(m):
@@ -113,8 +113,8 @@ func (p *planner) idle() []*Member {
 	var out []*Member
 	running := p.bridges()
 	for _, m := range p.pool.members {
-		onItsWay := m.State == nstance.Draining || m.State == nstance.Parking || m.State == nstance.Booting && m.Woken && !p.ready(m)
-		stillWanted := m.State == nstance.Waking && (running > 0 || !m.WakeFailed)
+		onItsWay := m.State == nstance.Draining || m.State == nstance.Parking && !m.ParkFailed && !p.Removing
+		stillWanted := m.State == nstance.Waking && (running > 0 || !m.WakeFailed) && !p.Removing
 		if !onItsWay && !stillWanted && !p.acts(m) {
 			out = append(out, m)
 		}
@@ -134,10 +134,12 @@ func (c *Census) poolRank(m *Member) int {
 	switch {
 	case m.asleep():
 		return 1
-	case slices.Contains(c.pool.awake, m):
+	case !slices.Contains(c.pool.awake, m):
+		return 0
+	case !c.ready(m):
 		return 2
 	}
-	return 0
+	return 3
 }
 
 // trimPool removes up to n idle members.
@@ -152,6 +154,8 @@ func (p *planner) trimPool(n int) {
 func (p *planner) parkIdle() {
 	for _, m := range p.idle() {
 		switch {
+		case m.State == nstance.Parking && p.stalePooled(m) && !p.held(): // it cannot be parked as it is
+			p.remove(m, []nstance.Cause{p.poolCause(m)}, false)
 		case m.State == nstance.Parked, m.State != nstance.Waking && !p.ready(m):
 		case m.State == nstance.Waking: // its machine is stopped
 			p.act(Action{Kind: Park, ID: m.ID})

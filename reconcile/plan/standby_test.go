@@ -38,6 +38,7 @@ func TestWakes(t *testing.T) {
 		{"two that are drained, for one", "r r n z z p", changes(pool(3)), "StartDrain(n3) Create(replace) CancelDrain(z4)", nil},
 		{"one that was just made", "r r n i p", changes(pool(2)), "StartDrain(n3) Create(replace)", nil},
 		{"another than the one that does not wake", "r r b W p", changes(pool(2), each("b", asReplacement)), "Wake(p5)", nil},
+		{"another than the one that the provider does not start, though it accepted that", "r r b w p", changes(pool(2), each("b", asReplacement), each("w", func(m *plan.Member) { m.LaunchBy = noon })), "Wake(p5)", nil},
 		{"a rollout is no loss", "s s d B p", changes(pool(1), withSurge(0)), "none", nil},
 		{"a loss while the replacement of a rollout boots", "s s n B p", changes(pool(1), onceFull(3)), "StartDrain(n3) Wake(p5)", nil},
 		{"a loss while a rollout drains", "s n R d p", changes(pool(1), onceFull(3)), "StartDrain(n2) Create(replace) Wake(p5)", nil},
@@ -69,6 +70,7 @@ func TestWokenIsNoCreation(t *testing.T) {
 func TestKeepsPool(t *testing.T) {
 	failed := func(v *plan.View) { v.History.Failures, v.History.BackoffUntil = 1, noon.Add(time.Minute) }
 	old := func(m *plan.Member) { m.EligibleAt = noon.Add(-time.Second) }
+	unwell := func(m *plan.Member) { m.GoodSince = time.Time{} }
 	runCases(t, []ruleCase{
 		{"filled", "r r r", changes(pool(2)), "Create(standby) Create(standby)", nil},
 		{"filled after the group", "r r p", changes(pool(2)), "Create(replace) Wake(p3)", nil},
@@ -96,6 +98,10 @@ func TestKeepsPool(t *testing.T) {
 		{"too many", "r r r p p a", changes(pool(1)), "Delete(p4) Delete(p5) StartDrain(a6)", nil},
 		{"none of those that bridge", "r r b a p", changes(pool(1), each("b", asReplacement)), "Delete(p5)", nil},
 		{"removed with the group", "r p a", changes(pool(2), func(v *plan.View) { v.Removing = true }), "StartDrain(r1) Delete(p2) StartDrain(a3)", nil},
+		{"not ready after it was woken, removed with the group", "r a", changes(pool(1), each("a", unwell), func(v *plan.View) { v.Removing = true }), "StartDrain(r1) StartDrain(a2)", nil},
+		{"not ready after it was woken, and the pool ends", "r r r a", changes(pool(0), each("a", unwell)), "StartDrain(a4)", nil},
+		{"not ready after it was woken, beside one that is", "r r b a a", changes(pool(1), each("b", asReplacement), each("a4", unwell)), "StartDrain(a4)", nil},
+		{"not ready after it was woken", "r r r a", changes(pool(1), each("a", unwell)), "none", nil},
 		{"stale", "r r r q q", changes(pool(2)), "Delete(q4)", nil},
 		{"old", "r r r p p", changes(pool(2), each("p5", old)), "Delete(p5)", nil},
 		{"another mode", "r r r p", changes(pool(1), func(v *plan.View) { v.Group.WarmPool.Mode = nstance.ParkHibernated }), "Delete(p4)", nil},

@@ -68,7 +68,7 @@ type Member struct {
 	Drain        *nstance.Drain     `json:"drain,omitempty"`         // recorded drain; its generation outlives a cancel
 	DrainBy      time.Time          `json:"drain_by,omitzero"`       // when that ends, by what has elapsed since this term planned it; zero: as recorded
 	DrainOver    bool               `json:"drain_over"`              // acknowledged, or its executor gave up for good
-	DrainBlocked string             `json:"drain_blocked,omitempty"` // what keeps its machine from being empty, as the executor of its drain says; empty: not known
+	DrainBlocked string             `json:"drain_blocked,omitempty"` // what keeps its machine from being empty, as the executor of its drain says; empty: it names nothing
 	DeletedFor   nstance.CauseKind  `json:"deleted_for,omitempty"`   // deleting without a drain: the recorded cause; "" is unknown
 
 	// Answered says of a leaving member that no replacement is to be created for
@@ -163,7 +163,7 @@ const (
 	HoldUnhealthyCap HoldKind = "unhealthy_cap"  // enough members are leaving for being unhealthy
 	HoldBreaker      HoldKind = "breaker"        // many members fell silent at once: none is replaced for it
 	HoldClock        HoldKind = "clock"          // the leader's clock is wrong: what a deadline or an age would delete stays
-	HoldDrain        HoldKind = "drain"          // a drain without deadline is blocked: its place in the rollout is taken
+	HoldDrain        HoldKind = "drain"          // a drain without deadline is under way: its place in the rollout is taken
 	HoldUnreadable   HoldKind = "unreadable"     // records could not be read: losses are replaced, nothing else
 	HoldFrozen       HoldKind = "frozen"         // drains under way go on, nothing else
 	HoldDefinition   HoldKind = "definition"     // the definition could not be read: nothing is planned; or the one on record of members to be created: they wait

@@ -3,7 +3,6 @@ package registrationtest_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 type flawed struct {
 	*registration.Memory
 	defect string
+	met    chan struct{} // where two callers meet
 }
 
 func (f flawed) RefreshRegistration(ctx context.Context, id nstance.InstanceID) (registration.Registration, error) {
@@ -53,7 +53,11 @@ func (f flawed) UpdateRegistration(ctx context.Context, id nstance.InstanceID, f
 			err = fn(&r)
 		}
 		if err == nil {
-			runtime.Gosched()
+			select { // another has read it too
+			case f.met <- struct{}{}:
+			case <-f.met:
+			case <-time.After(100 * time.Millisecond):
+			}
 			f.Put(r)
 		}
 		return r, err
@@ -112,7 +116,7 @@ func TestSuite(t *testing.T) {
 		limit = time.Second
 	}
 	registrationtest.RunWithin(t, func(*testing.T) registrationtest.Subject {
-		return registrationtest.Subject{Records: flawed{newMemory(), conformance.Defect()}, Instances: [2]nstance.InstanceID{one, other}}
+		return registrationtest.Subject{Records: flawed{newMemory(), conformance.Defect(), make(chan struct{})}, Instances: [2]nstance.InstanceID{one, other}}
 	}, limit)
 }
 

@@ -58,8 +58,8 @@ func New(store storage.Store, shard nstance.ShardID, o *Options) (*Lease, error)
 	if o != nil {
 		l.opts = *o
 	}
-	if store == nil {
-		return nil, nstance.FieldError("store", "", "there is none")
+	if err := validate.Given("store", "give the store that the shard's servers share", store); err != nil {
+		return nil, err
 	}
 	if err := errors.Join(validate.Shard("shard", shard), l.opts.validate()); err != nil {
 		return nil, err

@@ -448,6 +448,14 @@ func TestCampaign(t *testing.T) {
 		require.EqualValues(t, 2, (<-granted).Epoch())
 		require.GreaterOrEqual(t, time.Since(began), 11*time.Second)
 	})
+	bubble(t, "creates no term from a write that the machine slept over", func(t *testing.T) {
+		clock := &suspended{Clock: lease.GoClock()}
+		f := storagetest.NewFaulty(newShardStore(t))
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Pass: true, Do: func() { clock.slept.Add(int64(5 * time.Second)) }})
+		term := campaign(t, candidate(t, f, lease.Options{Clock: clock}))
+		require.EqualValues(t, 2, term.Epoch())
+		require.NoError(t, term.Err())
+	})
 	bubble(t, "repeats a write that did not land", func(t *testing.T) {
 		for _, code := range []nstance.Code{nstance.Conflict, nstance.Unavailable} {
 			f := storagetest.NewFaulty(newShardStore(t))
@@ -458,6 +466,14 @@ func TestCampaign(t *testing.T) {
 		}
 	})
 }
+
+// suspended is the clock of a machine that sleeps.
+type suspended struct {
+	lease.Clock
+	slept atomic.Int64
+}
+
+func (c *suspended) Now() time.Duration { return c.Clock.Now() + time.Duration(c.slept.Load()) }
 
 func TestNewValidates(t *testing.T) {
 	for name, o := range map[string]*lease.Options{

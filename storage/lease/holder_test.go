@@ -292,6 +292,14 @@ func TestRenewalAnswers(t *testing.T) {
 			storagetest.Fault{Op: storagetest.Get, Times: 12}) // for three seconds
 		require.Equal(t, 5*time.Second, termDuration(term))
 	})
+	bubble(t, "a renewal that the machine slept over does not count", func(t *testing.T) {
+		clock := &suspended{Clock: lease.GoClock()}
+		f := storagetest.NewFaulty(newShardStore(t))
+		term := campaign(t, candidate(t, f, lease.Options{Clock: clock}))
+		f.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: leaseKey, Pass: true, Do: func() { clock.slept.Add(int64(3500 * time.Millisecond)) }})
+		after(t.Context(), 2001*time.Millisecond) // sent at 2s, for five seconds from then
+		require.Error(t, term.Err(), "it was over at 5s")
+	})
 	bubble(t, "a missing lease is lost", func(t *testing.T) {
 		f, l, term := start(t)
 		obj, err := f.Get(t.Context(), leaseKey)

@@ -3,13 +3,13 @@ package secret
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/regular"
 	"github.com/nstance-go/nstance/internal/validate"
 )
 
@@ -97,21 +97,9 @@ func (d dir) Get(_ context.Context, name string) ([]byte, error) {
 		return nil, nstance.Errorf(nstance.Unavailable, "secret %s: its directory cannot be read: %w", name, err)
 	}
 	defer root.Close() // only read from
-	info, err := root.Stat(name)
+	data, err := regular.Open(root.OpenFile).Read(name, MaxSize)
 	if err != nil {
 		return nil, nstance.Errorf(codeOf(err), "secret %s: %w", name, err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nstance.Errorf(nstance.Invalid, "secret %s: %s is no file", name, filepath.Join(string(d), name))
-	}
-	f, err := root.Open(name)
-	if err != nil {
-		return nil, nstance.Errorf(codeOf(err), "secret %s: %w", name, err)
-	}
-	defer f.Close() // only read from
-	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
-	if err != nil {
-		return nil, nstance.Errorf(nstance.Unavailable, "secret %s: %w", name, err)
 	}
 	return Sized(name, data)
 }
@@ -122,6 +110,8 @@ func codeOf(err error) nstance.Code {
 		return nstance.NotFound
 	case errors.Is(err, fs.ErrPermission):
 		return nstance.Denied
+	case errors.Is(err, nstance.Invalid), errors.Is(err, regular.Err):
+		return nstance.Invalid
 	}
 	return nstance.Unavailable
 }

@@ -30,6 +30,7 @@ const (
 	Refuse     Mode = iota // the call never reaches the store
 	LoseAnswer             // it takes effect, its answer is lost; a list breaks at its end
 	Late                   // it fails now, and takes effect when ApplyLate is called; for writes
+	Hang                   // it has no answer before its context ends, and no effect
 )
 
 // A Fault makes calls fail, or runs a function just before them.
@@ -149,6 +150,8 @@ func (f *Faulty) do(ctx context.Context, op Op, key string, call func(context.Co
 		return call(ctx)
 	case fault.Mode == LoseAnswer:
 		_ = call(ctx) // the answer is lost
+	case fault.Mode == Hang:
+		<-ctx.Done()
 	case fault.Mode == Late:
 		f.mu.Lock()
 		f.late = append(f.late, func() { _ = call(context.WithoutCancel(ctx)) })

@@ -51,7 +51,7 @@ var smoking = map[string]struct {
 	"hangs in put-if-absent":   {replaced{op: "PutIfAbsent", hang: true}, `PutIfAbsent("instance/z1/default/web/a.json", 3 bytes) hangs: it has not returned`},
 	"hangs in get":             {replaced{op: "Get", hang: true}, `Get("instance/z1/default/web/a.json") hangs: it has not returned`},
 	"hangs in put-if-match":    {replaced{op: "PutIfMatch", hang: true}, `) hangs: it has not returned`},
-	"hangs in list":            {replaced{op: "List", hang: true}, `List(prefix "", after "") hangs: its sequence has not ended`},
+	"hangs in list":            {replaced{op: "List", hang: true}, `List(prefix "", after "") hangs: its sequence has not gone on`},
 	"hangs in delete-if-match": {replaced{op: "DeleteIfMatch", hang: true}, `) hangs: it has not returned`},
 }
 
@@ -116,11 +116,95 @@ func (s hangsOnConflict) PutIfAbsent(ctx context.Context, key string, data []byt
 	return v, err
 }
 
+// Each of these stores keeps something for its own process, and the subtest of Shared must fail.
+var selfish = map[string]struct {
+	open    func() (first, second storage.Store)
+	subtest string
+}{
+	"caches_reads": {func() (first, second storage.Store) {
+		s := storage.NewMemory()
+		return &cachesReads{Memory: s}, &cachesReads{Memory: s}
+	}, "what_one_writes_the_other_reads"},
+	"own_versions": {func() (first, second storage.Store) {
+		s := storage.NewMemory()
+		return ownVersions{s, "a"}, ownVersions{s, "b"}
+	}, "a_condition_holds_for_the_writes_of_the_other"},
+	"knows_keys": {func() (first, second storage.Store) {
+		s := storage.NewMemory()
+		return &cachesReads{Memory: s}, &cachesReads{Memory: s}
+	}, "a_deletion_is_one_for_the_other"},
+	"own_condition": {func() (first, second storage.Store) {
+		s := storage.NewMemory()
+		return &ownCondition{Memory: s, written: map[string]bool{}}, &ownCondition{Memory: s, written: map[string]bool{}}
+	}, "put-if-absent_has_one_winner"},
+}
+
+// cachesReads returns what it has read before.
+type cachesReads struct {
+	*storage.Memory
+	mu   sync.Mutex
+	read map[string]storage.Object
+}
+
+func (s *cachesReads) Get(ctx context.Context, key string) (storage.Object, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if obj, ok := s.read[key]; ok {
+		return obj, nil
+	}
+	obj, err := s.Memory.Get(ctx, key)
+	if err == nil {
+		if s.read == nil {
+			s.read = map[string]storage.Object{}
+		}
+		s.read[key] = obj
+	}
+	return obj, err
+}
+
+// ownVersions has versions that only it understands.
+type ownVersions struct {
+	*storage.Memory
+	name string
+}
+
+func (s ownVersions) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	v, err := s.Memory.PutIfAbsent(ctx, key, data)
+	return storage.Version(s.name) + v, err
+}
+
+func (s ownVersions) PutIfMatch(ctx context.Context, key string, data []byte, v storage.Version) (storage.Version, error) {
+	if len(v) == 0 || v[:1] != storage.Version(s.name) {
+		return "", nstance.Conflict
+	}
+	return s.Memory.PutIfMatch(ctx, key, data, v[1:])
+}
+
+// ownCondition knows the keys that its own process has written, and overwrites all others.
+type ownCondition struct {
+	*storage.Memory
+	mu      sync.Mutex
+	written map[string]bool
+}
+
+func (s *ownCondition) PutIfAbsent(ctx context.Context, key string, data []byte) (storage.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.written[key] {
+		return "", nstance.Conflict
+	}
+	s.written[key] = true
+	return overwrites{s.Memory}.PutIfAbsent(ctx, key, data)
+}
+
 // TestBrokenStore is run in child processes by TestSuiteCatches; alone it does nothing.
 func TestBrokenStore(t *testing.T) {
 	name := conformance.Defect()
 	if b, ok := broken[name]; ok {
 		storagetest.RunWithin(t, func(*testing.T) storage.Store { return b.store() }, cmp.Or(b.limit, 10*time.Second))
+	}
+	if b, ok := selfish[name]; ok {
+		storagetest.Shared(t, func(*testing.T) (first, second storage.Store) { return b.open() })
 	}
 	const limit = time.Second
 	if b, ok := smoking[name]; ok {
@@ -135,6 +219,12 @@ func TestBrokenStore(t *testing.T) {
 
 func TestSuiteCatches(t *testing.T) {
 	for name, b := range broken {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conformance.RequireFailure(t, "TestBrokenStore", "/^"+b.subtest+"$", name, "--- FAIL: TestBrokenStore/"+b.subtest)
+		})
+	}
+	for name, b := range selfish {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.RequireFailure(t, "TestBrokenStore", "/^"+b.subtest+"$", name, "--- FAIL: TestBrokenStore/"+b.subtest)

@@ -13,7 +13,7 @@ export GIT_COMMITTER_NAME=$GIT_AUTHOR_NAME GIT_COMMITTER_EMAIL=$GIT_AUTHOR_EMAIL
 (cd tools/release && go build -o "$work/release" .)
 git clone -q . "$work/tree"
 "$work/release" commit -dir "$work/tree" -proxy "$work/proxy" -modcache "$work/modules" 2>"$work/log" || { cat "$work/log" >&2; exit 1; }
-version=$("$work/release" tags -dir . | head -n 1)
+version=$("$work/release" tags -dir . | sed -n 1p) # head would end before all is written
 if grep -l '^replace\|^	github.com/nstance-go/nstance.* =>' $(git -C "$work/tree" ls-files '*go.mod' | grep -v '^\(tools\|integration\|examples\)/' | sed "s,^,$work/tree/,"); then
 	echo "a released module has a replace directive" >&2
 	exit 1

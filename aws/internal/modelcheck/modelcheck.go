@@ -46,7 +46,8 @@ type Recorder struct {
 	restCalls []restExchange
 }
 
-// Record returns a handler that records the requests and answers of h.
+// Record returns a handler that records the requests and answers of h. An answer of something
+// between, which says so in its header Via, is none of the cloud.
 func (r *Recorder) Record(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)
@@ -57,6 +58,9 @@ func (r *Recorder) Record(h http.Handler) http.Handler {
 		q.Body = io.NopCloser(bytes.NewReader(body))
 		answer := &copied{ResponseWriter: w, status: http.StatusOK}
 		h.ServeHTTP(answer, q) // panics for a lost answer: then there is none to record
+		if answer.Header().Get("Via") != "" {
+			return
+		}
 		target, action, _ := strings.Cut(q.Header.Get("X-Amz-Target"), ".")
 		if service, ok := jsonServices[target]; ok {
 			r.add(exchange{service, action, string(body), answer.status, answer.body.String()})

@@ -20,6 +20,7 @@ const (
 	FileMissing   Mistake = "configuration file not there"
 	FileFolder    Mistake = "configuration file is a folder"
 	FileInvalid   Mistake = "configuration file invalid"
+	NoDirectory   Mistake = "directory is a file"
 	NoAnswer      Mistake = "server does not answer"
 	NotLoggedIn   Mistake = "no identity"
 	NotPermitted  Mistake = "server refuses the caller"
@@ -37,7 +38,20 @@ func Code(m Mistake) int {
 	return 2
 }
 
-// Require makes mistakes with a program, and requires the code and a line on standard error.
+// remedy returns what every program says to do about a mistake; empty: that depends on it.
+func remedy(m Mistake) string {
+	switch m {
+	case UnknownFlag:
+		return "--help"
+	case NothingStored:
+		return "nstance-admin config put"
+	case NotLoggedIn:
+		return "nstance-admin login"
+	}
+	return ""
+}
+
+// Require makes mistakes with a program, and requires the code and what to do on standard error.
 func Require(t *testing.T, run func(t *testing.T, args []string) (code int, stderr string), commands map[Mistake][][]string) {
 	t.Helper()
 	for m, all := range commands {
@@ -46,6 +60,7 @@ func Require(t *testing.T, run func(t *testing.T, args []string) (code int, stde
 				code, errs := run(t, args)
 				require.Equal(t, Code(m), code, "%s: %s", args, errs)
 				require.NotEmpty(t, errs, args)
+				require.Contains(t, errs, remedy(m), args)
 			})
 		}
 	}

@@ -22,7 +22,7 @@ var belowRooms = []string{"api/v1", "confighash", "drain", "health", "journal", 
 
 // smallest are packages that every other one of the module may import; of these the root
 // imports clip and rules.
-var smallest = []string{"internal/clip", "internal/eventtype", "internal/filelimit", "internal/generation", "internal/groupspec", "internal/notice", "internal/rules", "internal/sleep", "internal/validate"}
+var smallest = []string{"internal/clip", "internal/eventtype", "internal/filelimit", "internal/generation", "internal/groupspec", "internal/notice", "internal/regular", "internal/rules", "internal/sleep", "internal/validate"}
 
 // floors says which packages of this module a package may reach, directly or not, beside
 // the root. A package that is not listed may reach anything. Each ban has its reason.
@@ -61,8 +61,10 @@ var floors = []repository.Floor{
 	{"./provider/qemu", []string{"provider", "provider/local", "internal/duration", "internal/imds", "internal/machines", "internal/nearest", "internal/nocloud", "internal/qmp"}, []string{"google.golang.org/"}, "virtual machines on this host need no cloud"},
 	{"./provider/testcloud", nil, []string{"google.golang.org/"}, "what test clouds share knows none of them"},
 	{"./reconcile/plan", []string{"confighash", "internal/templates"}, []string{"google.golang.org/"}, "a decision depends on nothing but its input"},
-	{"./reconcile/internal/admission", nil, []string{"google.golang.org/"}, "the order of creates depends on nothing but demand and answers"},
+	{"./reconcile/internal/admission", []string{"reconcile/internal/avoid", "reconcile/internal/place"}, []string{"google.golang.org/"}, "the order of creates depends on nothing but demand and places"},
+	{"./reconcile/internal/place", []string{"reconcile/internal/avoid"}, []string{"google.golang.org/"}, "where a create may go depends on no group and no member"},
 	{"./reconcile/internal/avoid", nil, []string{"google.golang.org/"}, "what is avoided depends on no group and no member"},
+	{"./reconcile/internal/fields", []string{"confighash", "internal/templates"}, []string{"google.golang.org/"}, "what differs depends on two groups alone"},
 	{"./reconcile/internal/history", nil, []string{"google.golang.org/"}, "what a group remembers depends on no member and no store"},
 	{"./reconcile/internal/notices", nil, []string{"google.golang.org/"}, "what was announced depends on no record and no plan"},
 	{"./reconcile/internal/pace", nil, []string{"google.golang.org/"}, "an estimate depends on durations alone"},
@@ -75,13 +77,14 @@ var floors = []repository.Floor{
 	{"./reconcile/internal/cloudfacts", []string{"provider", "internal/..."}, []string{"google.golang.org/"}, "what is known of a cloud depends on its provider alone"},
 	{"./reconcile/internal/balance", nil, []string{"google.golang.org/"}, "load balancers need members and a provider"},
 	{"./reconcile/internal/wallclock", []string{"storage"}, []string{"google.golang.org/"}, "a clock is judged by what storage says of the time"},
+	{"./internal/bounded", []string{"storage"}, []string{"google.golang.org/"}, "limits of time know neither the loop nor the server"},
 	{"./internal/loop", []string{"internal/duration", "internal/layout", "internal/nearest", "internal/records", "provider", "storage"}, []string{"google.golang.org/"}, "what the server asks of the loop knows neither of them"},
-	{"./reconcile", []string{"internal/layout", "internal/loop", "confighash", "drain", "health", "provider", "reconcile/...", "internal/records", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, []string{"google.golang.org/"}, "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
+	{"./reconcile", []string{"internal/bounded", "internal/layout", "internal/loop", "confighash", "drain", "health", "provider", "reconcile/...", "internal/records", "storage", "storage/lease", "internal/command", "internal/duration", "internal/feed", "internal/nearest", "internal/templates"}, []string{"google.golang.org/"}, "a program that embeds the loop links no gRPC, cloud SDK, Kubernetes or SQLite"},
 	{"./internal/machinefiles", []string{"internal/command", "internal/pki"}, []string{"google.golang.org/"}, "keeping files knows no wire"},
 	{"./agent", []string{"internal/machinefiles", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/pki", "internal/session", "internal/version", "internal/wire"}, []string{"github.com/go-jose"}, "the agent runs on every machine and stays small"},
 	{"./internal/files", []string{"internal/keyring", "internal/pki", "internal/render", "internal/templates"}, []string{"google.golang.org/"}, "making files knows no wire, no session and no storage"},
 	{"./cmd/nstance-agent", []string{"agent", "internal/machinefiles", "api/v1", "spot", "health", "drain", "drain/hook", "internal/command", "internal/duration", "internal/logqueue", "internal/pki", "internal/session", "internal/version", "internal/wire"}, []string{"github.com/go-jose"}, "the agent's binary stays small"},
-	{"./server/internal/ports", []string{"confighash", "provider", "internal/files", "internal/config", "internal/duration", "internal/keyring", "internal/nearest", "internal/pki", "internal/render", "internal/templates", "internal/webhook"}, nil, "connections know no call, no term and no room"},
+	{"./server/internal/ports", []string{"confighash", "provider", "internal/files", "internal/config", "internal/duration", "internal/fair", "internal/keyring", "internal/nearest", "internal/pki", "internal/render", "internal/templates", "internal/webhook"}, nil, "connections know no call, no term and no room"},
 	{"./server", []string{"agent", "api/v1", "confighash", "drain", "health", "journal", "provider", "reconcile", "registration", "spot", "storage", "agent/...", "internal/...", "reconcile/...", "server/...", "storage/..."}, nil, "a program that embeds the server links no cloud and no SQLite, but those it names"},
 	{"./server/internal/acknowledgements", belowRooms, nil, "a room knows no other room and not the server"},
 	{"./server/internal/address", belowRooms, nil, "a room knows no other room and not the server"},

@@ -69,6 +69,22 @@ func TestNamedTests(t *testing.T) {
 	require.Greater(t, found, 40)
 }
 
+// TestNamedFiles: a file that a document names exists, and declares the names that follow it.
+func TestNamedFiles(t *testing.T) {
+	found := 0
+	for _, doc := range documents(t) {
+		for _, m := range regexp.MustCompile("`([\\w/]+/\\w+\\.go)`((?:(?:,| and) `\\w+`)*)").FindAllStringSubmatch(read(t, doc), -1) {
+			text := read(t, filepath.FromSlash(m[1]))
+			for _, name := range regexp.MustCompile(`\w{4,}`).FindAllString(m[2], -1) {
+				found++
+				declared := regexp.MustCompile(`(?m)^(func (\(.*\) )?|type |var |const )` + name + `\b`).MatchString(text)
+				require.True(t, declared, "%s: %s declares no %s", doc, m[1], name)
+			}
+		}
+	}
+	require.Greater(t, found, 5)
+}
+
 // existing returns path, or a file within it if it is a directory.
 func existing(path string) string {
 	if found, err := filepath.Glob(filepath.Join(path, "*.go")); err == nil && len(found) > 0 {

@@ -35,6 +35,7 @@ func TestSeeds(t *testing.T) {
 	if testing.Short() {
 		return // one seed does not reach every rule
 	}
+	t.Logf("%v", fired)
 	for _, name := range sim.Rules() {
 		require.Positive(t, fired[name], "no seed reaches %s: steer a drill there", name)
 	}

@@ -16,7 +16,7 @@ const (
 	ConditionShardsConnected = "ShardsConnected"
 
 	// ConditionRegistered of an NstanceCluster is true while the operator has a
-	// certificate of its shards.
+	// certificate that its shards accept.
 	ConditionRegistered = "Registered"
 
 	// ConditionNodesReached of an NstanceCluster is true while there is a

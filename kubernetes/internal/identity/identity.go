@@ -7,8 +7,11 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -40,7 +43,8 @@ const (
 	keyPrivate     = "tls.key"
 	keyNext        = "next.key" // of a request under way
 	keyRoots       = "ca.crt"
-	keyCluster     = "cluster" // ID of the cluster at the shards
+	keyCluster     = "cluster"      // ID of the cluster at the shards
+	keyUsedNonce   = "nonce.sha256" // of the nonce that the certificate was registered with
 
 	// keyNonce and keyRoots are those of the user's Secret.
 	keyNonce = "nonce"
@@ -57,18 +61,18 @@ type Keeper struct {
 	Client client.Client // reads Secrets from the API server, not from a cache
 }
 
-// Load returns the identity of a cluster, and when it is to be renewed. Fails with
-// NotFound when there is none yet.
-func (k Keeper) Load(ctx context.Context, cluster *infrav1.NstanceCluster) (id shards.Identity, renewAt time.Time, err error) {
+// Load returns the identity of a cluster, whether its certificate has expired or not. Fails
+// with NotFound when there is none yet.
+func (k Keeper) Load(ctx context.Context, cluster *infrav1.NstanceCluster) (shards.Identity, error) {
 	secret, err := k.secret(ctx, cluster)
 	if err != nil {
-		return id, renewAt, err
+		return shards.Identity{}, err
 	}
 	return identityIn(secret, cluster)
 }
 
-// Register exchanges the user's nonce for an identity. Fails with Denied when the
-// nonce is refused, Invalid when the user's Secret has no usable nonce or
+// Register exchanges the user's nonce for an identity, which replaces the former one. Fails
+// with Denied when the nonce is refused or was used for the former one, Invalid when the user's Secret has no usable nonce or
 // authority, NotFound without such a Secret, Unavailable when no shard answers.
 func (k Keeper) Register(ctx context.Context, cluster *infrav1.NstanceCluster) error {
 	nonce, roots, err := k.registration(ctx, cluster)
@@ -83,6 +87,10 @@ func (k Keeper) Register(ctx context.Context, cluster *infrav1.NstanceCluster) e
 	if err != nil {
 		return err
 	}
+	name, used := cluster.Spec.Registration.SecretName, nonceSum(nonce)
+	if bytes.Equal(secret.Data[keyUsedNonce], used) {
+		return refusedNonce(name, errors.New("the nonce has been used")) // shards would raise an alarm: two parties have it
+	}
 	csr, err := pki.NewCSR(key, "nstance-operator")
 	if err != nil {
 		return err
@@ -94,14 +102,32 @@ func (k Keeper) Register(ctx context.Context, cluster *infrav1.NstanceCluster) e
 		}
 		cred, err := register(ctx, s, claims.Cluster, roots, &apiv1.RegisterOperatorRequest{Nonce: nonce, Csr: csr})
 		if err == nil {
-			secret.Data[keyCluster] = []byte(claims.Cluster)
+			secret.Data[keyCluster], secret.Data[keyUsedNonce] = []byte(claims.Cluster), used
 			return k.install(ctx, secret, cred)
 		}
-		if failed = fmt.Errorf("shard %s at %s: %w", s.Name, s.RegistrationAddress, err); !errors.Is(err, nstance.Unavailable) {
+		failed = fmt.Errorf("shard %s at %s: %w", s.Name, s.RegistrationAddress, err)
+		if errors.Is(err, nstance.Denied) {
+			return refusedNonce(name, failed)
+		}
+		if !errors.Is(err, nstance.Unavailable) {
 			return failed
 		}
 	}
 	return failed
+}
+
+// refusedNonce returns the error for a nonce that no shard accepts.
+func refusedNonce(secret string, why error) error {
+	return &nstance.Error{
+		Code: nstance.Denied, Msg: why.Error(), Err: why,
+		Remedy: "put a new nonce into the Secret " + secret + ", from nstance-admin cluster nonce --kind operator",
+	}
+}
+
+// nonceSum returns what is stored of a nonce.
+func nonceSum(nonce string) []byte {
+	sum := sha256.Sum256([]byte(nonce))
+	return hex.AppendEncode(nil, sum[:])
 }
 
 // Renew exchanges the certificate for its successor at a shard.
@@ -198,7 +224,7 @@ func (k Keeper) install(ctx context.Context, secret *corev1.Secret, cred nstance
 	secret.Data[keyCertificate] = pki.MarshalCertificates(cred.Chain...)
 	secret.Data[keyRoots] = pki.MarshalCertificates(cred.Roots...)
 	delete(secret.Data, keyNext)
-	if _, _, err := identityIn(secret, nil); err != nil {
+	if _, err := identityIn(secret, nil); err != nil {
 		return fmt.Errorf("the server sent an unusable certificate: %w", err)
 	}
 	return k.store(ctx, secret)
@@ -233,29 +259,29 @@ func (k Keeper) store(ctx context.Context, secret *corev1.Secret) error {
 
 // identityIn returns the identity that a Secret holds; of a nil cluster without a
 // tenant.
-func identityIn(secret *corev1.Secret, cluster *infrav1.NstanceCluster) (id shards.Identity, renewAt time.Time, err error) {
+func identityIn(secret *corev1.Secret, cluster *infrav1.NstanceCluster) (id shards.Identity, err error) {
 	if len(secret.Data[keyCertificate]) == 0 {
-		return id, renewAt, nstance.Errorf(nstance.NotFound, "Secret %s has no certificate yet", secret.Name)
+		return id, nstance.Errorf(nstance.NotFound, "Secret %s has no certificate yet", secret.Name)
 	}
 	key, kerr := pki.ParseKey(secret.Data[keyPrivate])
 	chain, cerr := pki.ParseCertificates(secret.Data[keyCertificate])
 	roots, rerr := pki.ParseCertificates(secret.Data[keyRoots])
 	if err := errors.Join(kerr, cerr, rerr); err != nil {
-		return id, renewAt, fmt.Errorf("secret %s: %w", secret.Name, err)
+		return id, fmt.Errorf("secret %s: %w", secret.Name, err)
 	}
 	pair, err := pki.Pair(key, chain...)
 	if err != nil {
-		return id, renewAt, fmt.Errorf("secret %s: %w", secret.Name, err)
+		return id, fmt.Errorf("secret %s: %w", secret.Name, err)
 	}
 	who, err := pki.IdentityOf(pair.Leaf)
 	if err != nil {
-		return id, renewAt, err
+		return id, err
 	}
 	if who.Role != nstance.RoleOperator {
-		return id, renewAt, nstance.Errorf(nstance.Denied, "secret %s: the certificate is of role %s", secret.Name, who.Role)
+		return id, nstance.Errorf(nstance.Denied, "secret %s: the certificate is of role %s", secret.Name, who.Role)
 	}
 	if cluster != nil && cluster.Spec.Tenant != "" && who.Tenant != nstance.TenantID(cluster.Spec.Tenant) {
-		return id, renewAt, nstance.FieldError("spec.tenant", "name the tenant that the nonce was minted for", "the certificate is of tenant %s", who.Tenant)
+		return id, nstance.FieldError("spec.tenant", "name the tenant that the nonce was minted for", "the certificate is of tenant %s", who.Tenant)
 	}
 	id = shards.Identity{Cluster: nstance.ClusterID(secret.Data[keyCluster]), Tenant: who.Tenant, Key: key}
 	for _, c := range chain {
@@ -265,5 +291,6 @@ func identityIn(secret *corev1.Secret, cluster *infrav1.NstanceCluster) (id shar
 		id.Roots = append(id.Roots, c.Raw)
 	}
 	leaf := pair.Leaf
-	return id, leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3), nil
+	id.RenewAt, id.NotAfter = leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore)*2/3), leaf.NotAfter
+	return id, nil
 }

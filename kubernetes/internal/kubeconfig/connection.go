@@ -2,15 +2,22 @@ package kubeconfig
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/nstance-go/nstance"
 )
+
+// requestTime is how long a request may take, with its answer: API servers end theirs after a minute.
+// Watches have no limit.
+const requestTime = time.Minute
 
 // A Connection reaches a cluster with the latest of its kubeconfigs. Its clients stay when
 // credentials or addresses change. It is safe for concurrent use.
@@ -86,14 +93,38 @@ func (c *Connection) Config() *rest.Config {
 // RoundTrip implements http.RoundTripper.
 func (c *Connection) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := c.current()
-	sent := r.Clone(r.Context())
+	ctx, cancel := limited(r)
+	sent := r.Clone(ctx)
 	sent.Host, sent.URL.Scheme, sent.URL.Host = "", w.server.Scheme, w.server.Host
 	if prefix := strings.TrimSuffix(w.server.Path, "/"); prefix != "" {
 		sent.URL.Path, sent.URL.RawPath = prefix+sent.URL.Path, ""
 	}
 	resp, err := w.transport.RoundTrip(sent)
-	if err == nil && resp.StatusCode == http.StatusUnauthorized && c.current() == w {
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusUnauthorized && c.current() == w {
 		c.refused()
 	}
-	return resp, err
+	resp.Body = answer{resp.Body, cancel}
+	return resp, nil
+}
+
+func limited(r *http.Request) (context.Context, context.CancelFunc) {
+	if r.URL.Query().Has("watch") {
+		return context.WithCancel(r.Context())
+	}
+	return context.WithTimeout(r.Context(), requestTime)
+}
+
+// An answer ends its request when it is closed.
+type answer struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (a answer) Close() error {
+	defer a.cancel()
+	return a.ReadCloser.Close()
 }

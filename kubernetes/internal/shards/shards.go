@@ -48,6 +48,17 @@ type Identity struct {
 	Key     ed25519.PrivateKey
 	Chain   [][]byte // DER, leaf first
 	Roots   [][]byte // DER, the authorities that sign servers
+
+	RenewAt  time.Time // two thirds of the certificate's life are over
+	NotAfter time.Time // of the certificate
+}
+
+// Certificate returns the certificate that shards see, as DER; nil: there is none.
+func (id Identity) Certificate() []byte {
+	if len(id.Chain) == 0 {
+		return nil
+	}
+	return id.Chain[0]
 }
 
 // tls returns how servers of a shard are connected to.
@@ -71,7 +82,7 @@ func (id Identity) tls(shard nstance.ShardID) (*tls.Config, error) {
 // Servers are required.
 type Options struct {
 	Name     nstance.ShardID
-	Servers  []string                   // host:port of the operators' API
+	Servers  func() []string            // host:port of the operators' API, as they are now
 	Identity func() Identity            // as it is now
 	Renew    func(within time.Duration) // the server wants the certificate renewed within that time; nil: ignored
 	Drains   *drain.Coordinator         // mirrors the shard's drains; nil: they are only looked at
@@ -83,8 +94,8 @@ type Options struct {
 	GroupChanged    func(nstance.GroupID)
 	Connection      func(connected bool, why error)
 
-	// Gone is called with an instance, and the provider's ID of its machine, that the
-	// provider says does not exist any more, as the other functions are.
+	// Gone is called with an instance whose machine the provider says does not exist any
+	// more, and the provider ID of its Node, as the other functions are.
 	Gone func(id nstance.InstanceID, providerID string)
 
 	Log *slog.Logger // nil: discarded
@@ -99,7 +110,7 @@ type Shard struct {
 	after     watched
 	listed    listed
 	executor  bool                    // of the shard's drains
-	restart   context.CancelCauseFunc // ends the present watches; nil: there are none
+	restart   context.CancelCauseFunc // ends the present attempt and its watches; nil: Run has not begun
 	instances map[nstance.InstanceID]*apiv1.Instance
 	groups    map[nstance.GroupID]*apiv1.Group
 	stale     map[nstance.InstanceID]bool // to be asked for
@@ -130,20 +141,20 @@ func (s *Shard) Name() nstance.ShardID { return s.opts.Name }
 
 // Run follows the shard until ctx ends. It keeps trying.
 func (s *Shard) Run(ctx context.Context) {
-	failures := 0
-	for ctx.Err() == nil {
-		reached, err := s.follow(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if errors.Is(err, errRestart) {
-			continue
-		}
+	for failures := 0; ctx.Err() == nil; {
+		attempt, cancel := context.WithCancelCause(ctx)
+		s.mu.Lock()
+		s.restart = cancel
+		s.mu.Unlock()
+		reached, err := s.follow(attempt)
 		if failures++; reached {
 			failures = 0
 		}
-		s.disconnected(err)
-		sleep.For(ctx, sleep.Jitter(sleep.Backoff(failures, firstRetry, maxRetry)))
+		if attempt.Err() == nil {
+			s.disconnected(err)
+			sleep.For(attempt, sleep.Jitter(sleep.Backoff(failures, firstRetry, maxRetry)))
+		}
+		cancel(nil)
 	}
 }
 
@@ -160,7 +171,8 @@ func (s *Shard) disconnected(err error) {
 // follow watches the leader until a watch ends. reached reports whether there was a
 // leader.
 func (s *Shard) follow(ctx context.Context) (reached bool, err error) {
-	conn, err := s.connect(ctx)
+	id := s.opts.Identity()
+	conn, err := s.connect(ctx, id)
 	if err != nil {
 		return false, err
 	}
@@ -172,10 +184,7 @@ func (s *Shard) follow(ctx context.Context) (reached bool, err error) {
 	if s.Synced() {
 		s.connected()
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	s.mu.Lock()
-	s.restart = cancel
 	executor := s.executor
 	s.mu.Unlock()
 	g, gctx := errgroup.WithContext(ctx)
@@ -184,10 +193,7 @@ func (s *Shard) follow(ctx context.Context) (reached bool, err error) {
 	g.Go(func() error { return s.refresh(gctx, api) })
 	g.Go(func() error { return s.resync(gctx, api) })
 	s.wakeRefresh()
-	if err = g.Wait(); errors.Is(context.Cause(ctx), errRestart) {
-		err = errRestart
-	}
-	return true, err
+	return true, g.Wait()
 }
 
 // SetExecutor says whether the shard's drains are carried out here: those whose
@@ -199,6 +205,16 @@ func (s *Shard) SetExecutor(executor bool) {
 		return
 	}
 	if s.executor = executor; s.restart != nil {
+		s.restart(errRestart)
+	}
+}
+
+// Reconnect connects again, to the servers and with the identity as they are now. Until a renewed certificate is
+// used, the rotation of the key that signed the former one cannot be finished.
+func (s *Shard) Reconnect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.restart != nil {
 		s.restart(errRestart)
 	}
 }
@@ -222,20 +238,21 @@ func (s *Shard) complete(note func(*listed)) {
 	}
 }
 
-// connect returns a connection to the leader.
-func (s *Shard) connect(ctx context.Context) (*grpc.ClientConn, error) {
-	cfg, err := s.opts.Identity().tls(s.opts.Name)
+// connect returns a connection to the leader. Fails with a Refusal where the shard does not
+// accept the certificate.
+func (s *Shard) connect(ctx context.Context, id Identity) (*grpc.ClientConn, error) {
+	cfg, err := id.tls(s.opts.Name)
 	if err != nil {
 		return nil, err
 	}
-	return operatorapi.Leader(ctx, s.opts.Servers, func(ctx context.Context, addr string) (*grpc.ClientConn, error) {
+	return operatorapi.Leader(ctx, s.opts.Servers(), func(ctx context.Context, addr string) (*grpc.ClientConn, error) {
 		conn, err := operatorapi.Dial(addr, cfg, grpc.WithUnaryInterceptor(limited))
 		if err != nil {
 			return nil, err
 		}
 		if _, err := apiv1.NewOperatorServiceClient(conn).GetShardStatus(ctx, &apiv1.GetShardStatusRequest{}); err != nil {
 			_ = conn.Close() // nothing is under way
-			return nil, err
+			return nil, id.refused(err)
 		}
 		return conn, nil
 	})
@@ -304,6 +321,20 @@ func (s *Shard) Fresh(ctx context.Context, id nstance.InstanceID) (*apiv1.Instan
 	}
 	resp, err := api.GetInstance(ctx, &apiv1.GetInstanceRequest{Id: string(id)})
 	return resp.GetInstance(), err
+}
+
+// GiveUpDrains withdraws the mirrored drains that only the shard wants: it is not followed any more,
+// and nothing else would end them. What the cloud takes back is drained until its deadline.
+func (s *Shard) GiveUpDrains(ctx context.Context) {
+	for _, i := range s.AllInstances() {
+		if d, ok := s.opts.Drains.Of(nstance.InstanceID(i.GetId())); ok && !slices.ContainsFunc(d.Causes, ofCloud) {
+			_ = s.opts.Drains.Cancel(ctx, d.Instance, d.Generation) // never fails
+		}
+	}
+}
+
+func ofCloud(c nstance.Cause) bool {
+	return c.Kind == nstance.CauseNotice || c.Kind == nstance.CauseGone
 }
 
 // An End is how an instance has ended.

@@ -38,7 +38,7 @@ func follow(t *testing.T, size int) *follower {
 	key, cred := f.server.RegisterOperator()
 	id := shards.Identity{Cluster: shardtest.ID, Tenant: nstance.DefaultTenant, Key: key, Chain: cred.Chain, Roots: cred.Roots}
 	f.Shard = shards.New(shards.Options{
-		Name: "a", Servers: []string{f.server.Operator()}, Identity: func() shards.Identity { return id }, Drains: f.drains, Connection: f.connection,
+		Name: "a", Servers: func() []string { return []string{f.server.Operator()} }, Identity: func() shards.Identity { return id }, Drains: f.drains, Connection: f.connection,
 		Gone: func(id nstance.InstanceID, _ string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()

@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -34,7 +35,10 @@ func (s *Shard) watchInstances(ctx context.Context, api apiv1.OperatorServiceCli
 		switch m := msg.GetMessage().(type) {
 		case *apiv1.WatchInstanceEventsResponse_Snapshot:
 			found[nstance.InstanceID(m.Snapshot.GetId())] = m.Snapshot
-			s.startDrain(ctx, m.Snapshot.GetDrain())
+			if d := wire.DrainOf(m.Snapshot.GetDrain()); d != nil {
+				s.copyInstance(nstance.InstanceID(m.Snapshot.GetId()), m.Snapshot) // it may be acknowledged before the rest arrives
+				s.startDrain(ctx, *d, m.Snapshot)
+			}
 		case *apiv1.WatchInstanceEventsResponse_Synced:
 			s.after.instances = m.Synced.GetSeq()
 			s.replaceInstances(ctx, found)
@@ -104,7 +108,8 @@ func (s *Shard) observe(ctx context.Context, e nstance.Event) {
 		switch e.Type {
 		case nstance.EventDrainStarted, nstance.EventDrainTightened, nstance.EventDrainReassigned:
 			if e.Drain != nil {
-				s.start(ctx, *e.Drain)
+				i, _ := s.Instance(e.Instance)
+				s.startDrain(ctx, *e.Drain, i)
 			}
 		case nstance.EventDrainCancelled, nstance.EventWakeRequested: // waking ends the drain before parking
 			s.cancelDrain(ctx, e.Instance)
@@ -118,13 +123,13 @@ func (s *Shard) observe(ctx context.Context, e nstance.Event) {
 	s.ask(e.Instance)
 }
 
-func (s *Shard) startDrain(ctx context.Context, d *apiv1.Drain) {
-	if drain := wire.DrainOf(d); drain != nil && s.opts.Drains != nil {
-		s.start(ctx, *drain)
+// startDrain starts the drain of an instance; i: what is known of it. Its Node has the whole
+// provider ID: others may have one that ends as the cloud's own ID of the machine does.
+func (s *Shard) startDrain(ctx context.Context, d nstance.Drain, i *apiv1.Instance) {
+	if s.opts.Drains == nil {
+		return
 	}
-}
-
-func (s *Shard) start(ctx context.Context, d nstance.Drain) {
+	d.ProviderID = cmp.Or(i.GetNodeProviderId(), d.ProviderID)
 	if err := s.opts.Drains.Start(ctx, d); err != nil && !errors.Is(err, nstance.Conflict) { // an older generation is over
 		s.opts.Log.Warn("drain refused", "instance", d.Instance, "error", err)
 	}
@@ -306,10 +311,14 @@ func (s *Shard) cancelDrain(ctx context.Context, id nstance.InstanceID) {
 }
 
 func (s *Shard) putInstance(id nstance.InstanceID, i *apiv1.Instance) {
-	s.mu.Lock()
-	s.instances[id] = i
-	s.mu.Unlock()
+	s.copyInstance(id, i)
 	s.instanceChanged(id, i)
+}
+
+func (s *Shard) copyInstance(id nstance.InstanceID, i *apiv1.Instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.instances[id] = i
 }
 
 // markUnreadable keeps the copy of an instance whose record the shard cannot read: its
@@ -342,7 +351,7 @@ func (s *Shard) gone(id nstance.InstanceID) {
 	last := s.instances[id]
 	s.mu.Unlock()
 	if s.opts.Gone != nil && last != nil {
-		s.opts.Gone(id, last.GetProviderId())
+		s.opts.Gone(id, last.GetNodeProviderId())
 	}
 }
 

@@ -3,6 +3,7 @@ package shards
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -230,7 +231,7 @@ func TestRefreshOfEach(t *testing.T) {
 			s, _ := mirrored(t)
 			var gone []string
 			s.opts.Gone = func(_ nstance.InstanceID, providerID string) { gone = append(gone, providerID) }
-			s.putInstance("i", &apiv1.Instance{Id: "i", ProviderId: "node-1", State: "booting"})
+			s.putInstance("i", &apiv1.Instance{Id: "i", ProviderId: "node-1", NodeProviderId: "cloud:///node-1", State: "booting"})
 			api := &fakeAPI{instances: map[string]*apiv1.Instance{}}
 			if c.answer != nil {
 				api.instances["i"] = c.answer
@@ -238,7 +239,7 @@ func TestRefreshOfEach(t *testing.T) {
 			require.NoError(t, s.fetchAll(t.Context(), api, []nstance.InstanceID{"i"}))
 			got, known := s.Instance("i")
 			require.Equal(t, c.kept, known)
-			require.Equal(t, c.gone, slices.Equal(gone, []string{"node-1"}))
+			require.Equal(t, c.gone, slices.Equal(gone, []string{"cloud:///node-1"}))
 			_, drains := s.opts.Drains.Of("i")
 			require.Equal(t, c.kept, drains)
 			if name == "unreadable" {
@@ -247,4 +248,46 @@ func TestRefreshOfEach(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A snapshotStream yields messages of a watch, and ends.
+type snapshotStream struct {
+	grpc.ClientStream
+	messages []*apiv1.WatchInstanceEventsResponse
+}
+
+func (s *snapshotStream) Recv() (*apiv1.WatchInstanceEventsResponse, error) {
+	if len(s.messages) == 0 {
+		return nil, io.EOF
+	}
+	next := s.messages[0]
+	s.messages = s.messages[1:]
+	return next, nil
+}
+
+// A streamAPI answers a watch with a stream.
+type streamAPI struct {
+	apiv1.OperatorServiceClient
+	stream *snapshotStream
+}
+
+func (a streamAPI) WatchInstanceEvents(context.Context, *apiv1.WatchInstanceEventsRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[apiv1.WatchInstanceEventsResponse], error) {
+	return a.stream, nil
+}
+
+// TestSnapshotCutShort: a drain begins before the snapshot is complete, and may be
+// acknowledged before. The instance must be known by then.
+func TestSnapshotCutShort(t *testing.T) {
+	s, d := mirrored(t)
+	d.Instance = "j"
+	first := &apiv1.WatchInstanceEventsResponse{Message: &apiv1.WatchInstanceEventsResponse_Snapshot{
+		Snapshot: &apiv1.Instance{Id: "j", Drain: wire.Drain(&d)},
+	}}
+	api := streamAPI{stream: &snapshotStream{messages: []*apiv1.WatchInstanceEventsResponse{first}}}
+	require.ErrorIs(t, s.watchInstances(t.Context(), api, true), errEnded)
+	_, draining := s.opts.Drains.Of("j")
+	require.True(t, draining)
+	_, known := s.Instance("j")
+	require.True(t, known)
+	require.False(t, s.Synced())
 }

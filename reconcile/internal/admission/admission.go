@@ -1,4 +1,4 @@
-// Package admission decides which creates may begin, and of what shape.
+// Package admission decides which creates may begin. Package place decides where.
 //
 // A [Queue] holds what every group demands. Demand is level-triggered: a group
 // states it anew at each plan, so nothing is lost, doubled or left over. A pass
@@ -12,10 +12,10 @@ package admission
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // A Class is a priority among creates.
@@ -31,19 +31,13 @@ const (
 
 // A Request is a number of creates that permit the same shapes.
 type Request struct {
+	place.Request // but for Urgent, which follows from Class
 	Class         Class
-	Count         int    // at least 1
-	Definition    string // what is made; refusals for other reasons than capacity are of one definition
-	InstanceTypes []string
-	Subnets       []string
-	Market        nstance.Market
-	Spread        *Spread // nil: the group bounds nothing
-	Order         nstance.ShapeOrder
-	Scores        map[string]int // by zone: how likely the cloud is to have capacity for these types, 1 to 10; nil: not known
+	Count         int // at least 1
 
 	// Repeats is the shape of a create that the provider has throttled: it needs
 	// another token, and no other shape. Nil: it is a new one.
-	Repeats *Shape
+	Repeats *place.Shape
 
 	// Of the caller, for its grants: an instance that waits, or a number.
 	Instance nstance.InstanceID
@@ -57,8 +51,8 @@ type Request struct {
 type Grant struct {
 	Group   nstance.GroupKey
 	Request Request
-	Shape   Shape
-	Choice  Choice
+	Shape   place.Shape
+	Choice  place.Choice
 }
 
 // Budget takes one token for a create, or says when there may be one.
@@ -66,32 +60,29 @@ type Budget func() (ok bool, next time.Time)
 
 // A Wait says why a request is not granted yet.
 type Wait struct {
-	Kind   WaitKind
-	Shape  Shape     // WaitCapacity, WaitAvoided: the preferred one; WaitAnswer: the one in flight
+	place.Wait
 	Before Precedent // WaitBudget: what is served first
-	Until  time.Time // it is tried again then; zero: not by time alone
-
-	// Avoided names what keeps permitted shapes from being used, beside a lack of
-	// capacity; empty: nothing does.
-	Avoided string
-
-	// Refused quotes what the provider says of the first shape that it refuses for another
-	// reason than capacity; empty: there is none.
-	Refused string
 }
 
-// A WaitKind is what a request waits for.
-type WaitKind string
+// WaitBudget is the wait for a token: the create budget is used up.
+const WaitBudget place.WaitKind = "budget"
 
-// The kinds of waits.
-const (
-	WaitCapacity WaitKind = "capacity" // every permitted shape is sold out
-	WaitAnswer   WaitKind = "answer"   // to the creates in flight, which show whether there is capacity
-	WaitPrices   WaitKind = "prices"   // the first ones of its instance types
-	WaitBudget   WaitKind = "budget"   // the create budget is used up
-	WaitAvoided  WaitKind = "avoided"  // every permitted shape is in an avoided pool
-	WaitRefused  WaitKind = "refused"  // every permitted shape is refused, one of them for another reason than capacity
-)
+// Reason says what a request waits for; empty: for something that ends within moments.
+func (w *Wait) Reason() string {
+	if w.Kind != WaitBudget {
+		return w.Wait.Reason()
+	}
+	const empty = "the create budget is used up"
+	switch w.Before {
+	case LossesFirst:
+		return empty + ": replacements of lost instances go first"
+	case TenantsFirst:
+		return empty + ": tenants take turns"
+	case GroupsFirst:
+		return empty + ": other creates of the tenant go first"
+	}
+	return empty
+}
 
 // A Precedent is what takes tokens of the create budget before a request.
 type Precedent string
@@ -103,13 +94,9 @@ const (
 	GroupsFirst  Precedent = "groups"
 )
 
-// A Queue holds demand, and what is known of capacity.
+// A Queue holds demand.
 type Queue struct {
-	capacity  capacityCache
-	refusals  refusals
-	addresses addressCount
-	pools     poolMemory
-	avoided   []Avoidance
+	places    *place.Map
 	lines     [classes]line
 	groups    map[nstance.GroupKey]*groupQueue
 	pass      uint64
@@ -132,9 +119,9 @@ type groupQueue struct {
 	blocked  [classes]uint64 // the pass in which no request could be served
 }
 
-// New returns an empty queue.
-func New() *Queue {
-	return &Queue{capacity: capacityCache{}, refusals: refusals{}, pools: newPoolMemory(), groups: map[nstance.GroupKey]*groupQueue{}}
+// New returns an empty queue for creates in places.
+func New(places *place.Map) *Queue {
+	return &Queue{places: places, groups: map[nstance.GroupKey]*groupQueue{}}
 }
 
 // Demand replaces what a group demands. Requests of a class are served in order.
@@ -152,8 +139,8 @@ func (q *Queue) Demand(key nstance.GroupKey, requests ...Request) {
 		g.requests[class] = g.requests[class][:0:0]
 	}
 	for _, r := range requests {
-		r.permits = r.key()
-		if r.Spread != nil || r.Scores != nil { // what is preferred depends on the group
+		r.Urgent, r.permits = r.Class == Loss, r.Permits()
+		if r.Spread != nil { // what is preferred depends on the group
 			r.permits += "\x00" + key.String()
 		}
 		g.requests[r.Class] = append(g.requests[r.Class], r)
@@ -169,11 +156,6 @@ func (q *Queue) Demand(key nstance.GroupKey, requests ...Request) {
 	if len(requests) == 0 {
 		delete(q.groups, key)
 	}
-}
-
-func (r *Request) key() string {
-	return strings.Join(slices.Concat(r.InstanceTypes, []string{"\x00"}, r.Subnets,
-		[]string{"\x00", string(r.Market.Type), string(r.Market.Fallback), r.Market.FallbackAfter.String(), string(r.Order)}), "\x00")
 }
 
 func (l *line) tenant(id nstance.TenantID) int {
@@ -203,7 +185,7 @@ func (l *line) leave(g *groupQueue) {
 type pass struct {
 	*Queue
 	now   time.Time
-	waits [classes]map[string]*Wait // by what requests permit; refused in this pass
+	waits [classes]map[string]*place.Wait // by what requests permit; refused in this pass
 	next  time.Time
 }
 
@@ -262,25 +244,25 @@ func (p *pass) first(class Class) (*Grant, *tenantQueue, *groupQueue) {
 
 // choose returns the shape for a request and why it is that one, or why it waits. What
 // was refused once in a pass is refused until its end.
-func (p *pass) choose(r *Request) (Shape, Choice, *Wait) {
+func (p *pass) choose(r *Request) (place.Shape, place.Choice, *place.Wait) {
 	if r.Repeats != nil {
-		wait := p.waitOfRepeat(*r.Repeats, p.now)
+		wait := p.places.FindSame(*r.Repeats, p.now)
 		if wait != nil {
 			p.next = earliest(p.next, wait.Until)
 		}
-		return *r.Repeats, ChoiceRepeated, wait
+		return *r.Repeats, place.ChoiceRepeated, wait
 	}
 	permits := r.permits
-	if len(p.refusals[r.Definition]) > 0 {
+	if p.places.Refuses(r.Definition) {
 		permits += "\x00" + r.Definition
 	}
 	if w := p.waits[r.Class][permits]; w != nil {
-		return Shape{}, "", w
+		return place.Shape{}, "", w
 	}
-	shape, choice, wait := p.findShape(r, r.Class, p.now)
+	shape, choice, wait := p.places.Find(r.Request, p.now)
 	if wait != nil {
 		if p.waits[r.Class] == nil {
-			p.waits[r.Class] = map[string]*Wait{}
+			p.waits[r.Class] = map[string]*place.Wait{}
 		}
 		p.waits[r.Class][permits] = wait
 		p.next = earliest(p.next, wait.Until)
@@ -290,12 +272,7 @@ func (p *pass) choose(r *Request) (Shape, Choice, *Wait) {
 
 // serve takes a grant out of the demand, and puts whose turn it was last.
 func (p *pass) serve(grant Grant, class Class, t *tenantQueue, g *groupQueue) {
-	p.capacity.of(grant.Shape, p.now).send(p.now)
-	if s := p.refusals.of(grant.Request.Definition, grant.Shape); s.stands(p.now) {
-		s.retryAt = p.now.Add(s.pause) // one create shows whether it is still refused
-	}
-	p.TakeAddress(grant.Shape.Subnet)
-	grant.Request.Spread.add(grant.Shape)
+	p.places.Granted(grant.Request.Request, grant.Shape, p.now)
 	l := &p.lines[class]
 	l.leave(g)
 	i := slices.IndexFunc(g.requests[class], func(r Request) bool { return r.Index == grant.Request.Index && r.Instance == grant.Request.Instance })
@@ -334,16 +311,16 @@ func (w *Wait) same(o Wait) bool {
 
 func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 	if r.Repeats != nil {
-		if w := q.waitOfRepeat(*r.Repeats, now); w != nil {
-			return w
+		if w := q.places.FindSame(*r.Repeats, now); w != nil {
+			return &Wait{Wait: *w}
 		}
-	} else if _, _, w := q.findShape(r, class, now); w != nil {
-		return w
+	} else if _, _, w := q.places.Find(r.Request, now); w != nil {
+		return &Wait{Wait: *w}
 	}
 	if !q.noTokens {
 		return nil // it is served at once
 	}
-	w := &Wait{Kind: WaitBudget, Until: q.nextToken}
+	w := &Wait{Wait: place.Wait{Kind: WaitBudget, Until: q.nextToken}}
 	switch l := q.lines[class]; {
 	case class != Loss && len(q.lines[Loss]) > 0:
 		w.Before = LossesFirst
@@ -355,77 +332,10 @@ func (q *Queue) waitOf(r *Request, class Class, now time.Time) *Wait {
 	return w
 }
 
-// Choose returns the shape that a request would be granted if it were alone, why it
-// would be that one, and whether there is capacity for it as far as is known: a shape
-// that is sold out and only due to be tried again is not free.
-func (q *Queue) Choose(r Request, now time.Time) (shape Shape, choice Choice, free bool) {
-	shape, choice, wait := q.findShape(&r, Loss, now)
-	if wait != nil {
-		return wait.Shape, "", false
+// earliest returns the earlier of two times that are not zero.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
 	}
-	return shape, choice, !q.capacity.peek(shape).soldOut(now)
-}
-
-// SoldOut reports whether a shape was refused to a definition, for whatever reason, after a
-// create of it was granted then.
-func (q *Queue) SoldOut(definition string, shape Shape, granted, now time.Time) bool {
-	s, r := q.capacity.peek(shape), q.refusals.of(definition, shape)
-	return s.soldOut(now) && s.refusedAt.After(granted) || r.stands(now) && r.at.After(granted)
-}
-
-// Ended records that a granted create is not in flight any more, for whatever
-// reason.
-func (q *Queue) Ended(shape Shape, now time.Time) { q.capacity.of(shape, now).end(now) }
-
-// Accepted records that the provider accepted a create that was sent then.
-func (q *Queue) Accepted(shape Shape, sent, now time.Time) {
-	q.capacity.of(shape, now).accept(sent, now)
-}
-
-// Refused records that the provider had no capacity for a create that was sent
-// then.
-func (q *Queue) Refused(shape Shape, sent, now time.Time) {
-	q.capacity.of(shape, now).refuse(sent, now)
-}
-
-// Explain records the provider's answer to a create of a shape that was refused.
-func (q *Queue) Explain(shape Shape, answer string, now time.Time) {
-	q.capacity.of(shape, now).answer = answer
-}
-
-// Answer returns the provider's answer for the first shape of a request that is refused or
-// sold out; empty: there is none.
-func (q *Queue) Answer(r Request, now time.Time) string {
-	shapes, _ := q.permitted(&r, r.Subnets, now)
-	for _, shape := range shapes {
-		if s := q.refusals.of(r.Definition, shape); s.stands(now) {
-			return s.answer
-		}
-		if s := q.capacity[shape]; s != nil && s.soldOut(now) && s.answer != "" {
-			return s.answer
-		}
-	}
-	return ""
-}
-
-// RefusedQuota records that the account may have no more machines of this type in
-// this market, whatever the subnet.
-func (q *Queue) RefusedQuota(shape Shape, subnets []string, sent, now time.Time) {
-	q.Refused(shape, sent, now)
-	q.eachSubnet(shape, subnets, func(other Shape) { q.Refused(other, sent, now) })
-}
-
-// Lost records that a machine that was accepted found no capacity to start.
-func (q *Queue) Lost(shape Shape, now time.Time) { q.capacity.of(shape, now).lose(now) }
-
-// LostQuota records the same for lack of quota.
-func (q *Queue) LostQuota(shape Shape, subnets []string, now time.Time) {
-	q.Lost(shape, now)
-	q.eachSubnet(shape, subnets, func(other Shape) { q.Lost(other, now) })
-}
-
-func (q *Queue) eachSubnet(shape Shape, subnets []string, do func(Shape)) {
-	for _, subnet := range subnets {
-		do(Shape{shape.InstanceType, subnet, shape.Market})
-	}
+	return a
 }

@@ -10,21 +10,37 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // queueTest runs admission passes at a time that the test sets.
 type queueTest struct {
 	*testing.T
-	q       *admission.Queue
+	q       queue
 	now     time.Time
 	tokens  int
 	granted []string // tenant/group and instance type of each create
-	shapes  []admission.Shape
+	shapes  []place.Shape
 	next    time.Time
 }
 
+// A queue is a queue with its places.
+type queue struct {
+	*admission.Queue
+	*place.Map
+}
+
+func newQueue() queue {
+	places := place.New()
+	return queue{admission.New(places), places}
+}
+
+// avoid replaces the pools that are avoided.
+func (q queue) avoid(all []avoid.Entry) { q.AvoidedPools.Restore(all, time.Time{}) }
+
 func newQueueTest(t *testing.T) *queueTest {
-	return &queueTest{T: t, q: admission.New(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), tokens: 1 << 30}
+	return &queueTest{T: t, q: newQueue(), now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), tokens: 1 << 30}
 }
 
 func group(name string) nstance.GroupKey {
@@ -34,11 +50,11 @@ func group(name string) nstance.GroupKey {
 
 // request is a request for n creates of the given types.
 func request(class admission.Class, n int, types ...string) admission.Request {
-	return admission.Request{Class: class, Count: n, InstanceTypes: types, Market: nstance.Market{Type: nstance.Spot}}
+	return admission.Request{Class: class, Count: n, Request: place.Request{InstanceTypes: types, Market: nstance.Market{Type: nstance.Spot}}}
 }
 
-func spot(typ string) admission.Shape {
-	return admission.Shape{InstanceType: typ, Market: nstance.Spot}
+func spot(typ string) place.Shape {
+	return place.Shape{InstanceType: typ, Market: nstance.Spot}
 }
 
 // pass admits up to limit creates and returns their groups.
@@ -77,7 +93,7 @@ func (d *queueTest) proven(types ...string) {
 }
 
 // end completes a create that was sent now.
-func (d *queueTest) end(s admission.Shape, accepted bool) {
+func (d *queueTest) end(s place.Shape, accepted bool) {
 	d.q.Ended(s, d.now)
 	if accepted {
 		d.q.Accepted(s, d.now, d.now)
@@ -127,7 +143,7 @@ func TestBudget(t *testing.T) {
 	d.q.Demand(group("b/other"), request(admission.Growth, 1, "m"))
 	require.Equal(t, []string{"a/web"}, d.pass(10))
 	require.Equal(t, d.now.Add(time.Second), d.next)
-	require.Equal(t, []admission.Wait{{Kind: admission.WaitBudget, Until: d.next}}, d.q.Waits(group("a/web"), d.now))
+	require.Equal(t, []admission.Wait{{Wait: place.Wait{Kind: admission.WaitBudget, Until: d.next}}}, d.q.Waits(group("a/web"), d.now))
 	require.Equal(t, admission.LossesFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
 	d.q.Demand(group("a/web"))
 	require.Equal(t, admission.GroupsFirst, d.q.Waits(group("b/web"), d.now)[0].Before)
@@ -161,7 +177,7 @@ func TestGrowthWaitsForFirstAnswer(t *testing.T) {
 	waits := d.q.Waits(group("a/web"), d.now)
 	require.Empty(t, waits)
 	require.Len(t, d.pass(100), 16)
-	require.Equal(t, admission.WaitAnswer, d.q.Waits(group("a/web"), d.now)[0].Kind)
+	require.Equal(t, place.WaitAnswer, d.q.Waits(group("a/web"), d.now)[0].Kind)
 	d.q.Demand(group("b/web"), request(admission.Loss, 7, "m"))
 	require.Len(t, d.pass(100), 7, "losses do not wait for the answer")
 }
@@ -233,19 +249,19 @@ func TestFirstRefusalRedirectsOthers(t *testing.T) {
 	d.q.Ended(spot("m"), d.now)
 	d.q.Refused(spot("m"), sent, d.now)
 	require.Len(t, d.pass(100), 3)
-	require.Equal(t, []admission.Shape{spot("n"), spot("n"), spot("n")}, d.shapes)
+	require.Equal(t, []place.Shape{spot("n"), spot("n"), spot("n")}, d.shapes)
 	require.True(t, d.q.SoldOut("", spot("m"), sent, d.now), "grants from before the refusal are not sent")
 	require.False(t, d.q.SoldOut("", spot("m"), d.now, d.now))
 
 	d.now = d.now.Add(firstRetry)
 	d.q.Demand(group("a/web"), request(admission.Growth, 3, "m", "n"))
 	require.Len(t, d.pass(100), 3)
-	require.Equal(t, []admission.Shape{spot("m"), spot("n"), spot("n")}, d.shapes, "one probe, the others take the next type at once")
+	require.Equal(t, []place.Shape{spot("m"), spot("n"), spot("n")}, d.shapes, "one probe, the others take the next type at once")
 	d.q.Refused(spot("n"), d.now, d.now)
 	d.q.Refused(spot("m"), d.now, d.now)
 	d.q.Demand(group("a/web"), request(admission.Growth, 3, "m", "n"))
 	require.Empty(t, d.pass(100))
-	require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}, d.q.Waits(group("a/web"), d.now))
+	require.Equal(t, []admission.Wait{{Wait: place.Wait{Kind: place.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}}, d.q.Waits(group("a/web"), d.now))
 }
 
 // firstRetry is the backoff after the first refusal.
@@ -280,7 +296,7 @@ func TestPreference(t *testing.T) {
 			none[subnet] = 0
 		}
 		d.q.SetAddresses(none, d.now)
-		s, _, free := d.q.Choose(r, d.now)
+		s, _, free := d.q.Choose(r.Request, d.now)
 		return s.InstanceType + "/" + s.Subnet + "/" + string(s.Market), free
 	}
 	r := request(admission.Growth, 1, "m", "n")
@@ -294,12 +310,12 @@ func TestPreference(t *testing.T) {
 	check("m/s1/spot", true)
 	check("m/s2/spot", true, "s1")
 	check("m/s1/spot", true, "s1", "s2")
-	d.q.Reclaimed(admission.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, "", d.now)
+	d.q.Reclaimed(place.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, "", d.now)
 	check("m/s2/spot", true)
 	check("n/s1/spot", true, "s2")
-	d.q.RefusedQuota(admission.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, r.Subnets, d.now, d.now)
+	d.q.RefusedQuota(place.Shape{InstanceType: "m", Subnet: "s1", Market: nstance.Spot}, r.Subnets, d.now, d.now)
 	check("n/s1/spot", true)
-	d.q.LostQuota(admission.Shape{InstanceType: "n", Subnet: "s2", Market: nstance.Spot}, r.Subnets, d.now)
+	d.q.LostQuota(place.Shape{InstanceType: "n", Subnet: "s2", Market: nstance.Spot}, r.Subnets, d.now)
 	check("m/s1/spot", false)
 
 	d.now = d.now.Add(firstRetry)
@@ -313,7 +329,7 @@ func TestPreference(t *testing.T) {
 	d.now = d.now.Add(100 * time.Second)
 	for _, typ := range []string{"m", "n"} {
 		for _, subnet := range r.Subnets {
-			d.q.Refused(admission.Shape{InstanceType: typ, Subnet: subnet, Market: nstance.Spot}, d.now, d.now)
+			d.q.Refused(place.Shape{InstanceType: typ, Subnet: subnet, Market: nstance.Spot}, d.now, d.now)
 		}
 	}
 	check("m/s1/on-demand", true)
@@ -323,34 +339,34 @@ func TestPreference(t *testing.T) {
 
 // TestReclaimMarksZone: a reclaim says something about every subnet of the zone.
 func TestReclaimMarksZone(t *testing.T) {
-	shape := admission.Shape{InstanceType: "m", Subnet: "a1", Market: nstance.Spot}
+	shape := place.Shape{InstanceType: "m", Subnet: "a1", Market: nstance.Spot}
 	r := request(admission.Growth, 1, "m", "n")
 	r.Subnets = []string{"a1", "a2", "b1"}
 	for name, c := range map[string]struct {
-		learn func(*admission.Queue)
+		learn func(queue)
 		zone  string // of the machine
 		want  string
 	}{
-		"zones of the provider":           {func(q *admission.Queue) { q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"}) }, "a", "m/b1"},
-		"the machine's zone is not known": {func(q *admission.Queue) { q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"}) }, "", "m/b1"},
-		"zones of machines":               {func(q *admission.Queue) { q.MachineIn("a2", "a") }, "a", "m/b1"},
-		"no zones":                        {func(*admission.Queue) {}, "a", "m/a2"},
-		"another zone":                    {func(q *admission.Queue) { q.MachineIn("a2", "b") }, "a", "m/a2"},
-		"a subnet in several zones":       {func(q *admission.Queue) { q.MachineIn("a2", "a"); q.MachineIn("a2", "b") }, "a", "m/a2"},
-		"machines without a zone":         {func(q *admission.Queue) { q.MachineIn("a2", ""); q.MachineIn("", "a") }, "a", "m/a2"},
+		"zones of the provider":           {func(q queue) { q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"}) }, "a", "m/b1"},
+		"the machine's zone is not known": {func(q queue) { q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"}) }, "", "m/b1"},
+		"zones of machines":               {func(q queue) { q.MachineIn("a2", "a") }, "a", "m/b1"},
+		"no zones":                        {func(queue) {}, "a", "m/a2"},
+		"another zone":                    {func(q queue) { q.MachineIn("a2", "b") }, "a", "m/a2"},
+		"a subnet in several zones":       {func(q queue) { q.MachineIn("a2", "a"); q.MachineIn("a2", "b") }, "a", "m/a2"},
+		"machines without a zone":         {func(q queue) { q.MachineIn("a2", ""); q.MachineIn("", "a") }, "a", "m/a2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newQueueTest(t)
 			c.learn(d.q)
 			d.q.Reclaimed(shape, c.zone, d.now)
-			got, _, free := d.q.Choose(r, d.now)
+			got, _, free := d.q.Choose(r.Request, d.now)
 			require.Equal(t, c.want, got.InstanceType+"/"+got.Subnet)
 			require.True(t, free)
 			d.now = d.now.Add(20*time.Minute - time.Second)
-			got, _, _ = d.q.Choose(r, d.now)
+			got, _, _ = d.q.Choose(r.Request, d.now)
 			require.Equal(t, c.want, got.InstanceType+"/"+got.Subnet)
 			d.now = d.now.Add(time.Second)
-			got, _, _ = d.q.Choose(r, d.now)
+			got, _, _ = d.q.Choose(r.Request, d.now)
 			require.Equal(t, "a1", got.Subnet, "it is over")
 		})
 	}
@@ -374,7 +390,7 @@ func TestAddresses(t *testing.T) {
 	r.Subnets = []string{"s1", "s2", "s3"}
 	d.q.Demand(group("a/web"), r)
 	require.False(t, d.q.AddressesOld(), "no request names subnets")
-	_, _, _ = d.q.Choose(r, d.now)
+	_, _, _ = d.q.Choose(r.Request, d.now)
 	require.True(t, d.q.AddressesOld())
 	d.q.SetAddresses(map[string]int{"s1": 2, "s2": 4, "s3": 0}, d.now.Add(-30*time.Second))
 	d.pass(6)
@@ -395,17 +411,34 @@ func TestAddresses(t *testing.T) {
 
 	d.q.SetAddresses(map[string]int{"s1": 0, "s3": 7}, d.now)
 	for at, want := range map[time.Duration]string{0: "s3", 10 * time.Minute: "s3", 10*time.Minute + 1: "s1"} {
-		shape, why, _ := d.q.Choose(r, d.now.Add(at))
+		shape, why, _ := d.q.Choose(r.Request, d.now.Add(at))
 		require.Equal(t, want, shape.Subnet, at)
-		require.Equal(t, admission.ChoiceListed, why)
+		require.Equal(t, place.ChoiceListed, why)
 	}
 	d.q.SetAddresses(map[string]int{"s1": 0}, d.now)
-	shape, why, _ := d.q.Choose(r, d.now)
+	shape, why, _ := d.q.Choose(r.Request, d.now)
 	require.Equal(t, "s2", shape.Subnet, "one of which nothing is known comes before a full one")
-	require.Equal(t, admission.ChoiceListed, why)
+	require.Equal(t, place.ChoiceListed, why)
 	d.now = d.now.Add(11 * time.Minute)
 	d.q.Demand(group("a/web"), r)
 	d.pass(1)
 	require.Equal(t, "s1", d.shapes[0].Subnet, "an old count is ignored")
 	require.True(t, d.q.AddressesOld())
+}
+
+// TestReasonOfWait: a request says what it waits for, if that lasts.
+func TestReasonOfWait(t *testing.T) {
+	budget := func(before admission.Precedent) admission.Wait {
+		return admission.Wait{Wait: place.Wait{Kind: admission.WaitBudget}, Before: before}
+	}
+	for want, w := range map[string]admission.Wait{
+		"every permitted shape is sold out": {Wait: place.Wait{Kind: place.WaitCapacity}},
+		"":                                  {Wait: place.Wait{Kind: place.WaitAnswer}},
+		"the create budget is used up":      budget(""),
+		"the create budget is used up: replacements of lost instances go first": budget(admission.LossesFirst),
+		"the create budget is used up: tenants take turns":                      budget(admission.TenantsFirst),
+		"the create budget is used up: other creates of the tenant go first":    budget(admission.GroupsFirst),
+	} {
+		require.Equal(t, want, w.Reason())
+	}
 }

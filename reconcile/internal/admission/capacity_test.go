@@ -8,6 +8,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // inFlight demands more creates than there can be, and returns how many are granted.
@@ -86,13 +87,13 @@ func TestInFlight(t *testing.T) {
 		d.now = d.now.Add(30 * time.Second)
 		require.Equal(t, 1, d.inFlight(admission.Loss))
 		waits := d.q.Waits(group("a/web"), d.now)
-		require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(2 * time.Second)}}, waits)
+		require.Equal(t, []admission.Wait{{Wait: place.Wait{Kind: place.WaitCapacity, Shape: spot("m"), Until: d.now.Add(2 * time.Second)}}}, waits)
 		d.q.Accepted(spot("m"), d.now, d.now)
 		d.inFlight(admission.Loss)
 		waits = d.q.Waits(group("a/web"), d.now)
-		require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(2 * time.Second)}}, waits, "returned capacity may be small")
-		_, why, _ := d.q.Choose(request(admission.Loss, 1, "m", "n"), d.now)
-		require.Equal(t, admission.ChoiceCapacity, why)
+		require.Equal(t, []admission.Wait{{Wait: place.Wait{Kind: place.WaitCapacity, Shape: spot("m"), Until: d.now.Add(2 * time.Second)}}}, waits, "returned capacity may be small")
+		_, why, _ := d.q.Choose(request(admission.Loss, 1, "m", "n").Request, d.now)
+		require.Equal(t, place.ChoiceCapacity, why)
 		d.q.Demand(group("b/web"), request(admission.Loss, 1, "m", "n"))
 		require.Equal(t, []string{"b/web"}, d.pass(1))
 		require.Equal(t, spot("n"), d.shapes[0])
@@ -158,11 +159,11 @@ func TestTurns(t *testing.T) {
 
 // TestChoices: the strongest reason is given for a shape.
 func TestChoices(t *testing.T) {
-	onDemand := func(typ, subnet string) admission.Shape {
-		return admission.Shape{InstanceType: typ, Subnet: subnet, Market: nstance.OnDemand}
+	onDemand := func(typ, subnet string) place.Shape {
+		return place.Shape{InstanceType: typ, Subnet: subnet, Market: nstance.OnDemand}
 	}
 	crowded := func(r *admission.Request) {
-		r.Spread = &admission.Spread{By: nstance.SpreadZone, Limit: 0, Members: map[admission.Shape]int{}}
+		r.Spread = &place.Spread{By: nstance.SpreadZone, Limit: 0, Members: map[place.Shape]int{}}
 	}
 	prices := func(d *queueTest) {
 		d.q.SetPrices([]string{"m", "n"}, []nstance.Price{price("m", "a", 3), price("m", "b", 2), price("n", "a", 1)}, d.now)
@@ -171,44 +172,44 @@ func TestChoices(t *testing.T) {
 	for name, c := range map[string]struct {
 		order  nstance.ShapeOrder
 		change func(d *queueTest, r *admission.Request)
-		want   admission.Shape
-		why    admission.Choice
+		want   place.Shape
+		why    place.Choice
 	}{
-		"cheapest":          {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) {}, cheapest, admission.ChoiceCheapest},
-		"cheapest, crowded": {nstance.OrderCheapest, func(_ *queueTest, r *admission.Request) { crowded(r) }, cheapest, admission.ChoiceCrowded},
-		"cheapest, full":    {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) { d.q.SetAddresses(map[string]int{"a1": 0}, d.now) }, spotIn("m", "b1"), admission.ChoiceAddresses},
+		"cheapest":          {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) {}, cheapest, place.ChoiceCheapest},
+		"cheapest, crowded": {nstance.OrderCheapest, func(_ *queueTest, r *admission.Request) { crowded(r) }, cheapest, place.ChoiceCrowded},
+		"cheapest, full":    {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) { d.q.SetAddresses(map[string]int{"a1": 0}, d.now) }, spotIn("m", "b1"), place.ChoiceAddresses},
 		"cheapest, full and reclaimed": {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) {
 			d.q.SetAddresses(map[string]int{"a1": 0}, d.now)
 			d.q.Reclaimed(cheapest, "a", d.now)
-		}, spotIn("m", "b1"), admission.ChoiceAddresses},
+		}, spotIn("m", "b1"), place.ChoiceAddresses},
 		"cheapest, full and sold out": {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) {
 			d.q.SetAddresses(map[string]int{"a1": 0}, d.now)
 			d.q.Refused(cheapest, d.now, d.now)
-		}, spotIn("m", "b1"), admission.ChoiceCapacity},
+		}, spotIn("m", "b1"), place.ChoiceCapacity},
 		"cheapest, full, was sold out": {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) {
 			d.q.SetAddresses(map[string]int{"a1": 0}, d.now)
 			d.q.Refused(cheapest, d.now, d.now)
 			d.q.Accepted(cheapest, d.now.Add(1), d.now.Add(1))
-		}, spotIn("m", "b1"), admission.ChoiceAddresses},
+		}, spotIn("m", "b1"), place.ChoiceAddresses},
 		"cheapest, refused and sold out": {nstance.OrderCheapest, func(d *queueTest, _ *admission.Request) {
 			d.refused(cheapest)
 			d.q.Refused(cheapest, d.now, d.now)
-		}, spotIn("m", "b1"), admission.ChoiceRefused},
+		}, spotIn("m", "b1"), place.ChoiceRefused},
 		"cheapest, reclaimed, with its share": {nstance.OrderCheapest, func(d *queueTest, r *admission.Request) {
 			d.q.Reclaimed(cheapest, "a", d.now)
-			r.Spread = &admission.Spread{By: nstance.SpreadPool, Limit: 1, Members: map[admission.Shape]int{cheapest: 1}}
-		}, spotIn("m", "b1"), admission.ChoiceReclaimed},
+			r.Spread = &place.Spread{By: nstance.SpreadPool, Limit: 1, Members: map[place.Shape]int{cheapest: 1}}
+		}, spotIn("m", "b1"), place.ChoiceReclaimed},
 		"the steadiest is sold out": {nstance.OrderSteadiest, func(d *queueTest, _ *admission.Request) {
 			d.q.Refused(spotIn("m", "a1"), d.now, d.now)
-		}, spotIn("m", "b1"), admission.ChoiceCapacity},
+		}, spotIn("m", "b1"), place.ChoiceCapacity},
 		"fallback, crowded": {nstance.OrderListed, func(d *queueTest, r *admission.Request) {
 			crowded(r)
 			r.Market.Fallback = nstance.OnDemand
 			soldOutIn("a1")(d)
 			soldOutIn("b1")(d)
-		}, onDemand("m", "a1"), admission.ChoiceFallback},
+		}, onDemand("m", "a1"), place.ChoiceFallback},
 		"spot is due to be tried, though its places are crowded": {nstance.OrderListed, func(d *queueTest, r *admission.Request) {
-			r.Spread = &admission.Spread{By: nstance.SpreadPool, Limit: 1, Members: map[admission.Shape]int{}}
+			r.Spread = &place.Spread{By: nstance.SpreadPool, Limit: 1, Members: map[place.Shape]int{}}
 			r.Market.Fallback = nstance.OnDemand
 			for _, typ := range r.InstanceTypes {
 				for _, subnet := range r.Subnets {
@@ -218,7 +219,7 @@ func TestChoices(t *testing.T) {
 			soldOutIn("a1")(d)
 			soldOutIn("b1")(d)
 			d.now = d.now.Add(30 * time.Second)
-		}, spotIn("m", "a1"), admission.ChoiceCrowded},
+		}, spotIn("m", "a1"), place.ChoiceCrowded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newQueueTest(t)
@@ -226,7 +227,7 @@ func TestChoices(t *testing.T) {
 			r.Definition = "x"
 			prices(d)
 			c.change(d, &r)
-			shape, why, _ := d.q.Choose(r, d.now)
+			shape, why, _ := d.q.Choose(r.Request, d.now)
 			require.Equal(t, c.want, shape)
 			require.Equal(t, c.why, why)
 		})
@@ -236,21 +237,21 @@ func TestChoices(t *testing.T) {
 // TestShapeWithoutNames: a request that names no type, subnet or market is for a machine on demand.
 func TestShapeWithoutNames(t *testing.T) {
 	d := newQueueTest(t)
-	r := admission.Request{Count: 1, Definition: "x"}
-	shape, _, free := d.q.Choose(r, d.now)
+	r := admission.Request{Count: 1, Request: place.Request{Definition: "x"}}
+	shape, _, free := d.q.Choose(r.Request, d.now)
 	require.True(t, free)
-	require.Equal(t, admission.Shape{Market: nstance.OnDemand}, shape)
+	require.Equal(t, place.Shape{Market: nstance.OnDemand}, shape)
 	d.refused(shape)
 	d.q.Demand(group("a/web"), r)
 	require.Empty(t, d.pass(1))
 	require.Equal(t, "machine, on-demand: no", d.q.Waits(group("a/web"), d.now)[0].Refused)
 	d.q.LostQuota(spot("m"), nil, d.now)
-	_, _, free = d.q.Choose(request(admission.Loss, 1, "m"), d.now)
+	_, _, free = d.q.Choose(request(admission.Loss, 1, "m").Request, d.now)
 	require.False(t, free)
 	d.q.Explain(spot("m"), "no room", d.now)
-	require.Equal(t, "no room", d.q.Answer(request(admission.Loss, 1, "m"), d.now))
+	require.Equal(t, "no room", d.q.Candidates(request(admission.Loss, 1, "m").Request, d.now).Answer())
 	d.q.Accepted(spot("m"), d.now.Add(1), d.now.Add(1))
-	require.Empty(t, d.q.Answer(request(admission.Loss, 1, "m"), d.now.Add(1)), "which is over")
+	require.Empty(t, d.q.Candidates(request(admission.Loss, 1, "m").Request, d.now.Add(1)).Answer(), "which is over")
 }
 
 // TestAwaitsFirstPrices: what goes by prices waits for the first answer about its types, for 2 s at
@@ -266,7 +267,7 @@ func TestAwaitsFirstPrices(t *testing.T) {
 		d.q.Demand(web, r)
 		require.Empty(t, d.pass(1))
 		require.Equal(t, start.Add(want), d.next)
-		require.Equal(t, []admission.Wait{{Kind: admission.WaitPrices, Shape: spot("m"), Until: d.next}}, d.q.Waits(web, d.now))
+		require.Equal(t, []admission.Wait{{Wait: place.Wait{Kind: place.WaitPrices, Shape: spot("m"), Until: d.next}}}, d.q.Waits(web, d.now))
 	}
 	granted := func(class admission.Class, order nstance.ShapeOrder) {
 		t.Helper()
@@ -333,17 +334,17 @@ func TestReclaimsAreRememberedLongest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newQueueTest(t)
 			d.q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"})
-			d.q.SetRates([]admission.Rate{known}, d.now)
+			d.q.SetRates([]place.Rate{known}, d.now)
 			c.learn(d)
 			r := request(admission.Loss, 1, "m")
 			r.Subnets = []string{"a2", "b1"}
 			at := func(after time.Duration) string {
-				shape, _, _ := d.q.Choose(r, d.now.Add(after))
+				shape, _, _ := d.q.Choose(r.Request, d.now.Add(after))
 				return shape.Subnet
 			}
 			require.Equal(t, "b1", at(c.left-time.Second))
 			require.Equal(t, "a2", at(c.left))
-			r.Spread = &admission.Spread{By: nstance.SpreadZone, Limit: 1, Members: map[admission.Shape]int{spotIn("m", "b1"): 1}}
+			r.Spread = &place.Spread{By: nstance.SpreadZone, Limit: 1, Members: map[place.Shape]int{spotIn("m", "b1"): 1}}
 			if c.moves > 0 {
 				require.Equal(t, "b1", at(c.moves-time.Second))
 			}
@@ -353,7 +354,7 @@ func TestReclaimsAreRememberedLongest(t *testing.T) {
 }
 
 // formerly says that the latest reclaim of a pool was so long ago.
-func (d *queueTest) formerly(r admission.Rate, ago time.Duration) {
+func (d *queueTest) formerly(r place.Rate, ago time.Duration) {
 	r.LastReclaim = d.now.Add(-ago)
-	d.q.SetRates([]admission.Rate{r}, d.now)
+	d.q.SetRates([]place.Rate{r}, d.now)
 }

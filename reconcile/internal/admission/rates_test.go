@@ -9,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // orderRequest permits types m and n in zones a and b.
@@ -19,8 +20,8 @@ func orderRequest(d *queueTest, order nstance.ShapeOrder) admission.Request {
 	return r
 }
 
-func rate(typ, zone string, hours, reclaims int) admission.Rate {
-	return admission.Rate{InstanceType: typ, Zone: zone, Market: nstance.Spot, MachineTime: time.Duration(hours) * time.Hour, Reclaims: reclaims}
+func rate(typ, zone string, hours, reclaims int) place.Rate {
+	return place.Rate{InstanceType: typ, Zone: zone, Market: nstance.Spot, MachineTime: time.Duration(hours) * time.Hour, Reclaims: reclaims}
 }
 
 func price(typ, zone string, perHour float64) nstance.Price {
@@ -33,30 +34,30 @@ func TestShapeOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		order  nstance.ShapeOrder
 		prices []nstance.Price
-		rates  []admission.Rate
+		rates  []place.Rate
 		change func(d *queueTest, r *admission.Request)
 		want   string
-		why    admission.Choice
+		why    place.Choice
 	}{
-		"listed":                              {nstance.OrderListed, prices, []admission.Rate{rate("m", "a", 100, 90)}, nil, "m/a1", admission.ChoiceListed},
-		"cheapest":                            {nstance.OrderCheapest, prices, nil, nil, "n/a1", admission.ChoiceCheapest},
-		"cheapest, no prices":                 {nstance.OrderCheapest, nil, nil, nil, "m/a1", admission.ChoiceListed},
-		"cheapest, one price":                 {nstance.OrderCheapest, prices[2:], nil, nil, "n/a1", admission.ChoiceCheapest},
-		"cheapest is about to go":             {nstance.OrderCheapest, prices, []admission.Rate{rate("n", "a", 100, 200), rate("m", "b", 1000, 5)}, nil, "m/b1", admission.ChoiceCheapest},
-		"cheapest, equal prices":              {nstance.OrderCheapest, []nstance.Price{price("m", "a", 1), price("m", "b", 1)}, nil, nil, "m/a1", admission.ChoiceCheapest},
-		"the cheapest is sold out":            {nstance.OrderCheapest, prices, nil, func(d *queueTest, _ *admission.Request) { d.q.Refused(spotIn("n", "a1"), d.now, d.now) }, "m/b1", admission.ChoiceCapacity},
-		"the cheapest was reclaimed":          {nstance.OrderCheapest, prices, nil, func(d *queueTest, _ *admission.Request) { d.q.Reclaimed(spotIn("n", "a1"), "a", d.now) }, "m/b1", admission.ChoiceReclaimed},
-		"the cheapest has its share":          {nstance.OrderCheapest, prices, nil, hasMembers(spotIn("n", "a1")), "m/b1", admission.ChoiceSpread},
-		"old prices":                          {nstance.OrderCheapest, prices, nil, func(d *queueTest, _ *admission.Request) { d.now = d.now.Add(7 * time.Hour) }, "m/a1", admission.ChoiceListed},
-		"steadiest":                           {nstance.OrderSteadiest, nil, []admission.Rate{rate("m", "a", 1000, 20), rate("m", "b", 1000, 10), rate("n", "a", 1000, 1), rate("n", "b", 1000, 30)}, nil, "n/a1", admission.ChoiceSteadiest},
-		"steadiest, nothing known":            {nstance.OrderSteadiest, nil, nil, nil, "m/a1", admission.ChoiceSteadiest},
-		"one bad hour is no bad pool":         {nstance.OrderSteadiest, nil, []admission.Rate{rate("m", "a", 5000, 50), rate("m", "b", 5000, 500), rate("n", "a", 1, 1), rate("n", "b", 5000, 500)}, nil, "m/a1", admission.ChoiceSteadiest},
-		"an unknown pool is as the mean":      {nstance.OrderSteadiest, nil, []admission.Rate{rate("m", "a", 1000, 60), rate("m", "b", 1000, 80), rate("n", "b", 1000, 0)}, nil, "n/b1", admission.ChoiceSteadiest},
-		"rather unknown than bad":             {nstance.OrderSteadiest, nil, []admission.Rate{rate("m", "a", 1000, 60), rate("m", "b", 1000, 80), rate("n", "b", 1000, 70)}, nil, "m/a1", admission.ChoiceSteadiest},
-		"the cloud expects more of b":         {nstance.OrderSteadiest, nil, nil, func(_ *queueTest, r *admission.Request) { r.Scores = map[string]int{"a": 3, "b": 8} }, "m/b1", admission.ChoiceSteadiest},
-		"a middling score is as good as none": {nstance.OrderSteadiest, nil, nil, func(_ *queueTest, r *admission.Request) { r.Scores = map[string]int{"a": 5} }, "m/b1", admission.ChoiceSteadiest},
-		"a better one is better than none":    {nstance.OrderSteadiest, nil, nil, func(_ *queueTest, r *admission.Request) { r.Scores = map[string]int{"b": 6} }, "m/b1", admission.ChoiceSteadiest},
-		"what happened outweighs a score":     {nstance.OrderSteadiest, nil, []admission.Rate{rate("m", "a", 9000, 9), rate("m", "b", 9000, 900), rate("n", "b", 9000, 900), rate("n", "a", 9000, 900)}, func(_ *queueTest, r *admission.Request) { r.Scores = map[string]int{"a": 3, "b": 8} }, "m/a1", admission.ChoiceSteadiest},
+		"listed":                              {nstance.OrderListed, prices, []place.Rate{rate("m", "a", 100, 90)}, nil, "m/a1", place.ChoiceListed},
+		"cheapest":                            {nstance.OrderCheapest, prices, nil, nil, "n/a1", place.ChoiceCheapest},
+		"cheapest, no prices":                 {nstance.OrderCheapest, nil, nil, nil, "m/a1", place.ChoiceListed},
+		"cheapest, one price":                 {nstance.OrderCheapest, prices[2:], nil, nil, "n/a1", place.ChoiceCheapest},
+		"cheapest is about to go":             {nstance.OrderCheapest, prices, []place.Rate{rate("n", "a", 100, 200), rate("m", "b", 1000, 5)}, nil, "m/b1", place.ChoiceCheapest},
+		"cheapest, equal prices":              {nstance.OrderCheapest, []nstance.Price{price("m", "a", 1), price("m", "b", 1)}, nil, nil, "m/a1", place.ChoiceCheapest},
+		"the cheapest is sold out":            {nstance.OrderCheapest, prices, nil, func(d *queueTest, _ *admission.Request) { d.q.Refused(spotIn("n", "a1"), d.now, d.now) }, "m/b1", place.ChoiceCapacity},
+		"the cheapest was reclaimed":          {nstance.OrderCheapest, prices, nil, func(d *queueTest, _ *admission.Request) { d.q.Reclaimed(spotIn("n", "a1"), "a", d.now) }, "m/b1", place.ChoiceReclaimed},
+		"the cheapest has its share":          {nstance.OrderCheapest, prices, nil, hasMembers(spotIn("n", "a1")), "m/b1", place.ChoiceSpread},
+		"old prices":                          {nstance.OrderCheapest, prices, nil, func(d *queueTest, _ *admission.Request) { d.now = d.now.Add(7 * time.Hour) }, "m/a1", place.ChoiceListed},
+		"steadiest":                           {nstance.OrderSteadiest, nil, []place.Rate{rate("m", "a", 1000, 20), rate("m", "b", 1000, 10), rate("n", "a", 1000, 1), rate("n", "b", 1000, 30)}, nil, "n/a1", place.ChoiceSteadiest},
+		"steadiest, nothing known":            {nstance.OrderSteadiest, nil, nil, nil, "m/a1", place.ChoiceSteadiest},
+		"one bad hour is no bad pool":         {nstance.OrderSteadiest, nil, []place.Rate{rate("m", "a", 5000, 50), rate("m", "b", 5000, 500), rate("n", "a", 1, 1), rate("n", "b", 5000, 500)}, nil, "m/a1", place.ChoiceSteadiest},
+		"an unknown pool is as the mean":      {nstance.OrderSteadiest, nil, []place.Rate{rate("m", "a", 1000, 60), rate("m", "b", 1000, 80), rate("n", "b", 1000, 0)}, nil, "n/b1", place.ChoiceSteadiest},
+		"rather unknown than bad":             {nstance.OrderSteadiest, nil, []place.Rate{rate("m", "a", 1000, 60), rate("m", "b", 1000, 80), rate("n", "b", 1000, 70)}, nil, "m/a1", place.ChoiceSteadiest},
+		"the cloud expects more of b":         {nstance.OrderSteadiest, nil, nil, func(d *queueTest, _ *admission.Request) { d.q.SetScores("m n", map[string]int{"a": 3, "b": 8}) }, "m/b1", place.ChoiceSteadiest},
+		"a middling score is as good as none": {nstance.OrderSteadiest, nil, nil, func(d *queueTest, _ *admission.Request) { d.q.SetScores("m n", map[string]int{"a": 5}) }, "m/b1", place.ChoiceSteadiest},
+		"a better one is better than none":    {nstance.OrderSteadiest, nil, nil, func(d *queueTest, _ *admission.Request) { d.q.SetScores("m n", map[string]int{"b": 6}) }, "m/b1", place.ChoiceSteadiest},
+		"what happened outweighs a score":     {nstance.OrderSteadiest, nil, []place.Rate{rate("m", "a", 9000, 9), rate("m", "b", 9000, 900), rate("n", "b", 9000, 900), rate("n", "a", 9000, 900)}, func(d *queueTest, _ *admission.Request) { d.q.SetScores("m n", map[string]int{"a": 3, "b": 8}) }, "m/a1", place.ChoiceSteadiest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newQueueTest(t)
@@ -66,7 +67,7 @@ func TestShapeOrder(t *testing.T) {
 			if c.change != nil {
 				c.change(d, &r)
 			}
-			shape, why, free := d.q.Choose(r, d.now)
+			shape, why, free := d.q.Choose(r.Request, d.now)
 			require.True(t, free)
 			require.Equal(t, c.want, shape.InstanceType+"/"+shape.Subnet)
 			require.Equal(t, c.why, why)
@@ -74,9 +75,9 @@ func TestShapeOrder(t *testing.T) {
 	}
 }
 
-func hasMembers(shape admission.Shape) func(*queueTest, *admission.Request) {
+func hasMembers(shape place.Shape) func(*queueTest, *admission.Request) {
 	return func(_ *queueTest, r *admission.Request) {
-		r.Spread = &admission.Spread{By: nstance.SpreadPool, Limit: 1, Members: map[admission.Shape]int{shape: 1}}
+		r.Spread = &place.Spread{By: nstance.SpreadPool, Limit: 1, Members: map[place.Shape]int{shape: 1}}
 	}
 }
 
@@ -88,30 +89,30 @@ func TestOrderKeepsMarketsApart(t *testing.T) {
 	cheap := price("m", "a", 0.001)
 	cheap.Market = nstance.OnDemand
 	d.q.SetPrices([]string{"m", "n"}, []nstance.Price{cheap, price("n", "b", 0.5)}, d.now)
-	shape, _, _ := d.q.Choose(r, d.now)
+	shape, _, _ := d.q.Choose(r.Request, d.now)
 	require.Equal(t, spotIn("n", "b1"), shape)
 	for _, typ := range r.InstanceTypes {
 		for _, subnet := range r.Subnets {
 			d.q.Refused(spotIn(typ, subnet), d.now, d.now)
 		}
 	}
-	shape, why, _ := d.q.Choose(r, d.now)
-	require.Equal(t, admission.Shape{InstanceType: "m", Subnet: "a1", Market: nstance.OnDemand}, shape)
-	require.Equal(t, admission.ChoiceFallback, why)
+	shape, why, _ := d.q.Choose(r.Request, d.now)
+	require.Equal(t, place.Shape{InstanceType: "m", Subnet: "a1", Market: nstance.OnDemand}, shape)
+	require.Equal(t, place.ChoiceFallback, why)
 }
 
 // TestReclaimMemory: the more often a pool is reclaimed, the longer others come first.
 func TestReclaimMemory(t *testing.T) {
 	for name, c := range map[string]struct {
-		rates []admission.Rate
+		rates []place.Rate
 		want  time.Duration
 	}{
 		"nothing known":                  {nil, 20 * time.Minute},
-		"never before, in a quiet shard": {[]admission.Rate{rate("m", "a", 100_000, 0)}, 10 * time.Minute},
-		"once in 100 hours":              {[]admission.Rate{rate("m", "a", 100_000, 1000)}, 20 * time.Minute},
-		"every 10 hours":                 {[]admission.Rate{rate("m", "a", 100_000, 10_000)}, 110 * time.Minute},
-		"within minutes":                 {[]admission.Rate{rate("m", "a", 100, 1500)}, 6 * time.Hour},
-		"another pool":                   {[]admission.Rate{rate("n", "b", 100_000, 1000)}, 20 * time.Minute},
+		"never before, in a quiet shard": {[]place.Rate{rate("m", "a", 100_000, 0)}, 10 * time.Minute},
+		"once in 100 hours":              {[]place.Rate{rate("m", "a", 100_000, 1000)}, 20 * time.Minute},
+		"every 10 hours":                 {[]place.Rate{rate("m", "a", 100_000, 10_000)}, 110 * time.Minute},
+		"within minutes":                 {[]place.Rate{rate("m", "a", 100, 1500)}, 6 * time.Hour},
+		"another pool":                   {[]place.Rate{rate("n", "b", 100_000, 1000)}, 20 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newQueueTest(t)
@@ -123,7 +124,7 @@ func TestReclaimMemory(t *testing.T) {
 				want  string
 			}{{c.want - 10*time.Second, "m/b1"}, {20 * time.Second, "m/a1"}} {
 				d.now = d.now.Add(at.after)
-				shape, _, _ := d.q.Choose(r, d.now)
+				shape, _, _ := d.q.Choose(r.Request, d.now)
 				require.Equal(t, at.want, shape.InstanceType+"/"+shape.Subnet)
 			}
 		})
@@ -134,7 +135,7 @@ func TestReclaimMemory(t *testing.T) {
 // as it would have under the former leader, and what this leader knows better stays.
 func TestReclaimsOfFormerLeaders(t *testing.T) {
 	choose := func(d *queueTest, after time.Duration) string {
-		shape, _, _ := d.q.Choose(orderRequest(d, nstance.OrderListed), d.now.Add(after))
+		shape, _, _ := d.q.Choose(orderRequest(d, nstance.OrderListed).Request, d.now.Add(after))
 		return shape.InstanceType + "/" + shape.Subnet
 	}
 	for name, c := range map[string]struct {
@@ -149,19 +150,19 @@ func TestReclaimsOfFormerLeaders(t *testing.T) {
 			d := newQueueTest(t)
 			r := rate("m", "a", 100_000, 10_000)
 			r.LastReclaim = d.now.Add(-c.last)
-			d.q.SetRates([]admission.Rate{r}, d.now)
+			d.q.SetRates([]place.Rate{r}, d.now)
 			if c.left > 0 {
 				require.Equal(t, "m/b1", choose(d, c.left-time.Second))
 			}
 			require.Equal(t, "m/a1", choose(d, c.left))
 			d.q.Reclaimed(spotIn("m", "a1"), "a", d.now)
-			d.q.SetRates([]admission.Rate{r}, d.now)
+			d.q.SetRates([]place.Rate{r}, d.now)
 			require.Equal(t, "m/b1", choose(d, 110*time.Minute-time.Second))
 		})
 	}
 	t.Run("never", func(t *testing.T) {
 		d := newQueueTest(t)
-		d.q.SetRates([]admission.Rate{rate("m", "a", 100, 1500)}, d.now)
+		d.q.SetRates([]place.Rate{rate("m", "a", 100, 1500)}, d.now)
 		require.Equal(t, "m/a1", choose(d, 0))
 	})
 }
@@ -171,20 +172,20 @@ func TestReclaimsOfFormerLeaders(t *testing.T) {
 func TestShareOutlastsReclaim(t *testing.T) {
 	d := newQueueTest(t)
 	r := spreadRequest(d, nstance.SpreadZone, 1, spotIn("m", "b1"))
-	d.q.SetRates([]admission.Rate{rate("m", "a", 100, 1500), rate("n", "a", 100, 1500)}, d.now)
+	d.q.SetRates([]place.Rate{rate("m", "a", 100, 1500), rate("n", "a", 100, 1500)}, d.now)
 	d.q.Reclaimed(spotIn("m", "a1"), "a", d.now)
 	d.q.Reclaimed(spotIn("n", "a1"), "a", d.now)
-	check := func(want string, why admission.Choice) {
+	check := func(want string, why place.Choice) {
 		t.Helper()
-		shape, reason, _ := d.q.Choose(r, d.now)
+		shape, reason, _ := d.q.Choose(r.Request, d.now)
 		require.Equal(t, want, shape.InstanceType+"/"+shape.Subnet)
 		require.Equal(t, why, reason)
 	}
-	check("m/b1", admission.ChoiceCrowded)
+	check("m/b1", place.ChoiceCrowded)
 	d.now = d.now.Add(3 * time.Minute)
-	check("m/a1", admission.ChoiceListed)
+	check("m/a1", place.ChoiceListed)
 	r.Spread.Limit = 2
-	check("m/b1", admission.ChoiceReclaimed)
+	check("m/b1", place.ChoiceReclaimed)
 }
 
 // TestOrderNeverCostsCapacity: whatever prices, rates and refusals, a shape is found when
@@ -194,9 +195,9 @@ func TestOrderNeverCostsCapacity(t *testing.T) {
 		dice := rand.New(rand.NewPCG(seed, 2))
 		d := newQueueTest(t)
 		r := orderRequest(d, []nstance.ShapeOrder{nstance.OrderListed, nstance.OrderCheapest, nstance.OrderSteadiest}[dice.IntN(3)])
-		costs := map[admission.Shape]float64{}
+		costs := map[place.Shape]float64{}
 		var prices []nstance.Price
-		var free []admission.Shape
+		var free []place.Shape
 		for _, typ := range r.InstanceTypes {
 			for zone, subnet := range map[string]string{"a": "a1", "b": "b1"} {
 				shape := spotIn(typ, subnet)
@@ -212,7 +213,7 @@ func TestOrderNeverCostsCapacity(t *testing.T) {
 			}
 		}
 		d.q.SetPrices([]string{"m", "n"}, prices, d.now)
-		got, _, ok := d.q.Choose(r, d.now)
+		got, _, ok := d.q.Choose(r.Request, d.now)
 		require.Equal(t, len(free) > 0, ok, "seed %d", seed)
 		if !ok {
 			continue

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // of is a request of a definition.
@@ -18,8 +20,8 @@ func of(definition string, types ...string) admission.Request {
 }
 
 // chosen returns what a request would be granted: type and market, "" when there is nothing.
-func (d *queueTest) chosen(r admission.Request) (string, admission.Choice) {
-	shape, why, free := d.q.Choose(r, d.now)
+func (d *queueTest) chosen(r admission.Request) (string, place.Choice) {
+	shape, why, free := d.q.Choose(r.Request, d.now)
 	if !free {
 		return "", why
 	}
@@ -35,23 +37,23 @@ func TestRefusedShapeIsPassedOver(t *testing.T) {
 	d.now = d.now.Add(time.Second)
 	got, why := d.chosen(of("x", "m", "n"))
 	require.Equal(t, "n", got)
-	require.Equal(t, admission.ChoiceRefused, why)
+	require.Equal(t, place.ChoiceRefused, why)
 	got, why = d.chosen(of("y", "m", "n"))
 	require.Equal(t, "m", got, "another definition")
-	require.Equal(t, admission.ChoiceListed, why)
+	require.Equal(t, place.ChoiceListed, why)
 
-	require.True(t, d.q.Alternatives(of("x", "m", "n")))
-	require.False(t, d.q.Alternatives(of("x", "m")))
-	require.True(t, d.q.AnotherThan(spot("m"), of("x", "m", "n"), d.now))
-	require.False(t, d.q.AnotherThan(spot("n"), of("x", "m", "n"), d.now), "the other one is refused")
-	require.False(t, d.q.AnotherThan(spot("n"), of("x", "n"), d.now))
+	require.True(t, len(d.q.Candidates(of("x", "m", "n").Request, d.now)) > 1)
+	require.False(t, len(d.q.Candidates(of("x", "m").Request, d.now)) > 1)
+	require.True(t, d.q.Candidates(of("x", "m", "n").Request, d.now).AnotherThan(spot("m")))
+	require.False(t, d.q.Candidates(of("x", "m", "n").Request, d.now).AnotherThan(spot("n")), "the other one is refused")
+	require.False(t, d.q.Candidates(of("x", "n").Request, d.now).AnotherThan(spot("n")))
 
 	require.True(t, d.q.SoldOut("x", spot("m"), d.now.Add(-time.Second), d.now), "creates that were granted before are not sent")
 	require.False(t, d.q.SoldOut("x", spot("m"), d.now, d.now))
 	require.False(t, d.q.SoldOut("y", spot("m"), d.now.Add(-time.Second), d.now))
-	require.Equal(t, "no such size", d.q.Answer(of("x", "m", "n"), d.now))
-	require.Empty(t, d.q.Answer(of("y", "m", "n"), d.now))
-	require.Empty(t, d.q.Answer(of("x", "n"), d.now))
+	require.Equal(t, "no such size", d.q.Candidates(of("x", "m", "n").Request, d.now).Answer())
+	require.Empty(t, d.q.Candidates(of("y", "m", "n").Request, d.now).Answer())
+	require.Empty(t, d.q.Candidates(of("x", "n").Request, d.now).Answer())
 }
 
 // TestRefusedShapeIsTriedSeldom: a minute, then twice as long each time, half an hour at most,
@@ -68,7 +70,7 @@ func TestRefusedShapeIsTriedSeldom(t *testing.T) {
 		d.q.Demand(web, r)
 		require.Empty(t, d.pass(10))
 		require.Equal(t, pause, d.next.Sub(d.now))
-		require.Equal(t, []admission.Wait{{Kind: admission.WaitRefused, Shape: spot("m"), Until: d.next, Refused: "m, spot: no"}}, d.q.Waits(web, d.now))
+		require.Equal(t, []admission.Wait{{Wait: place.Wait{Kind: place.WaitRefused, Shape: spot("m"), Until: d.next, Refused: "m, spot: no"}}}, d.q.Waits(web, d.now))
 		d.now = d.next.Add(-1)
 		require.Empty(t, d.pass(10))
 		d.now = d.next
@@ -78,13 +80,13 @@ func TestRefusedShapeIsTriedSeldom(t *testing.T) {
 		d.q.Ended(spot("m"), d.now)
 		d.q.RefusedFor("x", spot("m"), sent, "no", d.now)
 		d.q.RefusedFor("x", spot("m"), sent, "later", d.now.Add(time.Second))
-		require.Equal(t, "no", d.q.Answer(r, d.now), "answers to creates from before the refusal say nothing more")
+		require.Equal(t, "no", d.q.Candidates(r.Request, d.now).Answer(), "answers to creates from before the refusal say nothing more")
 	}
 	require.Greater(t, d.now.Sub(start), time.Hour)
 	d.now = d.now.Add(24 * time.Hour)
-	require.Equal(t, "no", d.q.Answer(r, d.now))
+	require.Equal(t, "no", d.q.Candidates(r.Request, d.now).Answer())
 	d.now = d.now.Add(1)
-	require.Empty(t, d.q.Answer(r, d.now), "after a day without an attempt nothing is known")
+	require.Empty(t, d.q.Candidates(r.Request, d.now).Answer(), "after a day without an attempt nothing is known")
 	d.q.RefusedFor("x", spot("m"), d.now, "again", d.now)
 	d.q.Demand(web, r)
 	require.Empty(t, d.pass(10))
@@ -98,16 +100,16 @@ func TestShapeWithoutAnswer(t *testing.T) {
 		d.q.UnansweredFor("x", spot("m"), d.now, "timeout", d.now)
 		got, why := d.chosen(r)
 		require.Equal(t, "n", got)
-		require.Equal(t, admission.ChoiceRefused, why)
+		require.Equal(t, place.ChoiceRefused, why)
 		d.now = d.now.Add(time.Minute)
-		shape, _, _ := d.q.Choose(r, d.now)
+		shape, _, _ := d.q.Choose(r.Request, d.now)
 		require.Equal(t, spot("m"), shape, "for a minute, however often")
 	}
 	d.q.UnansweredFor("x", spot("m"), d.now, "timeout", d.now)
-	require.False(t, d.q.Hopeless(of("x", "m"), d.now), "no definite answer says so")
+	require.False(t, d.q.Candidates(of("x", "m").Request, d.now).Hopeless(), "no definite answer says so")
 	d.q.RefusedFor("x", spot("m"), d.now.Add(1), "no", d.now.Add(1))
 	d.now = d.now.Add(1)
-	require.True(t, d.q.Hopeless(of("x", "m"), d.now))
+	require.True(t, d.q.Candidates(of("x", "m").Request, d.now).Hopeless())
 }
 
 // TestRefusalEnds: with a create that was sent later and accepted, or when it is forgiven.
@@ -123,9 +125,9 @@ func TestRefusalEnds(t *testing.T) {
 		"accepted, of another definition":     {func(d *queueTest) { d.q.AcceptedFor("y", spot("m"), d.now.Add(sent)) }, "n"},
 		"accepted, another shape":             {func(d *queueTest) { d.q.AcceptedFor("x", spot("n"), d.now.Add(sent)) }, "n"},
 		"forgiven":                            {func(d *queueTest) { d.q.Forgive("x", spot("m")) }, "m"},
-		"all forgiven":                        {func(d *queueTest) { d.q.Forgive("x", admission.Shape{}) }, "m"},
+		"all forgiven":                        {func(d *queueTest) { d.q.Forgive("x", place.Shape{}) }, "m"},
 		"another shape forgiven":              {func(d *queueTest) { d.q.Forgive("x", spot("n")) }, "n"},
-		"another definition forgiven":         {func(d *queueTest) { d.q.Forgive("y", admission.Shape{}) }, "n"},
+		"another definition forgiven":         {func(d *queueTest) { d.q.Forgive("y", place.Shape{}) }, "n"},
 		"accepted, and refused once more":     {func(d *queueTest) { d.acceptAndRefuse(d.now.Add(sent), d.now.Add(2*sent)) }, "n"},
 		"refused before what was accepted":    {func(d *queueTest) { d.acceptAndRefuse(d.now.Add(sent), d.now) }, "m"},
 		"refused otherwise, sold out for all": {func(d *queueTest) { d.q.Forgive("x", spot("m")); d.q.Refused(spot("m"), d.now, d.now) }, "n"},
@@ -174,7 +176,7 @@ func TestFallbackOfRefusedShape(t *testing.T) {
 					continue
 				}
 				require.Equal(t, "m on demand", got, at.Sub(start))
-				require.Equal(t, admission.ChoiceFallback, why)
+				require.Equal(t, place.ChoiceFallback, why)
 			}
 		})
 	}
@@ -184,18 +186,21 @@ func TestFallbackOfRefusedShape(t *testing.T) {
 // none is left that is neither.
 func TestHopeless(t *testing.T) {
 	market := nstance.Market{Type: nstance.Spot, Fallback: nstance.OnDemand}
-	onDemand := admission.Shape{InstanceType: "m", Market: nstance.OnDemand}
+	onDemand := place.Shape{InstanceType: "m", Market: nstance.OnDemand}
 	for name, c := range map[string]struct {
 		learn func(d *queueTest)
 		want  bool
 	}{
-		"nothing refused":              {func(*queueTest) {}, false},
-		"one refused":                  {func(d *queueTest) { d.refused(spot("m")) }, false},
-		"all refused":                  {func(d *queueTest) { d.refused(spot("m"), onDemand) }, true},
-		"one refused, one sold out":    {func(d *queueTest) { d.refused(spot("m")); d.q.Refused(onDemand, d.now, d.now) }, true},
-		"one refused, one avoided":     {func(d *queueTest) { d.refused(spot("m")); d.q.Avoid([]admission.Avoidance{{Market: nstance.OnDemand}}) }, true},
+		"nothing refused":           {func(*queueTest) {}, false},
+		"one refused":               {func(d *queueTest) { d.refused(spot("m")) }, false},
+		"all refused":               {func(d *queueTest) { d.refused(spot("m"), onDemand) }, true},
+		"one refused, one sold out": {func(d *queueTest) { d.refused(spot("m")); d.q.Refused(onDemand, d.now, d.now) }, true},
+		"one refused, one avoided": {func(d *queueTest) {
+			d.refused(spot("m"))
+			d.q.avoid([]avoid.Entry{{Pool: avoid.Pool{Market: nstance.OnDemand}}})
+		}, true},
 		"all sold out":                 {func(d *queueTest) { d.q.Refused(spot("m"), d.now, d.now); d.q.Refused(onDemand, d.now, d.now) }, false},
-		"all avoided":                  {func(d *queueTest) { d.q.Avoid([]admission.Avoidance{{InstanceType: "m"}}) }, false},
+		"all avoided":                  {func(d *queueTest) { d.q.avoid([]avoid.Entry{{Pool: avoid.Pool{InstanceType: "m"}}}) }, false},
 		"one refused, one unanswered":  {func(d *queueTest) { d.refused(spot("m")); d.unanswered(onDemand) }, true},
 		"one unanswered, one refused":  {func(d *queueTest) { d.unanswered(spot("m")); d.refused(onDemand) }, true},
 		"all unanswered":               {func(d *queueTest) { d.unanswered(spot("m")); d.unanswered(onDemand) }, false},
@@ -207,18 +212,18 @@ func TestHopeless(t *testing.T) {
 			c.learn(d)
 			r := of("x", "m")
 			r.Market = market
-			require.Equal(t, c.want, d.q.Hopeless(r, d.now))
+			require.Equal(t, c.want, d.q.Candidates(r.Request, d.now).Hopeless())
 		})
 	}
 }
 
-func (d *queueTest) refused(shapes ...admission.Shape) {
+func (d *queueTest) refused(shapes ...place.Shape) {
 	for _, s := range shapes {
 		d.q.RefusedFor("x", s, d.now, "no", d.now)
 	}
 }
 
-func (d *queueTest) unanswered(s admission.Shape) { d.q.UnansweredFor("x", s, d.now, "timeout", d.now) }
+func (d *queueTest) unanswered(s place.Shape) { d.q.UnansweredFor("x", s, d.now, "timeout", d.now) }
 
 // TestRefusalsAreForgotten: what is older than a day takes no memory, and nothing else goes.
 func TestRefusalsAreForgotten(t *testing.T) {
@@ -229,7 +234,7 @@ func TestRefusalsAreForgotten(t *testing.T) {
 	d.now = d.now.Add(12*time.Hour + 1)
 	d.q.RefusedFor("z", spot("m"), d.now, "no", d.now)
 	for definition, want := range map[string]string{"x": "", "y": "no", "z": "no"} {
-		require.Equal(t, want, d.q.Answer(of(definition, "m"), d.now), definition)
+		require.Equal(t, want, d.q.Candidates(of(definition, "m").Request, d.now).Answer(), definition)
 	}
 }
 
@@ -245,12 +250,12 @@ func TestRefusedWait(t *testing.T) {
 	d.q.RefusedFor("x", spotIn("o", "s1"), d.now, "no o", d.now)
 	d.q.Demand(web, r)
 	require.Empty(t, d.pass(10))
-	want := admission.Wait{Kind: admission.WaitRefused, Shape: spotIn("m", "s1"), Until: d.now.Add(firstRetry), Refused: "n in s1, spot: no n"}
+	want := admission.Wait{Wait: place.Wait{Kind: place.WaitRefused, Shape: spotIn("m", "s1"), Until: d.now.Add(firstRetry), Refused: "n in s1, spot: no n"}}
 	require.Equal(t, []admission.Wait{want}, d.q.Waits(web, d.now))
 	require.Equal(t, want.Until, d.next)
-	require.Equal(t, "no n", d.q.Answer(r, d.now), "the first with words")
+	require.Equal(t, "no n", d.q.Candidates(r.Request, d.now).Answer(), "the first with words")
 	d.q.Explain(spotIn("m", "s1"), "no room", d.now)
-	require.Equal(t, "no room", d.q.Answer(r, d.now))
+	require.Equal(t, "no room", d.q.Candidates(r.Request, d.now).Answer())
 	d.refused(spotIn("m", "s1"))
 	require.Equal(t, d.now.Add(time.Minute), d.q.Waits(web, d.now)[0].Until, "sold out and refused: not before both are over")
 	d.q.AcceptedFor("x", spotIn("n", "s1"), d.now.Add(1))

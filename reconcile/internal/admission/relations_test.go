@@ -8,6 +8,8 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/avoid"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
 // TestWaitOfOthersSaysNothing: what one group waits for says nothing about a group that permits
@@ -98,16 +100,17 @@ func TestWaitOfOthersSaysNothing(t *testing.T) {
 	t.Run("placement scores", func(t *testing.T) {
 		d := newQueueTest(t)
 		d.q.SetZones(map[string]string{"a1": "a", "b1": "b"})
-		scored := func(zone string) admission.Request {
-			r := request(admission.Growth, 1, "m")
+		d.q.SetScores("m", map[string]int{"a": 10})
+		d.q.SetScores("m n", map[string]int{"b": 10})
+		scored := func(types ...string) admission.Request {
+			r := request(admission.Growth, 1, types...)
 			r.Subnets, r.Order = []string{"a1", "b1"}, nstance.OrderSteadiest
-			r.Scores = map[string]int{zone: 10, "c": 1}
 			return r
 		}
-		d.q.Demand(group("a/busy"), scored("a"))
+		d.q.Demand(group("a/busy"), scored("m"))
 		require.Len(t, d.pass(1), 1)
-		d.q.Demand(group("a/1"), scored("a"))
-		d.q.Demand(group("a/2"), scored("b"))
+		d.q.Demand(group("a/1"), scored("m"))
+		d.q.Demand(group("a/2"), scored("n", "m"))
 		require.Equal(t, []string{"a/2"}, d.pass(10), "the first choice of the other is in flight")
 	})
 }
@@ -158,17 +161,17 @@ func TestQuotaAfterAcceptance(t *testing.T) {
 		d.q.RefusedQuota(spotIn("m", "s1"), r.Subnets, d.now, d.now)
 		for _, wait := range []time.Duration{time.Minute, r.Market.FallbackAfter - 1} {
 			d.now = again.Add(wait)
-			shape, _, _ := d.q.Choose(r, d.now)
+			shape, _, _ := d.q.Choose(r.Request, d.now)
 			require.Equal(t, nstance.Spot, shape.Market)
 		}
 	})
 	t.Run("another type has its own", func(t *testing.T) {
 		d := newQueueTest(t)
 		d.q.RefusedQuota(spotIn("m", "s1"), r.Subnets, d.now, d.now)
-		for _, shape := range []admission.Shape{spotIn("n", "s1"), {InstanceType: "m", Subnet: "s1", Market: nstance.OnDemand}} {
+		for _, shape := range []place.Shape{spotIn("n", "s1"), {InstanceType: "m", Subnet: "s1", Market: nstance.OnDemand}} {
 			other := of("x", shape.InstanceType)
 			other.Subnets, other.Market.Type = r.Subnets, shape.Market
-			_, _, free := d.q.Choose(other, d.now)
+			_, _, free := d.q.Choose(other.Request, d.now)
 			require.True(t, free, shape)
 		}
 	})
@@ -178,27 +181,27 @@ func TestQuotaAfterAcceptance(t *testing.T) {
 // first of its shapes is.
 func TestSeveralAvoidancesOfOneShape(t *testing.T) {
 	const endless = 0
-	type avoid struct {
+	type avoided struct {
 		typ, zone string
 		hours     int
 	}
 	for name, c := range map[string]struct {
-		avoid []avoid
+		avoid []avoided
 		hours int // until the request is granted; 0: not by time
 		typ   string
 	}{
-		"the last to end":                        {[]avoid{{"m", "", 3}, {"", "za", 1}, {"n", "", 5}, {"", "zb", 4}}, 3, "m"},
-		"in another order":                       {[]avoid{{"", "zb", 4}, {"n", "", 5}, {"", "za", 1}, {"m", "", 3}}, 3, "m"},
-		"one without an end":                     {[]avoid{{"m", "", endless}, {"m", "", 1}, {"n", "", 2}}, 2, "n"},
-		"one without an end, after the others":   {[]avoid{{"m", "", 1}, {"m", "", endless}, {"n", "", 2}}, 2, "n"},
-		"each shape has one without an end":      {[]avoid{{"m", "", 1}, {"n", "", 2}, {"", "", endless}}, endless, ""},
-		"one that is over before another begins": {[]avoid{{"m", "", 2}, {"m", "", 2}, {"n", "", 2}}, 2, "m"},
+		"the last to end":                        {[]avoided{{"m", "", 3}, {"", "za", 1}, {"n", "", 5}, {"", "zb", 4}}, 3, "m"},
+		"in another order":                       {[]avoided{{"", "zb", 4}, {"n", "", 5}, {"", "za", 1}, {"m", "", 3}}, 3, "m"},
+		"one without an end":                     {[]avoided{{"m", "", endless}, {"m", "", 1}, {"n", "", 2}}, 2, "n"},
+		"one without an end, after the others":   {[]avoided{{"m", "", 1}, {"m", "", endless}, {"n", "", 2}}, 2, "n"},
+		"each shape has one without an end":      {[]avoided{{"m", "", 1}, {"n", "", 2}, {"", "", endless}}, endless, ""},
+		"one that is over before another begins": {[]avoided{{"m", "", 2}, {"m", "", 2}, {"n", "", 2}}, 2, "m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := avoidTest(t)
-			var all []admission.Avoidance
+			var all []avoid.Entry
 			for _, a := range c.avoid {
-				is := admission.Avoidance{InstanceType: a.typ, Zone: a.zone, Name: a.typ + a.zone}
+				is := avoid.Entry{Pool: avoid.Pool{InstanceType: a.typ, Zone: a.zone}, Reason: a.typ + a.zone}
 				if a.typ+a.zone == "" {
 					is.Market = nstance.Spot
 				}
@@ -207,7 +210,7 @@ func TestSeveralAvoidancesOfOneShape(t *testing.T) {
 				}
 				all = append(all, is)
 			}
-			d.q.Avoid(all)
+			d.q.avoid(all)
 			web := group("a/web")
 			r := request(admission.Loss, 1, "m", "n")
 			r.Subnets = []string{"a1", "b1"}
@@ -219,14 +222,13 @@ func TestSeveralAvoidancesOfOneShape(t *testing.T) {
 			waits := d.q.Waits(web, d.now)
 			require.Len(t, waits, 1)
 			require.Equal(t, waits[0].Until, d.next)
-			require.Equal(t, waits[0], *d.q.AvoidedWait(r, d.now))
 			repeat := r
-			repeat.Repeats = &admission.Shape{InstanceType: c.typ, Subnet: "a1", Market: nstance.Spot}
+			repeat.Repeats = &place.Shape{InstanceType: c.typ, Subnet: "a1", Market: nstance.Spot}
 			d.q.Demand(group("a/repeat"), repeat)
 			require.Empty(t, d.pass(10))
 			if c.hours == endless {
 				require.Zero(t, d.next)
-				require.False(t, d.q.Open(r, d.now))
+				require.False(t, d.q.Candidates(r.Request, d.now).OpenOutside(""))
 				return
 			}
 			until := d.now.Add(time.Duration(c.hours) * time.Hour)
@@ -237,7 +239,6 @@ func TestSeveralAvoidancesOfOneShape(t *testing.T) {
 			d.now = until
 			require.Len(t, d.pass(10), 2)
 			require.Equal(t, spotIn(c.typ, "a1"), d.shapes[0])
-			require.Nil(t, d.q.AvoidedWait(r, d.now))
 		})
 	}
 }
@@ -247,24 +248,25 @@ func TestOpen(t *testing.T) {
 	r := anywhere(fallback)
 	r.Subnets = []string{"a1", "unknown"}
 	for name, c := range map[string]struct {
-		avoid         []admission.Avoidance
+		avoid         []avoid.Entry
 		open, outside bool
 	}{
 		"nothing avoided":    {nil, true, true},
-		"the known zone":     {[]admission.Avoidance{{Zone: "za"}}, true, false},
-		"one type":           {[]admission.Avoidance{{InstanceType: "m"}}, true, true},
-		"spot":               {[]admission.Avoidance{{Market: nstance.Spot}}, true, true},
-		"both types":         {[]admission.Avoidance{{InstanceType: "m"}, {InstanceType: "n"}}, false, false},
-		"both markets":       {[]admission.Avoidance{{Market: nstance.Spot}, {Market: nstance.OnDemand}}, false, false},
-		"both, one is over":  {[]admission.Avoidance{{InstanceType: "m"}, {InstanceType: "n", Until: time.Unix(1, 0)}}, true, true},
-		"the zone and types": {[]admission.Avoidance{{Zone: "za", InstanceType: "m"}, {Zone: "za", InstanceType: "n"}}, true, false},
+		"the known zone":     {[]avoid.Entry{{Pool: avoid.Pool{Zone: "za"}}}, true, false},
+		"one type":           {[]avoid.Entry{{Pool: avoid.Pool{InstanceType: "m"}}}, true, true},
+		"spot":               {[]avoid.Entry{{Pool: avoid.Pool{Market: nstance.Spot}}}, true, true},
+		"both types":         {[]avoid.Entry{{Pool: avoid.Pool{InstanceType: "m"}}, {Pool: avoid.Pool{InstanceType: "n"}}}, false, false},
+		"both markets":       {[]avoid.Entry{{Pool: avoid.Pool{Market: nstance.Spot}}, {Pool: avoid.Pool{Market: nstance.OnDemand}}}, false, false},
+		"both, one is over":  {[]avoid.Entry{{Pool: avoid.Pool{InstanceType: "m"}}, {Pool: avoid.Pool{InstanceType: "n"}, Until: time.Unix(1, 0)}}, true, true},
+		"the zone and types": {[]avoid.Entry{{Pool: avoid.Pool{Zone: "za", InstanceType: "m"}}, {Pool: avoid.Pool{Zone: "za", InstanceType: "n"}}}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := avoidTest(t)
-			d.q.Avoid(c.avoid)
-			require.Equal(t, c.open, d.q.Open(r, d.now))
-			require.Equal(t, c.outside, d.q.OpenOutside("zb", r, d.now))
-			require.Equal(t, !c.open, d.q.AvoidedWait(r, d.now) != nil)
+			d.q.avoid(c.avoid)
+			require.Equal(t, c.open, d.q.Candidates(r.Request, d.now).OpenOutside(""))
+			require.Equal(t, c.outside, d.q.Candidates(r.Request, d.now).OpenOutside("zb"))
+			_, _, wait := d.q.Find(r.Request, d.now)
+			require.Equal(t, !c.open, wait != nil)
 		})
 	}
 }
@@ -284,17 +286,17 @@ func TestRequestsOfOneGroup(t *testing.T) {
 		d.q.Refused(spot("m"), d.now, d.now) // the first one waits
 		d.q.Demand(web, all...)
 		require.Len(t, d.pass(10), 3)
-		require.Equal(t, []admission.Shape{spot("n"), spot("o"), spot("p")}, d.shapes)
-		require.Equal(t, []admission.Wait{{Kind: admission.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}, d.q.Waits(web, d.now))
+		require.Equal(t, []place.Shape{spot("n"), spot("o"), spot("p")}, d.shapes)
+		require.Equal(t, []admission.Wait{{Wait: place.Wait{Kind: place.WaitCapacity, Shape: spot("m"), Until: d.now.Add(firstRetry)}}}, d.q.Waits(web, d.now))
 	})
 	capacity := func(typ string) admission.Wait {
-		return admission.Wait{Kind: admission.WaitCapacity, Shape: spot(typ)}
+		return admission.Wait{Wait: place.Wait{Kind: place.WaitCapacity, Shape: spot(typ)}}
 	}
 	refused := func(answer string) admission.Wait {
-		return admission.Wait{Kind: admission.WaitRefused, Shape: spot("m"), Refused: "m, spot: " + answer}
+		return admission.Wait{Wait: place.Wait{Kind: place.WaitRefused, Shape: spot("m"), Refused: "m, spot: " + answer}}
 	}
 	budget := func(before admission.Precedent) admission.Wait {
-		return admission.Wait{Kind: admission.WaitBudget, Before: before}
+		return admission.Wait{Wait: place.Wait{Kind: admission.WaitBudget}, Before: before}
 	}
 	for name, c := range map[string]struct {
 		learn    func(d *queueTest)
@@ -307,8 +309,8 @@ func TestRequestsOfOneGroup(t *testing.T) {
 			[]admission.Request{of("x", "m"), of("y", "m")}, []admission.Wait{refused("no"), capacity("m")}},
 		"answers": {func(d *queueTest) { d.refused(spot("m")); d.q.RefusedFor("y", spot("m"), d.now, "never", d.now) },
 			[]admission.Request{of("x", "m"), of("y", "m")}, []admission.Wait{refused("no"), refused("never")}},
-		"what is avoided": {func(d *queueTest) { soldOut(d); d.q.Avoid([]admission.Avoidance{{InstanceType: "n", Name: "no n"}}) },
-			[]admission.Request{of("x", "m"), of("x", "m", "n")}, []admission.Wait{capacity("m"), {Kind: admission.WaitCapacity, Shape: spot("m"), Avoided: "no n"}}},
+		"what is avoided": {func(d *queueTest) { soldOut(d); d.q.avoid([]avoid.Entry{{Pool: avoid.Pool{InstanceType: "n"}}}) },
+			[]admission.Request{of("x", "m"), of("x", "m", "n")}, []admission.Wait{capacity("m"), {Wait: place.Wait{Kind: place.WaitCapacity, Shape: spot("m"), Avoided: (&avoid.Entry{Pool: avoid.Pool{InstanceType: "n"}}).Name()}}}},
 		"what comes first": {func(d *queueTest) { d.tokens = 0 },
 			[]admission.Request{request(admission.Loss, 1, "m"), request(admission.Growth, 1, "m")}, []admission.Wait{budget(""), budget(admission.LossesFirst)}},
 		"no tokens": {func(d *queueTest) { d.tokens = 0 },
@@ -383,7 +385,7 @@ func TestFallbackWaitsForTheLastShortage(t *testing.T) {
 			if minute >= 5 {
 				d.refused(spot("m"))
 			}
-			shape, _, free := d.q.Choose(r, d.now)
+			shape, _, free := d.q.Choose(r.Request, d.now)
 			require.Equal(t, minute < 5 || minute >= 15, free, "after %d min", minute)
 			require.Equal(t, minute >= 15, shape.Market == nstance.OnDemand, "after %d min", minute)
 		}
@@ -402,7 +404,7 @@ func TestShortageThatIsOver(t *testing.T) {
 	for minute := 2; minute < 14; minute++ {
 		d.now = start.Add(time.Duration(minute) * time.Minute)
 		d.refused(spot("m"))
-		_, _, free := d.q.Choose(r, d.now)
+		_, _, free := d.q.Choose(r.Request, d.now)
 		require.Equal(t, minute >= 12, free, "after %d min", minute)
 	}
 }
@@ -433,10 +435,10 @@ func TestRateWithoutZone(t *testing.T) {
 	d := newQueueTest(t)
 	r := rate("m", "", 1000, 10)
 	r.LastReclaim = d.now
-	d.q.SetRates([]admission.Rate{r}, d.now)
+	d.q.SetRates([]place.Rate{r}, d.now)
 	got, why := d.chosen(request(admission.Loss, 1, "m", "n"))
 	require.Equal(t, "m", got)
-	require.Equal(t, admission.ChoiceListed, why)
+	require.Equal(t, place.ChoiceListed, why)
 }
 
 // TestQuotaWithoutSubnets: a lack of quota counts for the shape itself, too.

@@ -9,18 +9,19 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/reconcile/internal/admission"
+	"github.com/nstance-go/nstance/reconcile/internal/place"
 )
 
-func spotIn(typ, subnet string) admission.Shape {
-	return admission.Shape{InstanceType: typ, Subnet: subnet, Market: nstance.Spot}
+func spotIn(typ, subnet string) place.Shape {
+	return place.Shape{InstanceType: typ, Subnet: subnet, Market: nstance.Spot}
 }
 
 // spreadRequest permits types m and n in subnets a1, a2 (zone a) and b1 (zone b).
-func spreadRequest(d *queueTest, by nstance.SpreadBy, limit int, has ...admission.Shape) admission.Request {
+func spreadRequest(d *queueTest, by nstance.SpreadBy, limit int, has ...place.Shape) admission.Request {
 	d.q.SetZones(map[string]string{"a1": "a", "a2": "a", "b1": "b"})
 	r := request(admission.Loss, 1, "m", "n")
 	r.Subnets = []string{"a1", "a2", "b1"}
-	r.Spread = &admission.Spread{By: by, Limit: limit, Members: map[admission.Shape]int{}}
+	r.Spread = &place.Spread{By: by, Limit: limit, Members: map[place.Shape]int{}}
 	for _, shape := range has {
 		r.Spread.Members[shape]++
 	}
@@ -36,31 +37,31 @@ func TestSpread(t *testing.T) {
 		has    string // type/subnet of the members
 		change func(d *queueTest)
 		want   string
-		why    admission.Choice
+		why    place.Choice
 	}{
-		"nothing yet":             {nstance.SpreadPool, 1, "", nil, "m/a1", admission.ChoiceListed},
-		"a pool is a zone's":      {nstance.SpreadPool, 1, "m/a2", nil, "m/b1", admission.ChoiceSpread},
-		"below the share":         {nstance.SpreadPool, 2, "m/a2", nil, "m/a1", admission.ChoiceListed},
-		"both zones of the type":  {nstance.SpreadPool, 1, "m/a1 m/b1", nil, "n/a1", admission.ChoiceSpread},
-		"by type":                 {nstance.SpreadType, 1, "m/a1", nil, "n/a1", admission.ChoiceSpread},
-		"by zone":                 {nstance.SpreadZone, 1, "n/a2", nil, "m/b1", admission.ChoiceSpread},
-		"by subnet":               {nstance.SpreadSubnet, 1, "n/a1", nil, "m/a2", admission.ChoiceSpread},
-		"all crowded: the least":  {nstance.SpreadZone, 1, "m/a1 m/a1 m/b1", nil, "m/b1", admission.ChoiceCrowded},
-		"all equally crowded":     {nstance.SpreadZone, 1, "m/a1 m/b1", nil, "m/a1", admission.ChoiceCrowded},
-		"a share of nothing":      {nstance.SpreadZone, 0, "", nil, "m/a1", admission.ChoiceCrowded},
-		"the others are sold out": {nstance.SpreadZone, 1, "m/a1", soldOutIn("b1"), "m/a1", admission.ChoiceCrowded},
-		"an earlier type is gone": {nstance.SpreadType, 1, "", soldOutIn("a1"), "m/a2", admission.ChoiceCapacity},
+		"nothing yet":             {nstance.SpreadPool, 1, "", nil, "m/a1", place.ChoiceListed},
+		"a pool is a zone's":      {nstance.SpreadPool, 1, "m/a2", nil, "m/b1", place.ChoiceSpread},
+		"below the share":         {nstance.SpreadPool, 2, "m/a2", nil, "m/a1", place.ChoiceListed},
+		"both zones of the type":  {nstance.SpreadPool, 1, "m/a1 m/b1", nil, "n/a1", place.ChoiceSpread},
+		"by type":                 {nstance.SpreadType, 1, "m/a1", nil, "n/a1", place.ChoiceSpread},
+		"by zone":                 {nstance.SpreadZone, 1, "n/a2", nil, "m/b1", place.ChoiceSpread},
+		"by subnet":               {nstance.SpreadSubnet, 1, "n/a1", nil, "m/a2", place.ChoiceSpread},
+		"all crowded: the least":  {nstance.SpreadZone, 1, "m/a1 m/a1 m/b1", nil, "m/b1", place.ChoiceCrowded},
+		"all equally crowded":     {nstance.SpreadZone, 1, "m/a1 m/b1", nil, "m/a1", place.ChoiceCrowded},
+		"a share of nothing":      {nstance.SpreadZone, 0, "", nil, "m/a1", place.ChoiceCrowded},
+		"the others are sold out": {nstance.SpreadZone, 1, "m/a1", soldOutIn("b1"), "m/a1", place.ChoiceCrowded},
+		"an earlier type is gone": {nstance.SpreadType, 1, "", soldOutIn("a1"), "m/a2", place.ChoiceCapacity},
 		"the others were reclaimed": {nstance.SpreadZone, 1, "m/a1", func(d *queueTest) {
 			d.q.Reclaimed(spotIn("m", "b1"), "b", d.now)
 			d.q.Reclaimed(spotIn("n", "b1"), "b", d.now)
-		}, "m/a1", admission.ChoiceCrowded},
-		"an earlier one was reclaimed": {nstance.SpreadPool, 2, "", func(d *queueTest) { d.q.Reclaimed(spotIn("m", "a1"), "a", d.now) }, "m/b1", admission.ChoiceReclaimed},
-		"an earlier subnet is full":    {nstance.SpreadPool, 2, "", func(d *queueTest) { d.q.SetAddresses(map[string]int{"a1": 0, "a2": 1, "b1": 0}, d.now) }, "m/a2", admission.ChoiceListed},
-		"all subnets but one are full": {nstance.SpreadZone, 1, "m/a1", func(d *queueTest) { d.q.SetAddresses(map[string]int{"b1": 0}, d.now) }, "m/a1", admission.ChoiceCrowded},
+		}, "m/a1", place.ChoiceCrowded},
+		"an earlier one was reclaimed": {nstance.SpreadPool, 2, "", func(d *queueTest) { d.q.Reclaimed(spotIn("m", "a1"), "a", d.now) }, "m/b1", place.ChoiceReclaimed},
+		"an earlier subnet is full":    {nstance.SpreadPool, 2, "", func(d *queueTest) { d.q.SetAddresses(map[string]int{"a1": 0, "a2": 1, "b1": 0}, d.now) }, "m/a2", place.ChoiceListed},
+		"all subnets but one are full": {nstance.SpreadZone, 1, "m/a1", func(d *queueTest) { d.q.SetAddresses(map[string]int{"b1": 0}, d.now) }, "m/a1", place.ChoiceCrowded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newQueueTest(t)
-			var has []admission.Shape
+			var has []place.Shape
 			for _, s := range strings.Fields(c.has) {
 				typ, subnet, _ := strings.Cut(s, "/")
 				has = append(has, spotIn(typ, subnet))
@@ -69,7 +70,7 @@ func TestSpread(t *testing.T) {
 			if c.change != nil {
 				c.change(d)
 			}
-			shape, why, free := d.q.Choose(r, d.now)
+			shape, why, free := d.q.Choose(r.Request, d.now)
 			require.True(t, free)
 			require.Equal(t, c.want, shape.InstanceType+"/"+shape.Subnet)
 			require.Equal(t, c.why, why)
@@ -92,9 +93,9 @@ func TestSpreadKeepsMarketsApart(t *testing.T) {
 	for _, subnet := range r.Subnets {
 		soldOutIn(subnet)(d)
 	}
-	shape, why, _ := d.q.Choose(r, d.now)
-	require.Equal(t, admission.Shape{InstanceType: "m", Subnet: "a1", Market: nstance.OnDemand}, shape)
-	require.Equal(t, admission.ChoiceFallback, why)
+	shape, why, _ := d.q.Choose(r.Request, d.now)
+	require.Equal(t, place.Shape{InstanceType: "m", Subnet: "a1", Market: nstance.OnDemand}, shape)
+	require.Equal(t, place.ChoiceFallback, why)
 }
 
 // TestSpreadOfOnePass: what one pass grants counts at once.
@@ -108,7 +109,7 @@ func TestSpreadOfOnePass(t *testing.T) {
 	d.pass(20)
 	places := map[string]int{}
 	for _, s := range d.shapes {
-		places[d.q.Place(nstance.SpreadPool, s)]++
+		places[d.q.Place(nstance.SpreadPool, s, "")]++
 	}
 	require.Equal(t, map[string]int{"m/a//spot": 3, "m/b//spot": 3, "n/a//spot": 2, "n/b//spot": 2}, places)
 }
@@ -117,9 +118,9 @@ func TestSpreadOfOnePass(t *testing.T) {
 func TestSpreadOfGroups(t *testing.T) {
 	d := newQueueTest(t)
 	one := request(admission.Growth, 1, "m", "n")
-	one.Spread = &admission.Spread{By: nstance.SpreadType, Limit: 5, Members: map[admission.Shape]int{}}
+	one.Spread = &place.Spread{By: nstance.SpreadType, Limit: 5, Members: map[place.Shape]int{}}
 	other := request(admission.Growth, 1, "m", "n")
-	other.Spread = &admission.Spread{By: nstance.SpreadType, Limit: 1, Members: map[admission.Shape]int{spot("m"): 1}}
+	other.Spread = &place.Spread{By: nstance.SpreadType, Limit: 1, Members: map[place.Shape]int{spot("m"): 1}}
 	d.q.Demand(group("a/busy"), request(admission.Growth, 1, "m"))
 	require.Equal(t, []string{"a/busy"}, d.pass(1))
 	d.q.Demand(group("a/one"), one)
@@ -135,13 +136,13 @@ func TestSpreadBound(t *testing.T) {
 		d := newQueueTest(t)
 		by := []nstance.SpreadBy{nstance.SpreadPool, nstance.SpreadType, nstance.SpreadZone, nstance.SpreadSubnet}[dice.IntN(4)]
 		r := spreadRequest(d, by, dice.IntN(5))
-		var shapes []admission.Shape
+		var shapes []place.Shape
 		for _, typ := range r.InstanceTypes {
 			for _, subnet := range r.Subnets {
 				shapes = append(shapes, spotIn(typ, subnet))
 			}
 		}
-		usable := map[admission.Shape]bool{}
+		usable := map[place.Shape]bool{}
 		for _, s := range shapes {
 			r.Spread.Members[s] = dice.IntN(4)
 			switch usable[s] = dice.IntN(3) > 0; {
@@ -149,7 +150,7 @@ func TestSpreadBound(t *testing.T) {
 			case dice.IntN(2) == 0:
 				d.q.Reclaimed(s, "", d.now)
 				for _, other := range shapes { // of the same pool
-					if d.q.Place(nstance.SpreadPool, other) == d.q.Place(nstance.SpreadPool, s) {
+					if d.q.Place(nstance.SpreadPool, other, "") == d.q.Place(nstance.SpreadPool, s, "") {
 						usable[other] = false
 					}
 				}
@@ -158,19 +159,19 @@ func TestSpreadBound(t *testing.T) {
 			}
 		}
 		for _, s := range shapes { // a pool that was reclaimed later
-			if shape, why, _ := d.q.Choose(admission.Request{Class: admission.Loss, Count: 1, InstanceTypes: []string{s.InstanceType}, Subnets: []string{s.Subnet, "other"}, Market: r.Market}, d.now); shape != s || why != admission.ChoiceListed {
+			if shape, why, _ := d.q.Choose(place.Request{InstanceTypes: []string{s.InstanceType}, Subnets: []string{s.Subnet, "other"}, Market: r.Market}, d.now); shape != s || why != place.ChoiceListed {
 				usable[s] = false
 			}
 		}
-		crowd := func(at admission.Shape) (n int) {
+		crowd := func(at place.Shape) (n int) {
 			for s, members := range r.Spread.Members {
-				if d.q.Place(by, s) == d.q.Place(by, at) {
+				if d.q.Place(by, s, "") == d.q.Place(by, at, "") {
 					n += members
 				}
 			}
 			return n
 		}
-		got, _, free := d.q.Choose(r, d.now)
+		got, _, free := d.q.Choose(r.Request, d.now)
 		if !free || !usable[got] {
 			continue // every shape is sold out or was reclaimed
 		}

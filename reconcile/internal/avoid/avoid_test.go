@@ -66,7 +66,7 @@ func TestTexts(t *testing.T) {
 
 func TestRequests(t *testing.T) {
 	var b avoid.Book
-	require.True(t, b.Empty())
+	require.Empty(t, b.All())
 	for _, d := range []time.Duration{-time.Second, 0, avoid.Longest + 2*time.Minute} {
 		_, _, err := b.Check(avoid.Entry{Pool: zoneA, Until: now.Add(d)}, now)
 		require.ErrorIs(t, err, nstance.Invalid, d)
@@ -113,13 +113,12 @@ func TestRequestsAreBounded(t *testing.T) {
 func TestShift(t *testing.T) {
 	var b avoid.Book
 	shift := nstance.ZoneShift{Zone: "zone-a"}
-	began, ended, changed := b.Shift([]nstance.ZoneShift{shift, shift, {Zone: "a b"}}, now, by(now))
+	changes, changed := b.Shift([]nstance.ZoneShift{shift, shift, {Zone: "a b"}}, now, by(now))
 	e := avoid.Entry{Pool: zoneA, Since: now, Reason: "zonal shift", Cloud: true}
-	require.Equal(t, []avoid.Entry{e}, began)
-	require.Empty(t, ended)
+	require.Equal(t, []avoid.Change{{Entry: e}}, changes)
 	require.True(t, changed)
 
-	_, _, changed = b.Shift([]nstance.ZoneShift{shift}, now.Add(time.Minute), by(now.Add(time.Minute)))
+	_, changed = b.Shift([]nstance.ZoneShift{shift}, now.Add(time.Minute), by(now.Add(time.Minute)))
 	require.False(t, changed, "it began when it was first read")
 	_, _, err := b.Find(zoneA)
 	require.ErrorIs(t, err, nstance.Conflict, "operators cannot end it")
@@ -127,15 +126,15 @@ func TestShift(t *testing.T) {
 	require.Empty(t, b.Requested(), "it is not stored")
 
 	shift.Until, shift.Reason = now.Add(time.Hour), "autoshift"
-	began, ended, changed = b.Shift([]nstance.ZoneShift{shift}, now.Add(time.Minute), by(now))
+	changes, changed = b.Shift([]nstance.ZoneShift{shift}, now.Add(time.Minute), by(now))
 	require.True(t, changed)
-	require.Empty(t, began)
-	require.Empty(t, ended)
+	require.Empty(t, changes)
 	late := now.Add(2 * time.Hour)
-	_, ended, changed = b.Shift([]nstance.ZoneShift{shift}, late, by(late))
+	changes, changed = b.Shift([]nstance.ZoneShift{shift}, late, by(late))
 	require.True(t, changed)
-	require.Len(t, ended, 1, "what is over does not stand")
-	require.True(t, b.Empty())
+	require.Len(t, changes, 1, "what is over does not stand")
+	require.Equal(t, "the cloud has ended it", changes[0].Why)
+	require.Empty(t, b.All())
 }
 
 func TestAll(t *testing.T) {
@@ -167,8 +166,8 @@ func TestEnd(t *testing.T) {
 
 	saved := b.Requested()
 	require.Empty(t, b.Standing(by(e.Until)))
-	require.Equal(t, []avoid.Ending{{Entry: e, Why: "its time is over"}}, b.End(by(e.Until)))
-	require.True(t, b.Empty())
+	require.Equal(t, []avoid.Change{{Entry: e, Ended: true, Why: "its time is over"}}, b.End(by(e.Until)))
+	require.Empty(t, b.All())
 	require.Equal(t, []avoid.Entry{e}, saved, "a copy does not change")
 	require.Equal(t, time.Hour, b.NextEnd(now))
 }
@@ -192,4 +191,72 @@ func TestRestore(t *testing.T) {
 	b.Restore(stored, now.Add(avoid.Longest))
 	require.Equal(t, now.Add(avoid.Longest), b.Requested()[0].Until)
 	require.Equal(t, now.Add(90*24*time.Hour), stored[0].Until, "a copy does not change")
+}
+
+// TestRequestedAndShifted: what operators and the cloud avoid ends each by itself.
+func TestRequestedAndShifted(t *testing.T) {
+	var b avoid.Book
+	e := request(t, &b, zoneA)
+	b.Shift([]nstance.ZoneShift{{Zone: "zone-a"}}, now, by(now))
+	require.Len(t, b.All(), 2)
+	found, known, err := b.Find(zoneA)
+	require.NoError(t, err, "that of the operators can be ended")
+	require.True(t, known)
+	require.Equal(t, e, found)
+	b.Remove(zoneA)
+	require.Len(t, b.All(), 1)
+	require.True(t, b.All()[0].Cloud)
+
+	b.Restore([]avoid.Entry{e}, time.Time{})
+	require.Equal(t, []avoid.Entry{e}, b.Requested())
+	require.Len(t, b.All(), 2, "that of the cloud stands")
+	changes, changed := b.Shift(nil, now, by(now))
+	require.True(t, changed)
+	require.Len(t, changes, 1)
+	require.Equal(t, []avoid.Entry{e}, b.All())
+}
+
+// TestRepeats: a call that asks for anything else is no repetition.
+func TestRepeats(t *testing.T) {
+	var b avoid.Book
+	first := request(t, &b, zoneA)
+	for name, change := range map[string]func(e *avoid.Entry){
+		"a minute later":   func(e *avoid.Entry) { e.Until = e.Until.Add(time.Minute) },
+		"a minute earlier": func(e *avoid.Entry) { e.Until = e.Until.Add(-time.Minute) },
+		"another reason":   func(e *avoid.Entry) { e.Reason = "" },
+		"another caller":   func(e *avoid.Entry) { e.By = "ann" },
+		"members too":      func(e *avoid.Entry) { e.Drain = true },
+	} {
+		e := avoid.Entry{Pool: zoneA, Until: first.Until, Reason: first.Reason, By: first.By}
+		change(&e)
+		_, changed, err := b.Check(e, now.Add(time.Second))
+		require.NoError(t, err)
+		require.True(t, changed, name)
+	}
+	e := first
+	e.Since, e.Cloud, e.Until = time.Time{}, true, first.Until.In(time.FixedZone("", 3600))
+	again, changed, err := b.Check(e, now)
+	require.NoError(t, err)
+	require.False(t, changed, "a caller says neither since when nor for whom")
+	require.Equal(t, first, again)
+}
+
+// TestWhatTheCloudSays: its begin, end and reason, within bounds.
+func TestWhatTheCloudSays(t *testing.T) {
+	var b avoid.Book
+	shift := nstance.ZoneShift{Zone: "zone-a", Since: now.Add(-time.Hour), Until: now.Add(time.Hour), Reason: strings.Repeat("x", 1000)}
+	b.Shift([]nstance.ZoneShift{shift}, now, by(now))
+	e := b.All()[0]
+	require.Equal(t, []time.Time{now.Add(-time.Hour), now.Add(time.Hour)}, []time.Time{e.Since, e.Until})
+	require.LessOrEqual(t, len(e.Reason), 256)
+	var many []nstance.ZoneShift
+	for i := range 100 {
+		many = append(many, nstance.ZoneShift{Zone: strings.Repeat("z", i+1)})
+	}
+	b.Shift(many, now, by(now))
+	require.Len(t, b.All(), 64)
+	late := now.Add(14 * time.Minute)
+	b.Shift(many, late, by(late)) // nothing has changed but when it was read
+	require.Empty(t, b.End(by(now.Add(28*time.Minute))))
+	require.Len(t, b.End(by(now.Add(29*time.Minute))), 64)
 }

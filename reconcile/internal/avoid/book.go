@@ -32,29 +32,21 @@ const (
 type Book struct {
 	requested []Entry // replaced, never changed
 	shifted   []Entry // by the cloud, as last read; likewise
+	all       []Entry // both, sorted; likewise
 	readAt    time.Time
 }
 
 // Requested returns what operators avoid, which must not be changed.
 func (b *Book) Requested() []Entry { return b.requested }
 
-// Empty reports whether nothing is avoided.
-func (b *Book) Empty() bool { return len(b.requested)+len(b.shifted) == 0 }
+// All returns what operators and the cloud avoid, sorted, which must not be changed.
+func (b *Book) All() []Entry { return b.all }
 
-// All returns what operators and the cloud avoid, sorted.
-func (b *Book) All() []Entry {
-	out := slices.Concat(b.requested, b.shifted)
-	slices.SortFunc(out, func(x, y Entry) int {
-		return cmp.Or(rank(x)-rank(y), strings.Compare(x.String(), y.String()))
-	})
-	return out
-}
-
-func rank(e Entry) int {
-	if e.Cloud {
-		return 1
-	}
-	return 0
+// set replaces what is avoided.
+func (b *Book) set(requested, shifted []Entry) {
+	byName := func(x, y Entry) int { return strings.Compare(x.String(), y.String()) }
+	b.requested, b.shifted = requested, shifted
+	b.all = slices.Concat(slices.SortedFunc(slices.Values(requested), byName), slices.SortedFunc(slices.Values(shifted), byName))
 }
 
 // Check returns what is avoided if a request is accepted, and whether it changes anything. Fails
@@ -83,7 +75,7 @@ func (b *Book) Check(e Entry, now time.Time) (stands Entry, changed bool, err er
 }
 
 // Put has what Check returned be avoided.
-func (b *Book) Put(e Entry) { b.requested = append(b.without(e.Pool), e) }
+func (b *Book) Put(e Entry) { b.set(append(b.without(e.Pool), e), b.shifted) }
 
 // Find returns what operators avoid in a pool, and whether they do. Fails with Conflict when only
 // the cloud avoids it.
@@ -98,7 +90,7 @@ func (b *Book) Find(p Pool) (e Entry, known bool, err error) {
 }
 
 // Remove ends what operators avoid in a pool.
-func (b *Book) Remove(p Pool) { b.requested = b.without(p) }
+func (b *Book) Remove(p Pool) { b.set(b.without(p), b.shifted) }
 
 func (b *Book) without(p Pool) []Entry {
 	return slices.DeleteFunc(slices.Clone(b.requested), func(e Entry) bool { return e.Pool == p })
@@ -111,17 +103,18 @@ func index(all []Entry, p Pool) int {
 // Restore restores what operators avoid. Another leader's clock may have been ahead: nothing
 // stands for longer than until latest; zero: that is not known.
 func (b *Book) Restore(all []Entry, latest time.Time) {
-	b.requested = slices.Clone(all)
-	for i := range b.requested {
-		if e := &b.requested[i]; !latest.IsZero() && e.Until.After(latest) {
+	all = slices.Clone(all)
+	for i := range all {
+		if e := &all[i]; !latest.IsZero() && e.Until.After(latest) {
 			e.Until = latest.UTC()
 		}
 	}
+	b.set(all, b.shifted)
 }
 
 // Shift replaces what the cloud avoids. It returns what is avoided since now and what is not any
 // more, and whether anything has changed.
-func (b *Book) Shift(shifts []nstance.ZoneShift, now time.Time, reached func(time.Time) bool) (began, ended []Entry, changed bool) {
+func (b *Book) Shift(shifts []nstance.ZoneShift, now time.Time, reached func(time.Time) bool) (changes []Change, changed bool) {
 	b.readAt = now
 	var all []Entry
 	for _, shift := range shifts {
@@ -131,20 +124,20 @@ func (b *Book) Shift(shifts []nstance.ZoneShift, now time.Time, reached func(tim
 		}
 	}
 	if slices.Equal(all, b.shifted) {
-		return nil, nil, false
+		return nil, false
 	}
 	for _, e := range b.shifted {
 		if index(all, e.Pool) < 0 {
-			ended = append(ended, e)
+			changes = append(changes, Change{e, true, "the cloud has ended it"})
 		}
 	}
 	for _, e := range all {
 		if index(b.shifted, e.Pool) < 0 {
-			began = append(began, e)
+			changes = append(changes, Change{Entry: e})
 		}
 	}
-	b.shifted = all
-	return began, ended, true
+	b.set(b.requested, all)
+	return changes, true
 }
 
 // entryFor returns what a zone that is shifted away from means. It began when it was first read,
@@ -166,42 +159,46 @@ func (e *Entry) stands(reached func(time.Time) bool) bool {
 
 // Standing returns what operators and the cloud avoid, sorted, without what has ended.
 func (b *Book) Standing(reached func(time.Time) bool) []Entry {
-	return slices.DeleteFunc(b.All(), func(e Entry) bool { return !e.stands(reached) })
+	return slices.DeleteFunc(slices.Clone(b.all), func(e Entry) bool { return !e.stands(reached) })
 }
 
-// An Ending is an Entry that has ended, and why.
-type Ending struct {
+// A Change is an Entry that begins or has ended.
+type Change struct {
 	Entry
-	Why string
+	Ended bool   // false: it begins
+	Why   string // it has ended
 }
 
 // End ends what has stood for its time, and what the cloud could not be asked about for 15 min
 // and has no end of its own.
-func (b *Book) End(reached func(time.Time) bool) (ended []Ending) {
+func (b *Book) End(reached func(time.Time) bool) (ended []Change) {
+	if len(b.all) == 0 {
+		return nil
+	}
 	over := func(e Entry) bool {
 		if e.stands(reached) {
 			return false
 		}
-		ended = append(ended, Ending{e, "its time is over"})
+		ended = append(ended, Change{e, true, "its time is over"})
 		return true
 	}
 	forgotten := func(e Entry) bool {
 		if !e.Until.IsZero() || !reached(b.readAt.Add(shiftMemory)) {
 			return false
 		}
-		ended = append(ended, Ending{e, "the cloud could not be asked for " + shiftMemory.String()})
+		ended = append(ended, Change{e, true, "the cloud could not be asked for " + shiftMemory.String()})
 		return true
 	}
 	requested := slices.DeleteFunc(slices.Clone(b.requested), over)
 	shifted := slices.DeleteFunc(slices.Clone(b.shifted), func(e Entry) bool { return forgotten(e) || over(e) })
-	b.requested, b.shifted = requested, shifted
+	b.set(requested, shifted)
 	return ended
 }
 
 // NextEnd returns how long to wait until End is to be called again.
 func (b *Book) NextEnd(now time.Time) time.Duration {
 	wait := time.Hour
-	for _, e := range slices.Concat(b.requested, b.shifted) {
+	for _, e := range b.all {
 		wait = min(wait, checkInterval)
 		if left := e.Until.Sub(now); left > 0 {
 			wait = min(wait, left)

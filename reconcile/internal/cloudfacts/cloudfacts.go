@@ -45,7 +45,7 @@ type Question struct {
 	Subnets     []string       // whose free addresses and zones matter
 	SpotTypes   []string       // whose prices matter
 	SpotSubnets []string       // whose zones have those prices
-	GroupSizes  map[string]int // size of the largest group that needs placement scores, by TypesKey
+	GroupSizes  map[string]int // size of the largest group that needs placement scores, by place.TypesKey
 }
 
 // spotWithin reports whether q asks for nothing about spot capacity but what other does.
@@ -61,9 +61,6 @@ func (q Question) spotWithin(other Question) bool {
 func subset(a, of []string) bool {
 	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(of, s) })
 }
-
-// TypesKey names a set of instance types.
-func TypesKey(types []string) string { return strings.Join(slices.Sorted(slices.Values(types)), " ") }
 
 // Options are what a Reader needs. Its functions are called from several goroutines.
 type Options struct {

@@ -78,10 +78,16 @@ func Digests(groups map[string]Group) (digests []string) {
 }
 
 // Restore corrects what another leader recorded, whose clock may have been ahead by hours: no
-// backoff is longer than one may be, and nothing happened later than now.
-func (g *Group) Restore(now time.Time) {
+// backoff is longer than one may be, and nothing happened later than now, if now can be trusted.
+func (g *Group) Restore(now time.Time, trusted bool) {
 	if !g.BackoffUntil.IsZero() {
 		g.BackoffUntil = now.Add(min(g.BackoffUntil.Sub(now), maxBackoff))
+	}
+	if !trusted {
+		return
+	}
+	if g.DrilledAt.After(now) {
+		g.DrilledAt = now
 	}
 	if g.FallbackAt.After(now) {
 		g.FallbackAt = now

@@ -121,20 +121,22 @@ func TestReadiness(t *testing.T) {
 	var g history.Group
 	require.False(t, g.Ready.Covers("i1", now), "not known")
 	var r history.Readiness
-	require.False(t, g.SetReady(r), "none has been ready")
+	require.False(t, g.SetReady(r), "nothing is known")
 	r.Include(now)
 	r.Include(now.Add(-time.Minute))
-	r.Exclude("i9", now.Add(-time.Minute))
-	r.Exclude("i2", now)
-	r.Exclude("i3", now.Add(time.Minute))
+	r.Exclude("i9")
+	r.Exclude("i2")
+	r.Exclude("i3")
 	require.True(t, g.SetReady(r))
 	require.False(t, g.SetReady(r))
-	require.Equal(t, []nstance.InstanceID{"i2", "i9"}, g.Ready.Except)
+	require.Equal(t, []nstance.InstanceID{"i2", "i3", "i9"}, g.Ready.Except)
 	require.True(t, g.Ready.Covers("i1", now))
 	require.False(t, g.Ready.Covers("i2", now))
+	require.True(t, g.Ready.Excludes("i2"))
+	require.False(t, g.Ready.Excludes("i1"))
 	require.False(t, g.Ready.Covers("i3", now.Add(time.Minute)))
 	for range 100 {
-		r.Exclude("i4", now)
+		r.Exclude("i4")
 	}
 	require.False(t, g.SetReady(r), "too many are left out")
 }
@@ -200,16 +202,20 @@ func TestGoFirst(t *testing.T) {
 func TestRestore(t *testing.T) {
 	ahead := now.Add(24 * time.Hour)
 	g := history.Group{FallbackAt: ahead, Reclaims: &history.ReclaimTimes{now.Add(-time.Hour), ahead}}
-	g.BackoffUntil = ahead
-	saved := g
-	g.Restore(now)
+	g.BackoffUntil, g.DrilledAt = ahead, ahead
+	saved, unknown := g, g
+	g.Restore(now, true)
 	require.Equal(t, now.Add(5*time.Minute), g.BackoffUntil)
 	require.Equal(t, now, g.FallbackAt)
+	require.Equal(t, now, g.DrilledAt)
 	require.Equal(t, history.ReclaimTimes{now.Add(-time.Hour), now}, *g.Reclaims)
 	require.Equal(t, ahead, (*saved.Reclaims)[1], "a copy does not change")
+	unknown.Restore(now, false)
+	saved.BackoffUntil = now.Add(5 * time.Minute)
+	require.Equal(t, saved, unknown, "the clock that is wrong may be this one")
 
 	g = history.Group{}
-	g.Restore(now)
+	g.Restore(now, true)
 	require.True(t, g.Empty())
 }
 

@@ -80,7 +80,7 @@ func (g *Group) SetFallenBack(some bool, now time.Time) (changed bool) {
 	switch {
 	case some && g.FallbackAt.IsZero():
 		g.WaitForSpot(now)
-	case !some && (g.Returns > 0 || !g.FallbackAt.IsZero()):
+	case !some && !g.FallbackAt.IsZero():
 		g.FallbackAt, g.Returns = time.Time{}, 0
 	default:
 		return false

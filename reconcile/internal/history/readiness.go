@@ -11,7 +11,7 @@ import (
 // them as ready until it hears of them. An instance's life costs no write more for it.
 type Readiness struct {
 	Through time.Time            `json:"through"`          // those that had registered by then
-	Except  []nstance.InstanceID `json:"except,omitempty"` // but these, sorted
+	Except  []nstance.InstanceID `json:"except,omitempty"` // those that had registered and were not, sorted
 }
 
 // maxExcept is how many members a Readiness leaves out. With more nothing is recorded.
@@ -24,16 +24,17 @@ func (r *Readiness) Include(registered time.Time) {
 	}
 }
 
-// Exclude leaves out a member that has not been ready. All that have are included before.
-func (r *Readiness) Exclude(id nstance.InstanceID, registered time.Time) {
-	if !registered.After(r.Through) {
-		r.Except = append(r.Except, id)
-	}
+// Exclude leaves out a member that has registered and has not been ready.
+func (r *Readiness) Exclude(id nstance.InstanceID) { r.Except = append(r.Except, id) }
+
+// Excludes reports whether a member is known not to have been ready.
+func (r *Readiness) Excludes(id nstance.InstanceID) bool {
+	return r != nil && slices.Contains(r.Except, id)
 }
 
 // Covers reports whether a member has been ready.
 func (r *Readiness) Covers(id nstance.InstanceID, registered time.Time) bool {
-	return r != nil && !registered.After(r.Through) && !slices.Contains(r.Except, id)
+	return r != nil && !registered.After(r.Through) && !r.Excludes(id)
 }
 
 func (r *Readiness) equal(o *Readiness) bool {
@@ -43,7 +44,7 @@ func (r *Readiness) equal(o *Readiness) bool {
 // SetReady records which members have been ready.
 func (g *Group) SetReady(r Readiness) (changed bool) {
 	slices.Sort(r.Except)
-	if r.Through.IsZero() || len(r.Except) > maxExcept || r.equal(g.Ready) {
+	if r.Through.IsZero() && len(r.Except) == 0 || len(r.Except) > maxExcept || r.equal(g.Ready) {
 		return false
 	}
 	saved := r // r itself stays on the stack

@@ -135,3 +135,70 @@ func TestShareOfTheShard(t *testing.T) {
 	require.Empty(t, due)
 	require.Empty(t, doubt)
 }
+
+// TestEdges: each limit spares a machine until it is reached, and a machine is as young as the
+// later of its two ages says.
+func TestEdges(t *testing.T) {
+	young, err := nstance.NewInstanceID("web", noon.Add(-4*time.Minute))
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		change func(*nstance.Machine)
+		shard  func(*orphans.Shard)
+		due    bool
+	}{
+		"a young ID, and no age of the provider": {change: func(m *nstance.Machine) { m.ID, m.CreatedAt = young, time.Time{} }},
+		"a young ID, an old machine":             {change: func(m *nstance.Machine) { m.ID = young }},
+		"old enough":                             {change: func(m *nstance.Machine) { m.CreatedAt = noon.Add(-5 * time.Minute) }, due: true},
+		"led for long enough":                    {shard: func(s *orphans.Shard) { s.TermBegan = noon.Add(-5 * time.Minute) }, due: true},
+		"not quite":                              {shard: func(s *orphans.Shard) { s.TermBegan = noon.Add(-5*time.Minute + 1) }},
+		"the only machine of its shard":          {shard: func(s *orphans.Shard) { s.Members = 1 }, due: true},
+		"two of nine":                            {shard: func(s *orphans.Shard) { s.Members, s.Deleting = 9, 1 }},
+		"two of ten":                             {shard: func(s *orphans.Shard) { s.Members, s.Deleting = 10, 1 }, due: true},
+		"no record, and made in this term":       {shard: func(s *orphans.Shard) { s.FoundNoRecord, s.TermBegan = true, noon.Add(-2*time.Hour) }, due: true},
+		"an unknown term":                        {shard: func(s *orphans.Shard) { s.Epoch = 1_000_003 }, due: true},
+		"this term":                              {change: func(m *nstance.Machine) { m.Epoch = 7 }, shard: func(s *orphans.Shard) { s.Epoch = 7 }, due: true},
+	} {
+		m, s := machine(t), shard()
+		if c.change != nil {
+			c.change(&m)
+		}
+		if c.shard != nil {
+			c.shard(&s)
+		}
+		b := listed(m)
+		o, _ := b.Get(m.ID)
+		due, _ := b.Due(s)
+		require.Equal(t, c.due, len(due) == 1, name)
+		require.Equal(t, c.due, b.Spared(o, s) == "", name)
+	}
+}
+
+// TestFreezeOfTheGroup: the freeze is asked about the group of the tenant that the marks name.
+func TestFreezeOfTheGroup(t *testing.T) {
+	m, s := machine(t, func(m *nstance.Machine) { m.Owner.Tenant = "blue" }), shard()
+	var asked nstance.GroupKey
+	s.Frozen = func(key nstance.GroupKey) error { asked = key; return nil }
+	due, _ := listed(m).Due(s)
+	require.Len(t, due, 1)
+	require.Equal(t, nstance.GroupKey{Tenant: "blue", Group: "web"}, asked)
+}
+
+// TestSameMachine: what differs in anything but its state is another machine.
+func TestSameMachine(t *testing.T) {
+	m := machine(t)
+	for name, change := range map[string]func(*nstance.Machine){
+		"provider ID": func(m *nstance.Machine) { m.ProviderID = "other" }, "owner": func(m *nstance.Machine) { m.Owner.Shard = "s2" },
+		"age": func(m *nstance.Machine) { m.CreatedAt = m.CreatedAt.Add(time.Second) },
+	} {
+		other := m
+		change(&other)
+		require.False(t, orphans.SameMachine(m, other), name)
+		b := listed(m)
+		require.Equal(t, []nstance.Machine{other}, b.List([]nstance.Machine{other}, noon), name)
+		due, _ := b.Due(shard())
+		require.Empty(t, due, name)
+	}
+	same := m
+	same.CreatedAt, same.Status = m.CreatedAt.In(time.FixedZone("", 3600)), nstance.StatusUnknown
+	require.True(t, orphans.SameMachine(m, same))
+}

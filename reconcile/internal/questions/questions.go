@@ -4,6 +4,7 @@ package questions
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ type Asker struct {
 	wake  chan struct{} // has room for one
 
 	mu      sync.Mutex
-	waiting map[nstance.InstanceID]bool
+	waiting map[nstance.InstanceID]bool // true: alone
 	asked   map[nstance.InstanceID]bool // without an answer yet
 	listing bool
 }
@@ -45,9 +46,15 @@ func New(calls Calls) *Asker {
 }
 
 // Add has an instance's machine asked about soon.
-func (a *Asker) Add(id nstance.InstanceID) {
+func (a *Asker) Add(id nstance.InstanceID) { a.add(id, false) }
+
+// AddAlone has it asked about by a question of its own: a list does not say why what it does
+// not show has ended.
+func (a *Asker) AddAlone(id nstance.InstanceID) { a.add(id, true) }
+
+func (a *Asker) add(id nstance.InstanceID, alone bool) {
 	a.mu.Lock()
-	a.waiting[id] = true
+	a.waiting[id] = a.waiting[id] || alone
 	a.mu.Unlock()
 	a.signal()
 }
@@ -90,23 +97,30 @@ func (a *Asker) Run(ctx context.Context) {
 func (a *Asker) ask(ctx context.Context, questions *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	ids := make([]nstance.InstanceID, 0, len(a.waiting))
-	for id := range a.waiting {
-		if !a.asked[id] {
+	var ids, alone []nstance.InstanceID
+	for id, is := range a.waiting {
+		switch {
+		case a.asked[id]:
+		case is:
+			alone = append(alone, id)
+		default:
 			ids = append(ids, id)
 		}
 	}
+	slices.Sort(alone)
 	slices.Sort(ids)
 	room := width - len(a.asked)
 	if !a.listing && len(ids) >= min(singly, room+1) {
 		a.listing = true
-		clear(a.waiting)
+		maps.DeleteFunc(a.waiting, func(_ nstance.InstanceID, alone bool) bool { return !alone })
+		listed := ids
 		questions.Go(func() {
 			err := a.calls.List(ctx)
-			a.answered(func() { a.listing = false }, err, ids...)
+			a.answered(func() { a.listing = false }, err, listed...)
 		})
-		return
+		ids = nil
 	}
+	ids = append(alone, ids...)
 	for _, id := range ids[:min(room, len(ids))] {
 		a.asked[id] = true
 		delete(a.waiting, id)

@@ -130,6 +130,26 @@ func TestManyAreOneList(t *testing.T) {
 	})
 }
 
+// TestAlone: what asks for an answer of its own gets it beside the list for all others, once.
+func TestAlone(t *testing.T) {
+	a := &asked{}
+	asking(t, a, func(q *questions.Asker) {
+		add(q, ids(40))
+		for _, id := range ids(20) {
+			q.AddAlone(id)
+			q.Add(id)
+		}
+		pass(time.Second)
+		lists, gets, _ := a.seen()
+		require.Equal(t, 1, lists)
+		require.ElementsMatch(t, ids(16), gets, "no more at once")
+		pass(2 * time.Second)
+		lists, gets, _ = a.seen()
+		require.Equal(t, 1, lists)
+		require.ElementsMatch(t, ids(20), gets)
+	})
+}
+
 // TestSilenceDelaysNoOthers: questions without an answer stand beside others, which are asked
 // in a list where no room is left for them.
 func TestSilenceDelaysNoOthers(t *testing.T) {

@@ -50,6 +50,7 @@ func TestComparedWithStorage(t *testing.T) {
 	}{
 		"equal":             {0, 0, ""},
 		"ahead, within":     {29 * time.Second, 0, ""},
+		"ahead, inexact":    {30 * time.Second, 0, ""}, // storage's answer leaves a second of doubt
 		"behind, within":    {0, 28 * time.Second, ""},
 		"ahead":             {33 * time.Second, 0, "ahead of storage's"},
 		"behind":            {0, 31 * time.Second, "behind storage's"},
@@ -86,6 +87,12 @@ func TestTrustReturnsWhenStable(t *testing.T) {
 		require.NotEmpty(t, look(clock, wallclock.Calm), "the stable time starts again")
 		require.Empty(t, look(clock, 2*time.Second))
 		require.Zero(t, clock.Since())
+
+		k.server = time.Minute
+		require.NotEmpty(t, look(clock, time.Second))
+		k.server = 0
+		require.NotEmpty(t, look(clock, wallclock.Calm), "and with each distrust")
+		require.Empty(t, look(clock, 2*time.Second))
 	})
 }
 
@@ -100,6 +107,18 @@ func TestStepWhileStorageIsSilent(t *testing.T) {
 		require.Empty(t, look(clock, time.Hour), "a missing answer is no evidence")
 		k.server = time.Minute
 		require.Contains(t, look(clock, time.Second), "ahead of storage's")
+	})
+}
+
+// TestSleepWhileStorageIsSilent: the process's own clock stands still meanwhile.
+func TestSleepWhileStorageIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, slept := time.Now(), time.Duration(0)
+		k := &clocks{}
+		clock := wallclock.New(wallclock.Options{Wall: k.wall, Dated: k, Elapsed: func() time.Duration { return time.Since(began) + slept }})
+		require.Empty(t, look(clock, time.Second))
+		k.silent, k.server, slept = true, time.Hour, time.Hour
+		require.Empty(t, look(clock, time.Minute))
 	})
 }
 
@@ -130,6 +149,17 @@ func TestStepsWithoutStorage(t *testing.T) {
 			})
 		})
 	}
+	t.Run("distrust lasts until the step is undone", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			k := &clocks{}
+			clock := wallclock.New(wallclock.Options{Wall: k.wall, Elapsed: func() time.Duration { return time.Since(began) }})
+			k.server = time.Minute
+			require.NotEmpty(t, look(clock, 10*wallclock.Calm))
+			k.server = 0
+			require.Empty(t, look(clock, wallclock.Calm+2*time.Second))
+		})
+	})
 	t.Run("slewing moves both", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()

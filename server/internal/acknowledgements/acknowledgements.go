@@ -39,6 +39,9 @@ type Options struct {
 	Now   func() time.Time
 	Log   *slog.Logger
 
+	// ClockRight reports whether Now can be trusted. It is asked after Now.
+	ClockRight func() bool
+
 	// List returns everything that needs attention. It must not call the Book.
 	List func() []reconcile.Attention
 }
@@ -71,7 +74,17 @@ func New(store storage.Store, opts Options) *Book {
 // Mark marks what is acknowledged of a list, and moves it to the end.
 func (b *Book) Mark(list []reconcile.Attention) []attention.Entry {
 	d, _ := b.doc.Held()
-	return attention.Mark(list, d.Acknowledged, b.Now())
+	now, _ := b.trustedNow()
+	return attention.Mark(list, d.Acknowledged, now)
+}
+
+// trustedNow returns the time, and whether it can be trusted; the zero time, at which none has
+// ended, if not.
+func (b *Book) trustedNow() (now time.Time, trusted bool) {
+	if now = b.Now(); b.ClockRight() {
+		return now, true
+	}
+	return time.Time{}, false
 }
 
 // Problems says why nothing can be acknowledged.
@@ -105,7 +118,7 @@ func (b *Book) Put(ctx context.Context, want attention.Acknowledgement, dryRun b
 		stands, changed = want, true
 		i := slices.IndexFunc(all, want.Same)
 		switch {
-		case i >= 0 && all[i].Until.After(want.At) && all[i].Repeats(want, list):
+		case i >= 0 && all[i].Repeats(want, list):
 			stands, changed = all[i], false
 		case i >= 0:
 			all[i] = want
@@ -204,19 +217,22 @@ type entryName struct {
 // long: last has when each was last listed.
 func (b *Book) end(ctx context.Context, last map[entryName]time.Time) error {
 	held, _ := b.doc.Held()
-	now := b.Now()
-	missing := b.recordListed(held.Acknowledged, last, now)
+	missing := b.recordListed(held.Acknowledged, last, b.Now())
+	now, trusted := b.trustedNow()
 	_, err := b.doc.Update(ctx, func(d *document) error {
 		d.Acknowledged = slices.DeleteFunc(slices.Clone(d.Acknowledged), func(a attention.Acknowledgement) bool {
 			return !a.Until.After(now) || missing[entryName{a.Kind, a.Subject}]
 		})
 		for i := range d.Acknowledged { // the clock of the leader that wrote it may have been ahead
-			if a := &d.Acknowledged[i]; a.Until.Sub(now) > attention.Longest {
+			if a := &d.Acknowledged[i]; trusted && a.Until.Sub(now) > attention.Longest {
 				a.Until = now.Add(attention.Longest).UTC()
 			}
 		}
 		return nil
 	})
+	if err == nil { // one that is given again waits anew
+		maps.DeleteFunc(last, func(name entryName, _ time.Time) bool { return missing[name] })
+	}
 	return err
 }
 

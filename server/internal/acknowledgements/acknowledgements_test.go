@@ -25,8 +25,27 @@ import (
 // A shard is what needs attention, and the storage of its acknowledgements.
 type shard struct {
 	*storagetest.Faulty
-	mu   sync.Mutex
-	list []reconcile.Attention
+	mu    sync.Mutex
+	list  []reconcile.Attention
+	ahead time.Duration // of the leader's clock, which is known to be wrong unless 0
+}
+
+func (s *shard) now() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Add(s.ahead)
+}
+
+func (s *shard) clockRight() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ahead == 0
+}
+
+func (s *shard) setClock(ahead time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead = ahead
 }
 
 func newShard(entries ...reconcile.Attention) *shard {
@@ -49,7 +68,7 @@ func (s *shard) entries() []reconcile.Attention {
 func (s *shard) lead(t *testing.T, epoch uint64) (b *acknowledgements.Book, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b = acknowledgements.New(s, acknowledgements.Options{
-		Shard: "s1", Epoch: epoch, Check: ctx.Err, Now: time.Now, List: s.entries, Log: slog.New(slog.DiscardHandler),
+		Shard: "s1", Epoch: epoch, Check: ctx.Err, Now: s.now, ClockRight: s.clockRight, List: s.entries, Log: slog.New(slog.DiscardHandler),
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() { b.Run(ctx) })
@@ -141,6 +160,29 @@ func TestItEndsByItself(t *testing.T) {
 			require.Len(t, s.stored(t), 1)
 		})
 	})
+}
+
+// TestWrongClock: a clock that is known to be wrong ends no acknowledgement, and shortens none.
+func TestWrongClock(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"ahead": 48 * time.Hour, "behind": -48 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newShard(clock)
+				b, _ := s.lead(t, 1)
+				until := time.Now().Add(attention.Longest).UTC()
+				if ahead > 0 {
+					until = time.Now().Add(time.Hour).UTC()
+				}
+				put(t, b, attention.Acknowledgement{Kind: "clock", Subject: "shard", At: time.Now().UTC(), Until: until, By: "eve"})
+				s.setClock(ahead)
+				require.Equal(t, 1, s.known(b))
+				pass(5 * time.Minute)
+				s.setClock(0)
+				require.Equal(t, 1, s.known(b))
+				require.True(t, until.Equal(s.stored(t)[0].Until), s.stored(t)[0].Until)
+			})
+		})
+	}
 }
 
 // TestLeaderChange: the next leader continues with it, and waits for the entry for as long

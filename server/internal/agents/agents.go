@@ -43,7 +43,6 @@ type shard interface {
 	Abilities() provider.Abilities
 	Instance(id nstance.InstanceID) (reconcile.InstanceView, error)
 	Runtime(id nstance.InstanceID) (loop.Runtime, error)
-	RuntimeHash(id nstance.InstanceID) string
 	RuntimeHashes() map[nstance.GroupKey]string
 	FrozenGroups() map[nstance.GroupKey]bool
 }

@@ -1,16 +1,24 @@
 package agents
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
 	apiv1 "github.com/nstance-go/nstance/api/v1"
+	"github.com/nstance-go/nstance/drain"
+	"github.com/nstance-go/nstance/internal/config"
 	"github.com/nstance-go/nstance/internal/files"
+	"github.com/nstance-go/nstance/internal/keyring"
+	"github.com/nstance-go/nstance/internal/loop"
+	"github.com/nstance-go/nstance/internal/records"
+	"github.com/nstance-go/nstance/storage"
 )
 
 func newFileSession(t *testing.T, k *fileKeeper, id nstance.InstanceID) *session {
@@ -116,4 +124,129 @@ func TestPartialFiles(t *testing.T) {
 			require.Equal(t, c.hash == "new", (*events)[0].Error == "", "what is missing is said")
 		})
 	}
+}
+
+// TestVariablesOfAnInstance: what a request sets differently from the group is given, and no
+// name is certified from it. The group's own definition stays as it is.
+func TestVariablesOfAnInstance(t *testing.T) {
+	k, _, _ := newTestKeeper()
+	recs := records.New(storage.NewMemory(), "s1", nil)
+	k.agents.shard = recordShard{&fakeShard{}, recs}
+	of := func(own, group map[string]string, given ...string) (nstance.Definition, kitKey, string) {
+		digest, err := recs.PutDefinition(t.Context(), nstance.Definition{Kind: "web", Vars: own})
+		require.NoError(t, err)
+		v := loop.Runtime{Hash: "group's", Definition: nstance.Definition{Kind: "web", Vars: group, GivenVars: given}}
+		key, err := k.ownVars(t.Context(), &v, kitKey{}, digest)
+		require.NoError(t, err)
+		require.Equal(t, key.definition == "", v.Hash == "group's")
+		return v.Definition, key, digest
+	}
+	group := map[string]string{"a": "1", "b": "2"}
+	d, key, digest := of(map[string]string{"a": "1", "b": "3", "c": "4"}, group, "b")
+	require.Equal(t, map[string]string{"a": "1", "b": "3", "c": "4"}, d.Vars)
+	require.ElementsMatch(t, []string{"b", "c"}, d.GivenVars)
+	require.Equal(t, digest, key.definition)
+	require.Equal(t, map[string]string{"a": "1", "b": "2"}, group)
+
+	d, key, _ = of(map[string]string{"a": "1"}, group)
+	require.Equal(t, group, d.Vars)
+	require.Empty(t, d.GivenVars)
+	require.Zero(t, key, "its kit is the group's")
+	d, _, _ = of(map[string]string{"a": "5"}, nil)
+	require.Equal(t, []string{"a"}, d.GivenVars)
+}
+
+// TestChangeDuringACheck: a session that is to be checked while a worker checks it is checked
+// again.
+func TestChangeDuringACheck(t *testing.T) {
+	k, _, _ := newTestKeeper()
+	k.agents.shard = recordShard{&fakeShard{}, records.New(storage.NewMemory(), "s1", nil)}
+	s := newFileSession(t, k, testID(t))
+	s.files.working, s.files.queued = true, true
+	s.checkFiles(t.Context(), k) // by another worker
+	require.True(t, s.files.queued)
+}
+
+// A filedShard has one machine with files, of which it also has a record.
+type filedShard struct {
+	recordShard
+	machine loop.Runtime
+}
+
+func (s *filedShard) Runtime(nstance.InstanceID) (loop.Runtime, error) { return s.machine, nil }
+
+// sourceOf is a source of files.
+type sourceOf func() ([]byte, error)
+
+func (s sourceOf) Get(context.Context, string) ([]byte, error) { return s() }
+
+// newFiledShard returns a keeper of the files of one machine.
+func newFiledShard(t *testing.T, secrets sourceOf, fs map[string]nstance.File) (*fileKeeper, *filedShard, nstance.InstanceID) {
+	identity, err := keyring.NewAuthority(keyring.Identity, time.Now())
+	require.NoError(t, err)
+	id, store := testID(t), storage.NewMemory()
+	recs := records.New(store, "s1", nil)
+	_, err = recs.Create(t.Context(), records.Instance{ID: id, Tenant: "default", Group: "web"})
+	require.NoError(t, err)
+	shard := &filedShard{recordShard: recordShard{&fakeShard{}, recs}}
+	shard.machine.Definition.Files = fs
+	a := New(store, shard, drain.New(nil), Options{
+		Config: func() *config.Config { return &config.Config{} }, Now: time.Now, Began: time.Now(), Check: func() error { return nil },
+		Keys: &keyring.Keys{Identity: identity}, Log: slog.New(slog.DiscardHandler), Secrets: secrets, Addresses: func() (s files.Server) { return s },
+		Bound: func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) },
+	})
+	return a.files, shard, id
+}
+
+// TestFilesWaitForTheProvider: what differs by machine is made with what the provider says of
+// it, for which the beginning of a term waits a minute at most.
+func TestFilesWaitForTheProvider(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, shard, id := newFiledShard(t, nil, map[string]nstance.File{"ip": {Kind: nstance.FileString, Content: "{{.Instance.IP4}}"}})
+		find := func() error { _, err := k.find(t.Context(), id); return err }
+		require.ErrorIs(t, find(), nstance.Unavailable)
+		shard.machine.Seen = true
+		require.NoError(t, find())
+		shard.machine.Seen = false
+		<-time.After(providerWait - 1)
+		require.ErrorIs(t, find(), nstance.Unavailable)
+		<-time.After(1)
+		require.NoError(t, find())
+	})
+	k, _, id := newFiledShard(t, nil, map[string]nstance.File{"same": {Kind: nstance.FileString, Content: "x"}})
+	_, err := k.find(t.Context(), id)
+	require.NoError(t, err, "all machines have the same")
+}
+
+// TestFailedSourceIsReadSoonAgain: the interval between two reads is for those that succeed.
+func TestFailedSourceIsReadSoonAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failure := error(nstance.Unavailable)
+		k, _, id := newFiledShard(t, func() ([]byte, error) { return []byte("hush"), failure }, map[string]nstance.File{"s": {Kind: nstance.FileSecret, Secret: "s"}})
+		m, err := k.find(t.Context(), id)
+		require.NoError(t, err)
+		require.Len(t, k.problems(), 1)
+		<-time.After(failedRefresh - 1)
+		require.False(t, m.made.due(time.Hour))
+		<-time.After(1)
+		require.True(t, m.made.due(time.Hour))
+
+		failure = nil
+		k.remake(t.Context(), m.slot)
+		require.Empty(t, k.problems())
+		<-time.After(time.Hour - 1)
+		require.False(t, m.slot.now.Load().due(time.Hour))
+		<-time.After(1)
+		require.True(t, m.slot.now.Load().due(time.Hour))
+		made := m.slot.now.Load().Kit
+		k.remake(t.Context(), m.slot)
+		require.Same(t, made, m.slot.now.Load().Kit, "sessions compare the pointer")
+
+		failure = nstance.Unavailable
+		k.remake(t.Context(), m.slot)
+		require.Len(t, k.problems(), 1, "the content stays, and that it may be old is shown")
+		failure = nil
+		k.remake(t.Context(), m.slot)
+		require.Empty(t, k.problems())
+	})
 }

@@ -279,7 +279,7 @@ func (k *fileKeeper) make(ctx context.Context, slot *kitSlot, d nstance.Definiti
 		before = old.Kit
 	}
 	made := &madeKit{files.Prepare(ctx, hash, d, k.common(), k.sources, before), d, time.Now()}
-	if old != nil && made.Same(before) && !made.Troubled() {
+	if old != nil && made.Same(before) && !made.Troubled() && !before.Troubled() {
 		made.Kit = before // sessions compare the pointer
 	}
 	slot.now.Store(made)

@@ -90,3 +90,88 @@ func TestNoticesBeyondTheLimit(t *testing.T) {
 		})
 	}
 }
+
+// TestRoomForReclaims: notices that doom nothing leave room for those that do.
+func TestRoomForReclaims(t *testing.T) {
+	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+		for i := range noticeBurst + 1 {
+			s.send(nstance.Notice{Kind: nstance.Rebalance, Source: "aws/rebalance", EventID: fmt.Sprint(i)})
+		}
+		passedOn, acknowledged := s.send(nstance.Notice{Kind: nstance.Reclaim, Source: "aws/spot", EventID: "reclaim"})
+		require.Equal(t, 1, passedOn)
+		require.True(t, acknowledged)
+	})
+}
+
+// TestNoticesInOneSet: more than an agent may have are not looked at.
+func TestNoticesInOneSet(t *testing.T) {
+	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+		var all []nstance.Notice
+		for i := range wire.MaxNotices + 1 {
+			all = append(all, nstance.Notice{Kind: nstance.Reclaim, Source: "aws/spot", EventID: fmt.Sprint(i)})
+		}
+		passedOn, _ := s.send(all...)
+		require.Equal(t, wire.MaxNotices, passedOn)
+	})
+}
+
+// TestLateAcknowledgement: what is durable of an older set acknowledges nothing that was
+// acknowledged before.
+func TestLateAcknowledgement(t *testing.T) {
+	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+		for _, revision := range []uint64{3, 2, 3, 4} {
+			s.acknowledgeNotices(revision)
+		}
+		synctest.Wait()
+		require.Len(t, s.agent.Sent, 2)
+		require.EqualValues(t, 4, s.agent.Sent[1].GetAcknowledgement().GetNoticesRevision())
+	})
+}
+
+// TestLoneDrainOfAnUnknownNotice: it is acknowledged, or the agent would repeat it for ever,
+// and counts only for a notice that the instance sent.
+func TestLoneDrainOfAnUnknownNotice(t *testing.T) {
+	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+		facts := &factShard{fakeShard: s.shard}
+		s.agents.shard = facts
+		s.notices.receive(nstance.Notice{Kind: nstance.Reclaim, Source: "aws/spot", EventID: "known"})
+		for _, r := range []*apiv1.DrainResult{
+			{EventId: "unknown", Outcome: "drained"}, {EventId: "known", Outcome: "blocked"}, {EventId: "known", Outcome: "drained"},
+		} {
+			s.handleDrainResult(r)
+		}
+		synctest.Wait()
+		require.Len(t, s.agent.Sent, 3)
+		require.Equal(t, []nstance.Fact{nstance.DrainedWithoutServer{ID: "web1", EventID: "known", Outcome: nstance.OutcomeDrained}}, facts.facts)
+	})
+}
+
+// TestDrainIsSentWithTheTimeLeft: the machine's clock may be wrong.
+func TestDrainIsSentWithTheTimeLeft(t *testing.T) {
+	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+		s.sendDrain(nstance.Drain{Instance: "web1", Generation: 1, Deadline: time.Now().Add(time.Minute)})
+		synctest.Wait()
+		require.Equal(t, time.Minute, s.agent.Sent[0].GetDrain().GetTimeLeft().AsDuration())
+	})
+}
+
+// TestNoticesOfAFormerLeader: what that has acknowledged is durable already.
+func TestNoticesOfAFormerLeader(t *testing.T) {
+	inNoticeSession(t, func(t *testing.T, s *noticeSession) {
+		known := nstance.Notice{Kind: nstance.Reclaim, Source: "aws/spot", EventID: "known"}
+		s.handleNotices(&apiv1.StandingNotices{
+			Revision: 1, Acknowledged: []string{"known"}, Notices: []*apiv1.Notice{wire.NoticeAt(known, time.Now())},
+		})
+		synctest.Wait()
+		require.Empty(t, s.shard.observed)
+		require.EqualValues(t, 1, s.agent.Sent[0].GetAcknowledgement().GetNoticesRevision())
+
+		s.revision = 1
+		passedOn, acknowledged := s.send(known)
+		require.Zero(t, passedOn)
+		require.True(t, acknowledged, "as part of a new set")
+		known.Cancelled = true
+		passedOn, _ = s.send(known)
+		require.Equal(t, 1, passedOn, "its end is news")
+	})
+}

@@ -66,3 +66,34 @@ func TestWokenBeforeItStopped(t *testing.T) {
 		s.cancel(nil)
 	})
 }
+
+// TestRelayedDrains: the agent is told of the drains that it carries out, those of a snapshot
+// too, which is what a watcher that was behind begins with.
+func TestRelayedDrains(t *testing.T) {
+	command := func(m *apiv1.ConnectResponse) bool { return m.GetDrain() != nil }
+	cancel := func(m *apiv1.ConnectResponse) bool { return m.GetDrainCancel() != nil }
+	for kind, want := range map[nstance.DrainEventType]func(*apiv1.ConnectResponse) bool{
+		nstance.DrainSnapshot: command, nstance.DrainRequested: command, nstance.DrainTightened: command, nstance.DrainReassigned: command,
+		nstance.DrainCancelled: cancel, nstance.DrainSynced: nil, nstance.DrainAcknowledged: nil, nstance.DrainEnded: nil,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, d := newSlowAgent(t)
+			close(d.Read)
+			s.agents = &Agents{Options: Options{Now: time.Now}, shard: sleepyShard{&fakeShard{}, records.New(storage.NewMemory(), "s1", nil)}, sessions: newSessions(func(nstance.Fact) {})}
+			s.id = testID(t)
+			require.NoError(t, s.agents.sessions.begin(s))
+			for _, executor := range []nstance.Executor{nstance.ExecutorOperator, nstance.ExecutorNone, nstance.ExecutorAgent} {
+				s.agents.relayDrain(nstance.DrainEvent{Type: kind, Drain: nstance.Drain{Instance: s.id, Executor: executor}})
+			}
+			s.agents.relayDrain(nstance.DrainEvent{Type: kind, Drain: nstance.Drain{Instance: "unknown", Executor: nstance.ExecutorAgent}})
+			synctest.Wait()
+			if want == nil {
+				require.Empty(t, d.Sent, kind)
+			} else {
+				require.Len(t, d.Sent, 1, kind)
+				require.True(t, want(d.Sent[0]), kind)
+			}
+			s.cancel(nil)
+		})
+	}
+}

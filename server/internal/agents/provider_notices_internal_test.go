@@ -74,7 +74,6 @@ func (s *fakeShard) WatchNotices(ctx context.Context, _ nstance.Owner) iter.Seq2
 
 func (*fakeShard) Records() *records.Records                              { return nil }
 func (*fakeShard) Runtime(nstance.InstanceID) (v loop.Runtime, err error) { return }
-func (*fakeShard) RuntimeHash(nstance.InstanceID) string                  { return "" }
 func (*fakeShard) RuntimeHashes() map[nstance.GroupKey]string             { return nil }
 func (*fakeShard) FrozenGroups() map[nstance.GroupKey]bool                { return nil }
 
@@ -172,5 +171,18 @@ func TestProviderNoticeProblems(t *testing.T) {
 		require.Equal(t, []string{"notices of the provider cannot be read: no permission"}, a.NoticeProblems())
 		<-time.After(problemLasts + time.Second)
 		require.Empty(t, a.NoticeProblems(), "it is over")
+	})
+}
+
+// TestDetectionOfAProviderNotice: one without a time was detected when it came.
+func TestDetectionOfAProviderNotice(t *testing.T) {
+	withProviderNotices(t, func(_ *Agents, s *fakeShard, receive func(nstance.Notice), _, journalled *int) {
+		close(s.loaded)
+		receive(recommendation)
+		require.Equal(t, time.Now().UTC(), s.observed[0].Notice.DetectedAt)
+		end := nstance.Notice{Kind: nstance.Reclaim, Source: "aws/spot/eventbridge", EventID: "end", Cancelled: true, DetectedAt: time.Unix(1, 0)}
+		receive(end)
+		require.Equal(t, end, s.observed[1].Notice)
+		require.Equal(t, 1, *journalled, "the end of a notice is no detection")
 	})
 }

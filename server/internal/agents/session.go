@@ -99,9 +99,10 @@ func newSession(a *Agents, identity nstance.Identity, id nstance.InstanceID, gro
 
 // welcome sends the first message, before other messages can be queued.
 func (s *session) welcome() {
+	runtime, _ := s.agents.shard.Runtime(s.id) // without a hash when it fails
 	s.send(&apiv1.ConnectResponse{Message: &apiv1.ConnectResponse_Welcome{Welcome: &apiv1.Welcome{
 		ReportInterval: durationpb.New(s.reportInterval),
-		RuntimeHash:    s.agents.shard.RuntimeHash(s.id), ServerVersion: s.agents.Version,
+		RuntimeHash:    runtime.Hash, ServerVersion: s.agents.Version,
 	}}})
 }
 

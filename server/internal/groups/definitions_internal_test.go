@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,8 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/storage"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // slowReads is a store whose reads take 20 ms.
@@ -44,4 +47,24 @@ func TestDefinitionsAreReadTogether(t *testing.T) {
 		require.Len(t, d.known, 299)
 		require.LessOrEqual(t, time.Since(began), 5*20*time.Millisecond, "64 at a time")
 	})
+}
+
+// TestDamagedDefinition: it concerns its group only. One that cannot be read at present may be
+// good: nothing is decided without it.
+func TestDamagedDefinition(t *testing.T) {
+	store := storagetest.NewFaulty(storage.NewMemory())
+	good, err := records.New(store, "s1", nil).PutDefinition(t.Context(), nstance.Definition{Kind: "web"})
+	require.NoError(t, err)
+	damaged := strings.Repeat("d", 64)
+	_, err = store.PutIfAbsent(t.Context(), layout.DefinitionKey("s1", damaged), []byte("{"))
+	require.NoError(t, err)
+	var file overlays
+	for _, digest := range []string{damaged, good, ""} {
+		file.Groups = append(file.Groups, &part{name: "default/g", overlay: overlay{Effective: &effective{Definition: digest}}})
+	}
+	d := &definitions{records: records.New(store, "s1", nil), log: slog.New(slog.DiscardHandler), known: map[string]nstance.Definition{}}
+	store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: layout.DefinitionKey("s1", good)})
+	require.ErrorIs(t, d.fetchAll(t.Context(), file), nstance.Unavailable)
+	require.NoError(t, d.fetchAll(t.Context(), file))
+	require.Len(t, d.known, 1)
 }

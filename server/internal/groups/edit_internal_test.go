@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -286,6 +287,34 @@ func TestLimitsOfEdits(t *testing.T) {
 	require.Eventually(t, func() bool { return create(3, "x") == nil }, time.Minute, time.Millisecond)
 }
 
+// A peopledShard has members in every group.
+type peopledShard struct{ shard }
+
+func (peopledShard) Group(nstance.GroupKey) (reconcile.GroupView, error) {
+	return reconcile.GroupView{}, nil
+}
+
+// TestForgottenTooLate: the overlay of a group that is gone is to be deleted, and before that is
+// done the group is made and removed again: its members leave under every leader.
+func TestForgottenTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newEditedShard(t, storage.NewMemory())
+		defer s.stop()
+		_, err := s.Create(t.Context(), eve, keyOf(1), config.Override{Template: "vm", Size: new(3)}, false)
+		require.NoError(t, err)
+		_, err = s.Remove(t.Context(), eve, keyOf(1), false)
+		require.NoError(t, err)
+		<-time.After(time.Minute) // until everything was looked up
+		synctest.Wait()
+		s.shard = peopledShard{s.shard}
+		s.ForgetSoon(keyOf(1))
+		<-time.After(time.Minute)
+		file, err := s.doc.Load(t.Context())
+		require.NoError(t, err)
+		require.NotNil(t, file.of(keyOf(1)).Removing)
+	})
+}
+
 // TestUnknownFieldsOfGroups: a newer version's settings of a group stay while others change.
 func TestUnknownFieldsOfGroups(t *testing.T) {
 	store := storage.NewMemory()
@@ -302,6 +331,29 @@ func TestUnknownFieldsOfGroups(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(obj.Data), `"no name":{}`)
 	require.Equal(t, 1, s.sizeInForce(t, keyOf(1)))
+}
+
+// TestCostOfAnEdit: it is one write, and what is allocated does not grow with the other groups.
+func TestCostOfAnEdit(t *testing.T) {
+	cost := func(n int) float64 {
+		store := &uncopied{Store: filledStore(t, n)}
+		s := newEditedShard(t, store)
+		defer s.stop()
+		s.settle(t)
+		before, size := store.writes.Load(), 1
+		allocations := math.MaxFloat64 // of the cheapest edit: the shard's own work is counted too
+		for range 10 {
+			allocations = min(allocations, testing.AllocsPerRun(1, func() {
+				size++
+				_, _, err := s.Update(t.Context(), eve, keyOf(1), config.Override{Size: &size}, false)
+				require.NoError(t, err)
+			}))
+		}
+		require.EqualValues(t, size-1, store.writes.Load()-before)
+		return allocations
+	}
+	few, many := cost(10), cost(2000)
+	require.Less(t, many, 2*few)
 }
 
 // BenchmarkEdit shows what one edit costs, by the number of groups: that group, and one

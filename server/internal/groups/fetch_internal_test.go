@@ -1,10 +1,14 @@
 package groups
 
 import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +79,24 @@ func TestFetch(t *testing.T) {
 	})
 	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/good", http.StatusFound) })
 	mux.HandleFunc("/round", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/round", http.StatusFound) })
+	mux.HandleFunc("/hops/{left}", func(w http.ResponseWriter, r *http.Request) {
+		next := "/good"
+		if left, _ := strconv.Atoi(r.PathValue("left")); left > 1 {
+			next = fmt.Sprint("/hops/", left-1)
+		}
+		http.Redirect(w, r, next, http.StatusFound)
+	})
+	mux.HandleFunc("/full", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte("x"), maxFetched)) })
+	mux.HandleFunc("/packed", func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			_, _ = w.Write([]byte("as it is stored"))
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		packer := gzip.NewWriter(w)
+		_, _ = packer.Write([]byte("packed on the way"))
+		_ = packer.Close()
+	})
 	web := httptest.NewServer(mux)
 	defer web.Close()
 	store := storage.NewMemory()
@@ -92,6 +114,10 @@ func TestFetch(t *testing.T) {
 		{name: "what is there", at: web.URL + "/good", want: "{{.Nonce}}"},
 		{name: "with its digest", at: web.URL + "/good", digest: digest, want: "{{.Nonce}}"},
 		{name: "after a redirect", at: web.URL + "/moved", want: "{{.Nonce}}"},
+		{name: "after three redirects", at: web.URL + "/hops/3", want: "{{.Nonce}}"},
+		{name: "after four redirects", at: web.URL + "/hops/4", code: nstance.Unavailable, says: "too many redirects"},
+		{name: "as much as is permitted", at: web.URL + "/full", want: strings.Repeat("x", maxFetched)},
+		{name: "the stored bytes", at: web.URL + "/packed", want: "as it is stored"},
 		{name: "an object", at: "storage:userdata/base", want: "from the store"},
 		{name: "another digest", at: web.URL + "/good", digest: strings.Repeat("a", 64), code: nstance.Invalid, says: "write " + digest},
 		{name: "nothing", at: web.URL + "/empty", code: nstance.Invalid, says: "nothing is there"},
@@ -127,6 +153,17 @@ func TestFetch(t *testing.T) {
 		_, err := f.fetch(t.Context(), nstance.UserData{Source: "url", Content: slow.URL})
 		require.ErrorIs(t, err, nstance.Unavailable)
 		require.Equal(t, fetchTimeout, newFetcher(store, loopback).http.Timeout)
+	})
+	t.Run("a network that is allowed no more", func(t *testing.T) {
+		allowed := loopback()
+		f := newFetcher(store, func() []netip.Prefix { return allowed })
+		defer f.close()
+		u := nstance.UserData{Source: "url", Content: web.URL + "/good"}
+		_, err := f.fetch(t.Context(), u)
+		require.NoError(t, err)
+		allowed = nil
+		_, err = f.fetch(t.Context(), u)
+		require.ErrorIs(t, err, nstance.Denied, "no connection from before is used")
 	})
 	t.Run("a redirect away from https", func(t *testing.T) {
 		next, _ := http.NewRequest(http.MethodGet, "http://example", http.NoBody)

@@ -162,7 +162,12 @@ func (g *Groups) follow(ctx context.Context) error {
 	}
 	var failed error
 	for _, key := range g.takeRemoved() {
-		err := g.edit(ctx, key, false, func(_ *view, f *overlays) (nstance.Event, error) { f.forget(key); return nstance.Event{}, nil })
+		err := g.edit(ctx, key, false, func(_ *view, f *overlays) (nstance.Event, error) {
+			if !g.hasMembers(key) { // it may have been made and removed again meanwhile
+				f.forget(key)
+			}
+			return nstance.Event{}, nil
+		})
 		if err != nil {
 			g.forgetLater(key)
 			failed = err

@@ -23,8 +23,7 @@ const markKey = "mark.key"
 // contents apart and, without the key, says nothing about them. Unlike versions of
 // the source it stays when the same content is stored again or sealed with another
 // key, and it may be in records.
-func (r *resolver) findSecrets(ctx context.Context, conf *config.Config, all bool) bool {
-	ok := true
+func (r *resolver) findSecrets(conf *config.Config, all bool) (tasks []lookUp) {
 	for _, name := range conf.TrackedSecrets() {
 		r.mu.Lock()
 		before, readAt := r.known.Secrets[name], r.markedAt[name]
@@ -32,19 +31,21 @@ func (r *resolver) findSecrets(ctx context.Context, conf *config.Config, all boo
 		if !all && before.Is != "" && time.Since(readAt) < conf.Shard.FileRefresh*9/10 {
 			continue
 		}
-		is, err := r.markOf(ctx, name)
-		r.setFailure("secret "+name, err)
-		if ok = ok && err == nil; err != nil {
-			continue
-		}
-		r.mu.Lock()
-		r.markedAt[name] = time.Now()
-		if before.Is != is { // else nothing is written
-			r.known.Secrets = with(r.known.Secrets, name, found{is, r.groups.Now().UTC()})
-		}
-		r.mu.Unlock()
+		tasks = append(tasks, func(ctx context.Context) error {
+			is, err := r.markOf(ctx, name)
+			if r.setFailure("secret "+name, err); err != nil {
+				return err
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.markedAt[name] = time.Now()
+			if before.Is != is { // else nothing is written
+				r.known.Secrets = with(r.known.Secrets, name, found{is, r.groups.Now().UTC()})
+			}
+			return nil
+		})
 	}
-	return ok
+	return tasks
 }
 
 func (r *resolver) markOf(ctx context.Context, name string) (string, error) {

@@ -42,13 +42,3 @@ func ownerChange(before, after string) []string {
 	}
 	return []string{"owner " + after}
 }
-
-// CheckOwner fails with Conflict where the group is another owner's, before an edit finds
-// that: for what is done before it.
-func (g *Groups) CheckOwner(who config.Changer, key nstance.GroupKey) error {
-	file, err := g.read()
-	if err == nil {
-		_, err = ownerAfter(key, file.of(key).Owner, who)
-	}
-	return err
-}

@@ -2,6 +2,7 @@ package groups
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
@@ -62,6 +65,9 @@ type resolver struct {
 // A failure says what could not be looked up, and why.
 type failure struct{ what, why string }
 
+// maxLookUps is how many look-ups are under way at a time.
+const maxLookUps = 16
+
 const (
 	firstRetry = 5 * time.Second // the wait after a failure, doubling
 	lastRetry  = 5 * time.Minute
@@ -82,8 +88,7 @@ func (r *resolver) run(ctx context.Context) {
 	failed := 0
 	for ctx.Err() == nil {
 		conf := r.groups.Config()
-		loaded := r.load(ctx, conf)
-		ok := r.findTypes(ctx) && loaded && r.lookUp(ctx, conf)
+		ok := r.lookUp(ctx, conf)
 		r.groups.ApplySoon()
 		wait := conf.Shard.ImageRefresh*9/10 + rand.N(conf.Shard.ImageRefresh/10+1)
 		if len(conf.TrackedSecrets()) > 0 {
@@ -142,20 +147,14 @@ func (r *resolver) load(ctx context.Context, conf *config.Config) bool {
 		return false
 	}
 	r.setFailure(layout.ResolvedKey(conf.Shard.ID), nil)
-	bodies := map[string][]byte{}
+	digests := map[string]bool{}
 	for _, u := range addresses(conf) {
-		digest := known.UserData[addressKey(u)].Is
-		if digest == "" || bodies[digest] != nil {
-			continue
-		}
-		data, err := r.groups.shard.Records().Fetched(ctx, digest)
-		switch code := nstance.CodeOf(err); {
-		case err == nil:
-			bodies[digest] = data
-		case code != nstance.NotFound && code != nstance.Invalid: // those are fetched again
-			r.setFailure(layout.FetchedKey(conf.Shard.ID, digest), fmt.Errorf("cannot be read: %w", err))
-			return false
-		}
+		digests[known.UserData[addressKey(u)].Is] = true
+	}
+	delete(digests, "")
+	bodies, err := r.readBodies(ctx, conf.Shard.ID, slices.Collect(maps.Keys(digests)))
+	if err != nil {
+		return false
 	}
 	r.types.recall(known.Types)
 	r.mu.Lock()
@@ -163,6 +162,35 @@ func (r *resolver) load(ctx context.Context, conf *config.Config) bool {
 	r.mu.Unlock()
 	r.groups.ApplySoon()
 	return true
+}
+
+// readBodies reads fetched user data, by digest. What is gone or damaged is left out: it is
+// fetched again.
+func (r *resolver) readBodies(ctx context.Context, shard nstance.ShardID, digests []string) (map[string][]byte, error) {
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(maxLookUps)
+	bodies := map[string][]byte{}
+	for _, digest := range digests {
+		g.Go(func() error {
+			data, err := r.groups.shard.Records().Fetched(ctx, digest)
+			missing := errors.Is(err, nstance.NotFound) || errors.Is(err, nstance.Invalid)
+			switch {
+			case missing:
+				err = nil
+			case err != nil:
+				err = fmt.Errorf("cannot be read: %w", err)
+			}
+			if r.setFailure(layout.FetchedKey(shard, digest), err); err != nil || missing {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			bodies[digest] = data
+			return nil
+		})
+	}
+	return bodies, g.Wait()
 }
 
 // setFailure records why a look-up failed; nil: it succeeded.
@@ -220,24 +248,39 @@ func addressKey(u nstance.UserData) string {
 	return strings.TrimSuffix(u.Content+" "+u.SHA256, " ")
 }
 
+// A lookUp is one question. It puts its answer where groups find it.
+type lookUp func(context.Context) error
+
 // lookUp looks up what conf needs and is unknown or due, and makes the answers
-// durable. It reports whether all look-ups succeeded.
+// durable. It reports whether all look-ups succeeded. None waits for another, or for its
+// success: an answer is in force when it is known.
 func (r *resolver) lookUp(ctx context.Context, conf *config.Config) bool {
+	loaded := r.load(ctx, conf)
 	r.mu.Lock()
 	all := r.refreshAll
-	r.refreshAll = false
+	r.refreshAll = all && !loaded
 	r.mu.Unlock()
 	due := func(f found) bool {
 		return f.Is == "" || all || r.groups.Now().Sub(f.At) >= conf.Shard.ImageRefresh*9/10
 	}
-	ok := r.findImages(ctx, conf, due)
-	ok = r.findUserData(ctx, conf, due) && ok
-	ok = r.findSecrets(ctx, conf, all) && ok
-	return r.save(ctx, conf) && ok
+	tasks := r.findTypes(all)
+	if loaded {
+		tasks = slices.Concat(tasks, r.findImages(conf, due), r.findUserData(conf, due), r.findSecrets(conf, all))
+	}
+	var g errgroup.Group // without its context: none ends another
+	g.SetLimit(maxLookUps)
+	for _, task := range tasks {
+		g.Go(func() error {
+			err := task(ctx)
+			r.groups.ApplySoon()
+			return err
+		})
+	}
+	ok := g.Wait() == nil && loaded
+	return (!loaded || r.save(ctx, conf)) && ok
 }
 
-func (r *resolver) findImages(ctx context.Context, conf *config.Config, due func(found) bool) bool {
-	ok := true
+func (r *resolver) findImages(conf *config.Config, due func(found) bool) (tasks []lookUp) {
 	for key, q := range queries(conf) {
 		r.mu.Lock()
 		before := r.known.Images[key]
@@ -245,23 +288,24 @@ func (r *resolver) findImages(ctx context.Context, conf *config.Config, due func
 		if !due(before) || r.can.Images == nil {
 			continue
 		}
-		id, err := r.can.Images.ResolveImage(ctx, q)
-		r.setFailure("image "+key, err)
-		if ok = ok && err == nil; err != nil {
-			continue
-		}
-		r.mu.Lock()
-		r.known.Images = with(r.known.Images, key, found{id, r.groups.Now().UTC()})
-		r.mu.Unlock()
-		if before.Is != id {
-			r.groups.Log.Info("image resolved", "image", key, "was", before.Is, "is", id)
-		}
+		tasks = append(tasks, func(ctx context.Context) error {
+			id, err := r.can.Images.ResolveImage(ctx, q)
+			if r.setFailure("image "+key, err); err != nil {
+				return err
+			}
+			r.mu.Lock()
+			r.known.Images = with(r.known.Images, key, found{id, r.groups.Now().UTC()})
+			r.mu.Unlock()
+			if before.Is != id {
+				r.groups.Log.Info("image resolved", "image", key, "was", before.Is, "is", id)
+			}
+			return nil
+		})
 	}
-	return ok
+	return tasks
 }
 
-func (r *resolver) findUserData(ctx context.Context, conf *config.Config, due func(found) bool) bool {
-	ok := true
+func (r *resolver) findUserData(conf *config.Config, due func(found) bool) (tasks []lookUp) {
 	for _, u := range addresses(conf) {
 		key := addressKey(u)
 		r.mu.Lock()
@@ -271,33 +315,31 @@ func (r *resolver) findUserData(ctx context.Context, conf *config.Config, due fu
 		if pinned := u.SHA256 != "" && before.Is == u.SHA256; have && (pinned || !due(before)) {
 			continue
 		}
-		data, err := r.fetcher.fetch(ctx, u)
-		if err == nil {
-			_, err = r.groups.shard.Records().PutFetched(ctx, data)
-		}
-		r.setShownFailure("user data "+key, "user data "+config.ShownURL(u.Content), err)
-		if ok = ok && err == nil; err != nil {
-			continue
-		}
-		r.mu.Lock()
-		r.known.UserData = with(r.known.UserData, key, found{digestOf(data), r.groups.Now().UTC()})
-		r.bodies[digestOf(data)] = data
-		r.mu.Unlock()
+		tasks = append(tasks, func(ctx context.Context) error {
+			data, err := r.fetcher.fetch(ctx, u)
+			if err == nil {
+				_, err = r.groups.shard.Records().PutFetched(ctx, data)
+			}
+			if r.setShownFailure("user data "+key, "user data "+config.ShownURL(u.Content), err); err != nil {
+				return err
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.known.UserData = with(r.known.UserData, key, found{digestOf(data), r.groups.Now().UTC()})
+			r.bodies[digestOf(data)] = data
+			return nil
+		})
 	}
-	return ok
+	return tasks
 }
 
-// findTypes asks for the instance types of groups, as far as they are unknown.
-func (r *resolver) findTypes(ctx context.Context) bool {
-	r.mu.Lock()
-	all := r.refreshAll
-	r.mu.Unlock()
+// findTypes asks for the instance types of groups, as far as they are unknown, or for all.
+func (r *resolver) findTypes(all bool) []lookUp {
 	names := r.types.toAsk(all)
-	ok := r.askTypes(ctx, names)
-	if len(names) > 0 {
-		r.groups.ApplySoon()
+	if len(names) == 0 {
+		return nil
 	}
-	return ok
+	return []lookUp{func(ctx context.Context) error { return r.askTypes(ctx, names) }}
 }
 
 // lookUpTypes returns the architectures of the instance types of a request. The
@@ -308,18 +350,18 @@ func (r *resolver) lookUpTypes(ctx context.Context, names []string) typeArchs {
 	names = slices.Compact(names)
 	ctx, cancel := r.groups.Bound(ctx)
 	defer cancel()
-	r.askTypes(ctx, r.types.request(names))
+	_ = r.askTypes(ctx, r.types.request(names)) // without an answer none is refused
 	return r.types.of(names)
 }
 
-func (r *resolver) askTypes(ctx context.Context, names []string) bool {
+func (r *resolver) askTypes(ctx context.Context, names []string) error {
 	if r.can.Types == nil || len(names) == 0 {
-		return true
+		return nil
 	}
 	archs, err := r.can.Types.TypeArchs(ctx, names)
 	r.setFailure("instance types", err)
 	r.types.setAnswer(names, archs, err == nil, err == nil || ctx.Err() == nil)
-	return err == nil
+	return err
 }
 
 // putNamed stores fetched user data that the document is about to name, in case it

@@ -130,14 +130,20 @@ func (c caller) updateGroup(ctx context.Context, req *apiv1.UpdateGroupRequest) 
 	}
 	who := c.changer(req.GetOwner())
 	who.Release = req.GetRelease()
-	if !req.GetDryRun() {
-		if err := c.removeFirst(who, key, req.GetRemoveFirst()); err != nil {
-			return spec, false, err
-		}
-	}
-	spec, err = c.withBootstrapData(ctx, req.GetBootstrapData(), &o, req.GetDryRun(), func(dryRun bool) (spec nstance.Group, err error) {
+	update := func(dryRun bool) (spec nstance.Group, err error) {
 		spec, unchanged, err = c.term.Groups.Update(ctx, who, key, o, dryRun)
 		return spec, err
+	}
+	spec, err = c.withBootstrapData(ctx, req.GetBootstrapData(), &o, req.GetDryRun(), func(dryRun bool) (nstance.Group, error) {
+		if named := req.GetRemoveFirst(); len(named) > 0 && !dryRun {
+			if spec, err := update(true); err != nil { // nothing is named for a change that is refused
+				return spec, err
+			}
+			if err := c.removeFirst(key, named); err != nil {
+				return spec, err
+			}
+		}
+		return update(dryRun)
 	})
 	return spec, unchanged, err
 }
@@ -160,12 +166,7 @@ func (c caller) withBootstrapData(ctx context.Context, data []byte, o *config.Ov
 	return change(dryRun)
 }
 
-func (c caller) removeFirst(who config.Changer, key nstance.GroupKey, named []string) error {
-	if len(named) > 0 {
-		if err := c.term.Groups.CheckOwner(who, key); err != nil {
-			return err
-		}
-	}
+func (c caller) removeFirst(key nstance.GroupKey, named []string) error {
 	var ids []nstance.InstanceID
 	for _, name := range named {
 		id, err := nstance.ParseInstanceID(name)

@@ -32,6 +32,8 @@ func TestInterruptions(t *testing.T) {
 		{Type: nstance.EventDeleted, Instance: "a", Time: at(8)},
 		{Type: nstance.EventDrainStarted, Instance: "c", Time: at(9)},
 		{Type: nstance.EventDrainCancelled, Instance: "c", Time: at(10)},
+		{Type: nstance.EventReplacementRequested, Instance: "y", Replaces: "a", Time: at(9)}, // another one
+		{Type: nstance.EventReady, Instance: "y", Time: at(10)},
 		{Type: nstance.EventReady, Instance: "b", Replaces: "a", Time: at(11)},
 		{Type: nstance.EventReady, Instance: "z", Time: at(11)},
 		{Type: nstance.EventDeleted, Instance: "c", Time: at(99)}, // long afterwards, for something else
@@ -52,6 +54,15 @@ func TestInterruptions(t *testing.T) {
 	require.True(t, c.GetRehearsal() && c.GetWithdrawn())
 	require.Equal(t, "cancelled", c.GetDrainOutcome())
 	require.Nil(t, c.GetDeletedAt())
+
+	received := notice("e3", "rehearsal/ann")
+	received.ReceivedAt = at(19)
+	s.add(nstance.Event{Type: eventtype.NoticeDetected, Instance: "d", Time: at(18), Notice: notice("e3", "aws/spot")})
+	s.add(nstance.Event{Type: nstance.EventNoticeReceived, Instance: "d", Time: at(20), Notice: received})
+	d := s.occurrences("d", "e3")[0]
+	require.True(t, d.GetRehearsal(), "the server knows, the agent does not")
+	require.Equal(t, "rehearsal/ann", d.GetNotice().GetSource())
+	require.Equal(t, at(19), d.GetReceivedAt().AsTime(), "as the record has it")
 	s = newInterruptionReader()
 	s.add(nstance.Event{Type: nstance.EventNoticeReceived, Instance: "a"})
 	require.Empty(t, s.of, "damaged lines tell nothing")

@@ -45,6 +45,12 @@ func (o *Service) RotateKey(ctx context.Context, req *apiv1.RotateKeyRequest) (*
 	case r.Step != keyring.StepFinish:
 		return nil, nstance.FieldError("force", "leave it out", "is for step finish, not %.20q", req.GetStep())
 	}
+	if !req.GetForce() && r.Step != keyring.StepAbort && !c.term.Internals.ClockRight() {
+		return nil, &nstance.Error{
+			Code: nstance.Unavailable, Msg: "steps of a rotation wait for each other and for what a key has signed, and this server's clock cannot be trusted",
+			Remedy: "set it right, and repeat",
+		}
+	}
 	before := o.Ring.Set(r.Set)
 	set, err := o.Ring.Rotate(ctx, r)
 	o.Keys.HandleChanges()

@@ -114,7 +114,6 @@ type groupEditor interface {
 	Create(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (nstance.Group, error)
 	Update(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override, dryRun bool) (spec nstance.Group, unchanged bool, err error)
 	Remove(ctx context.Context, who config.Changer, key nstance.GroupKey, dryRun bool) (nstance.Group, error)
-	CheckOwner(who config.Changer, key nstance.GroupKey) error
 	DefineInstance(ctx context.Context, who config.Changer, key nstance.GroupKey, o config.Override) (spec nstance.Group, admit func(onDemand int) error, err error)
 	NameBootstrapData(ctx context.Context, data []byte) (string, error)
 	PutBootstrapData(ctx context.Context, name string, data []byte) error

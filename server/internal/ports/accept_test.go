@@ -6,6 +6,8 @@ import (
 	"net"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +29,12 @@ func (f *failing) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
+// A closedListener accepts nothing.
+type closedListener struct{ net.Listener }
+
+func (closedListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (closedListener) Addr() net.Addr            { return &net.TCPAddr{} }
+
 func TestAcceptIsRetried(t *testing.T) {
 	open := func(errs ...error) net.Listener {
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -42,6 +50,19 @@ func TestAcceptIsRetried(t *testing.T) {
 		accepted, err := lis.Accept()
 		require.NoError(t, err)
 		accepted.Close()
+	})
+	t.Run("with growing pauses of a second at most", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var many []error
+			for range 20 {
+				many = append(many, syscall.ENOMEM)
+			}
+			lis := ports.Patient(&failing{closedListener{}, many}, slog.New(slog.DiscardHandler))
+			began := time.Now()
+			_, err := lis.Accept()
+			require.ErrorIs(t, err, net.ErrClosed)
+			require.Equal(t, 1275*time.Millisecond+12*time.Second, time.Since(began))
+		})
 	})
 	t.Run("until it is closed", func(t *testing.T) {
 		var many []error

@@ -43,6 +43,11 @@ type Connection struct {
 func (c closable) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	gated, _ := raw.(*gatedConn)
 	gated.handshake(true)
+	if gated != nil {
+		turn := shaking(raw, gated.gate)
+		defer turn.end()
+		raw = turn
+	}
 	conn, info, err := c.handshake(raw)
 	if err != nil {
 		return nil, nil, err

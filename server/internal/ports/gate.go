@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/config"
+	"github.com/nstance-go/nstance/internal/fair"
 )
 
 // A Gate bounds the connections of all ports together, the bytes of requests that are
@@ -28,6 +29,7 @@ import (
 type Gate struct {
 	limits config.Connections
 	log    *slog.Logger
+	turns  *fair.Queue[string] // of handshakes, by source
 
 	mu        sync.Mutex // guards what follows, and the fields of admitted connections
 	open      int
@@ -59,7 +61,7 @@ type holder struct {
 
 // NewGate returns a gate with these limits.
 func NewGate(limits config.Connections, log *slog.Logger) *Gate {
-	return &Gate{limits: limits, log: log, anonymous: newParty("anonymous"), parties: map[string]*party{}}
+	return &Gate{limits: limits, log: log, turns: newTurns(), anonymous: newParty("anonymous"), parties: map[string]*party{}}
 }
 
 func newParty(name string) *party { return &party{name: name, clients: map[string]*holder{}} }
@@ -345,11 +347,18 @@ func hasRole(id nstance.Identity, roles []nstance.Role) bool {
 	return false
 }
 
+// refused counts a connection for whose handshake there was no time.
+func (g *Gate) refused() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.logDisplaced()
+}
+
 // logDisplaced logs once a minute. It needs the lock.
 func (g *Gate) logDisplaced() {
 	g.displaced++
 	if now := time.Now(); now.Sub(g.loggedAt) > time.Minute {
-		g.log.Warn("connections closed or refused: limits of shard.connections reached",
+		g.log.Warn("connections closed or refused: more at once than shard.connections permits, or than this server has processors for",
 			"connections", g.displaced, "open", g.open, "anonymous", g.anonymous.conns.Len())
 		g.displaced, g.loggedAt = 0, now
 	}

@@ -85,7 +85,7 @@ func (h *holders) err(set string, k keyring.KeyEntry) error {
 	}
 	slices.Sort(where)
 	remedy := "wait until they have renewed, delete those that will not, or finish with force"
-	if set == keyring.Nonces {
+	if set == keyring.Nonces && !h.endless {
 		remedy = "wait until they have expired, at " + h.lastUntil.UTC().Format(time.RFC3339) + ", or finish with force"
 	}
 	return &nstance.Error{

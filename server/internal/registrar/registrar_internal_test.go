@@ -273,6 +273,10 @@ func TestUseOfASuccessor(t *testing.T) {
 	}
 	l.t = t
 	require.NotNil(t, l.stored(instance).Pending, "it is not durable yet")
+	used, _, err := l.Operators(t.Context())
+	require.NoError(t, err)
+	require.Len(t, used, 1)
+	require.Nil(t, used[0].Pending, "and in force")
 
 	t.Run("a successor that was not stored is not settled", func(t *testing.T) {
 		l.faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Times: 2, Err: nstance.Denied})
@@ -384,6 +388,9 @@ func TestUnused(t *testing.T) {
 		_, err := l.faulty.PutIfAbsent(t.Context(), layout.InstancePrefix("s2")+"default/web/damaged.json", []byte("{"))
 		require.NoError(t, err)
 		require.ErrorContains(t, unused(keyring.Identity, keyring.KeyEntry{ID: "another"}), "1 in shard s2")
+		err = unused(keyring.Nonces, keyring.KeyEntry{ID: "another"})
+		require.ErrorContains(t, err, "1 in shard s2")
+		require.NotContains(t, err.Error(), "have expired", "when it does is unknown")
 	})
 }
 
@@ -408,6 +415,9 @@ func TestEnds(t *testing.T) {
 	}
 	_, err = OperatorEnds([]byte(`{}`))
 	require.ErrorIs(t, err, nstance.Invalid)
+	at, err = OperatorEnds([]byte(`{"operator": {"nonce_expiry": "2026-03-04T05:06:07Z"}}`))
+	require.NoError(t, err)
+	require.Zero(t, at, "of a record without certificate it is unknown")
 }
 
 // TestExposedInstances shows when an instance is drained again, and when an alarm is

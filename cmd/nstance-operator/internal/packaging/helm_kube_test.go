@@ -13,7 +13,7 @@ import (
 
 // helmCall runs helm against the API server.
 func helmCall(args ...string) (errs string, err error) {
-	_, errs, err = run("", "helm", append(args, "--kubeconfig", servers.Kubeconfig)...)
+	_, errs, err = run("", "../helm", append(args, "--kubeconfig", servers.Kubeconfig)...)
 	return errs, err
 }
 
@@ -21,7 +21,7 @@ func helmCall(args ...string) (errs string, err error) {
 func everything(t *testing.T) []string {
 	t.Helper()
 	kinds := "namespace,crd,clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,service,deployment,poddisruptionbudget,validatingwebhookconfiguration,secret"
-	out, errs, err := run("", "kube/kubectl", "--kubeconfig", servers.Kubeconfig, "get", kinds, "--all-namespaces", "--no-headers", "-o", "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name")
+	out, errs, err := run("", "kubectl", "--kubeconfig", servers.Kubeconfig, "get", kinds, "--all-namespaces", "--no-headers", "-o", "custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name")
 	require.NoError(t, err, errs)
 	return strings.Split(strings.TrimSpace(out), "\n")
 }
@@ -53,7 +53,7 @@ const noSuch = "namespace no-such of namespaces or secrets.namespaces does not e
 // namespace that does not exist, two releases of one name, two that reconcile the same
 // objects, and a new name while the CRDs are another release's.
 func TestKubeHelm(t *testing.T) {
-	_, errs, err := run("", "kube/kubectl", "--kubeconfig", servers.Kubeconfig, "delete", "-k", root+"/kubernetes/config/crd", "--ignore-not-found", "--wait") // of other tests
+	_, errs, err := run("", "kubectl", "--kubeconfig", servers.Kubeconfig, "delete", "-k", root+"/kubernetes/config/crd", "--ignore-not-found", "--wait") // of other tests
 	require.NoError(t, err, errs)
 	none := everything(t)
 	green, blue := namespace(t), namespace(t)

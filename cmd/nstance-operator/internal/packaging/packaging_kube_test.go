@@ -83,10 +83,10 @@ func prepare() error {
 	return err
 }
 
-// run runs a tool that make has built beside the servers.
+// run runs a tool that make has built, by its path from the folder of the servers.
 func run(stdin, name string, args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
-	cmd := exec.Command(filepath.Join(os.Getenv(kubetest.Assets), "..", name), args...)
+	cmd := exec.Command(filepath.Join(os.Getenv(kubetest.Assets), name), args...)
 	cmd.Env = append(os.Environ(), "CLUSTERCTL_DISABLE_VERSIONCHECK=true")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errs
 	err = cmd.Run()
@@ -95,7 +95,7 @@ func run(stdin, name string, args ...string) (stdout, stderr string, err error) 
 
 // helm renders the chart.
 func helm(namespace string, args ...string) (stdout, stderr string, err error) {
-	return run("", "helm", append([]string{"template", "nstance-operator", chart, "--namespace", namespace, "--kube-version", "v1.36.3"}, args...)...)
+	return run("", "../helm", append([]string{"template", "nstance-operator", chart, "--namespace", namespace, "--kube-version", "v1.36.3"}, args...)...)
 }
 
 // objects are what a tool has rendered.
@@ -142,7 +142,7 @@ func (o objects) apply(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, client.IgnoreNotFound(api.Delete(context.Background(), obj.DeepCopy()))) })
 		}
 	}
-	_, errs, err := run(text.String(), "kube/kubectl", "--kubeconfig", servers.Kubeconfig, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-")
+	_, errs, err := run(text.String(), "kubectl", "--kubeconfig", servers.Kubeconfig, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-")
 	require.NoError(t, err, errs)
 	require.NotContains(t, errs, "Warning")
 }
@@ -490,7 +490,7 @@ func TestKubeChartRefuses(t *testing.T) {
 // TestKubeComponents: what the kustomization renders is accepted, keeps the rules of
 // clusterctl, which takes it, and is enough for the program.
 func TestKubeComponents(t *testing.T) {
-	text, errs, err := run("", "kustomize", "build", root+"/kubernetes/config/default")
+	text, errs, err := run("", "../kustomize", "build", root+"/kubernetes/config/default")
 	require.NoError(t, err, errs)
 	version := installable(t, text)
 	target := namespace(t)
@@ -503,7 +503,7 @@ func TestKubeComponents(t *testing.T) {
 			if args.text == "" {
 				require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, "providers:\n- {name: nstance, type: InfrastructureProvider, url: %s}\n", version.components), 0o600))
 				out := filepath.Join(t.TempDir(), "out.yaml")
-				_, errs, err := run("", "clusterctl", "generate", "provider", "--infrastructure", "nstance:"+version.tag, "--config", config, "--target-namespace", target, "--write-to", out)
+				_, errs, err := run("", "../clusterctl", "generate", "provider", "--infrastructure", "nstance:"+version.tag, "--config", config, "--target-namespace", target, "--write-to", out)
 				require.NoError(t, err, errs)
 				data, err := os.ReadFile(out)
 				require.NoError(t, err)

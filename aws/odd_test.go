@@ -1,0 +1,72 @@
+package aws_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/aws"
+	"github.com/nstance-go/nstance/aws/ec2test"
+	"github.com/nstance-go/nstance/provider/testcloud"
+)
+
+// TestCredentialsFail: that no credentials are to be had for a while says nothing of a create,
+// and nothing is sent. That there are none is a refusal.
+func TestCredentialsFail(t *testing.T) {
+	for status, want := range map[int]nstance.Code{
+		http.StatusInternalServerError: nstance.Unavailable, http.StatusServiceUnavailable: nstance.Unavailable,
+		http.StatusTooManyRequests: nstance.Unavailable, http.StatusForbidden: nstance.Denied, http.StatusNotFound: nstance.Denied,
+	} {
+		metadata := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		t.Cleanup(metadata.Close)
+		w := newWorld(t, nil)
+		conf := account()
+		conf.Credentials = ec2rolecreds.New(func(o *ec2rolecreds.Options) {
+			o.Client = imds.New(imds.Options{Endpoint: metadata.URL, Retryer: sdk.NopRetryer{}})
+		})
+		p, err := aws.New(conf, &aws.Options{Endpoint: w.url})
+		require.NoError(t, err)
+		_, err = p.Create(t.Context(), w.spec())
+		w.refused(want, err)
+		require.ErrorContains(t, err, "nothing was sent")
+		require.Empty(t, w.cloud.Machines())
+	}
+}
+
+// TestRequestsNotListed: an answer that is none does not prove that no request for spot
+// capacity is open.
+func TestRequestsNotListed(t *testing.T) {
+	for name, fault := range map[string]testcloud.Fault{"page": testcloud.Page(http.StatusOK), "blank": testcloud.Blank(http.StatusOK)} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			w.faults.Next("DescribeSpotInstanceRequests", fault)
+			_, err := w.Create(t.Context(), w.cheapSpec())
+			w.refused(nstance.Ambiguous, err)
+			require.Equal(t, 1, w.cloud.OpenSpotRequests())
+		})
+	}
+}
+
+// TestGoneForNewReason: a machine that EC2 ended for a reason that no table has, and that is
+// gone before it is asked about, is gone for what EC2 says.
+func TestGoneForNewReason(t *testing.T) {
+	w := newWorld(t, &ec2test.Options{Delays: testcloud.Delays{Linger: time.Hour}})
+	w.cloud.FailNextBoots(ec2test.StateReason{Code: "Server.SomethingNew", Message: "the rack is on its way"})
+	m := w.create(w.spec())
+	var err error
+	require.Eventually(t, func() bool {
+		_, err = w.Get(t.Context(), m.ID)
+		return nstance.CodeOf(err) == nstance.NotFound
+	}, limit, time.Millisecond)
+	require.Empty(t, nstance.LossCauseOf(err), "it is in no list")
+	var e *nstance.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "the rack is on its way", e.Words)
+}

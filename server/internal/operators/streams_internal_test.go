@@ -1,0 +1,44 @@
+package operators
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nstance-go/nstance"
+	"github.com/nstance-go/nstance/server/internal/ports"
+)
+
+// TestRecheckedStreams: those of an operator that was revoked elsewhere end, with its connections.
+// A record that cannot be read says nothing.
+func TestRecheckedStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := map[string]error{"revoked": nstance.Denied, "deleted": nstance.NotFound, "unread": nstance.Unavailable, "good": nil}
+		ended, causes, closed := map[string]error{}, map[string]error{}, make(chan string, len(answers))
+		tm := &Term{TermOptions: TermOptions{
+			Verify: func(_ context.Context, id nstance.Identity) (bool, error) { return false, answers[id.Subject] },
+			End:    func(id nstance.Identity, why error) { ended[id.Subject] = why },
+		}}
+		var all []nstance.Identity
+		for name := range answers {
+			id := nstance.Identity{Subject: name, Role: nstance.RoleOperator}
+			all = append(all, id)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			defer tm.streams.begin(&openStream{id: id, cancel: func(why error) { cancel(why); causes[name] = context.Cause(ctx) }, closeConnection: func() { closed <- name }})()
+		}
+		tm.Connected = func() []nstance.Identity { return all }
+		tm.RecheckStreams(t.Context())
+		want := map[string]error{"revoked": nstance.Denied, "deleted": nstance.NotFound}
+		require.Equal(t, want, ended)
+		require.Equal(t, want, causes)
+		require.Empty(t, closed, "they are told why first")
+		<-time.After(ports.CloseGrace)
+		synctest.Wait()
+		require.Len(t, closed, 2)
+		require.ElementsMatch(t, []string{"revoked", "deleted"}, []string{<-closed, <-closed})
+	})
+}
