@@ -84,6 +84,28 @@ func TestSessionsThatWaitForMemory(t *testing.T) {
 	}
 }
 
+// TestKitDroppedMeanwhile: the pass forgets a kit that no session uses. One that was just
+// about to use it gets another, which is read again when its sources change.
+func TestKitDroppedMeanwhile(t *testing.T) {
+	k, shard, _ := newTestKeeper()
+	k.agents.sessions, k.pruned = newSessions(nil), time.Now()
+	k.agents.Config = func() *config.Config { return &config.Config{} }
+	shard.fakeShard = &fakeShard{}
+	s := newFileSession(t, k, "web1")
+	k.kits = map[kitKey]*kitSlot{{}: s.files.slot}
+	s.files.set = &files.Set{}
+	s.checkFileDeadlines()
+	s.files.slot.wanted = time.Now()
+	require.Empty(t, k.dirty, "it has its files")
+	k.pass(t.Context())
+	require.Len(t, k.kits, 1, "the session has only begun to use it")
+	s.files.slot.wanted = time.Now().Add(-2 * kitIdle)
+	k.pass(t.Context())
+	require.Empty(t, k.kits)
+	s.checkFileDeadlines()
+	require.Equal(t, []*session{s}, k.dirty)
+}
+
 // TestPartialFiles: a machine that has what could be made of a set has not the set: what is
 // reported of it, and journalled, says so.
 func TestPartialFiles(t *testing.T) {

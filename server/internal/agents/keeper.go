@@ -29,6 +29,8 @@ const (
 	fileWorkers = 32
 	// DefaultFilePass is how often sessions are checked for what depends on time.
 	DefaultFilePass = 5 * time.Second
+	// kitIdle is how long a kit that no session uses is kept, after one asked for it.
+	kitIdle = time.Minute
 	// failedRefresh is how soon sources are read again after one failed.
 	failedRefresh = 30 * time.Second
 	// maxOwnBytes bounds the contents in memory that are for one machine only.
@@ -75,7 +77,11 @@ type kitSlot struct {
 	key    kitKey
 	turn   chan struct{} // has room for one: held while the kit is made
 	now    atomic.Pointer[madeKit]
-	queued bool // among the stale kits; guarded by the keeper's lock
+	queued bool      // among the stale kits; guarded by the keeper's lock, as is
+	wanted time.Time // when a session last asked for it
+	// dropped: the keeper has forgotten it. A session that was about to use it asks for
+	// another: nobody makes this one again.
+	dropped atomic.Bool
 }
 
 // A madeKit is a kit with what is needed to make it again.
@@ -265,6 +271,7 @@ func (k *fileKeeper) slot(key kitKey) *kitSlot {
 		slot = &kitSlot{key: key, turn: make(chan struct{}, 1)}
 		k.kits[key] = slot
 	}
+	slot.wanted = time.Now()
 	return slot
 }
 
@@ -336,9 +343,10 @@ func (k *fileKeeper) pass(ctx context.Context) {
 		made := slot.now.Load()
 		switch {
 		case slot.queued || made == nil || frozen[key.group]:
-		case !used[slot]:
-			delete(k.kits, key) // no session uses it
-		case made.due(refresh):
+		case !used[slot] && time.Since(slot.wanted) > kitIdle:
+			slot.dropped.Store(true)
+			delete(k.kits, key)
+		case used[slot] && made.due(refresh):
 			slot.queued = true
 			k.stale = append(k.stale, slot)
 		}

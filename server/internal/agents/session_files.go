@@ -124,7 +124,7 @@ func (f *sessionFiles) due(now, mono time.Time) bool {
 	switch {
 	case f.set == nil:
 		return !mono.Before(f.retryAt)
-	case f.slot.now.Load().Kit != f.kit || f.expired(now):
+	case f.slot.dropped.Load() || f.slot.now.Load().Kit != f.kit || f.expired(now):
 		return true
 	case f.withheld:
 		return false // until the thaw

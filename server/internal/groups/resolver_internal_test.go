@@ -64,7 +64,7 @@ func TestUserDataThatCouldNotBeRead(t *testing.T) {
 func TestResolvedCouldNotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := storagetest.NewFaulty(storage.NewMemory())
-		store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: layout.ResolvedKey("s1"), Times: 3})
+		store.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: layout.ResolvedKey("s1"), Times: -1})
 		s := newEditedShard(t, store)
 		defer s.stop()
 		s.resolver.refresh()
@@ -77,6 +77,7 @@ func TestResolvedCouldNotBeRead(t *testing.T) {
 		loaded, refresh := state()
 		require.False(t, loaded)
 		require.True(t, refresh)
+		store.ClearFaults()
 		<-time.After(time.Minute)
 		synctest.Wait()
 		loaded, refresh = state()
