@@ -27,11 +27,47 @@ const (
 
 var _ nodedrain.Instances = (*fleet)(nil)
 
-// OfNodes implements nodedrain.Instances. A node is of an instance by its whole provider ID,
-// or by the instance's ID. The copies of the shards answer for what they have; what they do
+// An instanceIndex finds the instances of nodes: by a node's whole provider ID, or by the
+// instance that the node names. What ends a provider ID is no identity: another cluster has a
+// machine of the same number.
+type instanceIndex struct {
+	byProviderID map[string]*apiv1.Instance // in lower case: clouds do not agree on it
+	byID         map[nstance.InstanceID]*apiv1.Instance
+}
+
+// instances returns those of all shards.
+func (fl *fleet) instances() instanceIndex {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	var all []*apiv1.Instance
+	for _, c := range fl.shards {
+		all = append(all, c.AllInstances()...)
+	}
+	return newInstanceIndex(all)
+}
+
+func newInstanceIndex(all []*apiv1.Instance) instanceIndex {
+	x := instanceIndex{map[string]*apiv1.Instance{}, map[nstance.InstanceID]*apiv1.Instance{}}
+	for _, i := range all {
+		x.byID[nstance.InstanceID(i.GetId())] = i
+		x.byProviderID[strings.ToLower(i.GetNodeProviderId())] = i
+	}
+	delete(x.byProviderID, "")
+	return x
+}
+
+// of returns the instance of a node; nil: none that is known.
+func (x instanceIndex) of(node *corev1.Node) *apiv1.Instance {
+	if i := x.byProviderID[strings.ToLower(node.Spec.ProviderID)]; i != nil {
+		return i
+	}
+	return x.byID[nodedrain.InstanceOf(node)]
+}
+
+// OfNodes implements nodedrain.Instances. The copies of the shards answer for what they have; what they do
 // not have, and what a drain has left a mark on, the shards are asked for.
 func (fl *fleet) OfNodes(ctx context.Context, nodes []*corev1.Node) map[types.UID]nodedrain.Known {
-	instances, out := fl.instancesByNode(), map[types.UID]nodedrain.Known{}
+	instances, out := fl.instances(), map[types.UID]nodedrain.Known{}
 	var mu sync.Mutex
 	note := func(node *corev1.Node, k nodedrain.Known) {
 		mu.Lock()
@@ -45,10 +81,7 @@ func (fl *fleet) OfNodes(ctx context.Context, nodes []*corev1.Node) map[types.UI
 	asked := 0
 	for _, node := range nodes {
 		id := nodedrain.InstanceOf(node)
-		i := instances[lastPart(node.Spec.ProviderID)]
-		if i != nil && !strings.EqualFold(node.Spec.ProviderID, i.GetNodeProviderId()) && i.GetId() != string(id) {
-			continue
-		}
+		i := instances.of(node)
 		if i != nil {
 			id = nstance.InstanceID(i.GetId())
 		}

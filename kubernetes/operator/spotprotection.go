@@ -277,9 +277,9 @@ func (c *protectionController) survey(ctx context.Context, sp *infrav1.SpotProte
 	if err != nil {
 		return nil, err
 	}
-	instances := fl.instancesByNode()
+	instances := fl.instances()
 	for i := range nodes {
-		n := &surveyedNode{Node: &nodes[i], instance: instances[lastPart(nodes[i].Spec.ProviderID)], interruptible: protection.Interruptible(&nodes[i])}
+		n := &surveyedNode{Node: &nodes[i], instance: instances.of(&nodes[i]), interruptible: protection.Interruptible(&nodes[i])}
 		if n.instance == nil {
 			n.signal = protection.Detect(n.Node, claims[n.Name], events[n.Name], s.now)
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -405,27 +404,4 @@ func (f *fleets) instance(ch change) *apiv1.Instance {
 		return i
 	}
 	return nil
-}
-
-// instancesByNode returns the instances of all shards by what ends their nodes' provider IDs.
-func (fl *fleet) instancesByNode() map[string]*apiv1.Instance {
-	fl.mu.Lock()
-	defer fl.mu.Unlock()
-	out := map[string]*apiv1.Instance{}
-	for _, c := range fl.shards {
-		for _, i := range c.AllInstances() {
-			out[i.GetId()] = i
-			if id := lastPart(i.GetNodeProviderId()); id != "" {
-				out[id] = i
-			}
-		}
-	}
-	delete(out, "")
-	return out
-}
-
-// lastPart returns what a provider ID has after its last slash, in lower case, by which
-// drains find nodes too.
-func lastPart(providerID string) string {
-	return strings.ToLower(providerID[strings.LastIndex(providerID, "/")+1:])
 }

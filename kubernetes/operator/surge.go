@@ -136,9 +136,9 @@ func (c *surgeController) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	ctx, cancel := context.WithTimeout(ctx, surgeLimit)
 	defer cancel()
 	s := &survey{fleet: fl, objects: nodes.workloads.objects, now: time.Now(), nodes: map[string]*surveyedNode{}, drains: true}
-	instances := fl.instancesByNode()
+	instances := fl.instances()
 	for _, node := range nodes.Nodes() {
-		s.nodes[node.Name] = &surveyedNode{Node: node, instance: instances[lastPart(node.Spec.ProviderID)]}
+		s.nodes[node.Name] = &surveyedNode{Node: node, instance: instances.of(node)}
 	}
 	wanted := nodes.surges.current(s.now)
 	all, err := c.deployments(ctx, s, wanted)
