@@ -28,9 +28,13 @@ func Probe(ctx context.Context, s Store) error {
 	now := time.Now()
 	p := probe{s: s, key: probeKey(now)}
 	race := probeKey(now)
+	var raced error
+	var racing sync.WaitGroup
+	racing.Go(func() { raced = p.race(ctx, race) })
 	err := p.run(ctx)
-	if err == nil {
-		err = p.race(ctx, race)
+	racing.Wait()
+	if err == nil || errors.Is(raced, nstance.Invalid) {
+		err = raced
 	}
 	p.cleanUp(ctx, now, p.key, race)
 	if err != nil && nstance.CodeOf(err) != nstance.Invalid {
@@ -82,19 +86,22 @@ func isLeftover(key string, now time.Time) bool {
 	return err == nil && now.Sub(time.Unix(sec, 0)) > probeLeftover
 }
 
-// maxThrottled is how often a call of a probe is repeated that the store throttles: half a
-// minute in all.
-const maxThrottled = 12
+// A call of a probe that the store throttles is repeated after a second, and a little more:
+// several stores permit one write a second to one object. Half a minute in all.
+const (
+	throttledWait = time.Second + 50*time.Millisecond
+	maxThrottled  = 10
+)
 
-// patiently repeats a call that the store throttles, which has no effect: several stores
-// permit one write a second to one object. Any other answer is returned.
+// patiently repeats a call that the store throttles, which has no effect. Any other answer is
+// returned.
 func patiently[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	for attempt := 1; ; attempt++ {
 		out, err := call()
 		if !errors.Is(err, nstance.Throttled) || attempt == maxThrottled {
 			return out, err
 		}
-		if !sleep.For(ctx, sleep.Jitter(sleep.Backoff(attempt, time.Second, 4*time.Second))) {
+		if !sleep.For(ctx, sleep.Backoff(attempt, throttledWait, 4*time.Second)) {
 			return out, err
 		}
 	}
