@@ -16,7 +16,7 @@ comma := ,
 # Runs a command in the folder of every module of a list: $(call each,MODULES,COMMAND).
 each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
 
-.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-orders mutants fuzz clean
+.PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-orders mutants fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
 
@@ -237,6 +237,9 @@ TEST_KUBE = KUBEBUILDER_ASSETS=$(KUBE) go test -race -vet=off -timeout 60m -p 1 
 test-kube: kube-servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl ## drains and controllers against a real API server and Cluster API's own manager
 	cd kubernetes && $(TEST_KUBE)
 	$(call each,cmd/nstance-operator integration,$(TEST_KUBE) -count=1 -run '^TestKube')
+
+test-kube-kills: kube-servers $(BIN)/helm $(BIN)/kustomize $(BIN)/clusterctl ## an operator killed at each of its changes in turn, of which test-kube takes some
+	cd kubernetes && NSTANCE_TEST_KILL_EVERY=1 KUBEBUILDER_ASSETS=$(KUBE) go test -vet=off -count=1 -timeout 180m -tags kube -run '^TestKubeOperatorKilled$$' ./operator
 
 examples: ## whole programs of another module, each of which ends by itself
 	cd examples && go test -race ./...

@@ -142,15 +142,9 @@ func TestKubeDrainWaits(t *testing.T) {
 	until(w, sg, ready(2), "ready")
 	for _, m := range machinesOf(a, "pool") {
 		w.node(m, "nstance:///"+string(m.ID))
-		p := w.podOn(string(m.ID), string(m.ID), map[string]string{"app": "web"})
-		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-		require.NoError(t, w.Status().Update(t.Context(), p))
+		w.readyPod(string(m.ID), "web")
 	}
-	budget := &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
-	}
-	require.NoError(t, w.Create(t.Context(), budget))
+	budget := w.budget("web")
 	w.resize(sg, 1)
 	until(w, sg, func(sg *infrav1.NstanceShardGroup) bool {
 		return slices.ContainsFunc(sg.Status.Holds, func(h infrav1.Hold) bool {
@@ -163,6 +157,25 @@ func TestKubeDrainWaits(t *testing.T) {
 	require.NoError(t, w.Delete(t.Context(), budget))
 	require.Eventually(t, func() bool { return len(w.endPods()) > 0 || len(machinesOf(a, "pool")) == 1 }, eventually, 20*time.Millisecond, "it is evicted")
 	require.Eventually(t, func() bool { return len(machinesOf(a, "pool")) == 1 }, eventually, 20*time.Millisecond, "and its machine deleted")
+}
+
+// readyPod makes a pod of an app, which its node says is ready.
+func (w *world) readyPod(node, app string) {
+	w.Helper()
+	p := w.podOn(node, node, map[string]string{"app": app})
+	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	require.NoError(w, w.Status().Update(w.Context(), p))
+}
+
+// budget makes one that permits no disruption of an app.
+func (w *world) budget(app string) *policyv1.PodDisruptionBudget {
+	w.Helper()
+	b := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: app},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+	}
+	require.NoError(w, w.Create(w.Context(), b))
+	return b
 }
 
 func machinesOf(s *shardtest.Shard, group nstance.GroupID) []nstance.Machine {
