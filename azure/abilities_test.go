@@ -226,6 +226,21 @@ func mustSpec(t *testing.T, m nstance.Machine) nstance.MachineSpec {
 	return s
 }
 
+// TestBalancerOfOthers: no interface of another owner's machine joins or leaves a pool.
+func TestBalancerOfOthers(t *testing.T) {
+	_, p := open(t, equipped())
+	m, err := p.Create(t.Context(), newSpec(t))
+	require.NoError(t, err)
+	lb, other := nstance.LoadBalancer{Name: "web", ID: pool}, m
+	other.Owner.Shard = "other"
+	code(t, nstance.Conflict, p.JoinBalancer(t.Context(), lb, []nstance.Machine{other}))
+	require.NoError(t, p.JoinBalancer(t.Context(), lb, []nstance.Machine{m}))
+	code(t, nstance.Conflict, p.LeaveBalancer(t.Context(), lb, []nstance.Machine{other}))
+	members, err := p.BalancerMembers(t.Context(), lb)
+	require.NoError(t, err)
+	require.Equal(t, []string{m.ProviderID}, members)
+}
+
 // TestAddressOfAMachine: a machine's own address does not move.
 func TestAddressOfAMachine(t *testing.T) {
 	_, server := serve(t, equipped())
@@ -238,7 +253,9 @@ func TestAddressOfAMachine(t *testing.T) {
 	o.Interface = nics + "server-1"
 	p, err := azure.New(o)
 	require.NoError(t, err)
-	code(t, nstance.Invalid, p.TakeAddress(t.Context(), *got.Properties.IPConfigurations[0].Properties.PrivateIPAddress))
+	err = p.TakeAddress(t.Context(), *got.Properties.IPConfigurations[0].Properties.PrivateIPAddress)
+	code(t, nstance.Invalid, err)
+	require.ErrorContains(t, err, "primary address", "Azure is not asked")
 
 	p, err = azure.New(options(t, server))
 	require.NoError(t, err)

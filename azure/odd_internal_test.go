@@ -12,6 +12,7 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/compute/armcompute/v7"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nstance-go/nstance"
@@ -188,4 +189,69 @@ func TestTokenNotAnswered(t *testing.T) {
 		require.Equal(t, want, nstance.CodeOf(readError(fmt.Errorf("token: %w", is))), status)
 		require.False(t, errors.Is(createError(is), nstance.Denied) && want != nstance.Denied, status)
 	}
+}
+
+// TestDeallocatedSpot: deallocated spot capacity was reclaimed, whatever has failed beside. Low is
+// the older word for spot.
+func TestDeallocatedSpot(t *testing.T) {
+	_, p := openTest(t)
+	for _, priority := range []armcompute.VirtualMachinePriorityTypes{armcompute.VirtualMachinePriorityTypesSpot, armcompute.VirtualMachinePriorityTypesLow} {
+		m := p.machine(&armcompute.VirtualMachine{Properties: &armcompute.VirtualMachineProperties{
+			Priority: &priority, ProvisioningState: new("Failed"), InstanceView: &armcompute.VirtualMachineInstanceView{Statuses: []*armcompute.InstanceViewStatus{
+				{Code: new("ProvisioningState/failed/AllocationFailed")}, {Code: new("PowerState/deallocated")},
+			}},
+		}})
+		require.Equal(t, nstance.Spot, m.Market)
+		require.Equal(t, nstance.LossReclaimed, m.Cause)
+	}
+}
+
+// TestPowerStateOfAnother: a power state is that of the same machine, and of no other that has its
+// name by then.
+func TestPowerStateOfAnother(t *testing.T) {
+	cloud, p := openTest(t)
+	s := testSpec(t)
+	_, err := p.Create(t.Context(), s)
+	require.NoError(t, err)
+	cloud.Faults.Next("VirtualMachinesClient.NewListAllPager", says(200, fmt.Sprintf(
+		`{"value": [{"id": %q, "name": %q, "properties": {"vmId": "another", "instanceView": {"statuses": [{"code": "PowerState/deallocated"}]}}}]}`, p.o.handle(string(s.ID)), s.ID)))
+	for m, err := range p.List(t.Context(), s.Owner) {
+		require.NoError(t, err)
+		require.Equal(t, nstance.StatusUnknown, m.Status)
+	}
+}
+
+// TestHandleInAnotherCase: Azure writes the names of groups in any case.
+func TestHandleInAnotherCase(t *testing.T) {
+	cloud, p := openTest(t)
+	m, err := p.Create(t.Context(), testSpec(t))
+	require.NoError(t, err)
+	m.ProviderID = strings.ToUpper(p.o.handle("")) + string(m.ID)
+	require.NoError(t, p.Delete(t.Context(), m))
+	require.Empty(t, cloud.Machines())
+}
+
+// TestUnknownParts: parts that another version has written are not read as fewer.
+func TestUnknownParts(t *testing.T) {
+	known := parts{disks: 2, nics: 1, ipv4: true}
+	got, err := readParts(marks{tagParts: known.String()})
+	require.NoError(t, err)
+	require.Equal(t, known, got)
+	for _, text := range []string{known.String() + ",tapes=1", "disks=2", "disks=65,interfaces=0,ipv4=false,ipv6=false", "disks=-1,interfaces=0,ipv4=false,ipv6=false"} {
+		_, err := readParts(marks{tagParts: text})
+		require.ErrorIs(t, err, nstance.Conflict, text)
+	}
+}
+
+// TestPoolOfPrimary: the primary configuration of an interface joins a pool, wherever it stands.
+func TestPoolOfPrimary(t *testing.T) {
+	configuration := func(primary bool) *armnetwork.InterfaceIPConfiguration {
+		return &armnetwork.InterfaceIPConfiguration{Properties: &armnetwork.InterfaceIPConfigurationPropertiesFormat{Primary: &primary}}
+	}
+	other, primary := configuration(false), configuration(true)
+	changed, err := joinPool(&armnetwork.Interface{Properties: &armnetwork.InterfacePropertiesFormat{IPConfigurations: []*armnetwork.InterfaceIPConfiguration{other, primary}}}, "pool")
+	require.NoError(t, err)
+	require.True(t, changed)
+	require.Empty(t, other.Properties.LoadBalancerBackendAddressPools)
+	require.Len(t, primary.Properties.LoadBalancerBackendAddressPools, 1)
 }

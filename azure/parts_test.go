@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,7 +93,7 @@ func (s site) put(path, body string) {
 	resp, err := s.server.Client().Do(req)
 	require.NoError(s.t, err)
 	require.NoError(s.t, resp.Body.Close())
-	require.Equal(s.t, http.StatusCreated, resp.StatusCode)
+	require.Contains(s.t, []int{http.StatusCreated, http.StatusOK}, resp.StatusCode)
 }
 
 func (s site) machine(m nstance.Machine) string {
@@ -385,6 +386,79 @@ func TestForeignParts(t *testing.T) {
 	code(t, nstance.Conflict, err)
 	code(t, nstance.Conflict, s.p.Delete(t.Context(), nstance.Machine{ID: spec.ID, Owner: spec.Owner}))
 	require.Contains(t, s.cloud.Left(), "address "+string(spec.ID)+"-ipv4")
+}
+
+// TestForeignDisk: a disk of our name with the marks of another owner is not deleted.
+func TestForeignDisk(t *testing.T) {
+	s := newSite(t, nil)
+	spec := newSpec(t)
+	s.put("Microsoft.Compute/disks/"+string(spec.ID), `{"location": "westeurope", "sku": {"name": "Premium_LRS"}, "tags": {"nstance-instance-id": "`+string(spec.ID)+`", "nstance-shard": "other"}, "properties": {"creationData": {"createOption": "Empty"}, "diskSizeGB": 8}}`)
+	code(t, nstance.Conflict, s.p.Delete(t.Context(), nstance.Machine{ID: spec.ID, Owner: spec.Owner}))
+	require.Contains(t, s.cloud.Left(), "disk "+string(spec.ID))
+}
+
+// TestOrderOfDeletion: the first interface, which names the parts, is deleted after them, also where
+// one is being deleted for long.
+func TestOrderOfDeletion(t *testing.T) {
+	s := newSite(t, nil)
+	spec := newSpec(t)
+	spec.Args = args(t, map[string]any{"public_ip": true})
+	m := nstance.Machine{ID: spec.ID, Owner: spec.Owner}
+	s.cloud.Faults.Next(putVM, testcloud.Fault{Answer: (&armtest.Refusal{Status: http.StatusConflict, Code: "SkuNotAvailable", Message: "no"}).ServeHTTP})
+	_, err := s.p.Create(t.Context(), spec)
+	code(t, nstance.Capacity, err)
+	name := string(spec.ID) + "-ipv4"
+	shown := strings.Replace(s.read("Microsoft.Network/publicIPAddresses", name), `"provisioningState":"Succeeded"`, `"provisioningState":"Deleting"`, 1)
+	require.Contains(t, shown, "Deleting")
+	s.cloud.Faults.Next("PublicIPAddressesClient.Get", testcloud.Fault{Answer: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(shown))
+	}})
+	require.NoError(t, s.p.Delete(t.Context(), m))
+	require.Zero(t, s.cloud.Faults.Calls()[deleteNIC])
+	gone(t, s.cloud, s.p, m)
+}
+
+// A wire remembers the requests that change something.
+type wire struct {
+	base http.RoundTripper
+	mu   sync.Mutex
+	sent []*http.Request
+}
+
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	if r.Method == http.MethodPut || r.Method == http.MethodDelete {
+		w.sent = append(w.sent, r)
+	}
+	w.mu.Unlock()
+	return w.base.RoundTrip(r)
+}
+
+// TestConditionsOfWrites: a machine is put where there is none, and deleted without time to shut
+// down: it has been drained.
+func TestConditionsOfWrites(t *testing.T) {
+	_, server := serve(t, nil)
+	o := options(t, server)
+	w := &wire{base: server.Client().Transport}
+	o.Transport = &http.Client{Transport: w}
+	p, err := azure.New(o)
+	require.NoError(t, err)
+	m, err := p.Create(t.Context(), newSpec(t))
+	require.NoError(t, err)
+	require.NoError(t, p.Delete(t.Context(), m))
+	seen := map[string]int{}
+	for _, r := range w.sent {
+		switch vm := strings.Contains(r.URL.Path, "/virtualMachines/"); {
+		case vm && r.Method == http.MethodPut:
+			seen["machine put"]++
+			require.Equal(t, "*", r.Header.Get("If-None-Match"))
+		case vm:
+			seen["machine deleted"]++
+			require.Equal(t, "true", r.URL.Query().Get("forceDeletion"))
+		}
+	}
+	require.Equal(t, map[string]int{"machine put": 1, "machine deleted": 1}, seen)
 }
 
 // TestCheckParts refuses offline what Azure would refuse, by the name of the argument.

@@ -101,6 +101,7 @@ func TestLateFailure(t *testing.T) {
 		"QuotaExceeded": nstance.LossQuota, "OperationNotAllowed": nstance.LossQuota,
 		"ImageNotFound": nstance.LossInvalid, "InternalExecutionError": nstance.LossHost,
 		"OSProvisioningTimedOut": nstance.LossInvalid, "KeyVaultAccessForbidden": nstance.LossInvalid, "SubscriptionRequestsThrottled": nstance.LossThrottled,
+		"RequestDisallowedByPolicy": nstance.LossInvalid, // a code of the table without a loss of its own
 	} {
 		t.Run(failure, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -242,6 +242,38 @@ func TestUnseen(t *testing.T) {
 	})
 }
 
+// TestMadeAndNotShown: a machine whose create the cloud has carried out, and that it does not show
+// yet, is not gone.
+func TestMadeAndNotShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := inBubble(t, &gcetest.Options{Delays: testcloud.Delays{Visible: 20 * time.Second}}, 0)
+		s := spec(t)
+		for range 2 {
+			m, err := p.Create(t.Context(), s)
+			require.NoError(t, err)
+			require.Equal(t, nstance.StatusPending, m.Status)
+		}
+		pass(20 * time.Second)
+		_, err := p.Get(t.Context(), s.ID)
+		require.NoError(t, err)
+	})
+}
+
+// TestDeletedAtOnce: a machine with time to shut down has been drained, and is deleted without it.
+func TestDeletedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud, p := inBubble(t, &gcetest.Options{}, 0)
+		s := spec(t)
+		s.Args = json.RawMessage(`{"graceful_shutdown": "1h"}`)
+		m, err := p.Create(t.Context(), s)
+		require.NoError(t, err)
+		pass(time.Second)
+		require.NoError(t, p.Delete(t.Context(), m))
+		pass(time.Second)
+		require.Empty(t, cloud.Machines())
+	})
+}
+
 // TestDeletedWhileBooting: a machine deleted while it boots is gone, not pending for
 // ever.
 func TestDeletedWhileBooting(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -215,6 +216,26 @@ func TestDisksArrive(t *testing.T) {
 	_, err = p.Create(t.Context(), s)
 	require.ErrorIs(t, err, nstance.Invalid)
 	require.ErrorContains(t, err, "cloudkms.cryptoKeyVersions.useToEncrypt", "the cloud's own words")
+}
+
+// TestBoundsOfArgs: what is as large as the cloud permits is accepted, and nothing larger.
+func TestBoundsOfArgs(t *testing.T) {
+	labels := func(n int) string {
+		all := map[string]string{}
+		for i := range n {
+			all["l"+strconv.Itoa(i)] = "x"
+		}
+		b, err := json.Marshal(map[string]any{"labels": all})
+		require.NoError(t, err)
+		return string(b)
+	}
+	for field, c := range map[string]struct{ most, more string }{
+		"args.labels":           {labels(53), labels(54)}, // and 11 of the system
+		"args.max_run_duration": {`{"max_run_duration": "2880h"}`, `{"max_run_duration": "2880h0m1s"}`},
+	} {
+		require.NoError(t, validated(rigged(t, "e2-small", c.most)), field)
+		require.ErrorContains(t, validated(rigged(t, "e2-small", c.more)), field)
+	}
 }
 
 // TestArgsRefused: what no machine can have is refused by validation, which names field and

@@ -187,6 +187,33 @@ func TestZoneDown(t *testing.T) {
 	}
 }
 
+// TestMachinesUnread: a machine whose zone answers everything but reads of machines is not absent,
+// whether or not it is known to be there.
+func TestMachinesUnread(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		inTwoZones(t, &gcetest.Options{}, func(w *twoZones) {
+			s := specIn(w.t, secondSubnet)
+			_, err := w.Create(w.t.Context(), s)
+			require.NoError(w.t, err)
+			if !known {
+				w.restart()
+			}
+			w.faults.All("instances.get", testcloud.Fault{Answer: func(rw http.ResponseWriter, r *http.Request) {
+				status, reason, message := http.StatusServiceUnavailable, "backendError", "No."
+				if _, path, _ := strings.Cut(r.URL.Path, "/v1/"); strings.Contains(path, zone) {
+					status, reason, message = http.StatusNotFound, "notFound", "The resource '"+path+"' was not found"
+				}
+				gcetest.Refuse(status, reason, message)(rw, r)
+			}})
+			m := nstance.Machine{ID: s.ID, Owner: s.Owner}
+			_, err = w.Get(w.t.Context(), s.ID)
+			require.ErrorIs(w.t, err, nstance.Unavailable)
+			require.ErrorIs(w.t, w.Delete(w.t.Context(), m), nstance.Unavailable)
+			require.ErrorIs(w.t, w.Wake(w.t.Context(), m), nstance.Unavailable)
+		})
+	}
+}
+
 // TestOneMachineOfAnID: an ID that is retried in another zone makes no second machine, whatever
 // became of the first create.
 func TestOneMachineOfAnID(t *testing.T) {
@@ -441,6 +468,19 @@ func TestGroupsOfZones(t *testing.T) {
 		_, err = w.BalancerMembers(ctx, nstance.LoadBalancer{Name: "old", ID: instanceGroup})
 		require.ErrorIs(w.t, err, nstance.Invalid)
 		require.ErrorContains(w.t, err, "load_balancers.old.id")
+	})
+}
+
+// TestPortOfGroup: a machine that is in a group with another port joins with that of the args.
+func TestPortOfGroup(t *testing.T) {
+	inTwoZones(t, &gcetest.Options{Groups: []gcetest.Group{{Name: "web", Zone: zone, Type: "GCE_VM_IP_PORT"}}}, func(w *twoZones) {
+		m, err := w.Create(w.t.Context(), specIn(w.t, "default"))
+		require.NoError(w.t, err)
+		for _, port := range []string{"8080", "8081", "8081"} {
+			web := nstance.LoadBalancer{Name: "web", ID: "web", Args: []byte(`{"port": ` + port + `}`)}
+			require.NoError(w.t, w.JoinBalancer(w.t.Context(), web, []nstance.Machine{m}))
+		}
+		require.Equal(w.t, 2, w.faults.Calls()["networkEndpointGroups.attachNetworkEndpoints"])
 	})
 }
 

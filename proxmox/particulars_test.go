@@ -209,6 +209,7 @@ func TestInherited(t *testing.T) {
 		"start at boot":             {map[string]string{"onboot": "0"}, map[string]string{"onboot": "1"}},
 		"frozen":                    {map[string]string{"freeze": "1"}, map[string]string{"freeze": ""}},
 		"ends at reboot":            {map[string]string{"reboot": "0"}, map[string]string{"reboot": ""}},
+		"started by the node":       {map[string]string{"autostart": "1"}, map[string]string{"autostart": ""}},
 		"clock":                     {map[string]string{"startdate": "2006-06-17"}, map[string]string{"startdate": ""}},
 		"sockets":                   {map[string]string{"sockets": "8", "vcpus": "12", "cores": "2"}, map[string]string{"sockets": "1", "cores": "1", "vcpus": ""}},
 		"least memory":              {map[string]string{"memory": "4096", "balloon": "2048"}, map[string]string{"memory": "1024", "balloon": "1024"}},
@@ -842,6 +843,38 @@ func TestFencedNode(t *testing.T) {
 	b.cloud.SetHAState("pve1", "fence")
 	_, err := b.p.Create(t.Context(), b.spec())
 	require.ErrorIs(t, err, nstance.Capacity)
+}
+
+// TestNoticesOfPlaces: a fenced node's notice stands while its state is unknown, another trouble of
+// the node is another notice, and a copy of a machine on a node in trouble is not the machine.
+func TestNoticesOfPlaces(t *testing.T) {
+	two := []pvetest.Node{{Name: "pve1", Memory: 64 << 30, CPUs: 8}, {Name: "pve2", Memory: 64 << 30, CPUs: 8}}
+	for name, c := range map[string]struct {
+		node   string // in trouble
+		states []string
+		want   []string
+	}{
+		"unknown":     {"pve1", []string{"fence", "unknown"}, []string{"proxmox/fence"}},
+		"maintenance": {"pve1", []string{"fence", "maintenance"}, []string{"proxmox/fence", "proxmox/fence withdrawn", "proxmox/maintenance"}},
+		"a copy":      {"pve2", []string{"fence"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, &pvetest.Options{Nodes: two, Templates: []pvetest.Template{{VMID: 9000, Name: "debian", Node: "pve1"}}})
+			m := b.create(b.spec())
+			b.running(b.p, m.ID)
+			b.eventually(b.finished, "half made")
+			b.cloud.Add(999_999_990, "pve2", b.cloud.Config(vmidOf(t, m)))
+			var seen []string
+			for _, n := range b.watchNotices(c.node, c.states...) {
+				if !n.Notice.Cancelled {
+					seen = append(seen, n.Notice.Source)
+				} else if slices.Contains(seen, n.Notice.Source) { // else an earlier watch may have announced it
+					seen = append(seen, n.Notice.Source+" withdrawn")
+				}
+			}
+			require.Equal(t, c.want, seen)
+		})
+	}
 }
 
 // watchNotices returns what a watch yields, while high availability sees a node in its

@@ -1,7 +1,9 @@
 package proxmox_test
 
 import (
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -245,4 +247,37 @@ func (l lostAt) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, io.ErrUnexpectedEOF
 	}
 	return l.RoundTripper.RoundTrip(r)
+}
+
+// An unreachable takes no connections of some hosts for calls that change something.
+type unreachable struct {
+	base  http.RoundTripper
+	hosts string
+}
+
+func (u *unreachable) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet || !strings.Contains(u.hosts, r.URL.Host) {
+		return u.base.RoundTrip(r)
+	}
+	if r.Body != nil {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = r.Body.Close()
+	}
+	return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
+}
+
+// TestUnreachableForWrites: what one endpoint does not take is sent to the next one, whole. What
+// none takes has changed nothing.
+func TestUnreachableForWrites(t *testing.T) {
+	for hosts, want := range map[string]nstance.Code{"pve1.example": "", "pve1.example pve2.example": nstance.Unavailable} {
+		s := &silence{}
+		inSilence(t, s, func(b *bench) {
+			s.base = &unreachable{s.base, hosts}
+			m, err := b.p.Create(b.Context(), b.spec())
+			require.Equal(b, want, nstance.CodeOf(err), "%v", err)
+			if want == "" {
+				b.running(b.p, m.ID)
+			}
+		})
+	}
 }

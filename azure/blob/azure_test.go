@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -120,7 +121,8 @@ func TestAnswers(t *testing.T) {
 			srv, s := open(t, refuse(c.status, c.code))
 			err := s.DeleteIfMatch(t.Context(), "a", "7")
 			require.Equal(t, c.write, nstance.CodeOf(err), "%v", err)
-			srv.Requests()
+			deletes := slices.DeleteFunc(srv.Requests(), func(r *http.Request) bool { return r.Method != http.MethodDelete })
+			require.Len(t, deletes, 1, "a deletion is sent once")
 			_, err = s.PutIfMatch(t.Context(), "a", []byte("1"), "7")
 			if c.write == nstance.NotFound {
 				c.write = nstance.Conflict // a missing object is a changed one

@@ -239,9 +239,6 @@ func (d *driver) Head(ctx context.Context, key string) (storage.Version, error) 
 	return version(attrs.Generation), nil
 }
 
-// errNoBucket is a 404 that is not about the key.
-var errNoBucket = errors.New("the bucket does not exist")
-
 // absent makes sure that 404 is about the key: the service says the same of a
 // bucket that does not exist, and only a listing tells them apart.
 func (d *driver) absent(ctx context.Context, err error) error {
@@ -250,13 +247,10 @@ func (d *driver) absent(ctx context.Context, err error) error {
 	}
 	q := &gcstorage.Query{Prefix: "nstance-does-it-exist/"}
 	_, lerr := d.bucket.Objects(ctx, q).Next()
-	switch f, answered := d.Fault(lerr); {
-	case lerr == nil, errors.Is(lerr, iterator.Done):
+	if lerr == nil || errors.Is(lerr, iterator.Done) {
 		return gcstorage.ErrObjectNotExist
-	case answered && f.Status == http.StatusNotFound:
-		return errNoBucket
 	}
-	return lerr
+	return lerr // ErrBucketNotExist, if it is that
 }
 
 func (d *driver) Put(ctx context.Context, key string, data []byte, match storage.Version) (storage.Version, error) {
@@ -312,7 +306,7 @@ func (d *driver) Fault(err error) (bucket.Fault, bool) {
 		return bucket.Fault{Status: http.StatusPreconditionFailed}, true
 	case errors.Is(err, gcstorage.ErrObjectNotExist):
 		return bucket.Fault{Status: http.StatusNotFound, Code: bucket.NoKey}, true
-	case errors.Is(err, gcstorage.ErrBucketNotExist), errors.Is(err, errNoBucket):
+	case errors.Is(err, gcstorage.ErrBucketNotExist):
 		return bucket.Fault{Status: http.StatusNotFound, Code: bucket.NoBucket}, true
 	}
 	answer, ok := errors.AsType[*googleapi.Error](err)

@@ -10,6 +10,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -139,6 +140,8 @@ func TestAnswers(t *testing.T) {
 			require.Len(t, srv.Requests(), 1, "a write is sent once")
 			err = s.DeleteIfMatch(t.Context(), "a", "7")
 			require.Equal(t, c.write, nstance.CodeOf(err), "%v", err)
+			deletes := slices.DeleteFunc(srv.Requests(), func(r *http.Request) bool { return r.Method != http.MethodDelete })
+			require.Len(t, deletes, 1, "and so is a deletion")
 			_, err = s.Get(t.Context(), "a")
 			require.Equal(t, c.read, nstance.CodeOf(err), "%v", err)
 			for _, err = range s.List(t.Context(), "", "") {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -420,9 +421,12 @@ func TestInterrupt(t *testing.T) {
 		c := open(t, local.Options{Command: idle, Dir: dir})
 		m := create(t, c, newSpec())
 		url := environment(t, dir, m.ID, local.EnvMetadataURL)
-		require.NoError(t, c.Interrupt(m.ID, "stop", time.Hour))
+		require.NoError(t, c.Interrupt(m.ID, "stop", time.Second))
 		require.NoError(t, c.Withdraw(m.ID))
 		require.Empty(t, read(t, url+"/latest/meta-data/spot/instance-action"))
+		later := create(t, c, newSpec())
+		require.NoError(t, c.Interrupt(later.ID, "stop", time.Second))
+		becomes(t, c, later.ID, "gone")
 		becomes(t, c, m.ID, nstance.StatusRunning)
 	})
 	t.Run("is refused for on-demand machines, unknown actions and machines that are not there", func(t *testing.T) {
@@ -495,6 +499,7 @@ func TestBoot(t *testing.T) {
 			`{} {}`:                          "more after",
 			`{"files": {"../nonce": "x"}}`:   "../nonce",
 			`{"files": {"/etc/passwd": ""}}`: "/etc/passwd",
+			`{"files": {"a/../nonce": ""}}`:  "a/../nonce",
 			`{"env": {"A=B": "x"}}`:          "A=B",
 		} {
 			var out output
@@ -506,6 +511,14 @@ func TestBoot(t *testing.T) {
 			out.shows(t, "boot: userdata")
 			out.shows(t, says)
 		}
+	})
+	t.Run("does not take a service that is down for one without user data", func(t *testing.T) {
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
+		defer service.Close()
+		t.Setenv(local.EnvMetadataURL, service.URL)
+		t.Setenv(local.EnvProvider, "gcp")
+		_, err := local.UserData(t.Context())
+		require.ErrorIs(t, err, nstance.Unavailable)
 	})
 	t.Run("refuses to run outside a machine", func(t *testing.T) {
 		t.Setenv(local.EnvDir, "")

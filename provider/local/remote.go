@@ -188,11 +188,11 @@ func (r *Remote) call(ctx context.Context, path string, req request) (a answer, 
 		return a, sent, err
 	}
 	defer body.Close()
-	data, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	data, err := io.ReadAll(io.LimitReader(body, maxAnswer)) // what is longer cannot be read
 	if err != nil {
 		return a, true, nstance.Errorf(nstance.Unavailable, "the local cloud's answer: %w", err)
 	}
-	if len(data) > maxAnswer || json.Unmarshal(data, &a) != nil {
+	if json.Unmarshal(data, &a) != nil {
 		return a, true, errGarbled
 	}
 	return a, true, nil

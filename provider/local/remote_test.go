@@ -84,6 +84,7 @@ func TestRemoteProvider(t *testing.T) {
 type script struct {
 	err   error
 	block chan struct{} // closed when a call has ended with its context
+	after func()        // what such a call does then; may be nil
 	specs chan nstance.MachineSpec
 	list  []nstance.Machine
 }
@@ -91,6 +92,9 @@ type script struct {
 func (s *script) answer(ctx context.Context) error {
 	if s.block != nil {
 		<-ctx.Done()
+		if s.after != nil {
+			s.after()
+		}
 		close(s.block)
 		return ctx.Err()
 	}
@@ -346,6 +350,24 @@ func TestServe(t *testing.T) {
 		require.ErrorIs(t, <-failed, nstance.Ambiguous)
 		_, err := remote.Get(t.Context(), newSpec().ID)
 		require.ErrorIs(t, err, nstance.Unavailable)
+	})
+	t.Run("returns after the calls that it has cut off", func(t *testing.T) {
+		returned := make(chan struct{})
+		early := false
+		s := &script{block: make(chan struct{}), specs: make(chan nstance.MachineSpec, 1), after: func() {
+			select {
+			case <-returned:
+				early = true
+			case <-time.After(100 * time.Millisecond):
+			}
+		}}
+		remote, stop := serve(t, s)
+		go func() { _, _ = remote.Create(context.Background(), newSpec()) }()
+		<-s.specs
+		stop()
+		close(returned)
+		<-s.block
+		require.False(t, early)
 	})
 	t.Run("returns the error that ended it", func(t *testing.T) {
 		l, err := local.Listen(t.Context(), socket(t))

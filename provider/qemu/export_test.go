@@ -7,3 +7,6 @@ func StartFailures() (texts []string) {
 	}
 	return texts
 }
+
+// StartCause is why a machine could not start.
+var StartCause = startCause

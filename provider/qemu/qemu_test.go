@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -193,6 +194,35 @@ func TestFurtherDisks(t *testing.T) {
 	prints(t, c, m, "hardware -drive file=disk2.qcow2,format=qcow2,if=virtio")
 }
 
+// TestImages: a machine's disk lies over its image, whose format is that of its content. One that
+// cannot be made is refused.
+func TestImages(t *testing.T) {
+	tools := t.TempDir()
+	t.Setenv("PATH", tools+string(os.PathListSeparator)+os.Getenv("PATH"))
+	for content, want := range map[string]string{"QFI\xfb and more": "-F qcow2", "anything else": "-F raw", "broken": ""} {
+		end := "exit 0"
+		if want == "" {
+			end = "echo it is broken; exit 1"
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(tools, "qemu-img"), []byte("#!/bin/sh\necho \"$@\" >"+tools+"/asked\n"+end+"\n"), 0o700))
+		image := filepath.Join(tools, "image")
+		require.NoError(t, os.WriteFile(image, []byte(content), 0o600))
+		c := cloud(t, func(o *qemu.Options) { o.Images = map[string]string{"debian": image} })
+		s := newSpec()
+		s.Image = "debian"
+		_, err := c.Create(t.Context(), s)
+		if want == "" {
+			require.ErrorIs(t, err, nstance.Invalid)
+			require.ErrorContains(t, err, "it is broken")
+			continue
+		}
+		require.NoError(t, err)
+		asked, err := os.ReadFile(filepath.Join(tools, "asked"))
+		require.NoError(t, err)
+		require.Contains(t, string(asked), want+" -b "+image)
+	}
+}
+
 func TestCheckHardware(t *testing.T) {
 	settings := provider.Settings{Options: json.RawMessage(`{"kernel": "/boot/vmlinuz", "types": {"odd": {"cpus": 3}}}`)}
 	for args, field := range map[string]string{
@@ -350,7 +380,8 @@ func TestPark(t *testing.T) {
 	}
 	for mode, again := range map[nstance.ParkMode]string{nstance.ParkStopped: "a guest boots", nstance.ParkHibernated: "a guest goes on"} {
 		t.Run(string(mode)+" and woken", func(t *testing.T) {
-			c := cloud(t, nil)
+			var dir string
+			c := cloud(t, func(o *qemu.Options) { dir = o.Dir })
 			m := create(t, c, parked(mode, "x"))
 			becomes(t, c, m.ID, nstance.StatusRunning)
 			prints(t, c, m, "a guest boots")
@@ -366,6 +397,7 @@ func TestPark(t *testing.T) {
 				out, err := c.ConsoleOutput(t.Context(), m)
 				return err == nil && strings.HasSuffix(string(out), strings.Repeat(again+"\n", 2))
 			}, soon, 5*time.Millisecond)
+			requireNoMemory(t, dir)
 		})
 	}
 	t.Run("hibernation that fails leaves the machine running", func(t *testing.T) {
@@ -527,4 +559,5 @@ func TestStartFailures(t *testing.T) {
 		require.Equal(t, 1, used[text], text)
 	}
 	require.Len(t, refusals, len(used)+1, "one message is not in the table")
+	require.Equal(t, nstance.LossHost, qemu.StartCause(fmt.Errorf("no greeting: %w", context.DeadlineExceeded)), "QEMU that does not greet")
 }
