@@ -11,6 +11,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // TestLateDeleteOfFormerLeader: a machine that fails long after it was asked for is deleted by
@@ -199,5 +200,38 @@ func TestRegisteredWhileNotShown(t *testing.T) {
 		w.requireMembers(1)
 		require.Equal(t, 1, w.cloud.Count(simcloud.OpCreate))
 		require.Zero(t, w.count(nstance.EventMachineGone, ""))
+	})
+}
+
+// TestMarkedWhileAskIsRecorded: no machine is asked for that a former leader has marked for deletion
+// a moment ago.
+func TestMarkedWhileAskIsRecorded(t *testing.T) {
+	withHook(t, simcloud.Options{}, func(t *testing.T, w *world, p *callHook) {
+		var mu sync.Mutex
+		asked := map[nstance.InstanceID]int{}
+		p.create = func(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[spec.ID]++
+			return w.cloud.Create(ctx, spec)
+		}
+		w.cloud.Inject(simcloud.Fault{Op: simcloud.OpCreate, Code: nstance.Unavailable})
+		w.setGroups(webGroup(1))
+		w.advance(time.Second)
+		id := w.r.Instances()[0].ID
+		faulty := storagetest.NewFaulty(w.store)
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Pass: true, Do: func() {
+			w.writeLate(id, func(rec *records.Instance) {
+				rec.Deleting = &records.Deletion{At: time.Now().UTC(), Why: nstance.Cause{Kind: nstance.CauseRequest}}
+			})
+		}})
+		w.wrap = func(e *leaderEnv) { e.provider, e.store = p, faulty }
+		w.changeLeader(webGroup(1))
+		w.advance(5 * time.Minute)
+		w.requireMembers(1)
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, asked, 2)
+		require.Equal(t, 1, asked[id])
 	})
 }

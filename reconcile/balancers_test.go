@@ -12,6 +12,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/attention"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
 	"github.com/nstance-go/nstance/storage/storagetest"
@@ -457,5 +458,17 @@ func TestBalancersOfGroupDefinedLate(t *testing.T) {
 		w.setGroups(webGroup(3))
 		w.advance(10 * time.Second)
 		require.Len(t, w.cloud.AttachedTo("lb-1"), 1)
+	})
+}
+
+// TestPreservedByALateWrite: what a former leader has preserved leaves its load balancers as soon as
+// that is read.
+func TestPreservedByALateWrite(t *testing.T) {
+	withBalancer(t, 2, simcloud.Options{}, func(t *testing.T, w *world) {
+		id := w.ready()[0]
+		w.writeLate(id, func(rec *records.Instance) { rec.Preserve = &records.Preserve{Until: time.Now().Add(time.Hour).UTC()} })
+		require.NoError(t, w.r.Admin().Internals().Reread(w.ctx))
+		w.advance(5 * time.Second) // before its replacement is ready
+		require.False(t, w.isBalanced("lb-1", id))
 	})
 }

@@ -199,6 +199,23 @@ func TestRollback(t *testing.T) {
 			require.Equal(t, map[string]int{"v3": 3}, w.userDataVersions())
 		})
 	})
+	t.Run("another definition became the last good one meanwhile", func(t *testing.T) {
+		withGroup(t, 1, simcloud.Options{Boot: simcloud.Delay{Min: time.Second}}, func(t *testing.T, w *world) {
+			faulty := storagetest.NewFaulty(w.store)
+			w.store = faulty
+			w.changeLeader(webGroup(1))
+			read := make(chan struct{})
+			faulty.Inject(storagetest.Fault{Op: storagetest.Get, Prefix: layout.DefinitionPrefix("s1"), Pass: true, Do: func() { <-read }})
+			w.setGroups(groupWithUserData(1, "v2"))
+			answer := make(chan error, 1)
+			w.agents.Go(func() { answer <- w.r.Admin().Rollback(t.Context(), web, requester, false) })
+			w.advance(40 * time.Second)
+			close(read)
+			require.ErrorIs(t, <-answer, nstance.Conflict)
+			w.advance(5 * time.Minute)
+			require.Equal(t, map[string]int{"v2": 1}, w.userDataVersions())
+		})
+	})
 	t.Run("no last good definition", func(t *testing.T) {
 		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
 			err := w.r.Admin().Rollback(t.Context(), web, requester, false)

@@ -98,9 +98,9 @@ func TestDefinitionGarbageCollection(t *testing.T) {
 				for _, rec := range w.records() {
 					require.NoError(t, f.DeleteIfMatch(t.Context(), rec.Key, rec.Version))
 				}
+				require.NotEmpty(t, w.definitions())
 				w.advance(10 * time.Minute)
 			}
-			require.NotEmpty(t, w.definitions())
 			f.ClearFaults()
 			w.advance(2 * time.Second)
 			_, err := f.Get(t.Context(), layout.StateKey("s1"))

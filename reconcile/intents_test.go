@@ -212,3 +212,86 @@ func TestRecordDecidesUserData(t *testing.T) {
 		require.Equal(t, hex.EncodeToString(sum[:]), rec.UserDataDigest)
 	})
 }
+
+// TestFormerIntentOfTheSameID: an intent that a former leader has written a moment ago counts, and
+// its create may still be under way: its machine is waited for, whatever this leader would render.
+func TestFormerIntentOfTheSameID(t *testing.T) {
+	withGroup(t, 0, simcloud.Options{}, func(t *testing.T, w *world) {
+		beneath, faulty := w.store, storagetest.NewFaulty(w.store)
+		w.store = faulty
+		w.changeLeader(webGroup(0))
+		req := onDemand(w.newID())
+		former := records.New(beneath, "s1", &records.Options{Epoch: 1})
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: "instance/", Pass: true, Do: func() {
+			definition, err := former.PutDefinition(w.ctx, req.Definition)
+			require.NoError(t, err)
+			rec, err := former.Create(w.ctx, records.Instance{
+				ID: req.ID, Tenant: web.Tenant, Group: web.Group, OnDemand: true, Request: req.Digest, CreatedAt: req.ID.Time(), CreatedEpoch: 1,
+				Definition: definition, Shape: records.Shape{InstanceType: "small", Market: nstance.Spot}, UserDataDigest: "of other bytes",
+				Token: string(req.ID) + "-1", LaunchTimeout: req.Definition.LaunchTimeout, RegistrationTimeout: req.Definition.RegistrationTimeout,
+			})
+			require.NoError(t, err)
+			w.agents.Go(func() {
+				<-time.After(5 * time.Second)
+				_, err := w.cloud.Create(w.ctx, nstance.MachineSpec{
+					ID: rec.ID, Owner: nstance.Owner{Installation: "i1", Cluster: "c1", Shard: "s1", Tenant: rec.Tenant}, Group: rec.Group,
+					CreatedAt: rec.CreatedAt, Epoch: 1, InstanceType: "small", Market: nstance.Spot, Token: rec.Token,
+				})
+				require.NoError(t, err)
+			})
+		}})
+		_, err := w.requestOnDemand(req)
+		require.NoError(t, err)
+		w.advance(time.Minute)
+		w.requireMembers(1)
+		require.Equal(t, []nstance.InstanceID{req.ID}, w.ready())
+		require.Zero(t, w.count(nstance.EventCreateFailed, ""))
+	})
+}
+
+// A waitingBootstrap renders the user data of an instance when it may.
+type waitingBootstrap struct {
+	id  nstance.InstanceID
+	may <-chan struct{}
+}
+
+func (b waitingBootstrap) Render(_ context.Context, req reconcile.RenderRequest) (reconcile.Rendered, error) {
+	if req.ID == b.id {
+		<-b.may
+	}
+	return reconcile.Rendered{UserData: []byte(req.Definition.UserData.Content), Args: req.Definition.Args}, nil
+}
+
+// TestGrantedWhileTheIntentIsWritten: an intent may be written for another shape than the one that
+// is granted meanwhile: the provider is asked for the one that was granted.
+func TestGrantedWhileTheIntentIsWritten(t *testing.T) {
+	withHook(t, simcloud.Options{}, func(t *testing.T, w *world, p *callHook) {
+		second, rendered := w.newID(), make(chan struct{})
+		w.wrap = func(e *leaderEnv) {
+			e.provider, e.options = p, func(o *reconcile.Options) {
+				o.Provider = slowBudget()
+				o.Bootstrap = waitingBootstrap{second, rendered}
+			}
+		}
+		w.changeLeader(webGroup(0))
+		asked := make(chan string, 100)
+		p.create = func(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+			asked <- spec.InstanceType
+			if spec.InstanceType == "small" {
+				<-time.After(time.Second)
+				return nstance.Machine{}, nstance.Errorf(nstance.Capacity, "sold out")
+			}
+			return w.cloud.Create(ctx, spec)
+		}
+		w.requestTypes("small", "medium") // which takes the budget
+		req := onDemand(second)
+		req.Definition.InstanceTypes = []string{"small", "medium"}
+		w.agents.Go(func() { _, _ = w.r.CreateInstance(w.ctx, req) })
+		w.advance(30 * time.Second)
+		close(rendered)
+		w.advance(2 * time.Minute)
+		w.requireMembers(2)
+		require.Len(t, asked, 3)
+		require.Equal(t, []string{"small", "medium", "medium"}, []string{<-asked, <-asked, <-asked})
+	})
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
+	"github.com/nstance-go/nstance/storage/storagetest"
 )
 
 // withholdDrainAcks makes agents withhold drain acknowledgements.
@@ -154,5 +155,31 @@ func TestCutShortDrainIsRecordedBeforeDelete(t *testing.T) {
 		w.advance(5 * time.Minute)
 		w.requireMembers(2)
 		require.True(t, seen)
+	})
+}
+
+// TestCutShortByTheFormerLeader: a drain that a former leader has cut short stays so on record,
+// although this one has seen its end before it read that.
+func TestCutShortByTheFormerLeader(t *testing.T) {
+	withSlowDeletes(t, 2, func(t *testing.T, w *world) {
+		w.withholdDrainAcks()
+		id := w.ready()[0]
+		_, err := w.r.Drain(t.Context(), id, requester)
+		require.NoError(t, err)
+		faulty := storagetest.NewFaulty(w.store)
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: keyIn(web.Group, id), Pass: true, Do: func() {
+			w.writeLate(id, func(rec *records.Instance) {
+				rec.Deleting, rec.CutShort = &records.Deletion{At: time.Now().UTC(), Why: rec.Drain.Causes[0]}, true
+			})
+		}})
+		w.wrap = func(e *leaderEnv) { e.store = faulty }
+		w.changeLeader(webGroup(2))
+		w.slow(false)
+		w.advance(2 * time.Minute)
+		require.Equal(t, 1, w.count(nstance.EventDrainAcknowledged, id))
+		rec, known := w.r.Admin().Internals().Records().Get(id)
+		require.True(t, known)
+		require.NotNil(t, rec.Deleting)
+		require.True(t, rec.CutShort)
 	})
 }

@@ -290,7 +290,7 @@ func (r *Admin) AdoptOrphan(ctx context.Context, id nstance.InstanceID, reason s
 			return err
 		}
 		rec := recordOf(mach, records.ReasonAdopted)
-		rec.RegisteredAt = latest(rec.CreatedAt, mach.CreatedAt.UTC())
+		rec.RegisteredAt = rec.CreatedAt
 		m, err = r.writeOrphanRecord(ctx, mach, rec)
 		return err
 	})

@@ -119,3 +119,22 @@ func TestRecordBeforeTombstone(t *testing.T) {
 		require.Empty(t, w.r.Admin().Orphans())
 	})
 }
+
+// TestOrphansBesideMembersWithoutRecord: nor are members that are about to be made, and of which
+// storage holds nothing.
+func TestOrphansBesideMembersWithoutRecord(t *testing.T) {
+	withSlowDeletes(t, 2, func(t *testing.T, w *world) {
+		faulty := storagetest.NewFaulty(w.store)
+		w.store = faulty
+		w.changeLeader(webGroup(2))
+		w.setGroups(webGroup(0))
+		w.advance(10 * time.Minute)
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfAbsent, Prefix: layout.DefinitionPrefix("s1"), Times: -1})
+		w.setGroups(groupWithUserData(2, "v2"))
+		id := w.createOrphan(6*time.Minute, nil)
+		w.advance(12 * time.Minute)
+		require.Len(t, w.in(nstance.Pending), 2)
+		require.False(t, w.deleting(id))
+		require.Contains(t, w.keepReason(id), "storage holds no live record")
+	})
+}

@@ -265,3 +265,24 @@ func TestPreserveOutlivesItsCaller(t *testing.T) {
 		require.True(t, w.instance(id).Preserved)
 	})
 }
+
+// TestEndOfPreservationRefused: a request to keep an instance until now, which storage refuses, has
+// changed nothing, also while it was being written.
+func TestEndOfPreservationRefused(t *testing.T) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		faulty := storagetest.NewFaulty(w.store)
+		w.store = faulty
+		w.changeLeader(webGroup(3))
+		before := w.ready()
+		faulty.Inject(storagetest.Fault{Op: storagetest.PutIfMatch, Prefix: "instance/", Err: nstance.Errorf(nstance.Denied, "no"), Do: func() {
+			w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(3)}})
+			require.NoError(t, w.r.Admin().Internals().Reread(w.ctx))
+			w.reportsHook(before[1]) // has the group planned
+			<-time.After(10 * time.Second)
+		}})
+		require.ErrorIs(t, w.r.Admin().Preserve(t.Context(), before[0], time.Now(), requester), nstance.Denied)
+		w.advance(5 * time.Minute)
+		require.Equal(t, before, w.ready())
+		require.Zero(t, w.count(nstance.EventDrainStarted, ""))
+	})
+}

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/notice"
+	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 )
 
@@ -179,5 +181,31 @@ func TestReclaimedPoolAfterTakeover(t *testing.T) {
 		w.startLeader(g)
 		w.advance(2 * time.Minute)
 		require.Equal(t, 2, w.shapes()["large/spot"])
+	})
+}
+
+// TestReclaimByAClockThatWasAhead: a pool is avoided for no longer because the clock of the former
+// leader was ahead when the cloud announced that it takes a machine of it.
+func TestReclaimByAClockThatWasAhead(t *testing.T) {
+	withFallback(t, 1, simcloud.Options{}, func(t *testing.T, w *world, g nstance.Group) {
+		g.Definition.InstanceTypes = []string{"small", "large"}
+		w.startLeader(g)
+		w.advance(2 * time.Minute)
+		w.withholdDrainAcks()
+		id := w.spotMember()
+		w.reclaimOne(10 * time.Minute)
+		w.stopLeader()
+		w.writeLate(id, func(rec *records.Instance) {
+			rec.Notices = slices.Clone(rec.Notices)
+			for i := range rec.Notices {
+				rec.Notices[i].ReceivedAt = rec.Notices[i].ReceivedAt.Add(24 * time.Hour)
+			}
+		})
+		w.startLeader(g)
+		w.advance(8 * time.Hour)
+		require.Equal(t, map[string]int{"large/spot": 1}, w.shapes())
+		g.Size = 2
+		w.setGroupAndAdvance(g, 2*time.Minute)
+		require.Equal(t, map[string]int{"large/spot": 1, "small/spot": 1}, w.shapes())
 	})
 }

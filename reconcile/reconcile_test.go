@@ -11,6 +11,7 @@ import (
 
 	"github.com/nstance-go/nstance"
 	"github.com/nstance-go/nstance/internal/attention"
+	"github.com/nstance-go/nstance/internal/layout"
 	"github.com/nstance-go/nstance/internal/records"
 	"github.com/nstance-go/nstance/provider/simcloud"
 	"github.com/nstance-go/nstance/reconcile"
@@ -45,6 +46,9 @@ func TestRemoveFirst(t *testing.T) {
 		w.r.Observe(nstance.Desired{Groups: []nstance.Group{webGroup(3)}})
 		w.advance(2 * time.Minute)
 		require.Equal(t, before[:3], w.ready(), "the youngest went, which was named")
+		state, err := w.store.Get(w.ctx, layout.StateKey("s1"))
+		require.NoError(t, err)
+		require.NotContains(t, string(state.Data), string(before[3]), "its name is forgotten")
 		require.NoError(t, admin.RemoveFirst(web, before[3:]), "one that is gone is ignored")
 
 		other := w.readyOnDemand()
@@ -575,6 +579,29 @@ func TestRemoveFirstOutlivesLeader(t *testing.T) {
 		require.Len(t, w.ready(), 3)
 		require.Subset(t, w.ready(), before[:2], "one of those that were named went")
 		w.changeLeader(webGroup(2))
+		w.advance(5 * time.Minute)
+		require.Equal(t, before[:2], w.ready())
+	})
+}
+
+// TestRemoveFirstUnreadable: an instance that was named goes first, although its record could not
+// be read when the term began.
+func TestRemoveFirstUnreadable(t *testing.T) {
+	withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+		before := w.ready()
+		require.NoError(t, w.r.Admin().RemoveFirst(web, before[2:]))
+		w.stopLeader()
+		good, err := w.store.Get(w.ctx, keyIn(web.Group, before[2]))
+		require.NoError(t, err)
+		torn, err := w.store.PutIfMatch(w.ctx, good.Key, []byte("{torn"), good.Version)
+		require.NoError(t, err)
+		w.startLeader(webGroup(3))
+		w.advance(time.Second)
+		_, err = w.store.PutIfMatch(w.ctx, good.Key, good.Data, torn)
+		require.NoError(t, err)
+		w.advance(2 * time.Minute)
+		require.Equal(t, before, w.ready())
+		w.setGroups(webGroup(2))
 		w.advance(5 * time.Minute)
 		require.Equal(t, before[:2], w.ready())
 	})

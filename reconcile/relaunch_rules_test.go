@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -156,5 +157,84 @@ func TestConflictWhileAgentShows(t *testing.T) {
 		w.requireMembers(1)
 		require.Equal(t, 2, calls)
 		require.Zero(t, w.count(nstance.EventMachineGone, ""))
+	})
+}
+
+// showsCause has the provider say why machines failed.
+func (p *callHook) showsCause(w *world) {
+	p.get = func(ctx context.Context, id nstance.InstanceID) (nstance.Machine, error) {
+		m, err := w.cloud.Get(ctx, id)
+		if m.Status.Dead() {
+			m.Cause = nstance.LossCapacity
+		}
+		return m, err
+	}
+}
+
+// TestFailedLaunchShownAgain: of a machine that did not start nothing is left once the provider has
+// known nothing of it for the whole window: when it accepts a Delete in between, that begins anew.
+func TestFailedLaunchShownAgain(t *testing.T) {
+	withHook(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}}, func(t *testing.T, w *world, p *callHook) {
+		p.showsCause(w)
+		var first, gone, created time.Time // of one member, one after the other
+		p.delete = func(ctx context.Context, m nstance.Machine) error {
+			switch now := time.Now(); {
+			case first.IsZero():
+				first = now
+				return errors.Join(w.cloud.Kill(m.ID), nstance.Errorf(nstance.NotFound, "not known"))
+			case now.Sub(first) < 9*time.Second:
+				return nil
+			}
+			err := w.cloud.Delete(ctx, m)
+			if gone.IsZero() && nstance.CodeOf(err) == nstance.NotFound {
+				gone = time.Now()
+			}
+			return err
+		}
+		p.create = func(ctx context.Context, spec nstance.MachineSpec) (nstance.Machine, error) {
+			if !gone.IsZero() {
+				created = time.Now()
+			}
+			return w.cloud.Create(ctx, spec)
+		}
+		id := w.requestTypes("small", "medium")
+		w.advance(15 * time.Second)
+		require.NoError(t, w.cloud.Stop(id, nstance.StatusFailed))
+		w.advance(5 * time.Minute)
+		w.requireMembers(1)
+		require.GreaterOrEqual(t, created.Sub(gone), 10*time.Second)
+	})
+}
+
+// TestFailedLaunchOfRemoved: an instance whose removal is requested while its machine, which did not
+// start, is deleted, is not asked for again.
+func TestFailedLaunchOfRemoved(t *testing.T) {
+	withHook(t, simcloud.Options{Boot: simcloud.Delay{Min: time.Minute}}, func(t *testing.T, w *world, p *callHook) {
+		p.showsCause(w)
+		var first time.Time // of one member, one after the other
+		waited := false
+		reached, release := make(chan struct{}), make(chan struct{})
+		p.delete = func(ctx context.Context, m nstance.Machine) error {
+			switch {
+			case first.IsZero():
+				first = time.Now()
+			case time.Since(first) >= 9*time.Second && !waited:
+				waited = true
+				close(reached)
+				<-release
+			}
+			return w.cloud.Delete(ctx, m)
+		}
+		id := w.requestTypes("small", "medium")
+		w.advance(15 * time.Second)
+		require.NoError(t, w.cloud.Stop(id, nstance.StatusFailed))
+		<-reached
+		w.agents.Go(func() { _ = w.r.Delete(w.ctx, id, requester, true) })
+		w.advance(2 * time.Second)
+		close(release)
+		w.advance(2 * time.Minute)
+		w.requireMembers(0)
+		require.Equal(t, 1, w.cloud.Count(simcloud.OpCreate))
+		require.Zero(t, w.count(nstance.EventCreateFailed, id), "it is not tried again")
 	})
 }

@@ -141,3 +141,32 @@ func TestWatchersGetChanges(t *testing.T) {
 		require.Equal(t, web, last().v.Key)
 	})
 }
+
+// TestUndefinedGroupWithUnreadableRecord: a record that cannot be read may be a member of its group,
+// also when that is defined later.
+func TestUndefinedGroupWithUnreadableRecord(t *testing.T) {
+	for name, another := range map[string]bool{"alone": false, "beside a member that goes": true} {
+		t.Run(name, func(t *testing.T) {
+			withGroup(t, 1, simcloud.Options{}, func(t *testing.T, w *world) {
+				_, err := w.store.PutIfAbsent(w.ctx, keyIn("zoo", w.newID()), []byte("{torn"))
+				require.NoError(t, err)
+				if another {
+					id := w.newID()
+					w.record(id, "zoo")
+					require.NoError(t, w.r.Admin().Internals().Reread(w.ctx))
+					require.NoError(t, w.r.Delete(w.ctx, id, requester, true))
+					w.advance(2 * time.Minute)
+					require.Equal(t, 1, w.count(nstance.EventDeleted, id))
+				} else {
+					require.NoError(t, w.r.Admin().Internals().Reread(w.ctx))
+					w.setGroups(webGroup(1))
+				}
+				zoo := webGroup(1)
+				zoo.Key.Group = "zoo"
+				w.setGroups(webGroup(1), zoo)
+				w.advance(time.Minute)
+				require.Len(t, w.ids(), 1, "nothing is created for zoo")
+			})
+		})
+	}
+}

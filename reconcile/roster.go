@@ -215,7 +215,7 @@ func (s *shard) restoreGroup(g *group) {
 // after it was gone has no history.
 func (s *shard) setRemoving(g *group, removing bool) {
 	if g.spec.Removing && !removing {
-		if g.isGone() && !g.history.Empty() {
+		if g.isGone() {
 			g.history, g.rollbackSpec = history.Group{}, nil
 			s.saver.Changed()
 		}

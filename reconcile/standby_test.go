@@ -96,6 +96,7 @@ func TestBridge(t *testing.T) {
 		require.Less(t, woken.Time.Sub(requested.Time).Abs(), 100*time.Millisecond)
 		w.advance(10 * time.Second)
 		require.Contains(t, w.ready(), bridge, "long before its replacement is ready")
+		require.Equal(t, 1, w.cloud.Count(simcloud.OpWake), "until it runs, it is looked at and not woken again")
 		v := w.instance(bridge)
 		require.False(t, v.WokenAt.IsZero())
 		require.Nil(t, v.Drain)

@@ -79,6 +79,15 @@ func TestWhatIf(t *testing.T) {
 			require.InDelta(t, p.Estimate.Seconds()/3, all.Estimate.Seconds(), 3, "all at once")
 		})
 	})
+	t.Run("drains as long as the former ones", func(t *testing.T) {
+		withGroup(t, 3, simcloud.Options{}, func(t *testing.T, w *world) {
+			_, err := w.r.Drain(t.Context(), w.ready()[0], requester)
+			require.NoError(t, err)
+			w.advance(3 * time.Minute)
+			p, _ := w.plan(groupWithUserData(3, "v2"))
+			require.Contains(t, p.EstimateBasis, "the slowest of the last 1 drains took")
+		})
+	})
 	t.Run("the preview matches the outcome", func(t *testing.T) {
 		withGroup(t, 4, simcloud.Options{}, func(t *testing.T, w *world) {
 			next := groupWithUserData(3, "v2")

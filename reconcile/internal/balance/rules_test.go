@@ -470,3 +470,55 @@ func TestRemovedBalancerIsLeftAtOnce(t *testing.T) {
 		require.Empty(t, k.Names())
 	}, "a")
 }
+
+// TestConfiguredAgainWhileItIsLeft: a load balancer that is configured again while its members are
+// being withdrawn gets them back.
+func TestConfiguredAgainWhileItIsLeft(t *testing.T) {
+	c := newCloud()
+	c.want("a", balance.In, "m1", "m2")
+	c.keep(t, func(t *testing.T, k *balance.Keeper) {
+		var again sync.Once
+		c.set(func() {
+			c.refuse = func(call, _ string) error {
+				if call == "leave" {
+					again.Do(func() { k.Configure(balancers("a")) })
+				}
+				return nil
+			}
+		})
+		k.Configure(nil)
+		advance(time.Minute)
+		require.Equal(t, []string{"m1", "m2"}, c.members("id-a"))
+		require.Equal(t, []string{"a"}, k.Names())
+	}, "a")
+}
+
+// TestListedAgain: what is to be listed again is, although a comparison without that was asked for
+// at the same time.
+func TestListedAgain(t *testing.T) {
+	c := newCloud()
+	c.keep(t, func(t *testing.T, k *balance.Keeper) {
+		c.next()
+		k.CompareAll(true)
+		k.CompareAll(false)
+		advance(time.Minute)
+		require.Equal(t, []string{"list id-a"}, c.next())
+	}, "a")
+}
+
+// TestDeletedAreBounded: so many deleted machines of one load balancer are remembered, and no more.
+func TestDeletedAreBounded(t *testing.T) {
+	var ids []string
+	for i := range 1010 {
+		ids = append(ids, fmt.Sprint("m", i))
+	}
+	c := newCloud(ids...)
+	c.keep(t, func(t *testing.T, k *balance.Keeper) {
+		for _, id := range ids {
+			k.WithdrawDeleted(nstance.Machine{ID: nstance.InstanceID(id), ProviderID: id}, []string{"a"})
+		}
+		k.CompareAll(false)
+		advance(time.Hour)
+		require.Len(t, c.withdrawn, 1000)
+	}, "a")
+}

@@ -62,6 +62,7 @@ func TestFailures(t *testing.T) {
 	require.Zero(t, f)
 	require.False(t, f.Succeeded())
 	f.Failed("h0", "h1", "", now)
+	require.False(t, f.Desire("h1"), "it is not the desired one that failed")
 	require.True(t, f.Succeeded())
 	require.Zero(t, f)
 }
@@ -153,6 +154,10 @@ func TestClaims(t *testing.T) {
 
 	sooner, later := first, history.Claim{Node: "n1", Since: now.Add(time.Minute), Until: now.Add(2 * time.Hour)}
 	sooner.Until = now.Add(time.Minute)
+	_, known, changed, err = g.AddClaim(first)
+	require.NoError(t, err)
+	require.True(t, known)
+	require.False(t, changed, "a repeat changes nothing")
 	stands, known, changed, err = g.AddClaim(sooner)
 	require.NoError(t, err)
 	require.Equal(t, first, stands)

@@ -189,3 +189,22 @@ func TestTakeWakes(t *testing.T) {
 		})
 	}
 }
+
+// TestQueueForgetsLaterTimes: a time that an earlier one has replaced is over with that one: what is
+// asked for afterwards decides.
+func TestQueueForgetsLaterTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, began, key := work.NewQueue(time.Now), time.Now(), nstance.GroupKey{Group: "a"}
+		in := func(d time.Duration) { q.AddAt(key, began.Add(d)) }
+		taken := func() time.Duration {
+			_, _, ok := q.Take(t.Context())
+			require.True(t, ok)
+			return time.Since(began)
+		}
+		in(10 * time.Second)
+		in(5 * time.Second)
+		require.Equal(t, 5*time.Second, taken())
+		in(20 * time.Second)
+		require.Equal(t, 20*time.Second, taken())
+	})
+}
