@@ -93,12 +93,12 @@ type Subject struct {
 	Again func() nstance.Provider
 
 	// Wait bounds each call, and how long a cloud may take to show a new machine and
-	// to remove a deleted one. 10 seconds; use minutes for real clouds.
+	// to remove a deleted one. 30 seconds; use minutes for real clouds.
 	Wait time.Duration
 }
 
 const (
-	defaultWait = 10 * time.Second
+	defaultWait = 30 * time.Second
 	defaultPage = 30
 )
 
