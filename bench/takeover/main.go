@@ -82,8 +82,8 @@ func run(ctx context.Context, n int, latency time.Duration, out string) error {
 		prepare func(context.Context) error
 	}{
 		{"no snapshot", n, 5 * time.Second, nil},
-		{"snapshot", 0, 2 * time.Second, b.save},
-		{"snapshot, 2% changed since", n / 50, 2 * time.Second, b.change},
+		{"snapshot", 0, 500 * time.Millisecond, b.save},
+		{"snapshot, 2% changed since", n / 50, 500 * time.Millisecond, b.change},
 	} {
 		if c.prepare != nil {
 			if err := c.prepare(ctx); err != nil {
