@@ -16,6 +16,9 @@ comma := ,
 # Runs a command in the folder of every module of a list: $(call each,MODULES,COMMAND).
 each = for m in $(1); do echo "== $$m"; (cd "$$m" && $(2)) || exit 1; done
 
+# The folder of a module that go.mod names, which is fetched if it is not there: $(call module,PATH).
+module = $$(go mod download $(1) && go list -m -f '{{.Dir}}' $(1))
+
 .PHONY: check ci fresh release-commit release-check tags generate generate-check tidy tidy-check lint proto-lint proto-freeze api-check test test-all test-race test-programs test-storage test-clouds servers qemu-guest test-qemu test-units kube-servers test-kube test-kube-kills e2e e2e-bridge test-tutorial test-browser operator-components examples sim sim-build sim-replay sim-planted scenarios build size vulncheck release release-packages-check image image-push workflows-check bench bench-kube bench-karpenter bench-orders mutants fuzz clean
 
 check: tidy-check generate-check lint proto-lint api-check test-all test-race test-programs examples ## everything but the scenarios
@@ -196,8 +199,8 @@ $(KUBE)/capi-manager: tools/capi/go.mod tools/capi/go.sum
 
 $(KUBE)/capi-manifests.stamp: tools/capi/go.mod tools/capi/go.sum
 	mkdir -p $(KUBE)/crds $(KUBE)/webhooks
-	cd tools/capi && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)/config/crd/bases/*.yaml $(KUBE)/crds/
-	cd tools/capi && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/cluster-api)/config/webhook/manifests.yaml $(KUBE)/webhooks/capi.yaml
+	cd tools/capi && install -m 644 $(call module,sigs.k8s.io/cluster-api)/config/crd/bases/*.yaml $(KUBE)/crds/
+	cd tools/capi && install -m 644 $(call module,sigs.k8s.io/cluster-api)/config/webhook/manifests.yaml $(KUBE)/webhooks/capi.yaml
 	touch $@
 
 # What renders and checks the packaging of the operator.
@@ -279,7 +282,7 @@ $(BIN)/supply.stamp: tools/supply/go.mod tools/supply/go.sum
 vulncheck: $(BIN)/supply.stamp ## known weaknesses that the programs call; go get -tool golang.org/x/vulndb/cmd/indexdb@latest in tools/supply renews the list
 	mkdir -p $(BIN)/vuln
 	rm -rf $(BIN)/vulndb
-	$(BIN)/indexdb -vulns $$(cd tools/supply && go list -m -f '{{.Dir}}' golang.org/x/vulndb)/data/osv -out $(BIN)/vulndb
+	cd tools/supply && $(BIN)/indexdb -vulns $(call module,golang.org/x/vulndb)/data/osv -out $(BIN)/vulndb
 	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o $(BIN)/vuln/ ./cmd/...
 	@$(call each,$(PROGRAMS),CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o $(BIN)/vuln/ .)
 	$(RELEASE)
@@ -359,7 +362,7 @@ bench: ## everything measured beside its floor, in less than 20 minutes, to JSON
 
 $(KUBE)/karpenter: tools/karpenter/go.mod tools/karpenter/go.sum
 	mkdir -p $(KUBE)/karpenter-crds
-	cd tools/karpenter && install -m 644 $$(go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)/pkg/apis/crds/*.yaml $$(go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter)/kwok/apis/crds/*.yaml $(KUBE)/karpenter-crds/
+	cd tools/karpenter && install -m 644 $(call module,sigs.k8s.io/karpenter)/pkg/apis/crds/*.yaml $(call module,sigs.k8s.io/karpenter)/kwok/apis/crds/*.yaml $(KUBE)/karpenter-crds/
 	cd tools/karpenter && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $@ sigs.k8s.io/karpenter/kwok
 
 bench-karpenter: kube-servers $(KUBE)/karpenter ## Karpenter with kwok beside a shard: 500 nodes, of which 100 are lost at once
