@@ -51,6 +51,7 @@ type neighbour struct {
 	name     string
 	space    string // of the pods
 	selects  func(*corev1.PodSpec)
+	grow     func() // has machines made; nil: its pods have
 	lose     func(nodes []string)
 	replaced func() int // nodes that were asked for since the loss
 	pid      int
@@ -81,6 +82,9 @@ func (n *neighbour) measure(b *testing.B) {
 	report := func(figure float64, unit string) { b.ReportMetric(figure, n.name+"-"+unit) }
 	n.space = n.workload.Namespace(b)
 	began := time.Now()
+	if n.grow != nil {
+		n.grow()
+	}
 	n.deploy()
 	n.within(20*time.Minute, "pods are ready", func() bool { return len(n.pods()) == besideSize })
 	report(time.Since(began).Seconds(), "s-up")
@@ -215,7 +219,7 @@ func ours(w *world) *neighbour {
 	}, metav1.CreateOptions{})
 	require.NoError(w, err)
 	n.pid = w.fleet(a, "--metrics-bind-address="+address)
-	w.shardGroup("web", besideSize, nil)
+	n.grow = func() { w.shardGroup("web", besideSize, nil) }
 	var before []nstance.Machine
 	n.replaced = func() int {
 		return len(slices.DeleteFunc(a.Cloud.Machines(), func(m nstance.Machine) bool {
