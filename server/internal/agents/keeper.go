@@ -79,8 +79,8 @@ type kitSlot struct {
 	now    atomic.Pointer[madeKit]
 	queued bool      // among the stale kits; guarded by the keeper's lock, as is
 	wanted time.Time // when a session last asked for it
-	// dropped: the keeper has forgotten it. A session that was about to use it asks for
-	// another: nobody makes this one again.
+	// dropped: the keeper has forgotten it and never makes it again. A session that was about
+	// to use it asks for another.
 	dropped atomic.Bool
 }
 
